@@ -1,0 +1,1 @@
+"""The autograd engine's backward pass captured as one FX graph."""

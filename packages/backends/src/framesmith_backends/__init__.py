@@ -1,0 +1,1 @@
+"""Functional ATen graphs to kernels: CPU through LLVM, CUDA through Triton, and eager."""

@@ -1,0 +1,1 @@
+"""Read, edit, verify and assemble CPython code objects; generate code; continuation functions."""

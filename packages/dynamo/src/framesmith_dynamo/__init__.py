@@ -1,0 +1,1 @@
+"""The symbolic interpreter: a Python frame becomes an FX graph, guards and residual code."""

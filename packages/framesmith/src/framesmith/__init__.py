@@ -1,0 +1,1 @@
+"""Compile PyTorch programs: framesmith.compile() composes the layers."""

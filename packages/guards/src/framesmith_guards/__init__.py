@@ -1,0 +1,1 @@
+"""Sources, guards and tracing contexts; guard sets compiled to fast checks."""

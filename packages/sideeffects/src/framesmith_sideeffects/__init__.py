@@ -1,0 +1,1 @@
+"""A journal of mutations seen while tracing, and their replay as bytecode."""
