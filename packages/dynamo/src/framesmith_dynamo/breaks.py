@@ -1,0 +1,65 @@
+"""Graph breaks: every reason the tracer gives up on an instruction is a registered kind.
+
+A kind is declared once, beside the code that raises it, with `register_break`; the registry is what
+documentation, `explain` and tests read. Raising `GraphBreak` never loses work: the interpreter restarts
+and ends the graph just before the instruction of the outermost frame that was running.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BreakKind:
+    """One way a graph can end early: what happened, why it cannot be traced, what a user can do."""
+
+    id: str
+    what: str
+    why: str
+    hint: str
+
+
+BREAKS: dict[str, BreakKind] = {}
+
+
+def register_break(id: str, *, what: str, why: str, hint: str) -> BreakKind:
+    """Declare a kind of break. Raises ValueError when the id is taken."""
+    if id in BREAKS:
+        raise ValueError(f"break id {id!r} is registered twice; ids are stable and unique")
+    kind = BreakKind(id, what, why, hint)
+    BREAKS[id] = kind
+    return kind
+
+
+class GraphBreak(Exception):
+    """The current instruction cannot be traced. `detail` says what exactly was met."""
+
+    def __init__(self, kind: BreakKind, detail: str = "") -> None:
+        super().__init__(f"[{kind.id}] {kind.what}" + (f": {detail}" if detail else ""))
+        self.kind = kind
+        self.detail = detail
+
+    def explain(self) -> str:
+        """What, why and what to do, as a person reads it."""
+        return f"{self}\n  why: {self.kind.why}\n  what to do: {self.kind.hint}"
+
+
+UNSUPPORTED_OPERATION = register_break(
+    "unsupported-operation",
+    what="an operation is not defined for a traced value",
+    why="the tracer has no rule for this operation on this type of value",
+    hint="move the operation out of the compiled function, or wrap it in framesmith.disable",
+)
+UNSUPPORTED_CALL = register_break(
+    "unsupported-call",
+    what="a call cannot be traced",
+    why="the callee is neither Python code that can be inlined, nor a torch function, nor a known builtin",
+    hint="the call runs as plain Python between two graphs; hoist it out of hot code if that is too slow",
+)
+NOT_CONSTANT = register_break(
+    "not-constant",
+    what="a compile-time constant was needed",
+    why="the value depends on tensor data or on state the tracer does not follow",
+    hint="pass the value as a plain Python number, string or tuple",
+)

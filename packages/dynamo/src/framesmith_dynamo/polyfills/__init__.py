@@ -1,0 +1,1 @@
+"""Python equivalents of C functions, interpreted like the user's own code."""

@@ -1,0 +1,1 @@
+"""Values: Python objects as the tracer sees them, one module per family of types."""

@@ -1,0 +1,210 @@
+"""The value protocol: what the interpreter knows about a Python object while tracing.
+
+Methods are named after Python's data model and take the tracer first. The defaults here refuse with a graph
+break; a family of types overrides what it can do. Values never touch the interpreter's frames: everything
+they may ask for is in `Tracer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
+
+from framesmith_dynamo.breaks import NOT_CONSTANT, UNSUPPORTED_CALL, UNSUPPORTED_OPERATION, BreakKind, GraphBreak
+
+if TYPE_CHECKING:
+    import torch
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+    from framesmith_sideeffects import Journal, Mutation
+
+Args = Sequence["Value"]
+Kwargs = Mapping[str, "Value"]
+
+
+class Tracer(Protocol):
+    """What a value may ask of the interpreter that is running it."""
+
+    @property
+    def journal(self) -> Journal:
+        """Mutations seen so far in this trace."""
+
+    @property
+    def globals(self) -> dict[str, Any]:
+        """The globals of the Python frame now being interpreted."""
+
+    def wrap(self, obj: object, source: Source) -> Value:
+        """The value standing for `obj`, found at `source`; guards what the trace relies on. Same object, same value."""
+
+    def constant(self, obj: object) -> Value:
+        """A value for a Python object made while tracing or known immutable (int, str, dtype, tuple of those...)."""
+
+    def guard(self, source: Source, kind: str, expected: object = None) -> None:
+        """Make the compiled code apply only while this holds."""
+
+    def call(self, fn: Value, args: Args, kwargs: Kwargs) -> Value:
+        """Call any value: the interpreter's single entry for calls (records the current call for messages)."""
+
+    def inline(self, code_owner: Any, args: Args, kwargs: Kwargs, *, closure: Sequence[Value] | None = None) -> Value:
+        """Interpret a Python function's body in a child frame. `code_owner` is a `types.FunctionType`."""
+
+    def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
+        """Put a call into the graph: `target` is a torch function, or a str naming a tensor method (self first).
+
+        Arguments are values or nested lists/tuples/dicts of values; runs on fake tensors to learn the result; tensors (also inside
+        tuples and lists) come back as values, non-tensor results as constants.
+        """
+
+    def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
+        """Raise an exception in the traced program (it may be caught there)."""
+
+    def fake_of(self, value: Value) -> torch.Tensor:
+        """The fake tensor of a tensor value."""
+
+
+class TracedRaise(Exception):
+    """An exception of the traced program, on its way through interpreted frames. `value` is the exception's value."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+class Value:
+    """A Python object as the tracer sees it.
+
+    `source`: where the object can be loaded from when the compiled code runs, or None when it was made in the trace.
+    `mutation`: the journal's record when this object may be mutated (containers, objects, cells), else None.
+    """
+
+    #: Python types this family stands for, when they are fixed; used by messages and by the wrap table.
+    python_types: ClassVar[tuple[type, ...]] = ()
+
+    __slots__ = ("mutation", "source")
+
+    def __init__(self, *, source: Source | None = None, mutation: Mutation | None = None) -> None:
+        self.source = source
+        self.mutation = mutation
+
+    # What it is
+
+    def python_type(self) -> type:
+        """The type `type(obj)` would give."""
+        raise NotImplementedError(f"{type(self).__name__}.python_type")
+
+    def is_constant(self) -> bool:
+        """Whether `as_constant` gives the object itself."""
+        return False
+
+    def as_constant(self) -> Any:
+        """The real Python object, when it is known at compile time."""
+        self.refuse("as a constant", kind=NOT_CONSTANT)
+
+    def as_proxy(self) -> Any:
+        """The FX argument standing for this value (a Node, a constant, or nested containers of them)."""
+        self.refuse("as an argument of a graph operation")
+
+    def describe(self) -> str:
+        """A short text for messages."""
+        where = f" from {self.source.name}" if self.source is not None else ""
+        return f"{self.python_type().__name__}{where}"
+
+    def refuse(self, doing: str, *, kind: BreakKind = UNSUPPORTED_OPERATION) -> NoReturn:
+        """Break the graph: this value does not support what was asked."""
+        raise GraphBreak(kind, f"{doing} on {self.describe()}")
+
+    # Python's data model
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        """`self.name`; raises the program's AttributeError through `tr.raise_` when there is none."""
+        self.refuse(f"attribute {name!r}")
+
+    def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        """`self.name = value`."""
+        self.refuse(f"setting attribute {name!r}")
+
+    def delattr_(self, tr: Tracer, name: str) -> None:
+        """`del self.name`."""
+        self.refuse(f"deleting attribute {name!r}")
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """`self(*args, **kwargs)`."""
+        self.refuse("a call", kind=UNSUPPORTED_CALL)
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """`self.name(*args, **kwargs)`, without making a bound method in between."""
+        return tr.call(self.getattr_(tr, name), args, kwargs)
+
+    def getitem(self, tr: Tracer, key: Value) -> Value:
+        """`self[key]`."""
+        self.refuse("indexing")
+
+    def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
+        """`self[key] = value`."""
+        self.refuse("item assignment")
+
+    def delitem(self, tr: Tracer, key: Value) -> None:
+        """`del self[key]`."""
+        self.refuse("item deletion")
+
+    def iter_(self, tr: Tracer) -> Value:
+        """`iter(self)`: a value with `next_`."""
+        self.refuse("iteration")
+
+    def next_(self, tr: Tracer) -> Value:
+        """`next(self)`; raises the program's StopIteration through `tr.raise_` at the end."""
+        self.refuse("next()")
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        """All items, as `list(self)` would see them. Containers override it; the default drives the iterator."""
+        self.refuse("unpacking")
+
+    def len_(self, tr: Tracer) -> Value:
+        """`len(self)`."""
+        self.refuse("len()")
+
+    def bool_(self, tr: Tracer) -> bool:
+        """Truth, when it is known while tracing; tensors break here."""
+        self.refuse("truth testing")
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        """`item in self`."""
+        self.refuse("the `in` operator")
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        """`self <op> other` where op is "+", "@", "<<" ...; None stands for NotImplemented."""
+        return None
+
+    def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        """`other <op> self` asked of the right operand; None stands for NotImplemented."""
+        return None
+
+    def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        """`self <op>= other` with op still written "+"; None: fall back to `binary_op`."""
+        return None
+
+    def unary_op(self, tr: Tracer, op: str) -> Value:
+        """`-self`, `+self`, `~self` ("-", "+", "~")."""
+        self.refuse(f"unary {op}")
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        """`self <op> other` for "<", "<=", "==", "!=", ">", ">="; None stands for NotImplemented."""
+        return None
+
+    def hash_key(self, tr: Tracer) -> object:
+        """A real hashable object standing for this value as a dict key or set member; equal keys mean equal values."""
+        self.refuse("hashing")
+
+    def enter(self, tr: Tracer) -> Value:
+        """`__enter__` of a context manager."""
+        return self.call_method(tr, "__enter__", (), {})
+
+    def exit_(self, tr: Tracer, args: Args) -> Value:
+        """`__exit__(*args)` of a context manager."""
+        return self.call_method(tr, "__exit__", args, {})
+
+    # Back to bytecode
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        """Push the real object when the compiled code runs. The default loads it from its source."""
+        raise NotImplementedError(f"{type(self).__name__}.reconstruct")
