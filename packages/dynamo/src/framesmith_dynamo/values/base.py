@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 from framesmith_dynamo.breaks import NOT_CONSTANT, UNSUPPORTED_CALL, UNSUPPORTED_OPERATION, BreakKind, GraphBreak
 
 if TYPE_CHECKING:
+    from types import FunctionType
+
     import torch
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
@@ -45,8 +47,19 @@ class Tracer(Protocol):
     def call(self, fn: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call any value: the interpreter's single entry for calls (records the current call for messages)."""
 
-    def inline(self, code_owner: Any, args: Args, kwargs: Kwargs, *, closure: Sequence[Value] | None = None) -> Value:
-        """Interpret a Python function's body in a child frame. `code_owner` is a `types.FunctionType`."""
+    def inline(self, function: FunctionType, bound: Mapping[str, Value], closure: Sequence[Value]) -> Value:
+        """Interpret a Python function's body in a child frame and give what it returns.
+
+        `bound` maps each argument name (`*args` and `**kwargs` included) to its value: `values/functions.py` has bound them, defaults
+        filled in. `closure` holds one `CellValue` for each of `function.__code__.co_freevars`, in order.
+        """
+
+    def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
+        """The value of a real tensor found at `source`: fake made, TENSOR_MATCH guarded, placeholder made on first use."""
+
+    @property
+    def memo(self) -> dict[Any, Any]:
+        """Scratch space shared by all frames of one trace (kept across restarts: no); keys are tuples led by the owner's name."""
 
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
         """Put a call into the graph: `target` is a torch function, or a str naming a tensor method (self first).

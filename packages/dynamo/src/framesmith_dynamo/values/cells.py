@@ -1,0 +1,58 @@
+"""Closure cells: what LOAD_DEREF, STORE_DEREF and MAKE_FUNCTION share between an outer function and the functions it makes."""
+
+from __future__ import annotations
+
+from types import CellType
+from typing import TYPE_CHECKING
+
+from framesmith_dynamo.values.base import Tracer, Value
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+    from framesmith_sideeffects import Mutation
+
+
+class CellValue(Value):
+    """A cell. `contents` is what it held when the trace met it (None: empty); stores go to the journal.
+
+    `source` names the cell object itself when it exists already (`f.__closure__[i]`); `local_name` is set when it is a variable of the
+    outermost frame, so that residual code may use LOAD_CLOSURE / STORE_DEREF.
+    """
+
+    python_types = (CellType,)
+    __slots__ = ("contents", "local_name")
+
+    def __init__(
+        self,
+        contents: Value | None = None,
+        *,
+        local_name: str | None = None,
+        source: Source | None = None,
+        mutation: Mutation | None = None,
+    ) -> None:
+        super().__init__(source=source, mutation=mutation)
+        self.contents = contents
+        self.local_name = local_name
+
+    def python_type(self) -> type:
+        return CellType
+
+    def load(self, tr: Tracer) -> Value | None:
+        """What the cell holds now, or None when it is empty."""
+        pending = tr.journal.load_cell(self)
+        return self.contents if pending is None else pending
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name != "cell_contents":
+            return super().getattr_(tr, name)
+        value = self.load(tr)
+        if value is None:
+            tr.raise_(ValueError, "Cell is empty")
+        return value
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.local_name is not None:
+            codegen.load_closure(self.local_name)
+            return
+        super().reconstruct(codegen)

@@ -1,0 +1,53 @@
+"""`wrap_object`: the value standing for a Python object found at a source. Importing this module loads every table."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.wrap_registry import find_wrapper
+
+if TYPE_CHECKING:
+    from framesmith_guards import Source
+
+#: Modules that register wrappers; each is loaded once, in this order.
+TABLES = (
+    "framesmith_dynamo.values.constant",
+    "framesmith_dynamo.values.containers",
+    "framesmith_dynamo.values.iterators",
+    "framesmith_dynamo.values.tensor",
+    "framesmith_dynamo.values.functions",
+    "framesmith_dynamo.values.classes",
+    "framesmith_dynamo.values.modules",
+    "framesmith_dynamo.values.objects",
+    "framesmith_dynamo.values.python_modules",
+    "framesmith_dynamo.values.torch_functions",
+    "framesmith_dynamo.values.torch_context",
+    "framesmith_dynamo.builtins",
+)
+
+UNKNOWN_OBJECT = register_break(
+    "unknown-object",
+    what="an object of a type the tracer has no value for",
+    why="no row of the wrap table and no protocol accepts its type",
+    hint="keep the object out of the compiled function, or use it through a plain Python class",
+)
+
+
+def load_tables() -> None:
+    """Import every module that registers wrappers; cheap after the first time."""
+    for name in TABLES:
+        importlib.import_module(name)
+
+
+def wrap_object(tr: Tracer, obj: object, source: Source) -> Value:
+    """The value for `obj`, which the compiled code will find at `source`; guards are installed through `tr`.
+
+    Raises GraphBreak (unknown-object) when no wrapper takes it. `Tracer.wrap` caches what this gives; nobody else calls it.
+    """
+    wrapper = find_wrapper(obj)
+    if wrapper is None:
+        raise GraphBreak(UNKNOWN_OBJECT, f"{type(obj).__module__}.{type(obj).__qualname__} at {source.name}")
+    return wrapper(tr, obj, source)
