@@ -65,7 +65,15 @@ class Tracer(Protocol):
         """Put a call into the graph: `target` is a torch function, or a str naming a tensor method (self first).
 
         Arguments are values or nested lists/tuples/dicts of values; runs on fake tensors to learn the result; tensors (also inside
-        tuples and lists) come back as values, non-tensor results as constants.
+        tuples and lists) come back as values, non-tensor results as constants. Every tensor value is a
+        `values.tensor.TensorValue(ref, source=...)` around a `graph.TensorRef` (`.fake`, `.node`, `.load(codegen)`).
+        """
+
+    def emit_state(self, target: Any, *args: Any) -> Any:
+        """Put a call that changes torch's global state (`torch._C._set_grad_enabled`, ...) into the graph and make it now.
+
+        Plain arguments (or results of earlier `emit_state` calls); the real result comes back. The state before the trace is
+        restored when the trace ends.
         """
 
     def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
