@@ -1,0 +1,145 @@
+"""What the attributes and methods of a tensor mean to the tracer, as data.
+
+A name is looked up in order: folded attribute, graph attribute, folded method, breaking method; every other method of
+`torch.Tensor` goes into the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from framesmith_dynamo.breaks import BreakKind, register_break
+
+DATA_DEPENDENT = register_break(
+    "tensor-data-to-python",
+    what="a tensor's data is read into Python",
+    why="the graph has not run yet while tracing, so the number is not known",
+    hint="keep the value a tensor (torch.where, masks), or do this outside the compiled function",
+)
+DATA_DEPENDENT_BRANCH = register_break(
+    "tensor-data-branch",
+    what="a branch depends on a tensor's data",
+    why="which way it goes is known only when the graph has run",
+    hint="use torch.where or torch.cond; the program is right either way, in two graphs",
+)
+DYNAMIC_OUTPUT_SHAPE = register_break(
+    "dynamic-output-shape",
+    what="the size of a result depends on a tensor's data",
+    why="the rest of the graph needs the size while tracing",
+    hint="use an operation with a fixed result size (torch.where with three arguments, topk, padding)",
+)
+AUTOGRAD_CALL = register_break(
+    "autograd-call",
+    what="the autograd engine is used inside the compiled function",
+    why="the backward pass is run by the engine, not by the forward graph",
+    hint="call backward() and autograd.grad outside the compiled function",
+)
+AUTOGRAD_STATE = register_break(
+    "tensor-autograd-state",
+    what="autograd state of a tensor is read or changed",
+    why="grad, grad_fn, hooks and the leaf flags of a tensor belong to the eager engine",
+    hint="do this outside the compiled function",
+)
+STORAGE_ACCESS = register_break(
+    "tensor-storage",
+    what="a tensor's storage is handled directly",
+    why="a traced tensor has no memory yet",
+    hint="use tensor operations, or do this outside the compiled function",
+)
+PYTHON_CALLBACK = register_break(
+    "tensor-python-callback",
+    what="a Python function is applied to the elements of a tensor",
+    why="element-wise Python code has no graph operation",
+    hint="write it with tensor operations",
+)
+
+
+
+
+#: Attributes that are constants once the tensor's type, dtype, shape... are guarded: name -> how to read it off the fake.
+FOLDED_ATTRIBUTES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "shape": lambda t: t.shape,
+    "dtype": lambda t: t.dtype,
+    "device": lambda t: t.device,
+    "layout": lambda t: t.layout,
+    "ndim": lambda t: t.dim(),
+    "requires_grad": lambda t: t.requires_grad,
+    "is_leaf": lambda t: t.is_leaf,
+    "is_cuda": lambda t: t.device.type == "cuda",
+    "is_cpu": lambda t: t.device.type == "cpu",
+    "is_meta": lambda t: t.device.type == "meta",
+    "is_mps": lambda t: t.device.type == "mps",
+    "is_xpu": lambda t: t.device.type == "xpu",
+    "is_ipu": lambda t: t.device.type == "ipu",
+    "is_maia": lambda t: t.device.type == "maia",
+    "is_vulkan": lambda t: t.device.type == "vulkan",
+    "is_xla": lambda t: t.device.type == "xla",
+    "is_mtia": lambda t: t.device.type == "mtia",
+    "is_sparse": lambda t: t.is_sparse,
+    "is_sparse_csr": lambda t: t.layout == torch.sparse_csr,
+    "is_mkldnn": lambda t: t.is_mkldnn,
+    "is_quantized": lambda t: t.is_quantized,
+    "is_nested": lambda t: t.is_nested,
+    "itemsize": lambda t: t.element_size(),
+    "nbytes": lambda t: t.element_size() * t.numel(),
+    "names": lambda t: (None,) * t.dim(),
+}
+
+#: Attributes that are tensors computed from this one.
+GRAPH_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+
+BREAKING_ATTRIBUTES: dict[str, BreakKind] = {
+    "grad": AUTOGRAD_STATE,
+    "_grad": AUTOGRAD_STATE,
+    "grad_dtype": AUTOGRAD_STATE,
+    "output_nr": AUTOGRAD_STATE,
+    "_version": AUTOGRAD_STATE,
+    "_base": AUTOGRAD_STATE,
+    "retains_grad": AUTOGRAD_STATE,
+    "_backward_hooks": AUTOGRAD_STATE,
+    "_post_accumulate_grad_hooks": AUTOGRAD_STATE,
+    "_cdata": STORAGE_ACCESS,
+    "__cuda_array_interface__": STORAGE_ACCESS,
+}
+
+#: Methods whose result is a constant: name -> function of the fake and the constant arguments.
+FOLDED_METHODS: dict[str, Callable[..., Any]] = {
+    "size": torch.Tensor.size,
+    "dim": torch.Tensor.dim,
+    "ndimension": torch.Tensor.dim,
+    "numel": torch.Tensor.numel,
+    "nelement": torch.Tensor.numel,
+    "element_size": torch.Tensor.element_size,
+    "stride": torch.Tensor.stride,
+    "storage_offset": torch.Tensor.storage_offset,
+    "is_contiguous": torch.Tensor.is_contiguous,
+    "is_floating_point": torch.Tensor.is_floating_point,
+    "is_complex": torch.Tensor.is_complex,
+    "is_signed": torch.Tensor.is_signed,
+    "is_conj": torch.Tensor.is_conj,
+    "is_neg": torch.Tensor.is_neg,
+    "is_inference": torch.Tensor.is_inference,
+    "is_same_size": torch.Tensor.is_same_size,
+    "get_device": torch.Tensor.get_device,
+    "has_names": lambda _: False,
+    "dense_dim": torch.Tensor.dim,
+}
+
+
+def _kinds(*groups: tuple[BreakKind, str]) -> dict[str, BreakKind]:
+    return {name: kind for kind, names in groups for name in names.split()}
+
+
+BREAKING_METHODS: dict[str, BreakKind] = _kinds(
+    (DATA_DEPENDENT, "item tolist numpy __array__ __int__ __float__ __index__ __complex__ _local_scalar_dense is_nonzero"),
+    (DATA_DEPENDENT, "__str__ __repr__ __format__ __dlpack__ __dlpack_device__ equal allclose is_set_to __reduce_ex__ __deepcopy__"),
+    (DYNAMIC_OUTPUT_SHAPE, "nonzero nonzero_static argwhere masked_select unique unique_consecutive to_sparse"),
+    (AUTOGRAD_CALL, "backward _backward"),
+    (AUTOGRAD_STATE, "register_hook register_post_accumulate_grad_hook retain_grad requires_grad_ detach_"),
+    (STORAGE_ACCESS, "data_ptr storage untyped_storage _typed_storage set_ resize_ resize_as_ share_memory_ pin_memory is_shared is_pinned"),
+    (STORAGE_ACCESS, "as_subclass _make_subclass _make_wrapper_subclass coalesce is_coalesced module_load record_stream"),
+    (PYTHON_CALLBACK, "apply_ map_ map2_ put_"),
+)
