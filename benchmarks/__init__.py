@@ -1,0 +1,1 @@
+"""Benchmarks: eager, torch.compile and framesmith interleaved in one process. Run `python -m benchmarks -h`."""

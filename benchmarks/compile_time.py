@@ -1,0 +1,64 @@
+"""Seconds until a first call returns, each measured in a process of its own with empty caches, imports excluded."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+
+from benchmarks.candidates import available
+from benchmarks.harness import Row, print_rows
+
+CASES = ("pointwise", "digits", "bert")
+ROUNDS = 3
+
+
+def first_call(case: str, candidate: str) -> float:
+    """Seconds of the first call in this process; torch (and framesmith) are imported before the clock starts."""
+    import time
+
+    import torch
+
+    from benchmarks.candidates import fresh_inductor_cache, wrap
+    from benchmarks.models import bert_inference, digits_training
+    from benchmarks.programs import pointwise
+
+    fresh_inductor_cache()
+    if candidate == "framesmith":
+        import framesmith  # noqa: F401
+    if case == "pointwise":
+        x, y = torch.randn(1 << 20), torch.randn(1 << 20)
+        fn = wrap(candidate, pointwise)
+        step = lambda: fn(x, y)  # noqa: E731
+    else:
+        step = {"digits": digits_training, "bert": bert_inference}[case](candidate)
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def measure(case: str, candidate: str) -> float:
+    """`first_call` in a fresh interpreter."""
+    code = f"from benchmarks.compile_time import first_call; print(first_call({case!r}, {candidate!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{candidate} failed on {case}:\n{done.stderr[-2000:]}")
+    return float(done.stdout.splitlines()[-1])
+
+
+def run() -> list[Row]:
+    """All cases of this suite."""
+    rows: list[Row] = []
+    for case in CASES:
+        times: dict[str, list[float]] = {name: [] for name in available()}
+        for _ in range(ROUNDS):
+            for name, mine in times.items():
+                mine.append(measure(case, name))
+        medians = {name: statistics.median(mine) for name, mine in times.items()}
+        found = [
+            Row(f"first call, {case}", name, seconds, {o: seconds / t for o, t in medians.items() if o != name}, ROUNDS)
+            for name, seconds in medians.items()
+        ]
+        print_rows(found)
+        rows += found
+    return rows

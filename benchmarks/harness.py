@@ -1,0 +1,115 @@
+"""Interleaved timing: every round runs each candidate in turn, and ratios are taken within a round.
+
+A machine's speed drifts between rounds and hardly within one, so the median of per-round ratios is what is reported.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate in one case: median seconds per step, and the median per-round ratio to each other candidate."""
+
+    case: str
+    candidate: str
+    seconds: float
+    ratio_to: dict[str, float]
+    rounds: int
+
+
+def iterations_for(step: Step, target: float) -> int:
+    """How many steps fill about `target` seconds; runs the step a few times to find out."""
+    count = 1
+    while True:
+        start = time.perf_counter()
+        for _ in range(count):
+            step()
+        spent = time.perf_counter() - start
+        if spent > target / 4 or count >= 1_000_000:
+            return max(1, int(count * target / max(spent, 1e-9)))
+        count *= 4
+
+
+def time_steps(step: Step, count: int) -> float:
+    """Seconds per step over `count` steps."""
+    start = time.perf_counter()
+    for _ in range(count):
+        step()
+    return (time.perf_counter() - start) / count
+
+
+def compare(
+    case: str, candidates: Mapping[str, Step], *, rounds: int = 15, target: float = 0.05, warmup: int = 3
+) -> list[Row]:
+    """Time all candidates of a case. Steps must do the same work on inputs of their own."""
+    for step in candidates.values():
+        for _ in range(warmup):
+            step()
+    counts = {name: iterations_for(step, target) for name, step in candidates.items()}
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    order = list(candidates)
+    for turn in range(rounds):
+        shift = turn % len(order)
+        for name in order[shift:] + order[:shift]:
+            times[name].append(time_steps(candidates[name], counts[name]))
+    return [Row(case, name, statistics.median(mine), ratios(mine, times, name), rounds) for name, mine in times.items()]
+
+
+def ratios(mine: list[float], times: Mapping[str, list[float]], name: str) -> dict[str, float]:
+    """Median per-round ratio of this candidate's time to every other's; below 1 is faster."""
+    return {
+        other: statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+        for other, theirs in times.items()
+        if other != name
+    }
+
+
+def readable(seconds: float) -> str:
+    """A time with a unit."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def print_rows(rows: list[Row]) -> None:
+    """A table of a case."""
+    for row in rows:
+        others = "  ".join(f"{ratio:.3f}x {other}" for other, ratio in row.ratio_to.items())
+        print(f"{row.case:<44} {row.candidate:<14} {readable(row.seconds):>10}  {others}", flush=True)
+
+
+def machine() -> dict[str, object]:
+    """Versions and processor, for the results file."""
+    import torch
+
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return {
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "cpu": model,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def write_json(path: Path, suite: str, rows: list[Row]) -> None:
+    """Write a results file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"suite": suite, "machine": machine(), "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(content, indent=1) + "\n")

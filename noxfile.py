@@ -1,0 +1,164 @@
+"""Every check of the repository. `nox` runs the default ones; `nox -l` lists all.
+
+Packages are tested as wheels, each in an environment of its own holding only what it declares.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import nox
+
+nox.options.default_venv_backend = "venv"
+nox.options.sessions = ["layers", "lint", "types", "tests", "integration"]
+nox.options.error_on_missing_interpreters = False
+
+ROOT = Path(__file__).parent
+PYTHONS = ["3.11", "3.12", "3.13"]
+#: Lower layers first, so that a failure is met where it arises.
+PACKAGES = [
+    "bytecode",
+    "frames",
+    "guards",
+    "sideeffects",
+    "dynamo",
+    "aot",
+    "autograd_compiler",
+    "backends",
+    "framesmith",
+]
+TORCH_FREE = ["bytecode", "frames"]
+TEST_TOOLS = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100"]
+LINT_TOOLS = ["ruff>=0.9,<0.18"]
+TYPE_TOOLS = ["mypy>=1.15", "pytest>=8", "hypothesis>=6.100"]
+PEERS = ["transformers>=4.50", "scikit-learn>=1.4"]
+
+
+def project(folder: str) -> dict[str, Any]:
+    """The pyproject table of one folder under packages/."""
+    return tomllib.loads((ROOT / "packages" / folder / "pyproject.toml").read_text())
+
+
+def own_dependencies(folder: str) -> list[str]:
+    """The folders of this repository that a package needs, itself last."""
+    names = {project(other)["project"]["name"]: other for other in PACKAGES}
+    needed = []
+    for requirement in project(folder)["project"]["dependencies"]:
+        name = requirement.split(">")[0].split("[")[0].strip()
+        if name in names:
+            needed += [dep for dep in own_dependencies(names[name]) if dep not in needed]
+    return [*needed, folder]
+
+
+def build_wheels(session: nox.Session, folders: list[str]) -> Path:
+    """Build the wheels of these folders with the session's interpreter; returns the folder they are in."""
+    wheels = Path(session.create_tmp()) / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    session.install("-q", "hatchling>=1.27")
+    command = ["pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(wheels)]
+    session.run("python", "-m", *command, *[str(ROOT / "packages" / folder) for folder in folders])
+    session.run("python", "-m", "pip", "uninstall", "-q", "-y", "hatchling", "pathspec", "trove-classifiers", "pluggy")
+    return wheels
+
+
+def install_wheel(session: nox.Session, folder: str, *more: str, extras: str = "") -> None:
+    """Install one package's wheel, with only what it declares, and `more`."""
+    wheels = build_wheels(session, own_dependencies(folder))
+    constraints = ["-c", str(ROOT / "constraints.txt"), "--find-links", str(wheels)]
+    name = project(folder)["project"]["name"] + extras
+    session.install("-q", *constraints, name, *more)
+
+
+def test_requirements(folder: str) -> list[str]:
+    """What a package's tests need beside the package: the common tools and its own `test` dependency group."""
+    return [*TEST_TOOLS, *project(folder).get("dependency-groups", {}).get("test", [])]
+
+
+def run_package_tests(session: nox.Session, folder: str) -> None:
+    """Test one package's wheel alone, away from its sources."""
+    install_wheel(session, folder, *test_requirements(folder))
+    tests = ROOT / "packages" / folder / "tests"
+    config = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tests}", "-p", "no:cacheprovider"]
+    with session.chdir(session.create_tmp()):
+        session.run("python", "-m", "pytest", *config, str(tests), *session.posargs)
+
+
+@nox.session
+def layers(session: nox.Session) -> None:
+    """Imports go downwards only, no cycles, nothing undeclared or unused."""
+    session.install("-q", "import-linter>=2.4", "deptry>=0.23")
+    session.run("python", "tools/check_layers.py")
+    sources = [str(ROOT / "packages" / folder / "src") for folder in PACKAGES]
+    session.run("lint-imports", "--no-cache", env={"PYTHONPATH": ":".join(sources)})
+    for folder in PACKAGES:
+        with session.chdir(ROOT / "packages" / folder):
+            session.run("deptry", "src", "--config", "pyproject.toml")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff: rules and formatting."""
+    session.install("-q", *LINT_TOOLS)
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy, strict, over every package."""
+    session.install("-q", "-c", "constraints.txt", *TYPE_TOOLS, "torch", "sympy", "numpy")
+    session.run("mypy", *[str(ROOT / "packages" / folder / "src") for folder in PACKAGES], "tools", "noxfile.py")
+
+
+@nox.session
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def tests(session: nox.Session, package: str) -> None:
+    """One package's tests against its built wheel alone."""
+    run_package_tests(session, package)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Tests that cross packages, with every wheel installed."""
+    install_wheel(session, "framesmith", *TEST_TOOLS, *PEERS)
+    session.run("python", "-m", "pytest", "integration_tests", *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def matrix(session: nox.Session, package: str) -> None:
+    """Packages on every CPython: the torch-free ones always, the rest where this interpreter may have torch.
+
+    The registry's torch for 3.12 and 3.13 is several GB with its CUDA libraries: `-- --with-torch` asks for it.
+    """
+    wants_torch = "--with-torch" in session.posargs
+    session.posargs[:] = [arg for arg in session.posargs if arg != "--with-torch"]
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if package not in TORCH_FREE and not wants_torch and session.python != here:
+        session.skip(f"torch on {session.python} is asked for with -- --with-torch")
+    run_package_tests(session, package)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Build and install everything, and run the main job."""
+    install_wheel(session, "framesmith", *PEERS)
+    session.run("python", "-m", "examples.demo", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """`nox -s bench -- kernels --json FILE`: the benchmarks, candidates interleaved."""
+    install_wheel(session, "framesmith", *PEERS)
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def nightly(session: nox.Session) -> None:
+    """The long runs: bytecode's split and fuzz tests in full."""
+    install_wheel(session, "bytecode", *test_requirements("bytecode"))
+    session.run("python", "-m", "pytest", "packages/bytecode/tests", env={"FRAMESMITH_NIGHTLY": "1"})

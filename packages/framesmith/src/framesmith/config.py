@@ -1,0 +1,85 @@
+"""The one typed configuration: made by `compile()`, passed down as explicit arguments, part of every cache key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from framesmith.backends import BackendLike, backend_options, resolve_backend
+from framesmith.choices import check_bool, check_choice, listed, nearest
+
+MODES: Mapping[str, str] = MappingProxyType(
+    {
+        "default": "balanced compile time and kernels",
+        "reduce-overhead": "launch with as little Python as possible",
+        "max-autotune": "choose between kernels by measuring them",
+        "max-autotune-no-cudagraphs": "as max-autotune, without CUDA graphs",
+    }
+)
+DEFAULT_RECOMPILE_LIMIT = 8
+
+
+@dataclass(frozen=True)
+class CompileConfig:
+    """What one `compile()` call asked for, checked."""
+
+    backend: BackendLike = "auto"
+    fullgraph: bool = False
+    mode: str = "default"
+    options: Mapping[str, object] = field(default_factory=dict)
+    strict: bool = False
+    verify: bool = False
+    recompile_limit: int = DEFAULT_RECOMPILE_LIMIT
+
+
+def make_config(
+    *,
+    backend: object = "auto",
+    fullgraph: object = False,
+    dynamic: object = None,
+    mode: object = None,
+    options: object = None,
+    strict: object = False,
+    verify: object = False,
+    recompile_limit: object = None,
+) -> CompileConfig:
+    """Check every argument of `compile()`. Raises TypeError or ValueError naming the nearest valid choice."""
+    if dynamic is not None and check_bool("dynamic", dynamic):
+        raise ValueError(
+            "dynamic=True asks for graphs with symbolic shapes, which are not built yet; "
+            "use dynamic=None or False: a new shape then compiles a new entry"
+        )
+    chosen = resolve_backend(backend)
+    return CompileConfig(
+        backend=chosen,
+        fullgraph=check_bool("fullgraph", fullgraph),
+        mode="default" if mode is None else check_choice("mode", mode, MODES),
+        options=check_options(chosen, options),
+        strict=check_bool("strict", strict),
+        verify=check_bool("verify", verify),
+        recompile_limit=check_limit(recompile_limit),
+    )
+
+
+def check_options(backend: BackendLike, options: object) -> Mapping[str, object]:
+    """`options` as a dict whose keys the backend declares."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise TypeError(f"options must be a dict from option name to value; got {type(options).__name__}")
+    known = backend_options(backend)
+    for name in options:
+        if name not in known:
+            expected = f"expected one of {listed(known)}{nearest(str(name), known)}" if known else "it takes no options"
+            raise ValueError(f"unknown option {name!r} for this backend; {expected}")
+    return dict(options)
+
+
+def check_limit(limit: object) -> int:
+    """The recompile limit: a positive int, or None for the default."""
+    if limit is None:
+        return DEFAULT_RECOMPILE_LIMIT
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ValueError(f"recompile_limit must be an int of at least 1; got {limit!r}")
+    return limit

@@ -1,0 +1,38 @@
+"""What happens when the compiler itself fails: the user's code runs eagerly after one warning, or, strict, an error."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from dataclasses import dataclass, field
+
+from framesmith.stats import count
+
+
+class FramesmithWarning(UserWarning):
+    """Something could not be compiled and runs as plain Python; the message says what and why."""
+
+
+class FramesmithError(RuntimeError):
+    """What a failure inside the compiler becomes under `strict=True`."""
+
+
+@dataclass
+class Failures:
+    """Reports failures of one `compile()` call: each place warns once."""
+
+    strict: bool
+    _seen: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def report(self, where: str, error: BaseException) -> None:
+        """Warn once about a failure at `where`, or raise it as a FramesmithError when strict."""
+        count("frames_failed")
+        message = f"framesmith failed to compile {where}: {type(error).__name__}: {error}"
+        if self.strict:
+            raise FramesmithError(message) from error
+        with self._lock:
+            if where in self._seen:
+                return
+            self._seen.add(where)
+        warnings.warn(f"{message}; it runs eagerly", FramesmithWarning, stacklevel=2)

@@ -1,0 +1,68 @@
+"""From a torch-level graph to a callable: aot, then a backend; one sibling's output handed to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import framesmith_aot
+import torch
+from torch import fx
+
+from framesmith.backends import AUTO, Backend, BackendLike, CustomBackend, choose_backend, load_backend
+from framesmith.config import CompileConfig
+from framesmith.failures import Failures
+from framesmith.verification import verified
+
+GraphCallable = Callable[..., Sequence[Any]]
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class GraphCompiler:
+    """Compiles the graphs of one `compile()` call; `failures` decides between warning and raising."""
+
+    config: CompileConfig
+    failures: Failures
+
+    def __call__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> GraphCallable:
+        """A callable over the graph's flat inputs that behaves as `gm` does."""
+        compiled = self._compile(gm, examples)
+        return verified(gm, compiled, self.failures) if self.config.verify else compiled
+
+    def _compile(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> GraphCallable:
+        backend = self.config.backend
+        if backend == "eager":
+            return cast(GraphCallable, gm.forward)
+        if callable(backend) and not isinstance(backend, Backend):
+            return cast(GraphCallable, cast(CustomBackend, backend)(gm, examples))
+        return framesmith_aot.compile_graph(gm, examples, compiler=self._backend_compiler(backend))
+
+    def _backend_compiler(self, backend: BackendLike) -> Callable[[fx.GraphModule, Sequence[torch.Tensor], str], Boxed]:
+        def compile_aten(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: str) -> Boxed:
+            chosen = select(backend, gm, inputs)
+            return chosen.compile(gm, inputs, role, options_for(chosen, self.config))
+
+        return compile_aten
+
+
+def select(backend: BackendLike, gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Backend:
+    """The backend object that compiles this ATen graph. Raises ValueError when a named one cannot take it."""
+    if backend == AUTO:
+        return choose_backend(gm, inputs)
+    if backend == "aot_eager":
+        return load_backend("eager")
+    found = load_backend(backend) if isinstance(backend, str) else cast(Backend, backend)
+    reason = found.why_not(gm)
+    if reason is not None:
+        raise ValueError(f"the backend {found.name!r} cannot compile this graph: {reason}")
+    return found
+
+
+def options_for(backend: Backend, config: CompileConfig) -> Mapping[str, object]:
+    """The options this backend declares, out of those given, and the mode where the backend takes one."""
+    options = {name: value for name, value in config.options.items() if name in backend.options}
+    if "mode" in backend.options:
+        options.setdefault("mode", config.mode)
+    return options

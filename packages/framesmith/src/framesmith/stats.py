@@ -1,0 +1,46 @@
+"""Counters of what compiling did since the last reset, over the whole process."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, fields
+
+
+@dataclass
+class Stats:
+    """frames: seen by the hook for the first time or on a miss; the rest says what became of them.
+
+    `frames_failed` counts frames that ran eagerly because the compiler itself failed on them.
+    """
+
+    frames_seen: int = 0
+    frames_compiled: int = 0
+    frames_skipped: int = 0
+    frames_run_once: int = 0
+    frames_failed: int = 0
+    graphs: int = 0
+    breaks: int = 0
+    recompilations: int = 0
+
+
+_counters = Stats()
+_lock = threading.Lock()
+
+
+def count(name: str, by: int = 1) -> None:
+    """Add to one counter."""
+    with _lock:
+        setattr(_counters, name, getattr(_counters, name) + by)
+
+
+def stats() -> dict[str, int]:
+    """The counters, by name, since the last `framesmith.reset()`."""
+    with _lock:
+        return {field.name: getattr(_counters, field.name) for field in fields(Stats)}
+
+
+def clear() -> None:
+    """Set every counter to zero."""
+    with _lock:
+        for field in fields(Stats):
+            setattr(_counters, field.name, 0)
