@@ -7,7 +7,7 @@ they may ask for is in `Tracer`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, UNSUPPORTED_CALL, UNSUPPORTED_OPERATION, BreakKind, GraphBreak
@@ -225,6 +225,10 @@ class Value:
         return self.call_method(tr, "__exit__", args, {})
 
     # Back to bytecode
+
+    def referents(self) -> Iterable[Value]:
+        """The values `reconstruct` pushes on the way (items, cells, defaults); attributes in the journal do not count."""
+        return ()
 
     def reconstruct(self, codegen: Codegen) -> None:
         """Push the real object when the compiled code runs. The default loads it from its source."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import CellType
 from typing import TYPE_CHECKING
 
+from framesmith_sideeffects import DELETED
+
 from framesmith_dynamo.values.base import Tracer, Value
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ class CellValue(Value):
     def load(self, tr: Tracer) -> Value | None:
         """What the cell holds now, or None when it is empty."""
         pending = tr.journal.load_cell(self)
-        return self.contents if pending is None else pending
+        if pending is None:
+            return self.contents
+        return None if pending is DELETED else pending
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name != "cell_contents":

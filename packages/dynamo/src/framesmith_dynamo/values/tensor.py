@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from framesmith_sideeffects import load_source
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
     from torch import fx
+
+    from framesmith_dynamo.graph import TensorRef
 
 TENSOR_SUBCLASS = register_break(
     "tensor-subclass",
@@ -91,23 +94,20 @@ def is_operand(value: Value) -> bool:
 
 
 class TensorValue(Value):
-    """A tensor in the trace. `node` is its graph node, or a function that makes the placeholder when it is first needed."""
+    """A tensor in the trace: `ref` pairs its fake with the graph node that makes it."""
 
     python_types = (torch.Tensor, torch.nn.Parameter)
-    __slots__ = ("_node", "cls", "fake")
+    __slots__ = ("cls", "ref")
 
-    def __init__(
-        self,
-        fake: torch.Tensor,
-        node: fx.Node | Callable[[], fx.Node],
-        *,
-        cls: type = torch.Tensor,
-        source: Source | None = None,
-    ) -> None:
+    def __init__(self, ref: TensorRef, *, cls: type = torch.Tensor, source: Source | None = None) -> None:
         super().__init__(source=source)
-        self.fake = fake
-        self._node = node
+        self.ref = ref
         self.cls = cls
+
+    @property
+    def fake(self) -> torch.Tensor:
+        """The fake tensor: dtype, device, sizes, strides."""
+        return self.ref.fake
 
     def python_type(self) -> type:
         return self.cls
@@ -116,15 +116,14 @@ class TensorValue(Value):
         where = f" from {self.source.name}" if self.source is not None else ""
         return f"a {self.cls.__name__} {str(self.fake.dtype).removeprefix('torch.')}{list(self.fake.shape)}{where}"
 
-    @property
-    def is_in_graph(self) -> bool:
-        """Whether a node exists already (for an input: whether the graph uses it)."""
-        return not callable(self._node)
-
     def as_proxy(self) -> fx.Node:
-        if callable(self._node):
-            self._node = self._node()
-        return self._node
+        return self.ref.node
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            load_source(codegen, self.source)
+        else:
+            self.ref.load(codegen)
 
     # Attributes
 
