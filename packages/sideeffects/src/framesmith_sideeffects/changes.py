@@ -1,0 +1,211 @@
+"""Kinds of change. Each can push what it needs, and then, with that on top of the stack, take effect.
+
+A replay pushes the operands of all changes first and applies them afterwards, so that every operand is read from the state before the
+first change. A change's `push` leaves its operands in one block; `apply` consumes exactly that block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from framesmith_sideeffects.contents import row_for
+from framesmith_sideeffects.load_source import load_source
+from framesmith_sideeffects.protocol import Deleted, TracedContainer, TracedValue
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+
+class Change(Protocol):
+    """One entry of the journal."""
+
+    @property
+    def target(self) -> TracedValue | None:
+        """The value that changes; None for globals and calls, which always count."""
+
+    def operands(self) -> Iterator[TracedValue]:
+        """The values that become reachable through the change."""
+
+    def push(self, codegen: Codegen) -> None:
+        """Push the operands."""
+
+    def apply(self, codegen: Codegen) -> None:
+        """Consume the operands and change the object."""
+
+
+def push_function(codegen: Codegen, function: Callable[..., object]) -> None:
+    """Push a C function or helper as a callable, with its NULL."""
+    codegen.push_callable(lambda: codegen.load_const(function))
+
+
+def call_and_drop(codegen: Codegen, argc: int) -> None:
+    """Call with `argc` arguments and drop the result."""
+    codegen.call(argc)
+    codegen.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class ContentsChange:
+    """The contents of a container that exists (or, with `hollow`, of one that was just made empty)."""
+
+    target: TracedValue
+    version: int
+    hollow: bool = False
+
+    @property
+    def container(self) -> TracedContainer:
+        """The target, seen as a container."""
+        return cast(TracedContainer, self.target)
+
+    def operands(self) -> Iterator[TracedValue]:
+        yield from self.target.referents()
+
+    def push(self, codegen: Codegen) -> None:
+        items = None if self.hollow else self.container.item_changes()
+        if items is not None:
+            self._push_items(codegen, items)
+            return
+        row = row_for(self.container.contents_type())
+        push_function(codegen, row.fill)
+        codegen(self.target)
+        self.container.reconstruct_contents(codegen)
+        if not self.hollow:
+            push_function(codegen, row.clear)
+            codegen(self.target)
+
+    def _push_items(self, codegen: Codegen, items: Sequence[tuple[TracedValue, TracedValue | Deleted]]) -> None:
+        row = row_for(self.container.contents_type())
+        for key, value in reversed(items):
+            function = row.del_item if isinstance(value, Deleted) else row.set_item
+            if function is None:
+                raise TypeError(f"{self.container.contents_type().__qualname__} has no single items to write")
+            push_function(codegen, function)
+            codegen(self.target)
+            codegen(key)
+            if not isinstance(value, Deleted):
+                codegen(value)
+
+    def apply(self, codegen: Codegen) -> None:
+        items = None if self.hollow else self.container.item_changes()
+        if items is not None:
+            for _, value in items:
+                call_and_drop(codegen, 2 if isinstance(value, Deleted) else 3)
+            return
+        if not self.hollow:
+            call_and_drop(codegen, 1)
+        call_and_drop(codegen, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeChange:
+    """An attribute stored or deleted. `deletes`: the object has it and it is deleted, whether or not it is stored anew after (a move to the
+    end of `__dict__`)."""
+
+    target: TracedValue
+    name: str
+    new: TracedValue | Deleted
+    deletes: bool = False
+
+    @property
+    def raw(self) -> bool:
+        """Whether the class's own `__setattr__` must be gone past."""
+        return self.target.mutation is not None and self.target.mutation.raw_attributes
+
+    def operands(self) -> Iterator[TracedValue]:
+        if not isinstance(self.new, Deleted):
+            yield self.new
+
+    def push(self, codegen: Codegen) -> None:
+        if not isinstance(self.new, Deleted):
+            self._push_store(codegen, self.new)
+        if self.deletes:
+            self._push_delete(codegen)
+
+    def _push_store(self, codegen: Codegen, new: TracedValue) -> None:
+        if self.raw:
+            push_function(codegen, object.__setattr__)
+            codegen(self.target)
+            codegen.load_const(self.name)
+            codegen(new)
+        else:
+            codegen(new)
+            codegen(self.target)
+
+    def _push_delete(self, codegen: Codegen) -> None:
+        if self.raw:
+            push_function(codegen, object.__delattr__)
+        codegen(self.target)
+        if self.raw:
+            codegen.load_const(self.name)
+
+    def apply(self, codegen: Codegen) -> None:
+        if self.deletes:
+            if self.raw:
+                call_and_drop(codegen, 2)
+            else:
+                codegen.delete_attr(self.name)
+        if isinstance(self.new, Deleted):
+            return
+        if self.raw:
+            call_and_drop(codegen, 3)
+        else:
+            codegen.store_attr(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalChange:
+    """A global variable stored or deleted; `source` names the globals dict, None for the running code's own."""
+
+    source: Source | None
+    name: str
+    new: TracedValue | Deleted
+
+    @property
+    def target(self) -> TracedValue | None:
+        return None
+
+    def operands(self) -> Iterator[TracedValue]:
+        if not isinstance(self.new, Deleted):
+            yield self.new
+
+    def push(self, codegen: Codegen) -> None:
+        if not isinstance(self.new, Deleted):
+            codegen(self.new)
+        if self.source is not None:
+            load_source(codegen, self.source)
+            codegen.load_const(self.name)
+
+    def apply(self, codegen: Codegen) -> None:
+        deleted = isinstance(self.new, Deleted)
+        if self.source is not None:
+            (codegen.delete_item if deleted else codegen.store_item)()
+        elif deleted:
+            codegen.delete_global(self.name)
+        else:
+            codegen.store_global(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class CallChange:
+    """A call to repeat for its effect alone, such as registering a hook; the result is dropped."""
+
+    function: Callable[..., Any]
+    args: tuple[TracedValue, ...]
+
+    @property
+    def target(self) -> TracedValue | None:
+        return None
+
+    def operands(self) -> Iterator[TracedValue]:
+        yield from self.args
+
+    def push(self, codegen: Codegen) -> None:
+        push_function(codegen, self.function)
+        for arg in self.args:
+            codegen(arg)
+
+    def apply(self, codegen: Codegen) -> None:
+        call_and_drop(codegen, len(self.args))

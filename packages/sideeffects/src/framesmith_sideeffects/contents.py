@@ -1,0 +1,46 @@
+"""How contents are written into each type of container: one row per builtin type.
+
+The functions are the types' own, so that overrides in subclasses, which the tracer has interpreted already, do not run a second time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ContentsRow:
+    """`clear(obj)` empties it, `fill(empty, contents)` fills it; mappings can also write and delete single items."""
+
+    clear: Callable[[Any], object]
+    fill: Callable[[Any, Any], object]
+    set_item: Callable[[Any, Any, Any], object] | None = None
+    del_item: Callable[[Any, Any], object] | None = None
+
+
+def fill_ordered(target: OrderedDict[Any, Any], contents: Mapping[Any, Any]) -> None:
+    """Store items in order, past a subclass's `__setitem__`, which `OrderedDict.update` would call."""
+    for key, value in contents.items():
+        OrderedDict.__setitem__(target, key, value)
+
+
+ROWS: dict[type, ContentsRow] = {
+    list: ContentsRow(list.clear, list.extend),
+    dict: ContentsRow(dict.clear, dict.update, dict.__setitem__, dict.__delitem__),
+    OrderedDict: ContentsRow(OrderedDict.clear, fill_ordered, OrderedDict.__setitem__, OrderedDict.__delitem__),
+    set: ContentsRow(set.clear, set.update),
+    deque: ContentsRow(deque.clear, deque.extend),
+    bytearray: ContentsRow(bytearray.clear, bytearray.extend),
+}
+
+
+def row_for(cls: type) -> ContentsRow:
+    """The row of a builtin container type. Raises TypeError naming the types there are."""
+    row = ROWS.get(cls)
+    if row is None:
+        known = ", ".join(sorted(known.__name__ for known in ROWS))
+        raise TypeError(f"contents_type() must be one of {known}, not {cls.__qualname__}")
+    return row

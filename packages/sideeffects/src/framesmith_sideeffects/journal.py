@@ -1,0 +1,227 @@
+"""The journal: mutations seen while tracing, none of them carried out. One journal belongs to one trace.
+
+The contents of containers live in the tracer's values; attributes, cells and globals live here until the replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from framesmith_sideeffects.changes import AttributeChange, CallChange, Change, ContentsChange, GlobalChange
+from framesmith_sideeffects.liveness import reachable
+from framesmith_sideeffects.mutations import Mutation, NotTracked, Origin, mutation_of
+from framesmith_sideeffects.presence import has_own_attribute
+from framesmith_sideeffects.protocol import DELETED, Deleted, TracedValue
+
+if TYPE_CHECKING:
+    from framesmith_guards import Source
+
+Key = tuple[object, ...]
+CELL_CONTENTS = "cell_contents"
+
+
+class Journal:
+    """Mutations in the order they were first made, each object and attribute once."""
+
+    def __init__(self) -> None:
+        self._tracked: dict[int, TracedValue] = {}
+        self._objects: dict[int, tuple[object, TracedValue]] = {}
+        self._real: dict[int, object] = {}
+        self._changes: dict[Key, Change] = {}
+        self._attributes: dict[int, dict[str, TracedValue | Deleted]] = {}
+        self._globals: dict[int, dict[str, Any]] = {}
+        self._calls = 0
+        self._live: tuple[TracedValue, ...] | None = None
+        self._reached: dict[int, TracedValue] | None = None
+
+    # What is tracked
+
+    def track_existing(self, value: TracedValue, obj: object) -> None:
+        """Allow mutations of a value standing for an object older than the trace; keeps the object alive.
+
+        Raises ValueError when another value stands for the same object: their mutations would be replayed against each other.
+        """
+        known = self._objects.get(id(obj))
+        if known is not None and known[1] is not value:
+            raise ValueError(f"two values stand for one {type(obj).__name__} object; reuse the first, made for the same object")
+        self._objects[id(obj)] = (obj, value)
+        self._real[id(value)] = obj
+        self._track(value, Origin.EXISTING, type(obj))
+
+    def track_new(self, value: TracedValue, cls: type | None = None) -> None:
+        """Allow mutations of a value made in the trace; `cls` is the object's class when its attributes can be written."""
+        self._track(value, Origin.NEW, cls)
+
+    def _track(self, value: TracedValue, origin: Origin, cls: type | None) -> None:
+        if id(value) in self._tracked:
+            raise ValueError("the value is tracked already")
+        value.mutation = mutation_of(origin, cls)
+        self._tracked[id(value)] = value
+
+    def value_of(self, obj: object) -> TracedValue | None:
+        """The value that stands for an existing tracked object."""
+        known = self._objects.get(id(obj))
+        return None if known is None else known[1]
+
+    def _require(self, value: TracedValue) -> Mutation:
+        if value.mutation is None or id(value) not in self._tracked:
+            raise NotTracked(f"{type(value).__name__} may not be mutated: it is not tracked by this journal")
+        return value.mutation
+
+    # Mutations
+
+    def mutate(self, value: TracedValue) -> None:
+        """Note that a container's contents change. Raises NotTracked when the value is immutable here."""
+        self._require(value)
+        key = ("contents", id(value))
+        known = self._changes.get(key)
+        version = known.version + 1 if isinstance(known, ContentsChange) else 1
+        self._changes[key] = ContentsChange(value, version)
+
+    def is_mutated(self, value: TracedValue) -> bool:
+        """Whether contents or attributes of a value changed since it was tracked."""
+        return ("contents", id(value)) in self._changes or bool(self._attributes.get(id(value)))
+
+    def store_attr(self, value: TracedValue, name: str, new: TracedValue) -> None:
+        """Note `value.name = new`, past any property or `__setattr__` of the class."""
+        self._require(value)
+        key = ("attribute", id(value), name)
+        known = self._changes.get(key)
+        deletes = isinstance(known, AttributeChange) and known.deletes
+        if isinstance(known, AttributeChange) and isinstance(known.new, Deleted):
+            del self._changes[key]
+        self._changes[key] = AttributeChange(value, name, new, deletes)
+        self._remember(value, name, new)
+
+    def delete_attr(self, value: TracedValue, name: str) -> None:
+        """Note `del value.name`; the attribute must exist. One that only the trace had stored just disappears again."""
+        self._require(value)
+        key = ("attribute", id(value), name)
+        self._changes.pop(key, None)
+        if id(value) in self._real and has_own_attribute(self._real[id(value)], name):
+            self._changes[key] = AttributeChange(value, name, DELETED, deletes=True)
+        self._remember(value, name, DELETED)
+
+    def _remember(self, value: TracedValue, name: str, new: TracedValue | Deleted) -> None:
+        pending = self._attributes.setdefault(id(value), {})
+        if new is DELETED or pending.get(name) is DELETED:  # a deleted attribute comes back as the last one
+            pending.pop(name, None)
+        pending[name] = new
+
+    def load_attr(self, value: TracedValue, name: str) -> Any:
+        """The pending value of an attribute, DELETED, or None when the trace has not touched it."""
+        pending = self._attributes.get(id(value))
+        return None if pending is None else pending.get(name)
+
+    def pending_attrs(self, value: TracedValue) -> dict[str, Any]:
+        """All pending attributes of a value, in the order that they have in its `__dict__`; DELETED for deleted ones."""
+        return dict(self._attributes.get(id(value), ()))
+
+    def store_cell(self, cell: TracedValue, new: TracedValue) -> None:
+        """Note a store to a closure cell."""
+        self.store_attr(cell, CELL_CONTENTS, new)
+
+    def delete_cell(self, cell: TracedValue) -> None:
+        """Note that a closure cell is emptied."""
+        self.delete_attr(cell, CELL_CONTENTS)
+
+    def load_cell(self, cell: TracedValue) -> Any:
+        """The pending contents of a cell, DELETED, or None when the trace has not touched it."""
+        return self.load_attr(cell, CELL_CONTENTS)
+
+    def store_global(self, owner: dict[str, Any], name: str, new: TracedValue, source: Source | None = None) -> None:
+        """Note a store to a global of `owner`, a real globals dict found at `source` (None: the compiled frame's own)."""
+        self._set_global(owner, name, new, source)
+
+    def delete_global(self, owner: dict[str, Any], name: str, source: Source | None = None) -> None:
+        """Note the deletion of a global; see `store_global`."""
+        self._set_global(owner, name, DELETED, source)
+
+    def _set_global(self, owner: dict[str, Any], name: str, new: TracedValue | Deleted, source: Source | None) -> None:
+        self._globals[id(owner)] = owner  # kept alive: the key is its id
+        self._changes["global", id(owner), name] = GlobalChange(source, name, new)
+
+    def load_global(self, owner: dict[str, Any], name: str) -> Any:
+        """The pending value of a global, DELETED, or None when the trace has not touched it."""
+        known = self._changes.get(("global", id(owner), name))
+        return known.new if isinstance(known, GlobalChange) else None
+
+    def record_call(self, function: Callable[..., Any], *args: TracedValue) -> None:
+        """Note a call to repeat for its effect, after the mutations noted so far and before later ones."""
+        self._calls += 1
+        self._changes["call", self._calls] = CallChange(function, args)
+
+    # What is left to do
+
+    def prune(self, live: Iterable[TracedValue]) -> None:
+        """Drop new objects that neither `live` values nor surviving changes reach; `live` are the values used after the replay."""
+        self._live = tuple(live)
+        self._reached = None
+        reached = self.reached()
+        self._changes = {key: change for key, change in self._changes.items() if _counts(change, reached)}
+        self._reached = reached
+
+    def reached(self) -> dict[int, TracedValue]:
+        """The values that the live ones and the changes reach, keyed by id. Without `prune`, every tracked value is live."""
+        if self._reached is None:
+            self._reached = reachable(self._roots(), self._edges)
+        return self._reached
+
+    def _roots(self) -> Iterator[TracedValue]:
+        yield from self._tracked.values() if self._live is None else self._live
+        for change in self._changes.values():
+            if change.target is None or not _is_new(change.target):
+                yield from change.operands()
+
+    def _edges(self, value: TracedValue) -> Iterator[TracedValue]:
+        if value.source is None:
+            yield from value.referents()
+        if _is_new(value):
+            yield from (new for new in self._attributes.get(id(value), {}).values() if not isinstance(new, Deleted))
+
+    def changes(self) -> list[Change]:
+        """What a replay has to do, in order: contents of new containers are no change, they are made with them."""
+        return [change for change in self._changes.values() if not _made_with(change)]
+
+    def uses(self, made: Iterable[TracedValue]) -> Iterator[TracedValue]:
+        """Every use of a value by the live ones, by the parts of `made` and by the changes, repeated as often as it is used."""
+        yield from self._live or ()
+        for value in made:
+            if value.source is None:
+                yield from value.referents()
+        for change in self.changes():
+            yield from change.operands()
+
+    def is_empty(self) -> bool:
+        """Whether a replay would change nothing that exists."""
+        return not any(change.target is None or not _is_new(change.target) for change in self._changes.values())
+
+    def clone(self) -> Journal:
+        """An independent copy of the records. Contents of containers live in the values and are shared."""
+        twin = Journal()
+        twin._tracked = dict(self._tracked)
+        twin._objects = dict(self._objects)
+        twin._real = dict(self._real)
+        twin._changes = dict(self._changes)
+        twin._attributes = {key: dict(pending) for key, pending in self._attributes.items()}
+        twin._globals = dict(self._globals)
+        twin._calls = self._calls
+        twin._live = self._live
+        return twin
+
+    def diff(self, older: Journal) -> list[Change]:
+        """The changes noted here and not in an older clone, in order; a container counts when it changed again since."""
+        return [change for key, change in self._changes.items() if older._changes.get(key) != change]
+
+
+def _is_new(value: TracedValue) -> bool:
+    return value.mutation is not None and value.mutation.is_new
+
+
+def _counts(change: Change, reached: dict[int, TracedValue]) -> bool:
+    return change.target is None or not _is_new(change.target) or id(change.target) in reached
+
+
+def _made_with(change: Change) -> bool:
+    return isinstance(change, ContentsChange) and _is_new(change.target)

@@ -1,0 +1,162 @@
+"""Loading a source: code that pushes the object a path names. One row per kind of source."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from framesmith_guards import (
+    AttrSource,
+    BuiltinSource,
+    CellContentsSource,
+    ClosureSource,
+    DictKeySource,
+    DictValueSource,
+    GlobalsDictSource,
+    GlobalSource,
+    InstanceDictSource,
+    ItemSource,
+    LocalSource,
+    ModuleSource,
+    Source,
+    TensorPropertySource,
+    TypeSource,
+    WeakRefSource,
+)
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+
+Loader = Callable[["Codegen", Any], None]
+LOADERS: dict[type[Source], Loader] = {}
+
+
+class CannotLoad(TypeError):
+    """A source that no generated code can load."""
+
+
+def load_source(codegen: Codegen, source: Source) -> None:
+    """Push the object that `source` names. Raises CannotLoad for sources that name no object of the running code."""
+    loader = LOADERS.get(type(source))
+    if loader is None:
+        raise CannotLoad(f"{source.name} ({type(source).__name__}) cannot be loaded by generated code")
+    loader(codegen, source)
+
+
+def _loads(cls: type[Source]) -> Callable[[Loader], Loader]:
+    def register(loader: Loader) -> Loader:
+        LOADERS[cls] = loader
+        return loader
+
+    return register
+
+
+def _call_with_base(codegen: Codegen, function: Callable[..., object], base: Source, *constants: object) -> None:
+    codegen.push_callable(lambda: codegen.load_const(function))
+    load_source(codegen, base)
+    for constant in constants:
+        codegen.load_const(constant)
+    codegen.call(1 + len(constants))
+
+
+@_loads(LocalSource)
+def _local(codegen: Codegen, source: LocalSource) -> None:
+    codegen.load(source.local)
+
+
+@_loads(ClosureSource)
+def _closure(codegen: Codegen, source: ClosureSource) -> None:
+    codegen.load(source.freevar)
+
+
+@_loads(GlobalSource)
+def _global(codegen: Codegen, source: GlobalSource) -> None:
+    codegen.load_global(source.global_name)
+
+
+@_loads(BuiltinSource)
+def _builtin(codegen: Codegen, source: BuiltinSource) -> None:
+    codegen.load_global(source.builtin)
+
+
+@_loads(GlobalsDictSource)
+def _globals_dict(codegen: Codegen, source: GlobalsDictSource) -> None:
+    codegen.push_callable(lambda: codegen.load_const(globals))
+    codegen.call(0)
+
+
+@_loads(ModuleSource)
+def _module(codegen: Codegen, source: ModuleSource) -> None:
+    codegen.load_const(sys.modules)
+    codegen.load_const(source.module)
+    codegen.load_item()
+
+
+@_loads(AttrSource)
+def _attribute(codegen: Codegen, source: AttrSource) -> None:
+    if not source.attr.isidentifier():
+        _call_with_base(codegen, getattr, source.base, source.attr)
+        return
+    load_source(codegen, source.base)
+    codegen.load_attr(source.attr)
+
+
+@_loads(InstanceDictSource)
+def _instance_dict(codegen: Codegen, source: InstanceDictSource) -> None:
+    load_source(codegen, source.base)
+    codegen.load_attr("__dict__")
+
+
+@_loads(CellContentsSource)
+def _cell_contents(codegen: Codegen, source: CellContentsSource) -> None:
+    load_source(codegen, source.base)
+    codegen.load_attr("cell_contents")
+
+
+@_loads(ItemSource)
+def _item(codegen: Codegen, source: ItemSource) -> None:
+    load_source(codegen, source.base)
+    codegen.load_const(source.key)
+    codegen.load_item()
+
+
+@_loads(TypeSource)
+def _type(codegen: Codegen, source: TypeSource) -> None:
+    _call_with_base(codegen, type, source.base)
+
+
+@_loads(DictKeySource)
+def _dict_key(codegen: Codegen, source: DictKeySource) -> None:
+    _call_with_base(codegen, list, source.base)
+    codegen.load_const(source.index)
+    codegen.load_item()
+
+
+@_loads(DictValueSource)
+def _dict_value(codegen: Codegen, source: DictValueSource) -> None:
+    codegen.push_callable(lambda: codegen.load_const(list))
+    _call_with_base(codegen, dict.values, source.base)
+    codegen.call(1)
+    codegen.load_const(source.index)
+    codegen.load_item()
+
+
+@_loads(WeakRefSource)
+def _weak_referent(codegen: Codegen, source: WeakRefSource) -> None:
+    codegen.push_callable(lambda: load_source(codegen, source.base))
+    codegen.call(0)
+
+
+@_loads(TensorPropertySource)
+def _tensor_property(codegen: Codegen, source: TensorPropertySource) -> None:
+    dims = () if source.dim is None else (source.dim,)
+    codegen.push_callable(lambda: _bound(codegen, source))
+    for dim in dims:
+        codegen.load_const(dim)
+    codegen.call(len(dims))
+
+
+def _bound(codegen: Codegen, source: TensorPropertySource) -> None:
+    load_source(codegen, source.base)
+    codegen.load_attr(source.property)

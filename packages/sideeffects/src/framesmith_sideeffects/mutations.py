@@ -1,0 +1,43 @@
+"""The journal's record of one object that may change: did it exist before the trace, and how its attributes are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from types import FunctionType
+
+
+class Origin(Enum):
+    """Whether an object is older than the trace."""
+
+    EXISTING = "existing"
+    NEW = "new"
+
+
+class NotTracked(TypeError):
+    """A mutation of a value that the journal does not track: it is immutable where the trace met it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mutation:
+    """What a value's `mutation` field holds while a journal tracks the value.
+
+    `raw_attributes`: the class overrides `__setattr__` or `__delattr__` in Python. The tracer has interpreted those; a replay must go past them.
+    """
+
+    origin: Origin
+    cls: type | None
+    raw_attributes: bool
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the object is made by the trace."""
+        return self.origin is Origin.NEW
+
+
+def mutation_of(origin: Origin, cls: type | None) -> Mutation:
+    """The record for an object of a class (None: a builtin container or cell, whose attributes are not written)."""
+    overridden = cls is not None and any(
+        isinstance(getattr(cls, name), FunctionType) for name in ("__setattr__", "__delattr__")
+    )
+    return Mutation(origin, cls, overridden)

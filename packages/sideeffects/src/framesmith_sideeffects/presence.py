@@ -1,0 +1,36 @@
+"""Whether a real object has an attribute of its own, found out without running any of its class's Python code."""
+
+from __future__ import annotations
+
+from types import GetSetDescriptorType, MemberDescriptorType
+
+
+def has_own_attribute(obj: object, name: str) -> bool:
+    """Whether `name` is in the instance's dict, in a filled slot or C field, or (for a class) in its namespace."""
+    if name in instance_dict(obj):
+        return True
+    for base in type(obj).__mro__:
+        found = base.__dict__.get(name)
+        if isinstance(found, MemberDescriptorType | GetSetDescriptorType):
+            return _is_filled(found, obj)
+        if found is not None:
+            return False
+    return False
+
+
+def _is_filled(descriptor: MemberDescriptorType | GetSetDescriptorType, obj: object) -> bool:
+    try:
+        descriptor.__get__(obj, type(obj))
+    except (AttributeError, ValueError):  # an empty slot; an empty cell
+        return False
+    return True
+
+
+def instance_dict(obj: object) -> dict[str, object]:
+    """An object's `__dict__`, or an empty dict when it has none."""
+    lookup = type.__getattribute__ if isinstance(obj, type) else object.__getattribute__
+    try:
+        found = lookup(obj, "__dict__")  # type: ignore[arg-type]
+    except AttributeError:
+        return {}
+    return dict(found) if not isinstance(found, dict) else found

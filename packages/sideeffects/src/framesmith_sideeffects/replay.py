@@ -1,0 +1,75 @@
+"""The replay: bytecode that makes the new objects a trace leaves behind, and then carries out its mutations, each exactly once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from framesmith_sideeffects.changes import Change, ContentsChange
+from framesmith_sideeffects.journal import Journal
+from framesmith_sideeffects.liveness import CreationPlan, plan_creation
+from framesmith_sideeffects.protocol import TracedContainer, TracedValue
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+
+
+class Replay:
+    """The replay of a journal into one piece of generated code.
+
+    `make()` first; then whatever the caller pushes or saves that must be read before anything changes (the stack and the live variables); then
+    `apply()`. Both leave the stack as it was. Nothing may be journalled in between.
+    """
+
+    def __init__(self, journal: Journal, codegen: Codegen) -> None:
+        self.journal = journal
+        self.codegen = codegen
+        self.plan = plan_creation(journal.reached().values())
+
+    def make(self) -> None:
+        """Make every object that has an identity to keep, each into a temporary: mutable ones, and others used twice."""
+        shared = _shared(self.journal, self.plan)
+        for value in self.plan.order:
+            if _is_new(value) or (id(value) in shared and value.source is None):
+                self._make(value)
+
+    def _make(self, value: TracedValue) -> None:
+        if id(value) in self.plan.hollow:
+            assert isinstance(value, TracedContainer)
+            value.reconstruct_empty(self.codegen)
+        else:
+            value.reconstruct(self.codegen)
+        self.codegen.save(value)
+
+    def apply(self) -> None:
+        """Carry out all mutations: operands of all are pushed first, the first change's on top."""
+        changes = self.pending()
+        for change in reversed(changes):
+            change.push(self.codegen)
+        for change in changes:
+            change.apply(self.codegen)
+
+    def pending(self) -> list[Change]:
+        """The changes to carry out, led by the filling of containers that were made empty."""
+        filling: list[Change] = [
+            ContentsChange(value, 0, hollow=True) for value in self.plan.order if id(value) in self.plan.hollow
+        ]
+        return filling + self.journal.changes()
+
+
+def replay(journal: Journal, codegen: Codegen) -> None:
+    """Make new objects and carry out all mutations, for code that keeps nothing else on the stack or in variables."""
+    run = Replay(journal, codegen)
+    run.make()
+    run.apply()
+
+
+def _is_new(value: TracedValue) -> bool:
+    return value.mutation is not None and value.mutation.is_new
+
+
+def _shared(journal: Journal, plan: CreationPlan) -> set[int]:
+    """Ids of compound values that are used more than once, so that what is one object stays one."""
+    uses: dict[int, int] = {}
+    for value in journal.uses(plan.order):
+        uses[id(value)] = uses.get(id(value), 0) + 1
+    return {id(value) for value in plan.order if uses.get(id(value), 0) > 1 and any(True for _ in value.referents())}
