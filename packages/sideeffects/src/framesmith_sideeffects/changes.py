@@ -1,7 +1,7 @@
 """Kinds of change. Each can push what it needs, and then, with that on top of the stack, take effect.
 
-A replay pushes the operands of all changes first and applies them afterwards, so that every operand is read from the state before the
-first change. A change's `push` leaves its operands in one block; `apply` consumes exactly that block.
+A replay pushes the operands of all changes first and applies them afterwards, so that every operand is read from the
+state before the first change. `push` leaves one block of operands on the stack, `apply` consumes exactly that block.
 """
 
 from __future__ import annotations
@@ -101,8 +101,10 @@ class ContentsChange:
 
 @dataclass(frozen=True, slots=True)
 class AttributeChange:
-    """An attribute stored or deleted. `deletes`: the object has it and it is deleted, whether or not it is stored anew after (a move to the
-    end of `__dict__`)."""
+    """An attribute stored or deleted.
+
+    `deletes`: the object has it and it is deleted, stored anew after or not (a move to the end of `__dict__`).
+    """
 
     target: TracedValue
     name: str

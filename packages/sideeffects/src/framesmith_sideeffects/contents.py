@@ -1,6 +1,6 @@
 """How contents are written into each type of container: one row per builtin type.
 
-The functions are the types' own, so that overrides in subclasses, which the tracer has interpreted already, do not run a second time.
+The functions are the types' own: overrides in subclasses, which the tracer has interpreted already, do not run again.
 """
 
 from __future__ import annotations

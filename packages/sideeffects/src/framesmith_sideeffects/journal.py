@@ -40,17 +40,17 @@ class Journal:
     def track_existing(self, value: TracedValue, obj: object) -> None:
         """Allow mutations of a value standing for an object older than the trace; keeps the object alive.
 
-        Raises ValueError when another value stands for the same object: their mutations would be replayed against each other.
+        Raises ValueError when another value stands for the same object: each would undo the other's mutations.
         """
         known = self._objects.get(id(obj))
         if known is not None and known[1] is not value:
-            raise ValueError(f"two values stand for one {type(obj).__name__} object; reuse the first, made for the same object")
+            raise ValueError(f"a second value for one {type(obj).__name__} object; reuse the first (`value_of`)")
         self._objects[id(obj)] = (obj, value)
         self._real[id(value)] = obj
         self._track(value, Origin.EXISTING, type(obj))
 
     def track_new(self, value: TracedValue, cls: type | None = None) -> None:
-        """Allow mutations of a value made in the trace; `cls` is the object's class when its attributes can be written."""
+        """Allow mutations of a value made in the trace; `cls` is its class when attributes of it can be written."""
         self._track(value, Origin.NEW, cls)
 
     def _track(self, value: TracedValue, origin: Origin, cls: type | None) -> None:
@@ -115,7 +115,7 @@ class Journal:
         return None if pending is None else pending.get(name)
 
     def pending_attrs(self, value: TracedValue) -> dict[str, Any]:
-        """All pending attributes of a value, in the order that they have in its `__dict__`; DELETED for deleted ones."""
+        """All pending attributes of a value, in the order of its `__dict__`; DELETED for deleted ones."""
         return dict(self._attributes.get(id(value), ()))
 
     def store_cell(self, cell: TracedValue, new: TracedValue) -> None:
@@ -131,7 +131,7 @@ class Journal:
         return self.load_attr(cell, CELL_CONTENTS)
 
     def store_global(self, owner: dict[str, Any], name: str, new: TracedValue, source: Source | None = None) -> None:
-        """Note a store to a global of `owner`, a real globals dict found at `source` (None: the compiled frame's own)."""
+        """Note a store to a global of `owner`, a real dict found at `source` (None: the compiled frame's own)."""
         self._set_global(owner, name, new, source)
 
     def delete_global(self, owner: dict[str, Any], name: str, source: Source | None = None) -> None:
@@ -155,7 +155,7 @@ class Journal:
     # What is left to do
 
     def prune(self, live: Iterable[TracedValue]) -> None:
-        """Drop new objects that neither `live` values nor surviving changes reach; `live` are the values used after the replay."""
+        """Drop new objects that nothing reaches. `live` are the values used after the replay."""
         self._live = tuple(live)
         self._reached = None
         reached = self.reached()
@@ -163,7 +163,7 @@ class Journal:
         self._reached = reached
 
     def reached(self) -> dict[int, TracedValue]:
-        """The values that the live ones and the changes reach, keyed by id. Without `prune`, every tracked value is live."""
+        """The values that live ones and changes reach, by id. Before any `prune`, every tracked value is live."""
         if self._reached is None:
             self._reached = reachable(self._roots(), self._edges)
         return self._reached
@@ -185,7 +185,7 @@ class Journal:
         return [change for change in self._changes.values() if not _made_with(change)]
 
     def uses(self, made: Iterable[TracedValue]) -> Iterator[TracedValue]:
-        """Every use of a value by the live ones, by the parts of `made` and by the changes, repeated as often as it is used."""
+        """Every use of a value: by the live ones, as a part of those in `made`, by the changes."""
         yield from self._live or ()
         for value in made:
             if value.source is None:
@@ -211,7 +211,7 @@ class Journal:
         return twin
 
     def diff(self, older: Journal) -> list[Change]:
-        """The changes noted here and not in an older clone, in order; a container counts when it changed again since."""
+        """The changes noted here and not in an older clone; a container counts when it changed again since."""
         return [change for key, change in self._changes.items() if older._changes.get(key) != change]
 
 

@@ -1,4 +1,4 @@
-"""Which values a replay has to make, in which order, and which containers have to be made empty because they contain themselves."""
+"""Which values a replay makes, in which order, and which containers it makes empty because they contain themselves."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def can_be_hollow(value: TracedValue) -> bool:
 def plan_creation(values: Iterable[TracedValue]) -> CreationPlan:
     """Order values by what they are made of; every cycle is cut at its containers.
 
-    Cycles are strongly connected components of the `parts` relation. A cycle needs a mutation to come about, so each holds a container; one that
-    does not is an error of the tracer's and raises ValueError.
+    Cycles are strongly connected components of the `parts` relation. A cycle needs a mutation to come about, so each
+    holds a container; one that does not is an error of the tracer's and raises ValueError.
     """
     values = list(values)
     hollow: set[int] = set()

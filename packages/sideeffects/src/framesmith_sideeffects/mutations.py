@@ -1,4 +1,4 @@
-"""The journal's record of one object that may change: did it exist before the trace, and how its attributes are written."""
+"""The journal's record of one object that may change: is it older than the trace, how are its attributes written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class NotTracked(TypeError):
 class Mutation:
     """What a value's `mutation` field holds while a journal tracks the value.
 
-    `raw_attributes`: the class overrides `__setattr__` or `__delattr__` in Python. The tracer has interpreted those; a replay must go past them.
+    `raw_attributes`: the class overrides `__setattr__` or `__delattr__` in Python. The tracer has interpreted those; a
+    replay must go past them.
     """
 
     origin: Origin

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
-
     from framesmith_sideeffects.mutations import Mutation
 
 
@@ -29,23 +28,23 @@ DELETED: Final = Deleted.DELETED
 class TracedValue(Protocol):
     """A Python object as a tracer sees it.
 
-    `source` tells where the compiled code finds the object (None: it was made in the trace); `mutation` is the journal's record, or None
-    when the object may not be changed.
+    `source` tells where the compiled code finds the object (None: made in the trace); `mutation` is the journal's
+    record, or None when the object may not be changed.
     """
 
     source: Source | None
     mutation: Mutation | None
 
     def reconstruct(self, codegen: Codegen) -> None:
-        """Push the object. A tracked new object is pushed as it is right after creation: without attributes, but containers filled."""
+        """Push the object. One tracked as new is pushed as after its creation: no attributes, but containers filled."""
 
     def referents(self) -> Iterable[TracedValue]:
-        """The values that `reconstruct` pushes on the way (items, keys, cells, defaults); attributes in the journal do not count."""
+        """The values that `reconstruct` pushes on the way: items, keys, cells, defaults; no journalled attributes."""
 
 
 @runtime_checkable
 class TracedContainer(Protocol):
-    """A value with contents: what is needed to write them back into an existing object, or into one made empty first."""
+    """A value with contents: what is needed to write them into an existing object, or into one made empty first."""
 
     def contents_type(self) -> type:
         """The builtin type whose methods write the contents: a key of `contents.ROWS`."""
@@ -57,4 +56,7 @@ class TracedContainer(Protocol):
         """Push a new object of the value's own type without contents; used for containers that contain themselves."""
 
     def item_changes(self) -> Sequence[tuple[TracedValue, TracedValue | Deleted]] | None:
-        """For mappings that know them: deletions, then stores in order, that turn the object as found into the present one. None: all of it."""
+        """Deletions, then stores in order, that turn the object as found into the present one (mappings only).
+
+        None: not known; all contents are written anew.
+        """

@@ -1,4 +1,4 @@
-"""The replay: bytecode that makes the new objects a trace leaves behind, and then carries out its mutations, each exactly once."""
+"""The replay: bytecode that makes the new objects a trace leaves behind and carries out its mutations, each once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Replay:
     """The replay of a journal into one piece of generated code.
 
-    `make()` first; then whatever the caller pushes or saves that must be read before anything changes (the stack and the live variables); then
-    `apply()`. Both leave the stack as it was. Nothing may be journalled in between.
+    `make()` first; then whatever the caller pushes or saves that must be read before anything changes (stack and live
+    variables); then `apply()`. Both leave the stack as it was. Nothing may be journalled in between.
     """
 
     def __init__(self, journal: Journal, codegen: Codegen) -> None:
@@ -26,7 +26,7 @@ class Replay:
         self.plan = plan_creation(journal.reached().values())
 
     def make(self) -> None:
-        """Make every object that has an identity to keep, each into a temporary: mutable ones, and others used twice."""
+        """Make every object with an identity to keep, each into a temporary: mutable ones, and others used twice."""
         shared = _shared(self.journal, self.plan)
         for value in self.plan.order:
             if _is_new(value) or (id(value) in shared and value.source is None):

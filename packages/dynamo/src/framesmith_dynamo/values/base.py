@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, UNSUPPORTED_CALL, UNSUPPORTED_OPERATION, BreakKind, GraphBreak
+from framesmith_sideeffects import load_source
 
 if TYPE_CHECKING:
     from types import FunctionType
 
     import torch
+
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
     from framesmith_sideeffects import Journal, Mutation
@@ -232,4 +234,6 @@ class Value:
 
     def reconstruct(self, codegen: Codegen) -> None:
         """Push the real object when the compiled code runs. The default loads it from its source."""
-        raise NotImplementedError(f"{type(self).__name__}.reconstruct")
+        if self.source is None:
+            raise NotImplementedError(f"{type(self).__name__}.reconstruct")
+        load_source(codegen, self.source)
