@@ -1,0 +1,477 @@
+"""Generates canonical instructions: variables, calls, functions, temporaries, blocks.
+
+It knows values only through `Reconstructable`; what a value is, and which outputs a graph has, is its caller's business.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from types import CodeType, ModuleType
+from typing import Any, Literal, Protocol
+
+from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region
+from framesmith_bytecode.ops import CallShape
+from framesmith_bytecode.versions import TABLE
+
+_unique = itertools.count()
+
+ContainerKind = Literal["tuple", "list", "set", "map", "string", "slice"]
+
+
+class Reconstructable(Protocol):
+    """Anything that can emit the instructions which push it."""
+
+    def reconstruct(self, codegen: Codegen, /) -> None:
+        """Emit instructions that leave exactly one more value on the stack."""
+
+
+def unique_name(prefix: str) -> str:
+    """A name no other call of this function in the process returns."""
+    return f"__{prefix}_{next(_unique)}"
+
+
+class Codegen:
+    """Collects instructions for one function.
+
+    `argnames` are the parameters in frame order, `varnames` further locals. `globals` is the namespace the code will
+    run in; `install_global` needs it.
+    """
+
+    def __init__(
+        self,
+        argnames: Sequence[str] = (),
+        *,
+        varnames: Sequence[str] = (),
+        cellvars: Sequence[str] = (),
+        freevars: Sequence[str] = (),
+        globals: MutableMapping[str, Any] | None = None,
+    ) -> None:
+        self.argnames = list(argnames)
+        self.varnames = [*argnames, *(name for name in varnames if name not in argnames)]
+        self.cellvars = list(cellvars)
+        self.freevars = list(freevars)
+        self.globals = globals
+        self.instructions: list[Item] = []
+        self.regions: list[Region] = []
+        self.position: Position | None = None
+        self.installed: dict[str, object] = {}
+        self.temporaries: dict[int, str] = {}
+        self.uses: Counter[int] = Counter()
+        self.reused: Collection[int] = ()
+        self._template = Bytecode("<generated>", argcount=len(self.argnames))
+        self._alive: list[object] = []
+
+    @classmethod
+    def like(cls, template: Bytecode, globals: MutableMapping[str, Any] | None = None) -> Codegen:
+        """A generator for a function with the template's parameters, cells, free variables, name and flags."""
+        codegen = cls(
+            template.argument_names,
+            varnames=template.varnames,
+            cellvars=template.cellvars,
+            freevars=template.freevars,
+            globals=globals,
+        )
+        codegen._template = template
+        return codegen
+
+    # -- raw emission
+
+    def emit(self, op: str, arg: object = None) -> None:
+        """Append one instruction at the current position."""
+        self.instructions.append(Instr(op, arg, self.position))
+
+    def extend(self, items: Iterable[Item]) -> None:
+        """Append ready instructions and labels."""
+        self.instructions.extend(items)
+
+    def mark(self, label: Label) -> Label:
+        """Place the label here."""
+        self.instructions.append(label)
+        return label
+
+    def jump(self, label: Label) -> None:
+        """Go to the label."""
+        self.emit("JUMP", label)
+
+    def branch(self, label: Label, *, on: Literal["true", "false", "none", "not_none"]) -> None:
+        """Pop; go to the label on the condition."""
+        self.emit(f"POP_JUMP_IF_{on.upper()}", label)
+
+    # -- variables
+
+    def load_const(self, value: object) -> None:
+        """Push the value itself, held by the code object."""
+        self.emit("LOAD_CONST", value)
+
+    def is_cell(self, name: str) -> bool:
+        """Is the variable a cell or free variable here?"""
+        return name in self.cellvars or name in self.freevars
+
+    def load(self, name: str) -> None:
+        """Push a local, cell or free variable."""
+        self.emit(self._variable_op("LOAD", name), name)
+
+    def store(self, name: str) -> None:
+        """Pop into a local, cell or free variable; a name not seen before becomes a local."""
+        if name not in self.varnames and not self.is_cell(name):
+            self.varnames.append(name)
+        self.emit(self._variable_op("STORE", name), name)
+
+    def delete(self, name: str) -> None:
+        """Unbind a local, cell or free variable."""
+        self.emit(self._variable_op("DELETE", name), name)
+
+    def load_closure(self, name: str) -> None:
+        """Push the cell of a cell or free variable."""
+        if not self.is_cell(name):
+            raise ValueError(f"{name!r} is neither a cell nor a free variable of this function")
+        self.emit("LOAD_CLOSURE", name)
+
+    def _variable_op(self, verb: str, name: str) -> str:
+        if self.is_cell(name):
+            return f"{verb}_DEREF"
+        if name not in self.varnames:
+            raise ValueError(
+                f"{name!r} is not a variable of this function; locals are {self.varnames}, cells {self.cellvars}, "
+                f"free variables {self.freevars} (use load_global for a global)"
+            )
+        return f"{verb}_FAST"
+
+    def load_global(self, name: str) -> None:
+        """Push a global or builtin."""
+        self.emit("LOAD_GLOBAL", name)
+
+    def store_global(self, name: str) -> None:
+        """Pop into a global."""
+        self.emit("STORE_GLOBAL", name)
+
+    def delete_global(self, name: str) -> None:
+        """Delete a global."""
+        self.emit("DELETE_GLOBAL", name)
+
+    def install_global(self, prefix: str, value: object) -> str:
+        """Put the value into the globals under a new name beginning with `prefix`; the same value keeps its name."""
+        if self.globals is None:
+            raise ValueError("install_global needs a Codegen made with globals=")
+        for name, known in self.installed.items():
+            if known is value:
+                return name
+        name = unique_name(prefix)
+        while name in self.globals:
+            name = unique_name(prefix)
+        self.globals[name] = value
+        self.installed[name] = value
+        return name
+
+    def load_installed(self, prefix: str, value: object) -> None:
+        """Push a value through a global installed for it."""
+        self.load_global(self.install_global(prefix, value))
+
+    def load_module(self, module: ModuleType) -> None:
+        """Push a module through a global installed for it."""
+        self.load_installed("module_" + module.__name__.replace(".", "_"), module)
+
+    def import_name(self, name: str, fromlist: tuple[str, ...] | None = None, level: int = 0) -> None:
+        """Push what `import name` binds (with `fromlist` the module itself)."""
+        self.load_const(level)
+        self.load_const(fromlist)
+        self.emit("IMPORT_NAME", name)
+
+    # -- attributes, items, containers
+
+    def load_attr(self, name: str) -> None:
+        """Pop an object, push its attribute."""
+        self.emit("LOAD_ATTR", name)
+
+    def load_attrs(self, dotted: str) -> None:
+        """`load_attr` for each part of a dotted name."""
+        for name in dotted.split("."):
+            self.load_attr(name)
+
+    def store_attr(self, name: str) -> None:
+        """Pop (value, object); set the attribute."""
+        self.emit("STORE_ATTR", name)
+
+    def delete_attr(self, name: str) -> None:
+        """Pop an object; delete its attribute."""
+        self.emit("DELETE_ATTR", name)
+
+    def load_method(self, name: str) -> None:
+        """Pop an object, push the two slots `call_method` wants."""
+        self.emit("LOAD_METHOD", name)
+
+    def load_item(self, key: object = None, *, on_stack: bool = False) -> None:
+        """Pop a container (and the key over it if `on_stack`), push the item."""
+        if not on_stack:
+            self.load_const(key)
+        self.emit("BINARY_SUBSCR")
+
+    def store_item(self, key: object = None, *, on_stack: bool = False) -> None:
+        """Pop (value, container) (and the key over them if `on_stack`); container[key] = value."""
+        if not on_stack:
+            self.load_const(key)
+        self.emit("STORE_SUBSCR")
+
+    def delete_item(self, key: object = None, *, on_stack: bool = False) -> None:
+        """Pop a container (and the key over it if `on_stack`); del container[key]."""
+        if not on_stack:
+            self.load_const(key)
+        self.emit("DELETE_SUBSCR")
+
+    def build(self, kind: ContainerKind, n: int) -> None:
+        """Pop n values (n pairs for a map) into a container."""
+        self.emit(f"BUILD_{kind.upper()}", n)
+
+    def unpack(self, n: int) -> None:
+        """Pop a sequence, push its n values, the first on top."""
+        self.emit("UNPACK_SEQUENCE", n)
+
+    # -- the stack
+
+    def pop(self, n: int = 1) -> None:
+        """Drop the top n values."""
+        for _ in range(n):
+            self.emit("POP_TOP")
+
+    def dup(self) -> None:
+        """Push the top once more."""
+        self.emit("COPY", 1)
+
+    def copy(self, n: int) -> None:
+        """Push the n-th value from the top once more."""
+        self.emit("COPY", n)
+
+    def swap(self, n: int = 2) -> None:
+        """Exchange the top with the n-th value from the top."""
+        self.emit("SWAP", n)
+
+    def rot_n(self, n: int) -> None:
+        """Move the top under the n - 1 values below it: [a, b, c] becomes [c, a, b] for n = 3."""
+        for depth in range(n, 1, -1):
+            self.emit("SWAP", depth)
+
+    def lift_n(self, n: int) -> None:
+        """Move the n-th value from the top to the top: [a, b, c] becomes [b, c, a] for n = 3; undoes `rot_n`."""
+        for depth in range(2, n + 1):
+            self.emit("SWAP", depth)
+
+    def restore_stack(self, values: Iterable[Reconstructable | None]) -> None:
+        """Push values from the bottom up; None stands for a NULL slot."""
+        for value in values:
+            if value is None:
+                self.emit("PUSH_NULL")
+            else:
+                self(value)
+
+    # -- calls
+
+    def push_null(self) -> None:
+        """Push NULL."""
+        self.emit("PUSH_NULL")
+
+    def push_callable(self, emit: Callable[[], object]) -> None:
+        """Run `emit`, which must push one callable, and place NULL on its side of it."""
+        if TABLE.null_first:
+            self.push_null()
+            emit()
+        else:
+            emit()
+            self.push_null()
+
+    def callable_on_stack(self) -> None:
+        """Turn the callable on top into the two slots a call wants."""
+        self.push_null()
+        if TABLE.null_first:
+            self.swap(2)
+
+    def call(self, argc: int, kwnames: Sequence[str] = ()) -> None:
+        """Call with `argc` arguments, the last `len(kwnames)` of them keywords, over the two slots."""
+        self.emit("CALL", CallShape(argc, tuple(kwnames)))
+
+    def call_method(self, argc: int, kwnames: Sequence[str] = ()) -> None:
+        """Call what `load_method` pushed."""
+        self.call(argc, kwnames)
+
+    def call_ex(self, has_kwargs: bool) -> None:
+        """Call with a tuple and, if `has_kwargs`, a dict on the stack, over the two slots."""
+        self.emit("CALL_FUNCTION_EX", has_kwargs)
+
+    def call_installed(self, prefix: str, function: Callable[..., object], arguments: Sequence[Any] = ()) -> None:
+        """Call a function installed as a global with reconstructable arguments; pushes the result."""
+        self.push_callable(lambda: self.load_installed(prefix, function))
+        for argument in arguments:
+            self(argument)
+        self.call(len(arguments))
+
+    def make_function(self, code: CodeType, closure: Sequence[str] = (), parts: Collection[str] = ()) -> None:
+        """Push a function of the code, closing over the named variables of this one.
+
+        `parts` ("defaults", "kwdefaults", "annotations", in that order) were pushed before by the caller.
+        """
+        if len(closure) != len(code.co_freevars):
+            raise ValueError(f"{code.co_name} has free variables {code.co_freevars}, got {tuple(closure)} for them")
+        given = set(parts)
+        if closure:
+            for name in closure:
+                self.load_closure(name)
+            self.build("tuple", len(closure))
+            given.add("closure")
+        self.load_const(code)
+        self.emit("MAKE_FUNCTION", frozenset(given))
+
+    def return_value(self) -> None:
+        """Return the top."""
+        self.emit("RETURN_VALUE")
+
+    def raise_(self, argc: int = 1) -> None:
+        """Raise: 1 pops the exception, 2 pops (exception, cause), 0 raises the handled one again."""
+        self.emit("RAISE_VARARGS", argc)
+
+    # -- values and temporaries
+
+    def new_temp(self, prefix: str = "tmp") -> str:
+        """A fresh local."""
+        name = unique_name(prefix)
+        self.varnames.append(name)
+        return name
+
+    def __call__(self, value: Reconstructable, *, allow_cache: bool = True) -> None:
+        """Push a value: from its temporary if it has one, else by its `reconstruct`.
+
+        Values are told apart by identity. A value in `reused` (ids, found by a dry run's `multiply_used`) is put into
+        a temporary the first time.
+        """
+        key = id(value)
+        self.uses[key] += 1
+        if allow_cache and key in self.temporaries:
+            self.load(self.temporaries[key])
+            return
+        self._alive.append(value)
+        value.reconstruct(self)
+        if allow_cache and key in self.reused:
+            self.dup()
+            self.store(self.temporary_of(value))
+
+    def temporary_of(self, value: object, name: str | None = None) -> str:
+        """Name the temporary that holds (from now on) the value; a new one unless `name` is given."""
+        self._alive.append(value)
+        self.temporaries[id(value)] = name or self.new_temp()
+        return self.temporaries[id(value)]
+
+    def multiply_used(self) -> set[int]:
+        """Ids of the values pushed more than once so far."""
+        return {key for key, count in self.uses.items() if count > 1}
+
+    def dry_run(self) -> Codegen:
+        """A generator of the same variables whose instructions nobody needs: it counts uses of values."""
+        copy = Codegen.like(self._template, {} if self.globals is not None else None)
+        copy.argnames, copy.varnames = list(self.argnames), list(self.varnames)
+        copy.cellvars, copy.freevars = list(self.cellvars), list(self.freevars)
+        copy.temporaries = dict(self.temporaries)
+        return copy
+
+    # -- blocks
+
+    @contextmanager
+    def protected(self, handler: Label, *, lasti: bool = False, depth: int | None = None) -> Iterator[None]:
+        """Instructions emitted inside go to `handler` on an exception (see `Region`)."""
+        start = self.mark(Label())
+        yield
+        end = self.mark(Label())
+        self.regions.append(Region(start, end, handler, depth, lasti))
+
+    def try_except(self, body: Callable[[], object], handler: Callable[[], object]) -> None:
+        """`body`, or `handler` after any exception; both leave the stack as it was. The handler runs with the
+        exception on top of the stack, which it must leave there."""
+        caught, cleanup, done = Label(), Label(), Label()
+        with self.protected(caught):
+            body()
+        self.jump(done)
+        self.mark(caught)
+        with self.protected(cleanup, lasti=True):
+            self.emit("PUSH_EXC_INFO")
+            handler()
+        self.pop()
+        self.emit("POP_EXCEPT")
+        self.jump(done)
+        self._reraise_cleanup(cleanup)
+        self.mark(done)
+
+    def try_finally(self, body: Callable[[], object], final: Callable[[], object]) -> None:
+        """`body` then `final`; after an exception `final`, then the exception goes on."""
+        caught, cleanup, done = Label(), Label(), Label()
+        with self.protected(caught):
+            body()
+        final()
+        self.jump(done)
+        self.mark(caught)
+        with self.protected(cleanup, lasti=True):
+            self.emit("PUSH_EXC_INFO")
+            final()
+            self.emit("RERAISE", 0)
+        self._reraise_cleanup(cleanup)
+        self.mark(done)
+
+    def with_block(self, body: Callable[[], object], target: str | None = None) -> None:
+        """A `with` statement over the context manager on top: enters, binds or drops, runs `body`, exits once."""
+        caught, cleanup, suppressed, done = Label(), Label(), Label(), Label()
+        self.emit("BEFORE_WITH")
+        with self.protected(caught, lasti=True):
+            self.pop() if target is None else self.store(target)
+            body()
+        self.exit_with()
+        self.jump(done)
+        self.mark(caught)
+        with self.protected(cleanup, lasti=True):
+            self.emit("PUSH_EXC_INFO")
+            self.emit("WITH_EXCEPT_START")
+            self.branch(suppressed, on="true")
+            self.emit("RERAISE", 2)
+            self.mark(suppressed)
+            self.pop()
+        self.emit("POP_EXCEPT")
+        self.pop(2)
+        self.jump(done)
+        self._reraise_cleanup(cleanup)
+        self.mark(done)
+
+    def exit_with(self) -> None:
+        """Call the exit function on top of the stack without an exception; drops it."""
+        for _ in range(3):
+            self.load_const(None)
+        self.call(2)
+        self.pop()
+
+    def _reraise_cleanup(self, cleanup: Label) -> None:
+        self.mark(cleanup)
+        self.emit("COPY", 3)
+        self.emit("POP_EXCEPT")
+        self.emit("RERAISE", 1)
+
+    # -- result
+
+    def bytecode(self, name: str | None = None) -> Bytecode:
+        """The function made so far, with a RESUME in front if it has none."""
+        template = self._template
+        items = list(self.instructions)
+        if not any(isinstance(item, Instr) and item.op == "RESUME" for item in items):
+            items.insert(0, Instr("RESUME", 0, Position(template.firstlineno, template.firstlineno, None, None)))
+        return Bytecode(
+            name or template.name,
+            items,
+            list(self.regions),
+            name or template.qualname or template.name,
+            template.filename,
+            template.firstlineno,
+            template.argcount,
+            template.posonlyargcount,
+            template.kwonlyargcount,
+            template.flags,
+            list(self.varnames),
+            list(self.cellvars),
+            list(self.freevars),
+            template.consts[:1],
+        )

@@ -1,0 +1,59 @@
+"""What differs between CPython versions, as one record of data; py311.py, py312.py and py313.py are its values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionTable:
+    """The instruction encoding of one CPython version.
+
+    `null_first`: a call's NULL lies under the callable (else above it).
+    `jumps`: canonical jump -> (forward opcode, backward opcode or None).
+    `inverse_jumps`: canonical conditional jump -> the one that jumps on the opposite condition.
+    `for_exit`: what stands at the target of FOR_ITER and is skipped when a loop runs out.
+    `explicit_end_send`: SEND leaves the receiver for END_SEND to drop.
+    `calls`: how keyword names reach CALL. `strings`: how f-strings are formatted.
+    `compare_shift`, `compare_bool_bit`: where COMPARE_OP keeps its operator, and the bit that asks for a bool.
+    `attr_method_bit`: LOAD_METHOD is LOAD_ATTR with the low bit set.
+    `intrinsics_1`, `intrinsics_2`: canonical operation or helper name -> number.
+    `bool_jumps`: conditional jumps and UNARY_NOT need an exact bool on the stack.
+    `unchecked_fast`: LOAD_FAST does not check that the local is bound.
+    `function_attributes`: MAKE_FUNCTION takes code only, SET_FUNCTION_ATTRIBUTE adds the parts.
+    `closure_by_fast`: LOAD_CLOSURE is LOAD_FAST of a cell's slot.
+    `pairs`: (first, second) -> opcode that does two local-variable operations at once.
+    `yield_index`: the operand of YIELD_VALUE where the instruction does not say, None if it has no operand.
+    `hidden_locals`: class bodies and modules may own locals (of inlined comprehensions) that locals() must not show.
+    """
+
+    version: tuple[int, int]
+    opcodes: Mapping[str, int]
+    caches: Mapping[str, int]
+    null_first: bool
+    jumps: Mapping[str, tuple[str, str | None]]
+    for_exit: tuple[str, ...]
+    explicit_end_send: bool
+    calls: Literal["precall", "kw_names", "call_kw"]
+    strings: Literal["format_value", "convert_value"]
+    compare_shift: int
+    compare_masks: bool
+    compare_bool_bit: int
+    attr_method_bit: bool
+    return_const: bool
+    bool_jumps: bool
+    unchecked_fast: bool
+    function_attributes: bool
+    closure_by_fast: bool
+    yield_index: int | None
+    hidden_locals: bool
+    intrinsics_1: Mapping[str, int] = field(default_factory=dict)
+    intrinsics_2: Mapping[str, int] = field(default_factory=dict)
+    pairs: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> Mapping[int, str]:
+        """Opcode number -> version name."""
+        return {number: name for name, number in self.opcodes.items()}
