@@ -1,0 +1,1 @@
+"""Tests that cross packages: the whole of `framesmith.compile()` against eager."""
