@@ -1,0 +1,155 @@
+"""A guard: one property of one source's value that must hold at every later call; and sets of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from framesmith_guards.constants import is_constant, typed_key
+from framesmith_guards.errors import GuardError
+from framesmith_guards.kinds import GuardKind, describe_expected, kind_named
+from framesmith_guards.refs import describe
+from framesmith_guards.sources import GlobalStateSource, Source
+from framesmith_guards.state import BY_KIND, USUAL_KINDS
+
+
+def _key_of(expected: object) -> Hashable:
+    if is_constant(expected):
+        return typed_key(expected)
+    return tuple(map(_key_of, expected)) if type(expected) is tuple else expected
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Guard:
+    """A row of the kinds table applied to a source; two guards are equal if they check the same.
+
+    `expected` is snapshotted on construction (see freezing.py); GuardError if it cannot be checked soundly.
+    `user_stack` and `stack` say where the guard came from: any object with a readable `str`.
+    """
+
+    source: Source
+    kind: GuardKind
+    expected: Any
+    user_stack: object
+    stack: object
+    _key: Hashable = field(repr=False)
+
+    def __init__(
+        self,
+        source: Source,
+        kind: str | GuardKind,
+        expected: object = None,
+        *,
+        user_stack: object = None,
+        stack: object = None,
+    ) -> None:
+        if not isinstance(source, Source):
+            raise GuardError(f"a guard is about a Source, not {describe(source)}")
+        row = kind_named(kind)
+        if not source.guardable:
+            raise GuardError(f"{row.name} on {source.name}: it existed only while compiling, so it cannot be checked")
+        try:
+            frozen = row.freeze(expected)
+        except GuardError as error:
+            raise GuardError(f"{row.name} on {source.name}: {error}") from None
+        set_field = object.__setattr__
+        set_field(self, "source", source)
+        set_field(self, "kind", row)
+        set_field(self, "expected", frozen)
+        set_field(self, "user_stack", user_stack)
+        set_field(self, "stack", stack)
+        set_field(self, "_key", (source, row.name, _key_of(frozen)))
+
+    @property
+    def operands(self) -> tuple[Source, ...]:
+        """The other sources that the guard relates to its own."""
+        return self.kind.operands(self.expected)
+
+    def explain(self, args: Mapping[str, object], function: FunctionType) -> str | None:
+        """Why the guard misses for this call, by the reference predicates; None if it holds."""
+        try:
+            values = [source.evaluate(args, function) for source in (self.source, *self.operands)]
+        except Exception as error:
+            return f"{self.source.name}: cannot be evaluated: {type(error).__name__}: {error}"
+        try:
+            if self.kind.holds(values[0], self.expected, *values[1:]):
+                return None
+            return f"{self.source.name}: {self.kind.explain(values[0], self.expected, *values[1:])}"
+        except Exception as error:
+            return f"{self.source.name}: {self.kind.name} cannot be checked: {type(error).__name__}: {error}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Guard) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __str__(self) -> str:
+        return f"{self.kind.name} {self.source.name}: {describe_expected(self.expected)}"
+
+
+class GuardsSet:
+    """Guards in the order they were added, each once."""
+
+    def __init__(self, guards: Iterable[Guard] = ()) -> None:
+        self._guards: dict[Guard, None] = dict.fromkeys(guards)
+
+    def add(self, guard: Guard) -> bool:
+        """Add a guard; False if an equal one was there (whose stacks are kept)."""
+        if guard in self._guards:
+            return False
+        self._guards[guard] = None
+        return True
+
+    def update(self, *others: Iterable[Guard]) -> None:
+        """Add all guards of all `others`."""
+        for guards in others:
+            for guard in guards:
+                self.add(guard)
+
+    def of_source(self, source: Source) -> list[Guard]:
+        """The guards on exactly this source."""
+        return [guard for guard in self._guards if guard.source is source]
+
+    def remove_source(self, source: Source) -> None:
+        """Drop the guards on this source and on everything reached through it."""
+        self._guards = {g: None for g in self._guards if all(step is not source for step in g.source.chain())}
+
+    def clear(self) -> None:
+        """Drop all guards."""
+        self._guards.clear()
+
+    def __contains__(self, guard: object) -> bool:
+        return guard in self._guards
+
+    def __iter__(self) -> Iterator[Guard]:
+        return iter(list(self._guards))
+
+    def __len__(self) -> int:
+        return len(self._guards)
+
+    def __bool__(self) -> bool:
+        return bool(self._guards)
+
+    def __sub__(self, other: Iterable[Guard]) -> GuardsSet:
+        dropped = set(other)
+        return GuardsSet(guard for guard in self._guards if guard not in dropped)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GuardsSet) and self._guards.keys() == other._guards.keys()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def state_guards(kinds: Iterable[str] = USUAL_KINDS) -> list[Guard]:
+    """Guards that torch's state stays as it is now. GuardError for a kind that is not about state."""
+    source = GlobalStateSource()
+    found = []
+    for kind in kinds:
+        row = kind_named(kind)
+        if row.name not in BY_KIND:
+            raise GuardError(f"{row.name} is not about global state")
+        found.append(Guard(source, row, BY_KIND[row.name].read()))
+    return found

@@ -1,0 +1,141 @@
+"""Torch's own functions rebuilt so that they can run without importing torch._dynamo (1.1 s, once per process).
+
+Note [Rebuilt functions]: making a FakeTensorMode, and a fake tensor from a real one, imports torch._dynamo inside
+torch, for two configuration values and a few marker classes. A rebuilt function has the same code and other
+globals, whose `__import__` answers those names with small equivalents while torch._dynamo is not loaded, and with
+torch's own otherwise. Nothing global changes: no entry of `sys.modules`, no attribute of torch, so other threads
+and a later real import are not affected. A name that has no equivalent here is imported for real.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from types import FunctionType, ModuleType
+from typing import Any, Final, TypeVar
+
+import torch
+from torch._guards import Source as TorchSource
+
+_REPLACED: Final = "torch._dynamo"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Stand(ModuleType):
+    """A module with a few names of its own and all others of the real one, imported when asked for."""
+
+    def __init__(self, name: str, own: Mapping[str, object]) -> None:
+        super().__init__(name)
+        self.__dict__.update(own)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+class _NamedSource(TorchSource):
+    """A torch source that is only a name."""
+
+    def __init__(self, name: str) -> None:
+        self._text = name
+
+    @property
+    def guard_source(self) -> Any:  # type: ignore[override]
+        return torch._guards.GuardSource.EPHEMERAL
+
+    @property
+    def _name_template(self) -> str:
+        return self._text
+
+    def is_ephemeral(self) -> bool:
+        return True
+
+
+class _NeverSource(TorchSource):
+    """Stands for source classes of torch._dynamo that cannot exist while it is not loaded."""
+
+
+def _part(template: str) -> Callable[..., TorchSource]:
+    def make(base: TorchSource, member: str = "") -> TorchSource:
+        return _NamedSource(template.format(base=base.name, member=member))
+
+    return make
+
+
+def _config() -> dict[str, object]:
+    # The defaults of torch/_dynamo/config.py.
+    environ = os.environ
+    return {
+        "fake_tensor_cache_enabled": environ.get("TORCH_FAKE_TENSOR_DISPATCH_CACHE", "1") == "1",
+        "fake_tensor_cache_crosscheck_enabled": environ.get("TORCH_FAKE_TENSOR_DISPATCH_CACHE_CROSSCHECK", "0") == "1",
+        "_custom_ops_profile": None,
+    }
+
+
+_SOURCES: Final[dict[str, object]] = {
+    "RandomValueSource": _NeverSource,
+    "FloatTensorSource": _NeverSource,
+    "ConstantSource": _NamedSource,
+    "EphemeralSource": _NamedSource,
+    "AttrSource": _part("{base}.{member}"),
+    "CallMethodItemSource": _part("{base}.item()"),
+}
+
+_STANDS: Final = {
+    "torch._dynamo.config": _Stand("torch._dynamo.config", _config()),
+    "torch._dynamo.source": _Stand("torch._dynamo.source", _SOURCES),
+}
+_DYNAMO: Final = _Stand(
+    _REPLACED, {"config": _STANDS["torch._dynamo.config"], "source": _STANDS["torch._dynamo.source"]}
+)
+
+
+class _TorchView(ModuleType):
+    """`torch` as rebuilt functions see it: the real one, but for `torch._dynamo` while that is not loaded."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_dynamo" and _REPLACED not in sys.modules:
+            return _DYNAMO
+        return getattr(torch, name)
+
+
+_VIEW: Final = _TorchView("torch")
+
+
+def _import(
+    name: str,
+    globals: Mapping[str, object] | None = None,
+    locals: Mapping[str, object] | None = None,
+    fromlist: tuple[str, ...] = (),
+    level: int = 0,
+) -> ModuleType:
+    if level == 0 and name.partition(".")[0] == "torch":
+        stand = _STANDS.get(name) if _REPLACED not in sys.modules else None
+        if stand is None or not fromlist:
+            if stand is None:
+                importlib.import_module(name)
+            if not fromlist:
+                return _VIEW
+        else:
+            return stand
+    return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+def rebuilt(function: F) -> F:
+    """`function` with the same code, defaults and closure, importing as Note [Rebuilt functions] says."""
+    assert isinstance(function, FunctionType)
+    names: dict[str, Any] = {
+        **function.__globals__,
+        "torch": _VIEW,
+        "__builtins__": {**vars(builtins), "__import__": _import},
+    }
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy  # type: ignore[return-value]
+
+

@@ -1,0 +1,188 @@
+"""Relations between symbolic sizes: sympy expressions whose symbols are sources of numbers.
+
+One row per operator gives its Python text and its exact meaning on Python numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from typing import Any, Final
+
+import sympy
+
+from framesmith_guards.errors import GuardError
+from framesmith_guards.sources import Source
+
+Number = Any
+"""An int, a float or, inside a product with a rational coefficient, a Fraction."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """How an operator of a shape expression is printed from its operands' texts, and computed."""
+
+    text: Callable[[list[str]], str]
+    value: Callable[..., Number]
+
+
+def _infix(symbol: str, combine: Callable[[Any, Any], Any]) -> Operator:
+    return Operator(lambda args: f"({f' {symbol} '.join(args)})", lambda *args: reduce(combine, args))
+
+
+def _call(name: str, function: Callable[..., Any]) -> Operator:
+    return Operator(lambda args: f"{name}({', '.join(args)})", function)
+
+
+def _template(template: str, function: Callable[..., Any]) -> Operator:
+    return Operator(lambda args: template.format(*args), function)
+
+
+def _piecewise(*branches: tuple[Number, bool]) -> Number:
+    for value, condition in branches:
+        if condition:
+            return value
+    raise ValueError("no branch of the piecewise expression applies")
+
+
+OPERATORS: Final[dict[str, Operator]] = {
+    "Add": _infix("+", operator.add),
+    "Mul": _infix("*", operator.mul),
+    "Pow": _infix("**", operator.pow),
+    "PowByNatural": _infix("**", operator.pow),
+    "FloatPow": _infix("**", operator.pow),
+    "FloorDiv": _infix("//", operator.floordiv),
+    "CleanDiv": _infix("//", operator.floordiv),
+    "Mod": _infix("%", operator.mod),
+    "PythonMod": _infix("%", operator.mod),
+    "IntTrueDiv": _infix("/", operator.truediv),
+    "FloatTrueDiv": _infix("/", operator.truediv),
+    "ModularIndexing": _template("(({0} // {1}) % {2})", lambda a, b, c: (a // b) % c),
+    "CeilDiv": _template("(-(-{0} // {1}))", lambda a, b: -(-a // b)),
+    "CeilToInt": _call("ceil", math.ceil),
+    "ceiling": _call("ceil", math.ceil),
+    "FloorToInt": _call("floor", math.floor),
+    "floor": _call("floor", math.floor),
+    "TruncToInt": _call("int", int),
+    "TruncToFloat": _template("float(int({0}))", lambda a: float(int(a))),
+    "ToFloat": _call("float", float),
+    "RoundToInt": _call("round", round),
+    "Identity": _template("{0}", lambda a: a),
+    "Abs": _call("abs", abs),
+    "Max": _call("max", max),
+    "Min": _call("min", min),
+    "LShift": _infix("<<", operator.lshift),
+    "RShift": _infix(">>", operator.rshift),
+    "BitwiseFn_bitwise_and": _infix("&", operator.and_),
+    "BitwiseFn_bitwise_or": _infix("|", operator.or_),
+    "Equality": _infix("==", operator.eq),
+    "Unequality": _infix("!=", operator.ne),
+    "StrictLessThan": _infix("<", operator.lt),
+    "LessThan": _infix("<=", operator.le),
+    "StrictGreaterThan": _infix(">", operator.gt),
+    "GreaterThan": _infix(">=", operator.ge),
+    "And": Operator(lambda args: f"({' and '.join(args)})", lambda *args: all(args)),
+    "Or": Operator(lambda args: f"({' or '.join(args)})", lambda *args: any(args)),
+    "Not": _template("(not {0})", operator.not_),
+    "Where": _template("({1} if {0} else {2})", lambda c, a, b: a if c else b),
+    "ExprCondPair": Operator(lambda args: f"({args[0]}, {args[1]})", lambda a, c: (a, c)),
+    "Piecewise": _call("piecewise", _piecewise),
+}
+
+HELPERS: Final[dict[str, object]] = {
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "Fraction": Fraction,
+    "inf": math.inf,
+    "piecewise": _piecewise,
+}
+"""What the printed text may call besides builtins."""
+
+
+def _operator(expr: sympy.Basic) -> Operator:
+    """The row of an expression's head, found along its class's bases. GuardError if there is none."""
+    for cls in type(expr).__mro__:
+        row = OPERATORS.get(cls.__name__)
+        if row is not None:
+            return row
+    raise GuardError(f"no shape operator {type(expr).__name__} (in {expr}); known are {', '.join(OPERATORS)}")
+
+
+def _constant(expr: sympy.Basic) -> Number:
+    """The value of an expression without symbols or operands; None if it has some."""
+    if expr is sympy.true or expr is sympy.false:
+        return bool(expr)
+    if isinstance(expr, sympy.Integer):
+        return int(expr)
+    if isinstance(expr, sympy.Rational):
+        return Fraction(int(expr.p), int(expr.q))
+    if isinstance(expr, sympy.Float):
+        return float(expr)
+    name = type(expr).__name__
+    if name in ("IntInfinity", "Infinity"):
+        return math.inf
+    if name in ("NegativeIntInfinity", "NegativeInfinity"):
+        return -math.inf
+    return None
+
+
+def text(expr: sympy.Basic, names: Mapping[str, str]) -> str:
+    """Python text of `expr`, with `names` for its symbols."""
+    if isinstance(expr, sympy.Symbol):
+        return names[expr.name]
+    value = _constant(expr)
+    if value is not None:
+        return repr(value) if value != -math.inf else "(-inf)"
+    return _operator(expr).text([text(arg, names) for arg in expr.args])
+
+
+def value(expr: sympy.Basic, numbers: Mapping[str, Number]) -> Number:
+    """The value of `expr` with `numbers` for its symbols."""
+    if isinstance(expr, sympy.Symbol):
+        return numbers[expr.name]
+    constant = _constant(expr)
+    if constant is not None:
+        return constant
+    return _operator(expr).value(*(value(arg, numbers) for arg in expr.args))
+
+
+@dataclass(frozen=True)
+class ShapeExpr:
+    """A condition on numbers: a boolean sympy expression, and the source of each of its symbols, in order."""
+
+    expr: sympy.Basic
+    symbols: tuple[tuple[str, Source], ...]
+
+    def __post_init__(self) -> None:
+        known = {name for name, _ in self.symbols}
+        for symbol in self.expr.free_symbols:
+            if symbol.name not in known:
+                raise GuardError(f"no source for the symbol {symbol} of {self.expr}; sources for {sorted(known)}")
+        text(self.expr, {name: name for name in known})
+
+    @classmethod
+    def of(cls, expr: sympy.Basic, sources: Mapping[Any, Source]) -> ShapeExpr:
+        """`expr` with the sources of the symbols that it uses, from a mapping by symbol or by name."""
+        by_name = {str(symbol): source for symbol, source in sources.items()}
+        used = sorted({symbol.name for symbol in expr.free_symbols} & by_name.keys())
+        return cls(expr, tuple((name, by_name[name]) for name in used))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources of the symbols."""
+        return tuple(source for _, source in self.symbols)
+
+    def text(self, operands: tuple[str, ...]) -> str:
+        """Python text of the condition, given the texts of the sources."""
+        return text(self.expr, dict(zip((name for name, _ in self.symbols), operands, strict=True)))
+
+    def holds(self, *numbers: Number) -> bool:
+        """Whether the condition holds for the sources' values."""
+        return bool(value(self.expr, dict(zip((name for name, _ in self.symbols), numbers, strict=True))))
+
+    def __str__(self) -> str:
+        return text(self.expr, {name: source.name for name, source in self.symbols})

@@ -1,0 +1,135 @@
+"""What a source is: a frozen, interned step of a path, which can be evaluated, printed and rendered.
+
+A source knows nothing of bytecode, tracing or guards.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from weakref import WeakValueDictionary
+
+from framesmith_guards.constants import typed_key
+from framesmith_guards.errors import GuardError
+
+
+class Names(Protocol):
+    """What a source may ask of the program text that it is rendered into."""
+
+    def argument(self, name: str) -> str:
+        """The expression of an argument; GuardError if the function has none of that name."""
+
+    def freevar(self, name: str) -> str:
+        """The expression of a free variable's cell; GuardError if the function has none of that name."""
+
+    def bind(self, value: object, hint: str) -> str:
+        """An expression for a Python value: a literal, or a name in the program's namespace."""
+
+
+class _Interned(type):
+    """Calling a class with equal fields gives the same object, so that sources compare by identity."""
+
+    _lock = threading.Lock()
+    _known: WeakValueDictionary[object, Any] = WeakValueDictionary()
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        fields = cls.__dict__.get("__match_args__", ())
+        if kwargs:
+            extra = tuple(kwargs.pop(name) for name in fields[len(args) :] if name in kwargs)
+            args += extra
+            if kwargs:
+                raise TypeError(f"{cls.__name__} has no field {next(iter(kwargs))!r}; its fields are {fields}")
+        key = (cls, tuple(id(arg) if isinstance(arg, Source) else typed_key(arg) for arg in args))
+        with _Interned._lock:
+            known = _Interned._known.get(key)
+            if known is None:
+                known = super().__call__(*args)
+                _Interned._known[key] = known
+            return known
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Source(metaclass=_Interned):
+    """A path to a value. Two sources with equal fields are the same object."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def base(self) -> Source | None:
+            """The source this one starts from; None for a root."""
+
+    def read(self, base: Any, args: Mapping[str, object], function: FunctionType) -> object:
+        """The value, given the value of `base` (None for a root). Any exception means: not there."""
+        raise NotImplementedError
+
+    def expression(self, base: str, names: Names) -> str:
+        """Python text of `read`, given the text of the base."""
+        raise NotImplementedError
+
+    def label(self, base: str) -> str:
+        """Readable Python text of this step, given that of the base."""
+        raise NotImplementedError
+
+    def evaluate(self, args: Mapping[str, object], function: FunctionType) -> object:
+        """The value of the whole path for a call of `function` with `args` by name."""
+        base = None if self.base is None else self.base.evaluate(args, function)
+        return self.read(base, args, function)
+
+    @cached_property
+    def name(self) -> str:
+        """Readable Python text, such as `L['self'].weight`."""
+        return self.label("" if self.base is None else self.base.name)
+
+    @property
+    def guardable(self) -> bool:
+        """Whether the path can be evaluated again at a later call."""
+        return self.base is None or self.base.guardable
+
+    @property
+    def root(self) -> Source:
+        """The source that this path starts from."""
+        return self if self.base is None else self.base.root
+
+    @property
+    def depth(self) -> int:
+        """The number of steps from the root."""
+        return 0 if self.base is None else self.base.depth + 1
+
+    def chain(self) -> Iterator[Source]:
+        """This source and its bases, root last."""
+        source: Source | None = self
+        while source is not None:
+            yield source
+            source = source.base
+
+    def fields(self) -> tuple[object, ...]:
+        """The constructor's arguments."""
+        return tuple(getattr(self, name) for name in type(self).__match_args__)  # type: ignore[attr-defined]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), self.fields())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Root(Source):
+    """A source that starts a path."""
+
+    base: ClassVar[None] = None  # type: ignore[misc]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Step(Source):
+    """A source one step away from another."""
+
+    base: Source  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base, Source):
+            raise GuardError(f"{type(self).__name__} starts from a Source, not from {type(self.base).__name__}")

@@ -1,0 +1,193 @@
+"""Sources that take one step from another source: attributes, items, types, cells, tensor properties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from types import FunctionType
+from typing import Any, Final
+
+import torch
+
+from framesmith_guards.constants import is_constant
+from framesmith_guards.errors import GuardError, nearest
+from framesmith_guards.sources.base import Names, Step
+
+Args = Mapping[str, object]
+
+TENSOR_PROPERTIES: Final = ("size", "stride", "storage_offset")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttrSource(Step):
+    """`getattr(base, attr)`."""
+
+    attr: str
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return getattr(base, self.attr)
+
+    def expression(self, base: str, names: Names) -> str:
+        return self.label(base)
+
+    def label(self, base: str) -> str:
+        return f"{base}.{self.attr}" if self.attr.isidentifier() else f"getattr({base}, {self.attr!r})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InstanceDictSource(Step):
+    """`base.__dict__`: an instance's attributes, past any `__getattr__` or descriptor."""
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return base.__dict__
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{base}.__dict__"
+
+    def label(self, base: str) -> str:
+        return f"{base}.__dict__"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ItemSource(Step):
+    """`base[key]` with a constant key."""
+
+    key: object
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_constant(self.key):
+            raise GuardError(
+                f"the key of an ItemSource is a constant, not a {type(self.key).__name__}; "
+                "use DictKeySource and DictValueSource to reach entries of other keys by position"
+            )
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return base[self.key]
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{base}[{names.bind(self.key, 'key')}]"
+
+    def label(self, base: str) -> str:
+        return f"{base}[{self.key!r}]"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TypeSource(Step):
+    """`type(base)`."""
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return type(base)
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"type({base})"
+
+    def label(self, base: str) -> str:
+        return f"type({base})"
+
+
+def nth(items: Any, index: int) -> object:
+    """The item at `index` of anything iterable; IndexError past its end."""
+    for item in islice(items, index, None):
+        return item
+    raise IndexError(index)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DictKeySource(Step):
+    """The key at a position of a dict, in insertion order. O(index)."""
+
+    index: int
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return nth(dict.keys(base), self.index)
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{names.bind(nth, 'nth')}(dict.keys({base}), {self.index})"
+
+    def label(self, base: str) -> str:
+        return f"list({base})[{self.index}]"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DictValueSource(Step):
+    """The value at a position of a dict, in insertion order, for keys that are not constants. O(index)."""
+
+    index: int
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return nth(dict.values(base), self.index)
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{names.bind(nth, 'nth')}(dict.values({base}), {self.index})"
+
+    def label(self, base: str) -> str:
+        return f"list({base}.values())[{self.index}]"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CellContentsSource(Step):
+    """The contents of a cell object, such as an item of another function's `__closure__`."""
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return base.cell_contents
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{base}.cell_contents"
+
+    def label(self, base: str) -> str:
+        return f"{base}.cell_contents"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WeakRefSource(Step):
+    """The referent of a weak reference."""
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return base()
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{base}()"
+
+    def label(self, base: str) -> str:
+        return f"{base}()"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TensorPropertySource(Step):
+    """A size or stride of one dimension of a tensor, or its storage offset: an int, in elements."""
+
+    property: str
+    dim: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.property not in TENSOR_PROPERTIES:
+            raise GuardError(f"no tensor property {self.property!r}: {nearest(self.property, TENSOR_PROPERTIES)}")
+        if (self.dim is None) != (self.property == "storage_offset"):
+            raise GuardError(f"{self.property} needs a dimension, storage_offset takes none (dim={self.dim})")
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        reader = getattr(base, self.property)
+        return reader() if self.dim is None else reader(self.dim)
+
+    def expression(self, base: str, names: Names) -> str:
+        return self.label(base)
+
+    def label(self, base: str) -> str:
+        return f"{base}.{self.property}({'' if self.dim is None else self.dim})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AsTensorSource(Step):
+    """`torch.as_tensor(base)`: how an array or a number enters a graph."""
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return torch.as_tensor(base)
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{names.bind(torch.as_tensor, 'as_tensor')}({base})"
+
+    def label(self, base: str) -> str:
+        return f"torch.as_tensor({base})"
