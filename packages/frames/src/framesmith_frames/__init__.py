@@ -1,1 +1,47 @@
-"""A PEP 523 frame hook with a per-code cache and native dispatch."""
+"""A PEP 523 frame hook with a per-code cache and native dispatch.
+
+A callback set for a thread is asked about every Python function called on it; what it answers is cached on the code
+object, and later calls run the cached code wherever its check says that it applies.
+"""
+
+from framesmith_frames._hook import (
+    RUN_ONCE,
+    SKIP,
+    Entry,
+    FrameInfo,
+    entries,
+    get_callback,
+    hook_state,
+    reset,
+    set_callback,
+    set_error_handler,
+    skip,
+    skip_reason,
+    unskip,
+)
+from framesmith_frames.activation import activated, deactivated
+from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback
+from framesmith_frames.statistics import CodeStats, stats
+
+__all__ = [
+    "RUN_ONCE",
+    "SKIP",
+    "Check",
+    "CodeStats",
+    "Entry",
+    "ErrorHandler",
+    "FrameCallback",
+    "FrameInfo",
+    "activated",
+    "deactivated",
+    "entries",
+    "get_callback",
+    "hook_state",
+    "reset",
+    "set_callback",
+    "set_error_handler",
+    "skip",
+    "skip_reason",
+    "stats",
+    "unskip",
+]

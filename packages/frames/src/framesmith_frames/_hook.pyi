@@ -1,0 +1,53 @@
+"""Types of the C extension; see the package's README for meaning."""
+
+from types import CellType, CodeType, FunctionType
+from typing import Any, final
+
+from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback, HasCode
+
+@final
+class Entry:
+    """Code to run in place of a frame wherever its check says that it applies."""
+
+    check: Check
+    code: CodeType
+    complete: bool
+    hits: int
+    def __new__(cls, check: Check, code: CodeType, *, complete: bool = False) -> Entry: ...
+
+@final
+class SKIP:
+    """Answer: run this code eagerly and never ask for it again (until a reset)."""
+
+    reason: str
+    def __new__(cls, reason: str) -> SKIP: ...
+
+@final
+class RUN_ONCE:
+    """Answer: run this call eagerly, ask again at the next."""
+
+    reason: str
+    def __new__(cls, reason: str) -> RUN_ONCE: ...
+
+@final
+class FrameInfo:
+    """A call about to run, as the callback sees it."""
+
+    code: CodeType
+    function: FunctionType
+    locals: tuple[Any, ...]
+    globals: dict[str, Any]
+    builtins: dict[str, Any]
+    closure: tuple[CellType, ...] | None
+
+def set_callback(callback: FrameCallback | None, /) -> FrameCallback | None: ...
+def get_callback() -> FrameCallback | None: ...
+def set_error_handler(handler: ErrorHandler | None, /) -> ErrorHandler | None: ...
+def reset(code: HasCode | None = None, /) -> None: ...
+def skip(code: HasCode, reason: str, /) -> None: ...
+def unskip(code: HasCode, /) -> bool: ...
+def skip_reason(code: HasCode, /) -> str | None: ...
+def entries(code: HasCode, /) -> list[Entry]: ...
+def counts(code: HasCode, /) -> tuple[int, int, int, int, int, int, str | None]: ...
+def hook_state() -> dict[str, int]: ...
+def never_in_place(flag: bool, /) -> bool: ...

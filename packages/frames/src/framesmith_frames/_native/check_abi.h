@@ -1,0 +1,36 @@
+/* The capsule by which a native guard program plugs into framesmith_frames (layout version 1).
+ *
+ * This header is documentation that compiles: a provider copies the struct below and includes nothing of ours.
+ *
+ * A checker is any Python object. If it has an attribute `__framesmith_check__` that is a PyCapsule named
+ * "framesmith.check.v1", the capsule's pointer is a `framesmith_check_v1`, which must outlive the checker object.
+ * Otherwise the checker is called as `checker(args: tuple, function) -> bool`.
+ */
+#ifndef FRAMESMITH_CHECK_ABI_H
+#define FRAMESMITH_CHECK_ABI_H
+
+#include <Python.h>
+
+#define FRAMESMITH_CHECK_ATTRIBUTE "__framesmith_check__"
+#define FRAMESMITH_CHECK_CAPSULE "framesmith.check.v1"
+#define FRAMESMITH_CHECK_VERSION 1
+
+typedef struct {
+    int version; /* FRAMESMITH_CHECK_VERSION; anything else is refused when the Entry is made */
+
+    /* 1: the entry applies; 0: it does not; -1: an exception is set.
+     *
+     * self       the checker object (borrowed)
+     * args       borrowed references, one for each argument of the code object in co_varnames order:
+     *            positional, keyword-only, the *args tuple, the **kwargs dict; never NULL
+     * nargs      their number
+     * function   the function being called (borrowed): its globals, closure cells and defaults hang on it
+     * extracted  reserved for handing out inputs found while checking; NULL in version 1 callers, and a checker
+     *            must not write through it unless it is not NULL
+     *
+     * Called with the GIL held and the frame hook off on this thread. It may run Python code.
+     */
+    int (*check)(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **extracted);
+} framesmith_check_v1;
+
+#endif

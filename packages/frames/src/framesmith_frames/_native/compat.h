@@ -1,0 +1,116 @@
+/* Everything that differs between CPython 3.11, 3.12 and 3.13, and nothing else. */
+#ifndef FRAMESMITH_COMPAT_H
+#define FRAMESMITH_COMPAT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
+#error "framesmith_frames knows the frame layouts of CPython 3.11, 3.12 and 3.13 only"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "framesmith_frames does not support free-threaded CPython"
+#endif
+
+#define Py_BUILD_CORE 1
+#include "internal/pycore_frame.h"
+#undef Py_BUILD_CORE
+
+#include <opcode.h>
+
+typedef struct _PyInterpreterFrame Frame;
+
+/* Frame fields. `frame_is_fresh`: no instruction has run yet, so the arguments still sit in the first locals. */
+#if PY_VERSION_HEX < 0x030C0000
+
+static inline PyCodeObject *frame_code(Frame *frame) { return frame->f_code; }
+static inline PyObject *frame_function(Frame *frame) { return (PyObject *)frame->f_func; }
+static inline void frame_set_code(Frame *frame, PyCodeObject *code) { frame->f_code = code; }
+static inline int code_frame_size(PyCodeObject *code)
+{
+    return code->co_nlocalsplus + code->co_stacksize + (int)FRAME_SPECIALS_SIZE;
+}
+
+#elif PY_VERSION_HEX < 0x030D0000
+
+static inline PyCodeObject *frame_code(Frame *frame) { return frame->f_code; }
+static inline PyObject *frame_function(Frame *frame) { return frame->f_funcobj; }
+static inline void frame_set_code(Frame *frame, PyCodeObject *code) { frame->f_code = code; }
+static inline int code_frame_size(PyCodeObject *code) { return code->co_framesize; }
+
+#else
+
+static inline PyCodeObject *frame_code(Frame *frame) { return (PyCodeObject *)frame->f_executable; }
+static inline PyObject *frame_function(Frame *frame) { return frame->f_funcobj; }
+static inline void frame_set_code(Frame *frame, PyCodeObject *code) { frame->f_executable = (PyObject *)code; }
+static inline int code_frame_size(PyCodeObject *code) { return code->co_framesize; }
+
+#endif
+
+#if PY_VERSION_HEX < 0x030D0000
+
+static inline void frame_rewind(Frame *frame, PyCodeObject *code) { frame->prev_instr = _PyCode_CODE(code) - 1; }
+static inline int frame_is_fresh(Frame *frame) { return frame->prev_instr == _PyCode_CODE(frame->f_code) - 1; }
+static inline void frame_go_to(Frame *frame, _Py_CODEUNIT *next) { frame->prev_instr = next - 1; }
+
+#define Py_IsFinalizing _Py_IsFinalizing
+
+#else
+
+static inline void frame_rewind(Frame *frame, PyCodeObject *code) { frame->instr_ptr = _PyCode_CODE(code); }
+static inline int frame_is_fresh(Frame *frame)
+{
+    return frame->instr_ptr == _PyCode_CODE((PyCodeObject *)frame->f_executable);
+}
+static inline void frame_go_to(Frame *frame, _Py_CODEUNIT *next) { frame->instr_ptr = next; }
+
+#endif
+
+/* 3.11: whoever called the evaluator clears the frame. Later: the evaluator does, before it returns. */
+#define EVALUATOR_CLEARS_FRAME (PY_VERSION_HEX >= 0x030C0000)
+
+/* From 3.12 each evaluator on the C stack costs two units of a small budget of C recursion. A hook makes every Python
+ * call such an evaluator, so a program that recurses below its own limit would fail only because the hook is on. The
+ * hook gives the units back and watches the real C stack instead (see hook.c). */
+#if PY_VERSION_HEX >= 0x030C0000
+#define EVALUATOR_UNITS 2
+#define GIVE_BACK_RECURSION(tstate) ((tstate)->c_recursion_remaining += EVALUATOR_UNITS)
+#define TAKE_RECURSION(tstate) ((tstate)->c_recursion_remaining -= EVALUATOR_UNITS)
+#else
+#define GIVE_BACK_RECURSION(tstate) ((void)(tstate))
+#define TAKE_RECURSION(tstate) ((void)(tstate))
+#endif
+
+#if PY_VERSION_HEX < 0x030C0000
+#define request_code_extra_index _PyEval_RequestCodeExtraIndex
+#define get_code_extra _PyCode_GetExtra
+#define set_code_extra _PyCode_SetExtra
+
+/* The exception in flight as one object, as 3.12's functions of these names have it. */
+static inline PyObject *PyErr_GetRaisedException(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (type == NULL) {
+        return NULL;
+    }
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
+static inline void PyErr_SetRaisedException(PyObject *value)
+{
+    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(value)), value, PyException_GetTraceback(value));
+}
+#else
+#define request_code_extra_index PyUnstable_Eval_RequestCodeExtraIndex
+#define get_code_extra PyUnstable_Code_GetExtra
+#define set_code_extra PyUnstable_Code_SetExtra
+#endif
+
+#endif

@@ -1,0 +1,232 @@
+/* Find the entry that applies to a call, or ask the thread's callback for one. */
+
+#include "native.h"
+
+static PyObject *error_handler = NULL;
+
+int find_entry(CodeState *state, PyObject *const *args, Py_ssize_t nargs, PyObject *function, Activation *activation,
+               Entry **found)
+{
+    PyObject *entries = state->entries;
+    if (entries == NULL) {
+        return 0;
+    }
+    Py_INCREF(entries);
+    activation->busy++;
+    int status = 0;
+    Entry *entry = NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries) && status == 0; i++) {
+        entry = (Entry *)PyTuple_GET_ITEM(entries, i);
+        status = entry_check(entry, args, nargs, function);
+    }
+    activation->busy--;
+    if (status > 0) {
+        entry->hits++;
+        state->hits++;
+        *found = (Entry *)Py_NewRef((PyObject *)entry);
+        code_state_use(state, (PyObject *)entry, entries);
+    }
+    Py_DECREF(entries);
+    return status;
+}
+
+/* ---- errors ---- */
+
+static void report_unraisable(PyObject *exception, PyObject *function)
+{
+    PyErr_SetRaisedException(Py_NewRef(exception));
+    PyErr_WriteUnraisable(function);
+}
+
+/* With an exception set. 0: reported, run the frame eagerly; -1: an exception is set, and meant for the caller: what the
+ * handler raised, or an interrupt (KeyboardInterrupt, SystemExit) that nobody handles. */
+static int report_error(Frame *frame, Activation *activation, CodeState *state)
+{
+    state->errors++;
+    PyObject *exception = PyErr_GetRaisedException();
+    PyObject *function = frame_function(frame);
+    PyCodeObject *code = frame_code(frame);
+    PyObject *handler = Py_XNewRef(error_handler);
+    int status = 0;
+    if (handler == NULL) {
+        if (PyErr_GivenExceptionMatches(exception, PyExc_Exception)) {
+            report_unraisable(exception, function);
+        }
+        else {
+            PyErr_SetRaisedException(Py_NewRef(exception));
+            status = -1;
+        }
+    }
+    else {
+        PyObject *info = frame_info_new(function, code, frame->localsplus, code_argument_count(code));
+        PyObject *answer = NULL;
+        if (info != NULL) {
+            PyObject *call[] = {exception, info};
+            activation->busy++;
+            answer = PyObject_Vectorcall(handler, call, 2, NULL);
+            activation->busy--;
+        }
+        status = answer == NULL ? -1 : 0;
+        Py_XDECREF(answer);
+        Py_XDECREF(info);
+    }
+    Py_XDECREF(handler);
+    Py_DECREF(exception);
+    return status;
+}
+
+/* ---- asking ---- */
+
+static PyObject *call_back(Frame *frame, Activation *activation)
+{
+    PyCodeObject *code = frame_code(frame);
+    PyObject *info = frame_info_new(frame_function(frame), code, frame->localsplus, code_argument_count(code));
+    if (info == NULL) {
+        return NULL;
+    }
+    PyObject *callback = Py_NewRef(activation->callback);
+    activation->busy++;
+    PyObject *answer = PyObject_CallOneArg(callback, info);
+    activation->busy--;
+    Py_DECREF(callback);
+    Py_DECREF(info);
+    return answer;
+}
+
+static int mark_residual(Entry *entry, PyCodeObject *original)
+{
+    if (entry->code == (PyObject *)original) {
+        return 0;
+    }
+    CodeState *state = code_state_get((PyCodeObject *)entry->code);
+    PyObject *reason = PyUnicode_FromFormat("residual code of %U", original->co_qualname);
+    if (state != NULL && reason != NULL) {
+        code_state_skip(state, SKIP_RESIDUAL, reason);
+    }
+    Py_XDECREF(reason);
+    return state == NULL || reason == NULL ? -1 : 0;
+}
+
+/* An entry made while somebody reset is used for this call and not kept. 1: run it; 0: it does not apply; -1: error. */
+static int take_entry(Frame *frame, CodeState *state, Activation *activation, Entry *entry, unsigned long long generation)
+{
+    PyCodeObject *code = frame_code(frame);
+    if (entry_fits(entry, code) < 0 || mark_residual(entry, code) < 0) {
+        return -1;
+    }
+    if (generation == reset_generation && code_state_add(state, (PyObject *)entry) < 0) {
+        return -1;
+    }
+    activation->busy++;
+    int status = entry_check(entry, frame->localsplus, code_argument_count(code), frame_function(frame));
+    activation->busy--;
+    state->rejected += status == 0;
+    return status;
+}
+
+/* 1: *found is an entry to run (strong); 0: run eagerly; -1: an exception is set. */
+static int ask(Frame *frame, CodeState *state, Activation *activation, Entry **found)
+{
+    unsigned long long generation = reset_generation;
+    PyObject *answer = call_back(frame, activation);
+    if (answer == NULL) {
+        return -1;
+    }
+    int status = 0;
+    if (Py_IS_TYPE(answer, &Entry_Type)) {
+        status = take_entry(frame, state, activation, (Entry *)answer, generation);
+        *found = (Entry *)(status > 0 ? Py_NewRef(answer) : NULL);
+    }
+    else if (Py_IS_TYPE(answer, &Skip_Type)) {
+        if (generation == reset_generation) {
+            code_state_skip(state, SKIP_ANSWERED, ((Answer *)answer)->reason);
+        }
+    }
+    else if (Py_IS_TYPE(answer, &RunOnce_Type)) {
+        state->run_once++;
+        Py_XSETREF(state->reason, Py_NewRef(((Answer *)answer)->reason));
+    }
+    else {
+        PyErr_Format(PyExc_TypeError, "a frame callback must answer Entry, SKIP or RUN_ONCE, not %.200s",
+                     Py_TYPE(answer)->tp_name);
+        status = -1;
+    }
+    Py_DECREF(answer);
+    return status;
+}
+
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, CodeState *state, Local *local)
+{
+    Activation *activation = local->activation;
+    PyCodeObject *code = frame_code(frame);
+    Entry *entry = NULL;
+    int status = find_entry(state, frame->localsplus, code_argument_count(code), frame_function(frame), activation, &entry);
+    if (status == 0) {
+        state->misses++;
+        status = activation->callback == NULL || Py_IsFinalizing() ? 0 : ask(frame, state, activation, &entry);
+    }
+    if (status > 0) {
+        PyObject *result = run_entry(tstate, frame, entry, local);
+        Py_DECREF(entry);
+        return result;
+    }
+    if (status < 0 && report_error(frame, activation, state) < 0) {
+        return abandon_frame(tstate, frame);
+    }
+    return evaluate(tstate, frame, 0, local);
+}
+
+/* ---- for Python ---- */
+
+static PyObject *optional(PyObject *value) { return value == Py_None ? NULL : Py_NewRef(value); }
+
+static PyObject *py_set_callback(PyObject *module, PyObject *callback)
+{
+    if (callback != Py_None && !PyCallable_Check(callback)) {
+        return PyErr_Format(PyExc_TypeError, "set_callback: expected a callable or None, not %.200s",
+                            Py_TYPE(callback)->tp_name);
+    }
+    Activation *activation = local_activation();
+    if (activation == NULL) {
+        return NULL;
+    }
+    PyObject *old = activation_swap(activation, optional(callback));
+    return old == NULL ? Py_NewRef(Py_None) : old;
+}
+
+static PyObject *py_get_callback(PyObject *module, PyObject *unused)
+{
+    Activation *activation = local_state()->activation;
+    return Py_NewRef(activation == NULL || activation->callback == NULL ? Py_None : activation->callback);
+}
+
+static PyObject *py_set_error_handler(PyObject *module, PyObject *handler)
+{
+    if (handler != Py_None && !PyCallable_Check(handler)) {
+        return PyErr_Format(PyExc_TypeError, "set_error_handler: expected a callable or None, not %.200s",
+                            Py_TYPE(handler)->tp_name);
+    }
+    PyObject *old = error_handler;
+    error_handler = optional(handler);
+    return old == NULL ? Py_NewRef(Py_None) : old;
+}
+
+static PyObject *py_never_in_place(PyObject *module, PyObject *flag)
+{
+    int old = never_in_place;
+    int new = PyObject_IsTrue(flag);
+    if (new < 0) {
+        return NULL;
+    }
+    never_in_place = new;
+    return PyBool_FromLong(old);
+}
+
+PyMethodDef dispatch_methods[] = {
+    {"set_callback", py_set_callback, METH_O, NULL},
+    {"get_callback", py_get_callback, METH_NOARGS, NULL},
+    {"set_error_handler", py_set_error_handler, METH_O, NULL},
+    {"never_in_place", py_never_in_place, METH_O, NULL},
+    {"hook_state", hook_state, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

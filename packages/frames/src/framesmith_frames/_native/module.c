@@ -1,0 +1,40 @@
+/* The extension module framesmith_frames._hook. */
+
+#include "native.h"
+
+static PyTypeObject *const types[] = {&Entry_Type, &Skip_Type, &RunOnce_Type, &FrameInfo_Type};
+
+static int module_exec(PyObject *module)
+{
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "framesmith_frames works in the main interpreter only");
+        return -1;
+    }
+    if (code_state_init() < 0 || PyModule_AddFunctions(module, code_state_methods) < 0 ||
+        PyModule_AddFunctions(module, dispatch_methods) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
+        if (PyModule_AddType(module, types[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, module_exec},
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "framesmith_frames._hook",
+    .m_doc = "The frame hook, its per-code cache and native dispatch, in C.",
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__hook(void) { return PyModuleDef_Init(&definition); }

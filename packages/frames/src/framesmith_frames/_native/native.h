@@ -1,0 +1,96 @@
+/* Declarations shared by the C files of the extension; each section names the file that defines it. */
+#ifndef FRAMESMITH_NATIVE_H
+#define FRAMESMITH_NATIVE_H
+
+#include "check_abi.h"
+#include "compat.h"
+
+/* ---- thread.c: what each thread has switched on ---- */
+
+typedef struct {
+    PyObject *callback; /* strong, or NULL: the hook is off on this thread */
+    int busy;           /* greater than 0: the hook is off for now (a callback, a checker or a complete entry runs) */
+} Activation;
+
+typedef struct {
+    Activation *activation; /* NULL until the thread first sets a callback */
+    uintptr_t stack_floor;  /* below this address the C stack is too full to go on hooking; 0: not yet known */
+    Frame *passing;         /* the frame now being handed to the evaluator below ours */
+} Local;
+
+Local *local_state(void);
+Activation *local_activation(void);                     /* made if missing; NULL with an exception */
+PyObject *activation_swap(Activation *, PyObject *new); /* steals new (or NULL), returns the old (or NULL) */
+extern Py_ssize_t active_threads;
+
+/* ---- hook.c: the evaluator, installed on the interpreter while any thread is active ---- */
+
+void hook_install(void);
+void hook_uninstall(void);
+PyObject *hook_state(PyObject *module, PyObject *unused);
+PyObject *evaluate(PyThreadState *tstate, Frame *frame, int throwflag, Local *local);
+
+/* ---- code_state.c: the per-code cache on co_extra ---- */
+
+enum { NOT_SKIPPED = 0, SKIP_ANSWERED, SKIP_EXPLICIT, SKIP_RESIDUAL };
+
+typedef struct CodeState {
+    struct CodeState *next, *previous; /* all states, so that reset() finds them */
+    PyCodeObject *code;                /* borrowed: the state dies with its code */
+    PyObject *entries;                 /* tuple of Entry, most recently used first, or NULL; replaced, never changed */
+    PyObject *reason;                  /* why skipped or last run eagerly (str), or NULL */
+    int skip;
+    unsigned long long hits, misses, skips, run_once, rejected, errors;
+} CodeState;
+
+extern unsigned long long reset_generation;
+int code_state_init(void);
+CodeState *code_state_find(PyCodeObject *code); /* NULL if there is none; never fails */
+CodeState *code_state_get(PyCodeObject *code);  /* made if missing; NULL with an exception */
+int code_state_add(CodeState *state, PyObject *entry);
+void code_state_use(CodeState *state, PyObject *entry, PyObject *entries);
+void code_state_skip(CodeState *state, int kind, PyObject *reason);
+extern PyMethodDef code_state_methods[];
+
+/* ---- records.c: what the callback gets and answers ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *check;
+    PyObject *code;
+    PyObject *flat_code; /* the same code with every argument positional; made when first needed */
+    const framesmith_check_v1 *native;
+    PyObject *capsule; /* keeps `native` alive */
+    char complete;
+    unsigned long long hits;
+    PyObject *weakrefs;
+} Entry;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *reason;
+} Answer;
+
+extern PyTypeObject Entry_Type, Skip_Type, RunOnce_Type, FrameInfo_Type;
+int code_argument_count(PyCodeObject *code);
+PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, Py_ssize_t nargs);
+int entry_fits(Entry *entry, PyCodeObject *code); /* -1 with an exception naming the difference */
+int entry_check(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function);
+PyObject *entry_flat_code(Entry *entry); /* borrowed */
+
+/* ---- dispatch.c: find an entry or ask for one ---- */
+
+/* 1: *found is an entry (strong) that applies; 0: none; -1: a checker raised. */
+int find_entry(CodeState *state, PyObject *const *args, Py_ssize_t nargs, PyObject *function, Activation *activation,
+               Entry **found);
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, CodeState *state, Local *local);
+extern PyMethodDef dispatch_methods[];
+
+/* ---- replace.c: run an entry's code in place of a frame ---- */
+
+PyObject *run_entry(PyThreadState *tstate, Frame *frame, Entry *entry, Local *local);
+PyObject *abandon_frame(PyThreadState *tstate, Frame *frame); /* with an exception set; returns NULL */
+PyObject *entry_function(Entry *entry, PyObject *function);   /* new function: flat code, function's globals and closure */
+extern int never_in_place;                                    /* for tests: always take the slow way */
+
+#endif

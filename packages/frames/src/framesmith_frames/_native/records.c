@@ -1,0 +1,377 @@
+/* What the callback gets (FrameInfo) and what it answers (Entry, SKIP, RUN_ONCE). */
+
+#include "native.h"
+#include <structmember.h>
+
+int code_argument_count(PyCodeObject *code)
+{
+    return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+           ((code->co_flags & CO_VARKEYWORDS) != 0);
+}
+
+/* ---- Entry ---- */
+
+static int resolve_check(Entry *entry)
+{
+    PyObject *capsule = PyObject_GetAttrString(entry->check, FRAMESMITH_CHECK_ATTRIBUTE);
+    if (capsule == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            return -1;
+        }
+        PyErr_Clear();
+        if (!PyCallable_Check(entry->check)) {
+            PyErr_Format(PyExc_TypeError,
+                         "Entry: check must be callable as check(args, function) or have " FRAMESMITH_CHECK_ATTRIBUTE
+                         ", not %.200s",
+                         Py_TYPE(entry->check)->tp_name);
+            return -1;
+        }
+        return 0;
+    }
+    const framesmith_check_v1 *native = PyCapsule_GetPointer(capsule, FRAMESMITH_CHECK_CAPSULE);
+    if (native != NULL && native->version == FRAMESMITH_CHECK_VERSION && native->check != NULL) {
+        entry->native = native;
+        entry->capsule = capsule;
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError,
+                 "Entry: " FRAMESMITH_CHECK_ATTRIBUTE " of a %.200s must be a capsule named \"" FRAMESMITH_CHECK_CAPSULE
+                 "\" with version %d",
+                 Py_TYPE(entry->check)->tp_name, FRAMESMITH_CHECK_VERSION);
+    Py_DECREF(capsule);
+    return -1;
+}
+
+static int validate_entry_code(PyCodeObject *code)
+{
+    if ((code->co_flags & (CO_OPTIMIZED | CO_NEWLOCALS)) != (CO_OPTIMIZED | CO_NEWLOCALS)) {
+        PyErr_Format(PyExc_ValueError, "Entry: code %R is not a function's (it lacks CO_OPTIMIZED or CO_NEWLOCALS)", code);
+        return -1;
+    }
+    if (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) {
+        PyErr_Format(PyExc_ValueError, "Entry: code %R is a generator's or a coroutine's; frames of those are not replaced",
+                     code);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"check", "code", "complete", NULL};
+    PyObject *check, *code;
+    int complete = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!|$p:Entry", names, &check, &PyCode_Type, &code, &complete)) {
+        return NULL;
+    }
+    if (validate_entry_code((PyCodeObject *)code) < 0) {
+        return NULL;
+    }
+    Entry *entry = (Entry *)type->tp_alloc(type, 0);
+    if (entry == NULL) {
+        return NULL;
+    }
+    entry->check = Py_NewRef(check);
+    entry->code = Py_NewRef(code);
+    entry->complete = (char)complete;
+    if (resolve_check(entry) < 0) {
+        Py_DECREF(entry);
+        return NULL;
+    }
+    return (PyObject *)entry;
+}
+
+static int entry_traverse(Entry *entry, visitproc visit, void *arg)
+{
+    Py_VISIT(entry->check);
+    Py_VISIT(entry->code);
+    Py_VISIT(entry->flat_code);
+    Py_VISIT(entry->capsule);
+    return 0;
+}
+
+static void entry_dealloc(Entry *entry)
+{
+    PyObject_GC_UnTrack(entry);
+    if (entry->weakrefs != NULL) {
+        PyObject_ClearWeakRefs((PyObject *)entry);
+    }
+    Py_CLEAR(entry->check);
+    Py_CLEAR(entry->code);
+    Py_CLEAR(entry->flat_code);
+    Py_CLEAR(entry->capsule);
+    Py_TYPE(entry)->tp_free(entry);
+}
+
+static PyObject *entry_repr(Entry *entry)
+{
+    return PyUnicode_FromFormat("<Entry of %U: %s, %llu hits>", ((PyCodeObject *)entry->code)->co_qualname,
+                                entry->complete ? "complete" : "with breaks", entry->hits);
+}
+
+static PyMemberDef entry_members[] = {
+    {"check", T_OBJECT_EX, offsetof(Entry, check), READONLY, NULL},
+    {"code", T_OBJECT_EX, offsetof(Entry, code), READONLY, NULL},
+    {"complete", T_BOOL, offsetof(Entry, complete), READONLY, NULL},
+    {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+/* No tp_clear: an entry's fields never change, and the cycles it can be part of go through its checker. */
+PyTypeObject Entry_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framesmith_frames.Entry",
+    .tp_basicsize = sizeof(Entry),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = entry_new,
+    .tp_traverse = (traverseproc)entry_traverse,
+    .tp_dealloc = (destructor)entry_dealloc,
+    .tp_repr = (reprfunc)entry_repr,
+    .tp_members = entry_members,
+    .tp_weaklistoffset = offsetof(Entry, weakrefs),
+    .tp_doc = "Entry(check, code, *, complete=False): code to run in place of a frame wherever check says it applies.",
+};
+
+int entry_fits(Entry *entry, PyCodeObject *code)
+{
+    PyCodeObject *own = (PyCodeObject *)entry->code;
+    int variadic = CO_VARARGS | CO_VARKEYWORDS;
+    if (own->co_argcount != code->co_argcount || own->co_kwonlyargcount != code->co_kwonlyargcount ||
+        (own->co_flags & variadic) != (code->co_flags & variadic)) {
+        PyErr_Format(PyExc_ValueError,
+                     "Entry: code %U takes %d positional, %d keyword-only arguments and flags %d; the frame's code %U takes %d, %d "
+                     "and flags %d",
+                     own->co_qualname, own->co_argcount, own->co_kwonlyargcount, own->co_flags & variadic,
+                     code->co_qualname, code->co_argcount, code->co_kwonlyargcount, code->co_flags & variadic);
+        return -1;
+    }
+    PyObject *mine = PyCode_GetFreevars(own);
+    PyObject *theirs = PyCode_GetFreevars(code);
+    int same = mine == NULL || theirs == NULL ? -1 : PyObject_RichCompareBool(mine, theirs, Py_EQ);
+    if (same == 0) {
+        PyErr_Format(PyExc_ValueError, "Entry: code %U has free variables %R; the frame's code %U has %R", own->co_qualname,
+                     mine, code->co_qualname, theirs);
+    }
+    Py_XDECREF(mine);
+    Py_XDECREF(theirs);
+    return same == 1 ? 0 : -1;
+}
+
+static int check_slowly(PyObject *check, PyObject *const *args, Py_ssize_t nargs, PyObject *function)
+{
+    PyObject *values = PyTuple_New(nargs);
+    if (values == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < nargs; i++) {
+        PyTuple_SET_ITEM(values, i, Py_NewRef(args[i]));
+    }
+    PyObject *call[] = {values, function};
+    PyObject *answer = PyObject_Vectorcall(check, call, 2, NULL);
+    Py_DECREF(values);
+    if (answer == NULL) {
+        return -1;
+    }
+    int status = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return status;
+}
+
+int entry_check(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function)
+{
+    if (entry->native == NULL) {
+        return check_slowly(entry->check, args, nargs, function);
+    }
+    int status = entry->native->check(entry->check, args, nargs, function, NULL);
+    if (status < 0 && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_SystemError, "a native checker answered -1 and set no exception");
+    }
+    return status;
+}
+
+static PyObject *flattened(PyCodeObject *code)
+{
+    PyObject *replace = PyObject_GetAttrString((PyObject *)code, "replace");
+    PyObject *no_arguments = PyTuple_New(0);
+    PyObject *changes = Py_BuildValue("{s:i,s:i,s:i,s:i}", "co_argcount", code_argument_count(code), "co_posonlyargcount", 0,
+                                      "co_kwonlyargcount", 0, "co_flags",
+                                      code->co_flags & ~(CO_VARARGS | CO_VARKEYWORDS));
+    PyObject *flat = NULL;
+    if (replace != NULL && no_arguments != NULL && changes != NULL) {
+        flat = PyObject_Call(replace, no_arguments, changes);
+    }
+    Py_XDECREF(replace);
+    Py_XDECREF(no_arguments);
+    Py_XDECREF(changes);
+    return flat;
+}
+
+/* The arguments of a frame arrive packed: its *args is one tuple. Code that takes them all by position runs on them
+ * directly; names and slots stay as they are. */
+PyObject *entry_flat_code(Entry *entry)
+{
+    if (entry->flat_code != NULL) {
+        return entry->flat_code;
+    }
+    PyCodeObject *code = (PyCodeObject *)entry->code;
+    if (code->co_kwonlyargcount == 0 && (code->co_flags & (CO_VARARGS | CO_VARKEYWORDS)) == 0) {
+        entry->flat_code = Py_NewRef(code);
+        return entry->flat_code;
+    }
+    PyObject *flat = flattened(code);
+    CodeState *state = flat == NULL ? NULL : code_state_get((PyCodeObject *)flat);
+    CodeState *original = code_state_find(code);
+    if (state == NULL) {
+        Py_XDECREF(flat);
+        return NULL;
+    }
+    code_state_skip(state, SKIP_RESIDUAL, original == NULL ? NULL : original->reason);
+    Py_XSETREF(entry->flat_code, flat);
+    return flat;
+}
+
+/* ---- SKIP and RUN_ONCE ---- */
+
+static PyObject *answer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"reason", NULL};
+    PyObject *reason;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U", names, &reason)) {
+        return NULL;
+    }
+    Answer *answer = (Answer *)type->tp_alloc(type, 0);
+    if (answer != NULL) {
+        answer->reason = Py_NewRef(reason);
+    }
+    return (PyObject *)answer;
+}
+
+static void answer_dealloc(Answer *answer)
+{
+    Py_CLEAR(answer->reason);
+    Py_TYPE(answer)->tp_free(answer);
+}
+
+static PyObject *answer_repr(Answer *answer)
+{
+    return PyUnicode_FromFormat("%s(%R)", strrchr(Py_TYPE(answer)->tp_name, '.') + 1, answer->reason);
+}
+
+static PyMemberDef answer_members[] = {
+    {"reason", T_OBJECT_EX, offsetof(Answer, reason), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject Skip_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framesmith_frames.SKIP",
+    .tp_basicsize = sizeof(Answer),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = answer_new,
+    .tp_dealloc = (destructor)answer_dealloc,
+    .tp_repr = (reprfunc)answer_repr,
+    .tp_members = answer_members,
+    .tp_doc = "SKIP(reason): run this code eagerly and never ask for it again (until a reset).",
+};
+
+PyTypeObject RunOnce_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framesmith_frames.RUN_ONCE",
+    .tp_basicsize = sizeof(Answer),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = answer_new,
+    .tp_dealloc = (destructor)answer_dealloc,
+    .tp_repr = (reprfunc)answer_repr,
+    .tp_members = answer_members,
+    .tp_doc = "RUN_ONCE(reason): run this call eagerly, ask again at the next.",
+};
+
+/* ---- FrameInfo ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *code;
+    PyObject *function;
+    PyObject *locals;
+    PyObject *globals;
+    PyObject *builtins;
+    PyObject *closure;
+} FrameInfo;
+
+PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *locals = PyTuple_New(nargs);
+    if (locals == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < nargs; i++) {
+        PyTuple_SET_ITEM(locals, i, Py_NewRef(args[i]));
+    }
+    FrameInfo *info = (FrameInfo *)FrameInfo_Type.tp_alloc(&FrameInfo_Type, 0);
+    if (info == NULL) {
+        Py_DECREF(locals);
+        return NULL;
+    }
+    PyFunctionObject *called = (PyFunctionObject *)function;
+    info->code = Py_NewRef((PyObject *)code);
+    info->function = Py_NewRef(function);
+    info->locals = locals;
+    info->globals = Py_NewRef(called->func_globals);
+    info->builtins = Py_NewRef(called->func_builtins);
+    info->closure = Py_NewRef(called->func_closure == NULL ? Py_None : called->func_closure);
+    return (PyObject *)info;
+}
+
+static int frame_info_clear(FrameInfo *info)
+{
+    Py_CLEAR(info->code);
+    Py_CLEAR(info->function);
+    Py_CLEAR(info->locals);
+    Py_CLEAR(info->globals);
+    Py_CLEAR(info->builtins);
+    Py_CLEAR(info->closure);
+    return 0;
+}
+
+static int frame_info_traverse(FrameInfo *info, visitproc visit, void *arg)
+{
+    Py_VISIT(info->code);
+    Py_VISIT(info->function);
+    Py_VISIT(info->locals);
+    Py_VISIT(info->globals);
+    Py_VISIT(info->builtins);
+    Py_VISIT(info->closure);
+    return 0;
+}
+
+static void frame_info_dealloc(FrameInfo *info)
+{
+    PyObject_GC_UnTrack(info);
+    frame_info_clear(info);
+    Py_TYPE(info)->tp_free(info);
+}
+
+static PyObject *frame_info_repr(FrameInfo *info)
+{
+    PyCodeObject *code = (PyCodeObject *)info->code;
+    return PyUnicode_FromFormat("<FrameInfo of %U at %U:%d>", code->co_qualname, code->co_filename, code->co_firstlineno);
+}
+
+static PyMemberDef frame_info_members[] = {
+    {"code", T_OBJECT_EX, offsetof(FrameInfo, code), READONLY, NULL},
+    {"function", T_OBJECT_EX, offsetof(FrameInfo, function), READONLY, NULL},
+    {"locals", T_OBJECT_EX, offsetof(FrameInfo, locals), READONLY, NULL},
+    {"globals", T_OBJECT_EX, offsetof(FrameInfo, globals), READONLY, NULL},
+    {"builtins", T_OBJECT_EX, offsetof(FrameInfo, builtins), READONLY, NULL},
+    {"closure", T_OBJECT_EX, offsetof(FrameInfo, closure), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject FrameInfo_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framesmith_frames.FrameInfo",
+    .tp_basicsize = sizeof(FrameInfo),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_traverse = (traverseproc)frame_info_traverse,
+    .tp_clear = (inquiry)frame_info_clear,
+    .tp_dealloc = (destructor)frame_info_dealloc,
+    .tp_repr = (reprfunc)frame_info_repr,
+    .tp_members = frame_info_members,
+    .tp_doc = "A call about to run, as the callback sees it: code, function, arguments, globals, builtins, closure.",
+};

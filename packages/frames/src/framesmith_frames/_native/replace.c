@@ -1,0 +1,104 @@
+/* Run an entry's code in place of a frame.
+ *
+ * Note [In place]: an entry's code has the argument layout and the free variables of the code it stands in for, and the
+ * frame has not run its first instruction, so its arguments are exactly where the entry's code wants them. The frame is
+ * given the new code and evaluated: no function is made, no argument bound again, and tracebacks, tracing, recursion
+ * limits and sys._getframe see one frame, as they would without us.
+ *
+ * Note [Not in place]: the frame lies at the top of the thread's data stack; when the new code needs more room than is left
+ * in the current chunk, it runs as a function instead, and then the original frame is retired: a value is pushed, the frame
+ * pointed at a RETURN_VALUE of ours, and CPython's evaluator finishes it. That instruction is in no code object, so that no
+ * tracing or monitoring tool sees it. On 3.11 the caller of the evaluator clears the frame, and nothing is to be done. */
+
+#include "native.h"
+
+int never_in_place = 0;
+
+static int replace_in_place(PyThreadState *tstate, Frame *frame, PyCodeObject *code)
+{
+    PyCodeObject *old = frame_code(frame);
+    PyObject **base = (PyObject **)frame;
+    Py_ssize_t size = code_frame_size(code);
+    if (never_in_place || tstate->datastack_top != base + code_frame_size(old) || size >= tstate->datastack_limit - base) {
+        return 0;
+    }
+    tstate->datastack_top = base + size;
+    for (int i = code_argument_count(old); i < code->co_nlocalsplus; i++) {
+        frame->localsplus[i] = NULL;
+    }
+    frame->stacktop = code->co_nlocalsplus;
+    frame_set_code(frame, (PyCodeObject *)Py_NewRef((PyObject *)code));
+    frame_rewind(frame, code);
+    Py_DECREF(old);
+    return 1;
+}
+
+/* Finishes a frame that will not run; `result` (or the exception in flight, if NULL) is handed through. */
+static PyObject *retire(PyThreadState *tstate, Frame *frame, PyObject *result)
+{
+#if EVALUATOR_CLEARS_FRAME
+    static _Py_CODEUNIT instructions[2] = {{.op = {.code = RETURN_VALUE}}, {.op = {.code = RETURN_VALUE}}};
+    PyObject *exception = result == NULL ? PyErr_GetRaisedException() : NULL;
+    frame->localsplus[frame->stacktop++] = Py_NewRef(Py_None);
+    frame_go_to(frame, &instructions[1]);
+    GIVE_BACK_RECURSION(tstate);
+    PyObject *none = _PyEval_EvalFrameDefault(tstate, frame, 0);
+    TAKE_RECURSION(tstate);
+    if (none == NULL) {
+        PyErr_Clear(); /* the recursion limit; the frame is cleared all the same */
+    }
+    Py_XDECREF(none);
+    if (exception != NULL) {
+        PyErr_SetRaisedException(exception);
+    }
+#endif
+    return result;
+}
+
+PyObject *abandon_frame(PyThreadState *tstate, Frame *frame) { return retire(tstate, frame, NULL); }
+
+PyObject *entry_function(Entry *entry, PyObject *function)
+{
+    PyFunctionObject *original = (PyFunctionObject *)function;
+    PyObject *code = entry_flat_code(entry);
+    PyObject *made = code == NULL ? NULL : PyFunction_New(code, original->func_globals);
+    if (made == NULL) {
+        return NULL;
+    }
+    if (original->func_closure != NULL && PyFunction_SetClosure(made, original->func_closure) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    Py_XSETREF(((PyFunctionObject *)made)->func_builtins, Py_NewRef(original->func_builtins));
+    return made;
+}
+
+static PyObject *run_as_function(PyThreadState *tstate, Frame *frame, Entry *entry)
+{
+    PyObject *function = entry_function(entry, frame_function(frame));
+    if (function == NULL) {
+        return abandon_frame(tstate, frame);
+    }
+    int nargs = code_argument_count(frame_code(frame));
+    PyObject *result = PyObject_Vectorcall(function, frame->localsplus, nargs, NULL);
+    Py_DECREF(function);
+    return retire(tstate, frame, result);
+}
+
+/* Nothing inside a complete entry needs the hook, so it is off on this thread while one runs. */
+PyObject *run_entry(PyThreadState *tstate, Frame *frame, Entry *entry, Local *local)
+{
+    PyCodeObject *code = (PyCodeObject *)entry->code;
+    Activation *activation = local->activation;
+    int complete = entry->complete;
+    activation->busy += complete;
+    PyObject *result;
+    if (code == frame_code(frame) || replace_in_place(tstate, frame, code)) {
+        result = evaluate(tstate, frame, 0, local);
+    }
+    else {
+        result = run_as_function(tstate, frame, entry);
+    }
+    activation->busy -= complete;
+    return result;
+}

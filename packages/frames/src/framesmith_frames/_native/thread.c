@@ -1,0 +1,67 @@
+/* What each thread has switched on.
+ *
+ * The callback hangs on a heap record reached through a thread-local pointer; a capsule in the thread's own dictionary
+ * drops it when the thread ends without switching off. */
+
+#include "native.h"
+
+#define ACTIVATION_KEY "framesmith_frames.activation"
+
+static _Thread_local Local local;
+
+Py_ssize_t active_threads = 0;
+
+Local *local_state(void) { return &local; }
+
+PyObject *activation_swap(Activation *activation, PyObject *new)
+{
+    PyObject *old = activation->callback;
+    activation->callback = new;
+    active_threads += (new != NULL) - (old != NULL);
+    if (new != NULL) {
+        hook_install();
+    }
+    else if (active_threads == 0) {
+        hook_uninstall();
+    }
+    return old;
+}
+
+/* Usually runs on the dying thread. When another thread runs it (at shutdown, after a fork), the record is left behind:
+ * the dead thread's own pointer may still be looked at. */
+static void activation_forget(PyObject *capsule)
+{
+    Activation *activation = PyCapsule_GetPointer(capsule, ACTIVATION_KEY);
+    PyObject *callback = activation_swap(activation, NULL);
+    if (local.activation == activation) {
+        local.activation = NULL;
+        PyMem_Free(activation);
+    }
+    Py_XDECREF(callback);
+}
+
+Activation *local_activation(void)
+{
+    if (local.activation != NULL) {
+        return local.activation;
+    }
+    PyObject *dict = PyThreadState_GetDict();
+    if (dict == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this thread has no state to hang an activation on");
+        return NULL;
+    }
+    Activation *activation = PyMem_Calloc(1, sizeof(Activation));
+    if (activation == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    PyObject *capsule = PyCapsule_New(activation, ACTIVATION_KEY, activation_forget);
+    if (capsule == NULL) {
+        PyMem_Free(activation);
+        return NULL;
+    }
+    local.activation = activation;
+    int status = PyDict_SetItemString(dict, ACTIVATION_KEY, capsule);
+    Py_DECREF(capsule); /* on failure this was the last reference: activation_forget has freed the record */
+    return status < 0 ? NULL : activation;
+}

@@ -1,0 +1,26 @@
+"""The types of what callers hand to the hook: callbacks, checkers and error handlers."""
+
+from collections.abc import Callable
+from types import CodeType, FunctionType, MethodType
+from typing import Any, Protocol, TypeAlias
+
+from framesmith_frames._hook import RUN_ONCE, SKIP, Entry, FrameInfo
+
+
+class NativeCheck(Protocol):
+    """A checker with a capsule named "framesmith.check.v1" over the struct of `_native/check_abi.h`."""
+
+    @property
+    def __framesmith_check__(self) -> object: ...
+
+
+Check: TypeAlias = Callable[[tuple[Any, ...], FunctionType], bool] | NativeCheck
+"""Says whether an entry applies to the arguments (in `co_varnames` order) of a call to a function."""
+
+FrameCallback: TypeAlias = Callable[[FrameInfo], Entry | SKIP | RUN_ONCE]
+"""Asked about a call for which no entry applies."""
+
+ErrorHandler: TypeAlias = Callable[[BaseException, FrameInfo], object]
+"""Told of an exception of a callback or checker; if it returns the call runs eagerly, what it raises reaches the caller."""
+
+HasCode: TypeAlias = CodeType | FunctionType | MethodType

@@ -1,0 +1,28 @@
+"""What the hook has counted for one code object."""
+
+from typing import NamedTuple
+
+from framesmith_frames._hook import counts
+from framesmith_frames.contracts import HasCode
+
+
+class CodeStats(NamedTuple):
+    """Counts since the last reset.
+
+    `hits`: calls that ran an entry. `misses`: calls for which no entry applied. `skips`: calls let through because of a skip
+    mark. `run_once`: answers of RUN_ONCE. `rejected`: new entries whose check refused the very call they were made for.
+    `errors`: exceptions of callbacks and checkers. `reason`: the latest reason given by SKIP, RUN_ONCE or skip(), or None.
+    """
+
+    hits: int
+    misses: int
+    skips: int
+    run_once: int
+    rejected: int
+    errors: int
+    reason: str | None
+
+
+def stats(code: HasCode) -> CodeStats:
+    """The counts of a code object (or of a function's or method's code)."""
+    return CodeStats(*counts(code))
