@@ -178,12 +178,11 @@ class GlobalChange:
             codegen(self.new)
         if self.source is not None:
             load_source(codegen, self.source)
-            codegen.load_const(self.name)
 
     def apply(self, codegen: Codegen) -> None:
         deleted = isinstance(self.new, Deleted)
         if self.source is not None:
-            (codegen.delete_item if deleted else codegen.store_item)()
+            (codegen.delete_item if deleted else codegen.store_item)(self.name)
         elif deleted:
             codegen.delete_global(self.name)
         else:

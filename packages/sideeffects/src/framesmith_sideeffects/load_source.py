@@ -89,8 +89,7 @@ def _globals_dict(codegen: Codegen, source: GlobalsDictSource) -> None:
 @_loads(ModuleSource)
 def _module(codegen: Codegen, source: ModuleSource) -> None:
     codegen.load_const(sys.modules)
-    codegen.load_const(source.module)
-    codegen.load_item()
+    codegen.load_item(source.module)
 
 
 @_loads(AttrSource)
@@ -117,8 +116,7 @@ def _cell_contents(codegen: Codegen, source: CellContentsSource) -> None:
 @_loads(ItemSource)
 def _item(codegen: Codegen, source: ItemSource) -> None:
     load_source(codegen, source.base)
-    codegen.load_const(source.key)
-    codegen.load_item()
+    codegen.load_item(source.key)
 
 
 @_loads(TypeSource)
@@ -129,8 +127,7 @@ def _type(codegen: Codegen, source: TypeSource) -> None:
 @_loads(DictKeySource)
 def _dict_key(codegen: Codegen, source: DictKeySource) -> None:
     _call_with_base(codegen, list, source.base)
-    codegen.load_const(source.index)
-    codegen.load_item()
+    codegen.load_item(source.index)
 
 
 @_loads(DictValueSource)
@@ -138,8 +135,7 @@ def _dict_value(codegen: Codegen, source: DictValueSource) -> None:
     codegen.push_callable(lambda: codegen.load_const(list))
     _call_with_base(codegen, dict.values, source.base)
     codegen.call(1)
-    codegen.load_const(source.index)
-    codegen.load_item()
+    codegen.load_item(source.index)
 
 
 @_loads(WeakRefSource)

@@ -102,6 +102,8 @@ class Value:
 
     #: Python types this family stands for, when they are fixed; used by messages and by the wrap table.
     python_types: ClassVar[tuple[type, ...]] = ()
+    #: Whether None from an operator method is Python's NotImplemented (TypeError when both refuse), not the tracer's gap.
+    exact_operators: ClassVar[bool] = False
 
     __slots__ = ("mutation", "source")
 
@@ -122,6 +124,10 @@ class Value:
     def as_constant(self) -> Any:
         """The real Python object, when it is known at compile time."""
         self.refuse("as a constant", kind=NOT_CONSTANT)
+
+    def as_plain(self) -> Any:
+        """A real object equal to this one when everything in it is known; containers come as copies. For pure functions only."""
+        return self.as_constant()
 
     def as_proxy(self) -> Any:
         """The FX argument standing for this value (a Node, a constant, or nested containers of them)."""

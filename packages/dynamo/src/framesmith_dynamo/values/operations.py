@@ -1,0 +1,118 @@
+"""Python's operator protocol over values: who is asked first, what a refusal means, identity, equality.
+
+Handlers, containers and builtins all go through here, so that `a < b` means the same in code, in `sorted` and in `list.index`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.lookup import type_lookup
+
+#: What `b <op> a` asks when `a <op> b` was refused.
+SWAPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+#: The special method behind each binary operator, without underscores.
+BINARY_SLOTS: Final = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "truediv",
+    "//": "floordiv",
+    "%": "mod",
+    "**": "pow",
+    "@": "matmul",
+    "&": "and",
+    "|": "or",
+    "^": "xor",
+    "<<": "lshift",
+    ">>": "rshift",
+}
+
+
+def same_object(a: Value, b: Value) -> bool:
+    """`a is b`. One mutable object is one value; constants are compared as objects."""
+    if a is b:
+        return True
+    if not (a.is_constant() and b.is_constant()):
+        return False
+    left, right = a.as_constant(), b.as_constant()
+    if left is right:
+        return True
+    return type(left) is type(right) is tuple and not left and not right
+
+
+def truth(tr: Tracer, value: Value) -> bool:
+    """`bool(value)` as a branch would see it."""
+    return value.bool_(tr)
+
+
+def compare(tr: Tracer, op: str, a: Value, b: Value) -> Value:
+    """`a <op> b` for the six comparison operators."""
+    if _reflected_first(a, b):
+        result = b.compare(tr, SWAPPED[op], a)
+        if result is None:
+            result = a.compare(tr, op, b)
+    else:
+        result = a.compare(tr, op, b)
+        if result is None:
+            result = b.compare(tr, SWAPPED[op], a)
+    if result is not None:
+        return result
+    if op in ("==", "!="):
+        return _compare_identity(tr, op, a, b)
+    return _refused(tr, f"'{op}' not supported between instances of {_names(a, b)}", op, a, b)
+
+
+def _compare_identity(tr: Tracer, op: str, a: Value, b: Value) -> Value:
+    for value in (a, b):
+        if not (value.exact_operators or _has_default_equality(value.python_type())):
+            raise GraphBreak(UNSUPPORTED_OPERATION, f"{op} between {a.describe()} and {b.describe()}")
+    return tr.constant(same_object(a, b) is (op == "=="))
+
+
+def _has_default_equality(cls: type) -> bool:
+    found = type_lookup(cls, "__eq__")
+    return found is not None and found.owner in (object, type)
+
+
+def equal(tr: Tracer, a: Value, b: Value) -> bool:
+    """Whether containers would treat the two as equal: the same object, or `==` is true."""
+    return same_object(a, b) or truth(tr, compare(tr, "==", a, b))
+
+
+def binary(tr: Tracer, op: str, a: Value, b: Value) -> Value:
+    """`a <op> b` for the arithmetic and bit operators."""
+    if _reflected_first(a, b):
+        result = b.reflected_op(tr, op, a)
+        if result is None:
+            result = a.binary_op(tr, op, b)
+    else:
+        result = a.binary_op(tr, op, b)
+        if result is None:
+            result = b.reflected_op(tr, op, a)
+    if result is not None:
+        return result
+    return _refused(tr, f"unsupported operand type(s) for {op}: {_names(a, b)}", op, a, b)
+
+
+def inplace(tr: Tracer, op: str, a: Value, b: Value) -> Value:
+    """`a <op>= b`: the value that the left side is bound to afterwards. `op` is written without its `=`."""
+    result = a.inplace_op(tr, op, b)
+    return binary(tr, op, a, b) if result is None else result
+
+
+def _reflected_first(a: Value, b: Value) -> bool:
+    left, right = a.python_type(), b.python_type()
+    return left is not right and issubclass(right, left) and left is not object
+
+
+def _names(a: Value, b: Value) -> str:
+    return f"'{a.python_type().__name__}' and '{b.python_type().__name__}'"
+
+
+def _refused(tr: Tracer, message: str, op: str, a: Value, b: Value) -> Value:
+    if a.exact_operators and b.exact_operators:
+        tr.raise_(TypeError, message)
+    raise GraphBreak(UNSUPPORTED_OPERATION, f"{op} between {a.describe()} and {b.describe()}")
