@@ -1,0 +1,103 @@
+"""What `compile()` refuses, and how: the kind of error, what was wrong, and the nearest valid choice."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import framesmith
+
+
+def fine(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def generator_function(x: torch.Tensor):
+    yield x
+
+
+async def coroutine_function(x: torch.Tensor):
+    return x
+
+
+async def async_generator_function(x: torch.Tensor):
+    yield x
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (3, "got 3 of type int"),
+        ("fine", "of type str"),
+        (len, "the builtin len: it is implemented in C"),
+        (torch.add, "implemented in C"),
+        (torch.Tensor.add_, "implemented in C"),
+        (functools.partial(len), "the builtin len"),
+        (generator_function, "a generator function (generator_function)"),
+        (coroutine_function, "a coroutine function"),
+        (async_generator_function, "an async generator function"),
+        (functools.partial(generator_function, 1), "a generator function"),
+        (torch.nn.Linear, "the class Linear: compile its instances or methods"),
+    ],
+    ids=str,
+)
+def test_targets(target: Any, said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        framesmith.compile(target)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"backend": "cpuu"}, ValueError, "unknown backend 'cpuu'; expected one of 'aot_eager', 'auto', 'cpu'"),
+        ({"backend": "cpuu"}, ValueError, "did you mean 'cpu'?"),
+        ({"backend": "inductor"}, ValueError, "unknown backend 'inductor'"),
+        ({"backend": 3}, TypeError, "backend must be a name, a backend object or a callable; got int"),
+        ({"mode": "max-autotun"}, ValueError, "did you mean 'max-autotune'?"),
+        ({"mode": 1}, TypeError, "mode must be a string"),
+        ({"options": {"numeric": "strict"}}, ValueError, "unknown option 'numeric'"),
+        ({"options": ["numerics"]}, TypeError, "options must be a dict"),
+        ({"fullgraph": 1}, TypeError, "fullgraph must be True or False; got 1"),
+        ({"strict": "yes"}, TypeError, "strict must be True or False"),
+        ({"dynamic": True}, ValueError, "symbolic shapes, which are not built yet"),
+        ({"recompile_limit": 0}, ValueError, "recompile_limit must be an int of at least 1; got 0"),
+    ],
+    ids=str,
+)
+def test_settings(settings: dict[str, Any], error: type[Exception], said: str) -> None:
+    for call in (lambda: framesmith.compile(fine, **settings), lambda: framesmith.compile(**settings)):
+        with pytest.raises(error) as caught:
+            call()
+        assert said in str(caught.value)
+
+
+def test_an_unknown_keyword_is_refused() -> None:
+    with pytest.raises(TypeError, match="full_graph"):
+        framesmith.compile(fine, full_graph=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("decorate", [framesmith.compile, framesmith.compile(), framesmith.compile(backend="eager")])
+def test_forms_that_are_fine(decorate: Callable[..., Any]) -> None:
+    assert torch.equal(decorate(fine)(torch.ones(2)), torch.full((2,), 2.0))
+    assert decorate(fine).__name__ == "fine"
+
+
+def test_bound_methods_partials_and_callable_objects_are_fine() -> None:
+    class Scale:
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        def half(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 0.5
+
+    x = torch.ones(2)
+    assert torch.equal(framesmith.compile(Scale())(x), x * 2)
+    assert torch.equal(framesmith.compile(Scale().half)(x), x * 0.5)
+    assert torch.equal(
+        framesmith.compile(functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.5))(-x), -x / 2
+    )
