@@ -124,7 +124,7 @@ def why_not_constant(value: object) -> str | None:
         elif cls in (float, complex) or cls in _BY_EQUALITY or isinstance(item, _BY_IDENTITY):
             continue
         elif cls in _STRUCTURAL or _is_named_tuple(cls):
-            pending += item  # type: ignore[operator]
+            pending += item  # type: ignore[arg-type]
         elif not _is_numpy_scalar(item):
             return f"{cls.__module__}.{cls.__qualname__} is not a constant: its == may run user code; use ID_MATCH"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_tr
 from torch.utils._pytree import tree_leaves
 
 from framesmith_guards.errors import GuardError
+from framesmith_guards.light_refs import lighten
 from framesmith_guards.light_torch import rebuilt
 
 
@@ -42,8 +43,24 @@ def _light_mode_class() -> type[FakeTensorMode]:
         converter.__class__ = light_converter
         converter.meta_converter.__class__ = light_meta
 
-    members = {"__init__": __init__, "_dispatch_impl": rebuilt(FakeTensorMode._dispatch_impl)}
+    members = {
+        "__init__": __init__,
+        "__torch_dispatch__": _light_dispatch(),
+        "_dispatch_impl": rebuilt(FakeTensorMode._dispatch_impl),
+        "_should_skip_dynamo": classmethod(lambda cls: False),
+    }
     return type("FakeTensorMode", (FakeTensorMode,), members)
+
+
+def _light_dispatch() -> Callable[..., Any]:
+    """The mode's dispatch without the wrapper that turns torch's frame hook off, while there is no such hook."""
+    wrapped: Any = FakeTensorMode.__torch_dispatch__
+    plain = getattr(wrapped, "__wrapped__", wrapped)
+
+    def __torch_dispatch__(self: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (wrapped if "torch._dynamo" in sys.modules else plain)(self, func, types, args, kwargs)
+
+    return __torch_dispatch__
 
 
 def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:
@@ -55,6 +72,7 @@ def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:
     if "torch._dynamo" in sys.modules:
         return FakeTensorMode(shape_env=shape_env, **options)
     try:
+        lighten()
         return _light_mode_class()(shape_env=shape_env, **options)
     except (AttributeError, ImportError, TypeError):
         # A torch whose internals moved: take the slow way, which raises what is the caller's fault.

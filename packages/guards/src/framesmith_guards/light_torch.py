@@ -45,7 +45,7 @@ class _NamedSource(TorchSource):
         self._text = name
 
     @property
-    def guard_source(self) -> Any:  # type: ignore[override]
+    def guard_source(self) -> Any:
         return torch._guards.GuardSource.EPHEMERAL
 
     @property
@@ -137,5 +137,3 @@ def rebuilt(function: F) -> F:
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy  # type: ignore[return-value]
-
-

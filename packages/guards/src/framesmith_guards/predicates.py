@@ -12,7 +12,7 @@ from typing import Any, Final
 from framesmith_guards.constants import same_constant
 from framesmith_guards.refs import Ref
 
-TUPLE_ITERATORS: Final = (type(iter(())), type(iter([])), type(reversed([])))
+TUPLE_ITERATORS: Final[tuple[type, ...]] = (type(iter(())), type(iter([])), type(reversed([])))
 RANGE_ITERATOR: Final = type(iter(range(0)))
 
 
@@ -75,9 +75,9 @@ def range_left(value: Any) -> range:
     """The numbers that a range iterator has still to give; TypeError for anything else."""
     if type(value) is not RANGE_ITERATOR:
         raise TypeError(f"not a range iterator: {type(value).__name__}")
-    _, (whole,), index = value.__reduce__()
-    left: range = whole[index or 0 :]
-    return left
+    reduced: tuple[Any, ...] = value.__reduce__()
+    whole: range = reduced[1][0]
+    return whole[(reduced[2] if len(reduced) > 2 else 0) or 0 :]
 
 
 def flatten_metadata(value: Any) -> tuple[object, ...]:

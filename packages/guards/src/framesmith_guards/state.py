@@ -68,7 +68,7 @@ def _functorch_stack() -> tuple[tuple[str, int], ...]:
 
 def _saved_tensor_hooks() -> tuple[object, ...]:
     """(enabled, pack, unpack) with handles to the innermost pair of hooks."""
-    enabled = torch._C._autograd._saved_tensors_hooks_is_enabled()
+    enabled = torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return (enabled, *map(Ref, hooks or ()))
 

@@ -5,6 +5,7 @@ A source knows nothing of bytecode, tracing or guards.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ class Source(metaclass=_Interned):
 
     def fields(self) -> tuple[object, ...]:
         """The constructor's arguments."""
-        return tuple(getattr(self, name) for name in type(self).__match_args__)  # type: ignore[attr-defined]
+        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), self.fields())
@@ -121,14 +122,14 @@ class Source(metaclass=_Interned):
 class Root(Source):
     """A source that starts a path."""
 
-    base: ClassVar[None] = None  # type: ignore[misc]
+    base: ClassVar[None] = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Step(Source):
     """A source one step away from another."""
 
-    base: Source  # type: ignore[misc]
+    base: Source
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, Source):

@@ -70,7 +70,7 @@ class BuiltinSource(Root):
     builtin: str
 
     def read(self, base: Any, args: Args, function: FunctionType) -> object:
-        return function.__builtins__[self.builtin]
+        return function.__builtins__[self.builtin]  # type: ignore[attr-defined]
 
     def expression(self, base: str, names: Names) -> str:
         return f"function.__builtins__[{self.builtin!r}]"
