@@ -419,8 +419,8 @@ class Codegen:
         """A `with` statement over the context manager on top: enters, binds or drops, runs `body`, exits once."""
         caught, cleanup, suppressed, done = Label(), Label(), Label(), Label()
         self.emit("BEFORE_WITH")
+        self.pop() if target is None else self.store(target)
         with self.protected(caught, lasti=True):
-            self.pop() if target is None else self.store(target)
             body()
         self.exit_with()
         self.jump(done)

@@ -1,0 +1,105 @@
+"""The running CPython's instructions under construction, with their labels, constants, names and slots."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from framesmith_bytecode.bound import possibly_unbound
+from framesmith_bytecode.constants import ConstantPool
+from framesmith_bytecode.model import FREE_MARK, Bytecode, Instr, Label, Position
+from framesmith_bytecode.stack import BytecodeError, Depths, describe
+from framesmith_bytecode.versions import TABLE
+
+_CODES: Final = TABLE.opcodes
+
+
+class Unit(NamedTuple):
+    """One instruction of the running CPython: `arg` is its operand, or the jump's target."""
+
+    opcode: int
+    arg: int | Label
+    position: Position | None
+
+
+class Lowered:
+    """State of lowering one function; `index` is the item being written, `last_op` the operation before it.
+
+    `run` are the labels directly before the item, `run_falls` says whether control falls into them from above.
+    `loop_exits` and `send_exits` map the target of a FOR_ITER or SEND to where that instruction really jumps.
+    `tail` are exits of loops that leave backward; they are written after everything else.
+    """
+
+    def __init__(self, bytecode: Bytecode, depths: Depths) -> None:
+        self.bytecode = bytecode
+        self.depths = depths
+        self.units: list[Unit] = []
+        self.labels: dict[Label, int] = {}
+        self.consts = ConstantPool(bytecode.consts)
+        self.names = list(bytecode.names)
+        self.name_indices = {name: i for i, name in reversed(list(enumerate(bytecode.names)))}
+        self.slots = slot_indices(bytecode)
+        self.unbound = possibly_unbound(bytecode, depths) if TABLE.unchecked_fast else set()
+        self.deepest = depths.deepest
+        self.barrier = 0
+        self.last_op = ""
+        self.index = 0
+        self.run: list[Label] = []
+        self.run_falls = False
+        self.loop_exits: dict[Label, tuple[Label, Position | None]] = {}
+        self.send_exits: dict[Label, Label] = {}
+        self.tail: list[tuple[Label, Label, Position | None]] = []
+
+    def put(self, name: str, arg: int | Label, position: Position | None) -> None:
+        """Append an instruction by its version name."""
+        self.units.append(Unit(_CODES[name], arg, position))
+
+    def name_index(self, name: str) -> int:
+        """Index in `co_names`, which grows if need be."""
+        index = self.name_indices.get(name)
+        if index is None:
+            index = self.name_indices[name] = len(self.names)
+            self.names.append(name)
+        return index
+
+    def slot(self, name: str) -> int:
+        """Index of a variable's slot in the frame."""
+        try:
+            return self.slots[name]
+        except KeyError:
+            raise self.fail(f"{name!r} is not a variable of this function") from None
+
+    def fail(self, problem: str) -> BytecodeError:
+        """An error that names the item being written."""
+        return BytecodeError(f"{self.bytecode.name}: {describe(self.bytecode.instructions, self.index)}: {problem}")
+
+    def previous(self, name: str, position: Position | None, back: int = 1) -> bool:
+        """Is the unit `back` places ago this opcode, at this position, with no label since?"""
+        at = len(self.units) - back
+        if at < self.barrier or at < 0:
+            return False
+        unit = self.units[at]
+        return unit.opcode == _CODES[name] and unit.position == position
+
+    def is_jump_target(self, labels: list[Label]) -> bool:
+        """Does anything but a SEND lead to one of the labels?"""
+        wanted = set(labels)
+        if any(region.handler in wanted for region in self.bytecode.regions):
+            return True
+        return any(
+            isinstance(item, Instr) and isinstance(item.arg, Label) and item.arg in wanted and item.op != "SEND"
+            for item in self.bytecode.instructions
+        )
+
+
+def slot_indices(bytecode: Bytecode) -> dict[str, int]:
+    """Slot of every variable: locals, then cells that are no locals, then free variables."""
+    slots: dict[str, int] = {}
+    for name in (*bytecode.varnames, *bytecode.cellvars):
+        slots.setdefault(name, len(slots))
+    for name in bytecode.freevars:
+        if name in slots:
+            raise BytecodeError(
+                f"{bytecode.name}: free variable {name!r} is also a local or a cell; call it {name + FREE_MARK!r}"
+            )
+        slots[name] = len(slots)
+    return slots
