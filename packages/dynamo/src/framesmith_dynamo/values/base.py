@@ -59,6 +59,9 @@ class Tracer(Protocol):
     def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
         """The value of a real tensor found at `source`: fake made, TENSOR_MATCH guarded, placeholder made on first use."""
 
+    def super_arguments(self) -> tuple[Value, Value]:
+        """What `super()` without arguments uses in the frame now being interpreted: the `__class__` cell's contents, the first argument."""
+
     @property
     def memo(self) -> dict[Any, Any]:
         """Scratch space shared by all frames of one trace (kept across restarts: no); keys are tuples led by the owner's name."""

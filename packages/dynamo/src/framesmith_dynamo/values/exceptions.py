@@ -1,0 +1,111 @@
+"""Exceptions as values: made in the trace by `raise` and by the tracer's own errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from framesmith_sideeffects import DELETED
+
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.containers import TupleValue
+from framesmith_dynamo.values.lookup import Found, user_method
+from framesmith_dynamo.values.object_methods import c_method
+from framesmith_dynamo.values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+
+#: Attributes that C code keeps and a trace may set.
+SLOTS = ("__cause__", "__context__", "__suppress_context__", "__traceback__")
+_INITIAL = {"__cause__": None, "__context__": None, "__suppress_context__": False, "__traceback__": None}
+
+
+class ExceptionValue(ObjectValue):
+    """An exception made in the trace. `args` is what `exc.args` gives."""
+
+    __slots__ = ("args",)
+
+    def __init__(self, cls: type[BaseException], args: Sequence[Value] = ()) -> None:
+        super().__init__(cls)
+        self.args = tuple(args)
+
+    @staticmethod
+    def new(tr: Tracer, cls: type[BaseException], args: Sequence[Value] = ()) -> ExceptionValue:
+        """`cls.__new__(cls, *args)`, tracked so that attributes can be stored."""
+        value = ExceptionValue(cls, args)
+        value.track(tr)
+        return value
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__}({', '.join(arg.describe() for arg in self.args)})"
+
+    def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:
+        pending = tr.journal.load_attr(self, name)
+        if pending is not None and pending is not DELETED:
+            value: Value = pending
+            return value
+        if name == "args":
+            return TupleValue.new(tr, self.args)
+        if name in _INITIAL:
+            return tr.constant(_INITIAL[name])
+        if name == "value" and issubclass(self.cls, StopIteration):
+            return self.args[0] if self.args else tr.constant(None)
+        if name == "code" and issubclass(self.cls, SystemExit):
+            return self.args[0] if self.args else tr.constant(None)
+        return super().read_c_data(tr, found, name)
+
+    def generic_setattr(self, tr: Tracer, name: str, value: Value) -> None:
+        if name == "args":
+            self.args = tuple(value.unpack(tr))
+        elif name in SLOTS:
+            self.store_own(tr, name, value)
+        else:
+            super().generic_setattr(tr, name, value)
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return super().compare(tr, op, other)
+
+    def referents(self) -> Iterable[Value]:
+        return self.args
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen.push_callable(lambda: codegen.load_const(build_exception))
+        codegen.load_const(self.cls)
+        for arg in self.args:
+            codegen(arg)
+        codegen.call(1 + len(self.args))
+
+
+def build_exception(cls: type[BaseException], *args: Any) -> BaseException:
+    """Run by compiled code: an exception with its arguments, without running a Python `__init__` a second time."""
+    made = cls.__new__(cls, *args)
+    if user_method(cls, "__init__") is None:
+        made.__init__(*args)  # type: ignore[misc]
+    else:
+        made.args = args
+    return made
+
+
+@c_method(BaseException, "__init__")
+def _init(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
+    self.args = tuple(args)
+    return tr.constant(None)
+
+
+@c_method(Exception, "__init__")
+def _exception_init(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
+    return _init(tr, self, args, kwargs)
+
+
+@c_method(BaseException, "with_traceback")
+def _with_traceback(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
+    return self
+
+
+@c_method(BaseException, "__str__")
+def _str(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
+    if not self.args:
+        return tr.constant("")
+    shown: Value = self.args[0] if len(self.args) == 1 else TupleValue.new(tr, self.args)
+    return tr.call(tr.constant(str), (shown,), {})

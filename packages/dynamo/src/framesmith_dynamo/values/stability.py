@@ -1,0 +1,42 @@
+"""Which sources need no guard: what a trusted library keeps in its modules and classes while a program runs.
+
+Functions and classes of torch, transformers and the standard library are not replaced in a running program; `framesmith.reset()` is
+for those who do replace them. Everything a user's own modules and classes hold is guarded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from framesmith_guards import AttrSource, GlobalSource, InstanceDictSource, ItemSource, ModuleSource
+
+from framesmith_dynamo.values.lookup import is_trusted
+
+if TYPE_CHECKING:
+    from framesmith_guards import Source
+
+    from framesmith_dynamo.values.base import Tracer
+
+
+def mark_stable(tr: Tracer, source: Source | None) -> None:
+    """Declare that what `source` names cannot change while its root's guards hold."""
+    if source is not None:
+        tr.memo["stable", source] = True
+
+
+def is_stable(tr: Tracer, source: Source | None) -> bool:
+    """Whether identity guards on `source` can be left out. None (an object the trace holds itself) is stable."""
+    if source is None or ("stable", source) in tr.memo:
+        return True
+    if isinstance(source, ModuleSource):
+        return is_trusted(source.module)
+    if isinstance(source, GlobalSource):
+        return is_trusted(tr.globals.get("__name__"))
+    if isinstance(source, AttrSource | ItemSource | InstanceDictSource):
+        return is_module_path(source) and is_stable(tr, source.base)
+    return False
+
+
+def is_module_path(source: Source) -> bool:
+    """Whether a path walks attributes of a module only."""
+    return all(isinstance(step, AttrSource | ModuleSource) for step in source.chain())
