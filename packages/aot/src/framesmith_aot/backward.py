@@ -1,0 +1,97 @@
+"""The backward pass of a compiled graph: compiled when first needed, for the gradients that came."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aot.contracts import BoxedFn, Compiler
+from framesmith_aot.errors import DoubleBackwardError
+from framesmith_aot.tangents import as_expected, without_tangents
+from framesmith_aot.verify import verify
+
+Grads = tuple[torch.Tensor | None, ...]
+
+
+class BackwardPass:
+    """Runs `graph` (saved tensors, then tangents -> gradients) through `compiler`.
+
+    `places[i]` is the position among the graph's outputs of the gradient of input i, None for none.
+    One program is compiled for each pattern of absent tangents that occurs.
+    """
+
+    def __init__(self, graph: fx.Graph, saved: int, places: Sequence[int | None], root: Any, compiler: Compiler) -> None:
+        self.graph = graph
+        self.places = tuple(places)
+        self._root = root
+        self._compiler = compiler
+        self._programs: dict[tuple[bool, ...], tuple[BoxedFn | None, tuple[int | None, ...]]] = {}
+        self._lock = threading.Lock()
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        self._tangents = placeholders[saved:]
+        vals = [node.meta["val"] for node in self._tangents]
+        self._layouts = [(tuple(val.shape), tuple(val.stride())) for val in vals]
+
+    def __call__(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
+        """The gradients of all inputs. They are not differentiable again: that raises DoubleBackwardError."""
+        again = torch.is_grad_enabled()
+        autocast = torch._C._DisableAutocast() if torch._C._is_any_autocast_enabled() else nullcontext()
+        with torch.no_grad(), autocast:
+            grads = self._run(saved, tangents)
+        return _refuse_derivative(grads) if again else grads
+
+    def _run(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
+        pattern = tuple(tangent is None for tangent in tangents)
+        program = self._programs.get(pattern)
+        if program is None:
+            with self._lock:
+                program = self._programs.get(pattern) or self._compile(pattern)
+                self._programs[pattern] = program
+        run, places = program
+        if run is None:
+            return (None,) * len(places)
+        args = list(saved)
+        for tangent, (size, stride) in zip(tangents, self._layouts, strict=True):
+            if tangent is not None:
+                args.append(as_expected(tangent, size, stride))
+        out = run(args)
+        return tuple([None if place is None else out[place] for place in places])
+
+    def _compile(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
+        graph, places = self.graph, self.places
+        if any(pattern):
+            absent = [node for node, missing in zip(self._tangents, pattern, strict=True) if missing]
+            graph, moved = without_tangents(graph, absent)
+            places = tuple(None if place is None else moved[place] for place in places)
+        if all(place is None for place in places):
+            return None, places
+        gm = fx.GraphModule(self._root, graph)
+        verify(gm.graph)
+        inputs = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
+        return self._compiler(gm, inputs, "backward"), places
+
+
+class _NotDifferentiable(torch.autograd.Function):
+    """Passes gradients through; its own derivative is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple([grad.view_as(grad) for grad in grads])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        raise DoubleBackwardError
+
+
+def _refuse_derivative(grads: Grads) -> Grads:
+    present = [grad for grad in grads if grad is not None]
+    if not present:
+        return grads
+    anchor = torch.zeros((), requires_grad=True)
+    marked = iter(_NotDifferentiable.apply(anchor, *present))
+    return tuple([None if grad is None else next(marked) for grad in grads])

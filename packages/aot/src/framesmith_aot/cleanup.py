@@ -1,0 +1,133 @@
+"""Tidies a traced graph: one name for each meaning, no unused work, nothing computed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aot.op_facts import IDENTITY_VIEWS, is_pure
+
+aten = torch.ops.aten
+
+Rewrite = Callable[[fx.Node], "tuple[Any, tuple[Any, ...], dict[str, Any]] | None"]
+"""Gives the new (target, args, kwargs) of a node that keeps its value, or None to decline."""
+
+
+def _rank(node: fx.Node) -> int:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    return len(source.meta["val"].shape)
+
+
+def _t(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    return aten.permute.default, (node.args[0], [1, 0] if _rank(node) == 2 else list(range(_rank(node)))), {}
+
+
+def _transpose(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    rank = _rank(node)
+    order = list(range(rank))
+    if rank:
+        first, second = (int(dim) % rank for dim in node.args[1:3])  # type: ignore[call-overload]
+        order[first], order[second] = order[second], order[first]
+    return aten.permute.default, (node.args[0], order), {}
+
+
+def _shape_of_result(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    return aten.view.default, (node.args[0], list(node.meta["val"].shape)), {}
+
+
+def _full(value: float) -> Rewrite:
+    def rewrite(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+        val = node.meta["val"]
+        if not val.is_contiguous():
+            return None
+        fill: Any = bool(value) if val.dtype is torch.bool else value
+        return aten.full.default, (list(val.shape), fill), _factory_options(val)
+
+    return rewrite
+
+
+def _filled(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    val = node.meta["val"]
+    if not val.is_contiguous() or isinstance(node.args[1], fx.Node):
+        return None
+    return aten.full.default, (list(val.shape), node.args[1]), _factory_options(val)
+
+
+def _factory_options(val: torch.Tensor) -> dict[str, Any]:
+    return {"dtype": val.dtype, "layout": val.layout, "device": val.device, "pin_memory": False}
+
+
+def _rsub(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    if node.target is not aten.rsub.Tensor or len(node.args) > 2 or node.kwargs:
+        return None
+    return aten.sub.Tensor, (node.args[1], node.args[0]), {}
+
+
+#: Operators that are another spelling of a core one.
+REWRITES: dict[Any, Rewrite] = {
+    aten.t.default: _t,
+    aten.transpose.int: _transpose,
+    aten._unsafe_view.default: _shape_of_result,
+    aten._reshape_alias.default: _shape_of_result,
+    aten.zeros.default: _full(0),
+    aten.ones.default: _full(1),
+    aten.zeros_like.default: _full(0),
+    aten.ones_like.default: _full(1),
+    aten.new_zeros.default: _full(0),
+    aten.new_ones.default: _full(1),
+    aten.zero.default: _full(0),
+    aten.fill.Scalar: _filled,
+    aten.rsub.Tensor: _rsub,
+}
+
+
+def canonicalise(graph: fx.Graph) -> None:
+    """Applies REWRITES, and drops views that mean nothing without autograd."""
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        if node.target in IDENTITY_VIEWS:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            continue
+        rewrite = REWRITES.get(node.target)
+        change = rewrite(node) if rewrite is not None else None
+        if change is not None:
+            node.target, node.args, node.kwargs = change
+
+
+def eliminate_dead(graph: fx.Graph) -> None:
+    """Removes unused nodes, except inputs and those that advance a random generator or mutate."""
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output") and is_pure(node):
+            graph.erase_node(node)
+
+
+def merge_equal(graph: fx.Graph, kept: set[fx.Node]) -> None:
+    """Makes equal pure calls one. `kept` nodes (results the caller must get apart) stay themselves."""
+    seen: dict[Any, fx.Node] = {}
+    for node in graph.nodes:
+        if node.op != "call_function" or node in kept or not is_pure(node):
+            continue
+        key = _key((node.target, node.args, node.kwargs))
+        other = seen.setdefault(key, node)
+        if other is not node:
+            node.replace_all_uses_with(other)
+            graph.erase_node(node)
+
+
+def _key(value: Any) -> Any:
+    """Hashable, equal only for arguments of equal type and value (0, 0.0, -0.0 and False are four)."""
+    if isinstance(value, (tuple, list)):
+        return ("sequence", *(_key(item) for item in value))
+    if isinstance(value, dict):
+        return ("dict", *((name, _key(item)) for name, item in value.items()))
+    if isinstance(value, float):
+        return (float, value.hex())
+    if isinstance(value, slice):
+        return (slice, value.start, value.stop, value.step)
+    return (type(value), value)

@@ -1,0 +1,173 @@
+"""The entry point: a torch-level graph in, a function with eager's meaning out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from framesmith_guards.fake_mode import new_fake_mode
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from framesmith_aot import ambient, functional
+from framesmith_aot.backward import BackwardPass
+from framesmith_aot.contracts import BoxedFn, Compiler, Decompositions, Role
+from framesmith_aot.decompose import default_decompositions
+from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.joint import Binding, JointGraph, trace_joint
+from framesmith_aot.partition import forward_graph, partition
+from framesmith_aot.runtime import Calling, CallShape, CompiledGraph, inference_function, training_function
+from framesmith_aot.verify import verify
+
+
+def compile_graph(
+    gm: fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    *,
+    compiler: Compiler,
+    decompositions: Decompositions | None = None,
+    training: bool | None = None,
+    keep_input_mutations: bool = True,
+) -> CompiledGraph:
+    """Compiles the flat torch-level graph `gm` for inputs like `inputs` (real or fake tensors).
+
+    The result, called with run-time tensors of the same metadata, does what running `gm` eagerly
+    does: values, strides, aliases, mutations, gradients. `compiler` gets the ATen graphs (see
+    `contracts.Compiler`), the backward one when a gradient is first asked for. `training` says
+    whether gradients are wanted (None: when grad mode is on and an input requires them);
+    `keep_input_mutations` whether the compiler takes trailing `copy_` calls onto inputs.
+
+    Raises AotUnsupported where the meaning cannot be kept: run the graph eagerly then.
+    """
+    call = _arguments(gm, inputs)
+    if training is None:
+        training = torch.is_grad_enabled() and any(value.requires_grad for value in call.examples)
+    fake_mode = _find_fake_mode(call.examples)
+    fakes = [_as_fake(value, fake_mode) for value in call.examples]
+    joint = trace_joint(
+        gm,
+        fakes,
+        call.binding,
+        fake_mode,
+        default_decompositions() if decompositions is None else decompositions,
+        training=training,
+        keep_input_mutations=keep_input_mutations,
+    )
+    _refuse_shared_memory(call.examples, joint)
+    return _assemble(joint, call, compiler)
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """The graph's distinct inputs: those passed in, then the tensors held as attributes."""
+
+    examples: list[torch.Tensor]
+    binding: Binding
+    shape: CallShape
+
+
+def _arguments(gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> _Arguments:
+    placeholders = sum(node.op == "placeholder" for node in gm.graph.nodes)
+    if placeholders != len(inputs):
+        raise ValueError(f"the graph takes {placeholders} inputs, {len(inputs)} examples were given")
+    examples: list[torch.Tensor] = []
+    where: dict[int, int] = {}
+    positions: list[int] = []
+    source: list[int] = []
+    for argument, value in enumerate(inputs):
+        _check_input(value, f"input {argument}")
+        if id(value) not in where:
+            where[id(value)] = len(examples)
+            examples.append(value)
+            source.append(argument)
+        positions.append(where[id(value)])
+    binding = Binding(positions, {}, {})
+    constants = _bind_attributes(gm, binding, where, examples)
+    return _Arguments(examples, binding, CallShape(len(inputs), tuple(source), tuple(constants)))
+
+
+def _bind_attributes(
+    gm: fx.GraphModule, binding: Binding, where: dict[int, int], examples: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Fills in the attributes of `binding`; gives the tensors among them that become inputs."""
+    constants: list[torch.Tensor] = []
+    for node in gm.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        name = str(node.target)
+        value: Any = gm
+        for part in name.split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            binding.values[name] = value
+            continue
+        if id(value) not in where:
+            _check_input(value, f"attribute {name}")
+            where[id(value)] = len(examples)
+            examples.append(value)
+            constants.append(value)
+        binding.attributes[name] = where[id(value)]
+    return constants
+
+
+def _check_input(value: Any, what: str) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{what} must be a tensor, got {type(value).__name__}")
+    plain = isinstance(value, (FakeTensor, torch.nn.Parameter)) or type(value) is torch.Tensor
+    if not plain:
+        raise AotUnsupported("subclass", f"{what} of type {type(value).__name__}", "tensor subclasses are not taken apart")
+    if value.layout is not torch.strided or value.is_quantized:
+        raise AotUnsupported("layout", f"{what} of layout {value.layout}", "only strided tensors are traced")
+    if value._has_symbolic_sizes_strides:
+        raise AotUnsupported("symbolic-shape", what, "only static shapes are traced")
+
+
+def _find_fake_mode(examples: Sequence[torch.Tensor]) -> FakeTensorMode:
+    for value in examples:
+        if isinstance(value, FakeTensor):
+            return value.fake_mode
+    mode: FakeTensorMode = new_fake_mode()
+    return mode
+
+
+def _as_fake(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
+    if isinstance(value, FakeTensor):
+        if value.fake_mode is not fake_mode:
+            raise ValueError("the example inputs come from different fake tensor modes")
+        return value
+    return fake_mode.from_tensor(value, static_shapes=True)
+
+
+def _refuse_shared_memory(examples: Sequence[torch.Tensor], joint: JointGraph) -> None:
+    """An overwritten input that overlaps another is refused: functional values would miss the overlap."""
+    changed = {*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)}
+    storages = [functional.storage_id(value) for value in examples]
+    for index in changed:
+        if storages.count(storages[index]) > 1:
+            raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and shares memory with another input")
+
+
+def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler) -> CompiledGraph:
+    state = ambient.read()
+    wants_no_grad = state.grad and any(joint.meta.requires_grad) and not joint.training
+    calling = Calling(no_grad=wants_no_grad, no_autocast=state.any_autocast)
+    root = dict(joint.attributes)
+    changed = [*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)]
+    overwritten = tuple(call.shape.source[index] for index in changed if index < len(call.shape.source))
+    if not joint.training:
+        graph = forward_graph(joint)
+        run = _compile(fx.GraphModule(root, graph), compiler, "inference")
+        text = inference_function(run, joint.meta, call.shape, calling)
+        return CompiledGraph(text.build(), text.text, graph, None, overwritten)
+    parts = partition(joint)
+    run = _compile(fx.GraphModule(root, parts.forward), compiler, "forward")
+    backward = BackwardPass(parts.backward, len(parts.saved), parts.grads, root, compiler)
+    text, node_text = training_function(run, joint.meta, call.shape, calling, parts.saved, backward)
+    return CompiledGraph(text.build(), node_text.text + "\n" + text.text, parts.forward, backward, overwritten)
+
+
+def _compile(gm: fx.GraphModule, compiler: Compiler, role: Role) -> BoxedFn:
+    verify(gm.graph)
+    return compiler(gm, [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"], role)

@@ -1,0 +1,97 @@
+"""Functional tensors: torch's functionalisation wrappers around fake tensors, and their queries.
+
+Operations on a wrapper run autograd above it, and reach the tracer as functional ATen below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def functionalising() -> Iterator[None]:
+    """While active, operators remove mutation, and re-apply views after it."""
+    torch._enable_functionalization(reapply_views=True)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()  # type: ignore[attr-defined]
+
+
+@contextmanager
+def below() -> Iterator[None]:
+    """While active, operators on fake tensors go straight to the tracer."""
+    torch._disable_functionalization()  # type: ignore[attr-defined]
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch._enable_functionalization(reapply_views=True)  # type: ignore[attr-defined]
+
+
+def wrap(value: torch.Tensor) -> torch.Tensor:
+    """A functional tensor, without history, whose value is the fake tensor `value`."""
+    wrapper: torch.Tensor = torch._to_functional_tensor(value)
+    return wrapper
+
+
+def wrap_input(value: torch.Tensor, requires_grad: bool, is_leaf: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """(what the gradient is asked for, what the graph is run with); the same object for a leaf.
+
+    An input with history gets a wrapper that is no leaf, so that mutating it in place is allowed.
+    """
+    leaf = wrap(value)
+    if not requires_grad:
+        return leaf, leaf
+    leaf.requires_grad_(True)
+    return (leaf, leaf) if is_leaf else (leaf, _WithHistory.apply(leaf, value))
+
+
+class _WithHistory(torch.autograd.Function):
+    """The identity: a fresh wrapper with the same value, so that no operator is recorded."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return wrap(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0], None
+
+
+def current_value(wrapper: torch.Tensor) -> torch.Tensor:
+    """The fake tensor that holds the wrapper's value now, pending mutations applied."""
+    if not torch._is_functional_tensor(wrapper):
+        return wrapper
+    torch._sync(wrapper)  # type: ignore[attr-defined]
+    value: torch.Tensor = torch._from_functional_tensor(wrapper)
+    return value
+
+
+def is_functional(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and torch._is_functional_tensor(value)
+
+
+def storage_id(value: torch.Tensor) -> int:
+    """Equal for two tensors exactly when they share a storage."""
+    return int(value.untyped_storage()._cdata)
+
+
+def has_metadata_mutation(wrapper: torch.Tensor) -> bool:
+    """Whether shape, strides or storage of the tensor itself were changed in place."""
+    return bool(
+        torch._functionalize_has_metadata_mutation(wrapper)  # type: ignore[attr-defined]
+        or torch._functionalize_was_storage_changed(wrapper)  # type: ignore[attr-defined]
+    )
+
+
+def mutated_without_autograd(wrapper: torch.Tensor) -> bool:
+    """Whether every mutation of the wrapper happened where autograd does not record."""
+    return bool(
+        torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(wrapper)  # type: ignore[attr-defined]
+        or torch._functionalize_are_all_mutations_hidden_from_autograd(wrapper)  # type: ignore[attr-defined]
+    )

@@ -1,0 +1,99 @@
+"""Facts about ATen operators that the passes read: views, pointwise work, randomness, cost."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+#: Views that exist for autograd only; in a functional graph they are the identity.
+IDENTITY_VIEWS = frozenset({aten.detach.default, aten.alias.default})
+
+#: Pointwise, but costing tens of instructions an element.
+COSTLY_POINTWISE = frozenset(
+    """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh
+    atanh erf erfc erfinv gelu gelu_backward sigmoid silu mish softplus logit pow lgamma digamma i0
+    logaddexp logaddexp2 xlogy special_xlog1py remainder fmod""".split()
+)
+
+#: Creates values out of nothing: cheaper to make again than to keep.
+FACTORIES = frozenset(
+    """full full_like zeros zeros_like ones ones_like empty empty_like empty_strided arange scalar_tensor
+    new_full new_zeros new_ones new_empty eye""".split()
+)
+
+#: Not tagged pointwise by torch, yet each element of the output depends on one element of each input.
+ALSO_POINTWISE = frozenset("clone _to_copy copy masked_fill where fill lerp native_dropout_backward".split())
+
+#: Mutates arguments that its schema does not annotate, when trained with running statistics.
+HIDDEN_MUTATION = frozenset("native_batch_norm cudnn_batch_norm miopen_batch_norm".split())
+
+
+def op_name(target: Any) -> str:
+    """The operator's name without namespace and overload (`gelu` for `aten.gelu.default`)."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target._opname
+    return getattr(target, "__name__", str(target))
+
+
+def is_view(target: Any) -> bool:
+    """Whether the operator's result shares memory with its first argument."""
+    return isinstance(target, torch._ops.OpOverload) and bool(target.is_view)
+
+
+def is_random(target: Any) -> bool:
+    """Whether running the operator advances a random generator."""
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def is_mutable(target: Any) -> bool:
+    """Whether the operator's schema says that it writes to an argument."""
+    return isinstance(target, torch._ops.OpOverload) and bool(target._schema.is_mutable)
+
+
+def is_pointwise(target: Any) -> bool:
+    """Whether the operator computes each element of its result independently of the others."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return torch.Tag.pointwise in target.tags or target._opname in ALSO_POINTWISE
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether the node may be dropped when unused, and merged with an equal one."""
+    if node.op == "get_attr" or node.target is operator.getitem:
+        return True
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    return not (is_random(node.target) or is_mutable(node.target))
+
+
+def view_source(node: fx.Node) -> fx.Node | None:
+    """The node whose memory `node` shares by being a view of it, one step up; None for no view."""
+    if node.target is operator.getitem:
+        parent = node.args[0]
+        if isinstance(parent, fx.Node) and is_view(parent.target):
+            return view_source(parent)
+        return None
+    if node.op == "call_function" and is_view(node.target) and isinstance(node.args[0], fx.Node):
+        return node.args[0]
+    return None
+
+
+def view_root(node: fx.Node) -> fx.Node:
+    """The node that owns the memory `node` shows."""
+    while (source := view_source(node)) is not None:
+        node = source
+    return node
+
+
+def tensor_bytes(val: Any) -> int:
+    """Bytes of a tensor's elements; the sum for a tuple; 0 for anything else."""
+    if isinstance(val, torch.Tensor):
+        return val.numel() * val.element_size()
+    if isinstance(val, (tuple, list)):
+        return sum(tensor_bytes(item) for item in val)
+    return 0

@@ -1,0 +1,106 @@
+"""What the engine hands to a backward pass, made into what the backward graph expects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aot.cleanup import eliminate_dead
+
+aten = torch.ops.aten
+
+
+def as_expected(grad: torch.Tensor, size: Sequence[Any], stride: Sequence[Any]) -> torch.Tensor:
+    """`grad` with the strides the graph was traced with; a copy only where they differ."""
+    if same_layout(grad, size, stride):
+        return grad
+    if grad.layout is not torch.strided:
+        grad = grad.to_dense()
+    out = torch.empty_strided(size, stride, dtype=grad.dtype, device=grad.device)
+    return out.copy_(grad)
+
+
+def same_layout(grad: torch.Tensor, size: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """Whether the strides agree where they matter (along dimensions of more than one element)."""
+    if grad.layout is not torch.strided:
+        return False
+    found = grad.stride()
+    return found == tuple(stride) or all(
+        have == want or length == 1 for have, want, length in zip(found, stride, size, strict=True)
+    )
+
+
+def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node]) -> tuple[fx.Graph, list[int | None]]:
+    """The backward graph for the case that some results got no gradient.
+
+    The pass is linear in its tangents, so a call all of whose tangent-dependent operands are absent
+    is absent as well; where only some are, zeros stand for them. Gives the new graph and, for each
+    output of the old one, its position among the new outputs or None for an absent one.
+    """
+    copy = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    dependent = _dependent(graph)
+    missing: set[fx.Node] = set(absent)
+    for node in graph.nodes:
+        if node in missing:
+            continue
+        if node.op == "output":
+            return _finish(copy, node, env, missing)
+        sources = [source for source in node.all_input_nodes if source in dependent]
+        if sources and all(source in missing for source in sources):
+            missing.add(node)
+            continue
+        _copy(copy, node, env, missing)
+    raise AssertionError("a graph without output")
+
+
+def _dependent(graph: fx.Graph) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        is_tangent = node.op == "placeholder" and node.meta["phase"] == "backward"
+        if is_tangent or any(source in found for source in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _copy(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node], missing: set[fx.Node]) -> None:
+    lost = [source for source in node.all_input_nodes if source in missing]
+    if node.target is aten.add.Tensor and len(lost) == 1 and not node.kwargs:
+        other = node.args[0] if node.args[1] is lost[0] else node.args[1]
+        if isinstance(other, fx.Node) and _same_type(other, node):
+            env[node] = env[other]
+            return
+    for source in lost:
+        env[source] = _zeros(graph, source)
+    env[node] = graph.node_copy(node, env.__getitem__)
+
+
+def _same_type(first: fx.Node, second: fx.Node) -> bool:
+    one, two = first.meta["val"], second.meta["val"]
+    return bool(one.shape == two.shape and one.dtype == two.dtype and one.stride() == two.stride())
+
+
+def _zeros(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    val = node.meta["val"]
+    options = {"dtype": val.dtype, "layout": val.layout, "device": val.device, "pin_memory": False}
+    if val.is_contiguous():
+        zeros = graph.call_function(aten.full.default, (list(val.shape), 0), options)
+    else:
+        frame = graph.call_function(aten.empty_strided.default, (list(val.shape), list(val.stride())), options)
+        frame.meta = dict(node.meta)
+        zeros = graph.call_function(aten.fill.Scalar, (frame, 0))
+    zeros.meta = dict(node.meta)
+    return zeros
+
+
+def _finish(
+    graph: fx.Graph, output: fx.Node, env: dict[fx.Node, fx.Node], missing: set[fx.Node]
+) -> tuple[fx.Graph, list[int | None]]:
+    values: Any = output.args[0]
+    kept = [node for node in values if node not in missing]
+    graph.output(tuple(env[node] for node in kept))
+    eliminate_dead(graph)
+    return graph, [None if node in missing else kept.index(node) for node in values]

@@ -1,0 +1,63 @@
+"""The invariants of the graphs this package hands to a backend's compiler, executable."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aot.errors import GraphInvariantError
+from framesmith_aot.op_facts import IDENTITY_VIEWS, is_mutable
+
+_OPS = frozenset({"placeholder", "get_attr", "call_function", "output"})
+
+
+def verify(graph: fx.Graph) -> None:
+    """Raises GraphInvariantError, naming the node, where `graph` is not what `contracts.Compiler` says."""
+    reason = why_invalid(graph)
+    if reason is not None:
+        raise GraphInvariantError(f"{reason}\n{graph}")
+
+
+def why_invalid(graph: fx.Graph) -> str | None:
+    """The first broken invariant in words, None for a valid graph."""
+    written: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        reason = _why_node(node)
+        if reason is not None:
+            return f"node {node.name}: {reason}"
+        stale = [source for source in node.all_input_nodes if source in written]
+        if stale:
+            return f"node {node.name} reads {stale[0].name} after {written[stale[0]].name} overwrote it"
+        if node.target is torch.ops.aten.copy_.default:
+            written[node.args[0]] = node
+    return None
+
+
+def _why_node(node: fx.Node) -> str | None:
+    if node.op not in _OPS:
+        return f"op {node.op!r} is not one of {sorted(_OPS)}"
+    if node.op == "output":
+        return None
+    if "val" not in node.meta:
+        return 'has no meta["val"]'
+    if node.op != "call_function":
+        return None
+    return _why_call(node)
+
+
+def _why_call(node: fx.Node) -> str | None:
+    target: Any = node.target
+    if target is operator.getitem:
+        return None
+    if not isinstance(target, torch._ops.OpOverload):
+        return f"calls {target}, which is no ATen overload"
+    if target in IDENTITY_VIEWS:
+        return f"calls {target}, which means nothing in a functional graph"
+    if target is torch.ops.aten.copy_.default:
+        destination = node.args[0]
+        placed = isinstance(destination, fx.Node) and destination.op == "placeholder"
+        return None if placed and not node.users else "copy_ must write to a placeholder and have no users"
+    return f"calls {target}, which mutates" if is_mutable(target) else None
