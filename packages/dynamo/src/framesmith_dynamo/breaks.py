@@ -33,16 +33,18 @@ def register_break(id: str, *, what: str, why: str, hint: str) -> BreakKind:
 
 
 class GraphBreak(Exception):
-    """The current instruction cannot be traced. `detail` says what exactly was met."""
+    """The current instruction cannot be traced. `detail` says what exactly was met; `frames` where, innermost first."""
 
     def __init__(self, kind: BreakKind, detail: str = "") -> None:
         super().__init__(f"[{kind.id}] {kind.what}" + (f": {detail}" if detail else ""))
         self.kind = kind
         self.detail = detail
+        self.frames: list[str] = []
 
     def explain(self) -> str:
         """What, why and what to do, as a person reads it."""
-        return f"{self}\n  why: {self.kind.why}\n  what to do: {self.kind.hint}"
+        places = "".join(f"\n  {place}" for place in self.frames)
+        return f"{self}{places}\n  why: {self.kind.why}\n  what to do: {self.kind.hint}"
 
 
 UNSUPPORTED_OPERATION = register_break(

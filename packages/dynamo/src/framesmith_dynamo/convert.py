@@ -1,0 +1,172 @@
+"""From a frame about to run to what the hook does with it: an entry with guards and residual code, or plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo
+from framesmith_guards import CheckProgram, compile_guards, explain_nearest, state_guards
+from framesmith_sideeffects import CannotLoad
+
+from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.events import EventKind, FrameEvent
+from framesmith_dynamo.frame_policy import why_not_compiled
+from framesmith_dynamo.interpreter import Ending, EscapedException, outermost_frame, run_outermost
+from framesmith_dynamo.output import CompileGraph, Residual, cannot_rebuild
+from framesmith_dynamo.resume import emit_break
+from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.frame import Frame
+
+MAX_RESTARTS = 20
+
+Answer = Entry | SKIP | RUN_ONCE
+
+
+class BreakNotAllowed(RuntimeError):
+    """The graph breaks, and `fullgraph=True` was asked for. `broken` is the break."""
+
+    def __init__(self, broken: GraphBreak) -> None:
+        super().__init__(f"fullgraph=True, but the graph breaks: {broken.explain()}")
+        self.broken = broken
+
+
+class RecompileLimit(RuntimeError):
+    """A function was compiled as often as allowed, and none of its entries applies."""
+
+
+def ignore(event: FrameEvent) -> None:
+    """An `on_event` that does nothing."""
+
+
+class FrameConverter:
+    """The callback of `framesmith_frames.set_callback`: traces a frame and answers an Entry, SKIP or RUN_ONCE.
+
+    `compile_graph(module, inputs)` turns a graph into a callable of its flat inputs giving a tuple. `fullgraph`: a graph break raises
+    BreakNotAllowed. `recompile_limit`: entries per code object; beyond it the code runs as plain Python. `strict`: what would be left to
+    plain Python because the tracer, the compiler or the limit failed raises instead. Exceptions leave through the callback: an
+    error handler of frames that raises them again brings them to the user.
+    """
+
+    def __init__(
+        self,
+        compile_graph: CompileGraph,
+        *,
+        fullgraph: bool = False,
+        recompile_limit: int = 8,
+        on_event: Callable[[FrameEvent], object] = ignore,
+        strict: bool = False,
+    ) -> None:
+        if not callable(compile_graph):
+            raise TypeError(f"compile_graph is a callable (module, inputs) -> callable, not {type(compile_graph).__name__}")
+        if recompile_limit < 1:
+            raise ValueError(f"recompile_limit is at least 1, not {recompile_limit}")
+        self.compile_graph = compile_graph
+        self.fullgraph = fullgraph
+        self.recompile_limit = recompile_limit
+        self.on_event = on_event
+        self.strict = strict
+
+    def __call__(self, info: FrameInfo) -> Answer:
+        """What to do with a call for which no entry applies."""
+        reason = why_not_compiled(info.code)
+        if reason is not None:
+            return SKIP(reason)
+        limit = self._check_recompile(info)
+        if limit is not None:
+            return limit
+        try:
+            return self._convert(info)
+        except (BreakNotAllowed, RecompileLimit):
+            raise
+        except Exception as error:
+            self._tell("error", info.code, f"{type(error).__name__}: {error}", error=error)
+            if self.strict:
+                raise
+            return SKIP(f"the compiler failed: {type(error).__name__}: {error}")
+
+    def _tell(self, kind: EventKind, code: CodeType, detail: str = "", **more: Any) -> None:
+        self.on_event(FrameEvent(kind, code, detail, **more))
+
+    # Recompilation
+
+    def _check_recompile(self, info: FrameInfo) -> Answer | None:
+        from framesmith_frames import entries
+
+        known = entries(info.code)
+        if not known:
+            return None
+        programs = [entry.check for entry in known if isinstance(entry.check, CheckProgram)]
+        nearest = explain_nearest(programs, info.locals, info.function)
+        why = "; ".join(nearest[0][1]) if nearest else "no check explains itself"
+        self._tell("recompile", info.code, why)
+        if len(known) < self.recompile_limit:
+            return None
+        message = f"compiled {len(known)} times, the limit; the nearest entry does not apply: {why}"
+        if self.strict:
+            raise RecompileLimit(f"{info.code.co_qualname}: {message}")
+        self._tell("skip", info.code, message)
+        return SKIP(message)
+
+    # Conversion
+
+    def _convert(self, info: FrameInfo) -> Answer:
+        log = SpeculationLog()
+        for _ in range(MAX_RESTARTS):
+            try:
+                return self._attempt(info, log)
+            except RestartTrace:
+                assert log.reason is not None
+                if self.fullgraph:
+                    raise BreakNotAllowed(log.reason) from log.reason
+        raise RuntimeError(f"tracing does not settle after {MAX_RESTARTS} attempts; last: {log.reason}")
+
+    def _attempt(self, info: FrameInfo, log: SpeculationLog) -> Answer:
+        frame = outermost_frame(info, log)
+        try:
+            ending = run_outermost(frame, log)
+            if ending.reason is not None:
+                self._tell("break", info.code, str(ending.reason), broken=ending.reason, place=frame.where())
+            return self._finish(info, frame, ending)
+        except EscapedException as escaped:
+            self._tell("run-once", info.code, str(escaped))
+            return RUN_ONCE(str(escaped))
+        except GraphBreak as broken:
+            return self._leave(info, broken)
+        except (NotImplementedError, CannotLoad) as error:
+            return self._leave(info, cannot_rebuild(error))
+        finally:
+            frame.state.finished()
+
+    def _leave(self, info: FrameInfo, broken: GraphBreak) -> Answer:
+        """The frame runs as plain Python from now on; functions it calls are still compiled."""
+        if self.fullgraph:
+            raise BreakNotAllowed(broken) from broken
+        self._tell("break", info.code, str(broken), broken=broken)
+        self._tell("skip", info.code, str(broken))
+        return SKIP(str(broken))
+
+    def _finish(self, info: FrameInfo, frame: Frame, ending: Ending) -> Answer:
+        residual = Residual(frame)
+        if ending.value is not None:
+            residual.return_(ending.value)
+        else:
+            assert ending.reason is not None
+            emit_break(residual, ending.reason)
+        code, graph = residual.finish(self._compile_and_tell(info.code), complete=ending.value is not None)
+        del graph
+        guards = frame.state.guards
+        guards.update(state_guards())
+        program = compile_guards(guards, frame.code.argument_names, info.code.co_freevars)
+        self._tell("entry", info.code, guards=program.text, residual=code)
+        return Entry(program, code, complete=ending.value is not None)
+
+    def _compile_and_tell(self, code: CodeType) -> CompileGraph:
+        def compile_and_tell(module: Any, inputs: Any) -> Callable[..., Any]:
+            self._tell("graph", code, f"{len(module.graph.nodes)} nodes", graph=module)
+            return self.compile_graph(module, inputs)
+
+        return compile_and_tell

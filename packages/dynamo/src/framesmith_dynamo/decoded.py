@@ -1,0 +1,86 @@
+"""Code objects prepared for interpretation: instructions with their handlers, jump targets, exception regions. Cached per code."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from dataclasses import dataclass
+from types import CodeType
+
+from framesmith_bytecode import Bytecode, Instr, Label, Region, decode
+
+from framesmith_dynamo.handler_registry import HANDLERS, Handler, unknown_instruction
+
+GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What catches exceptions of an instruction: where to go on, how deep the stack is there, whether the offset is pushed."""
+
+    target: int
+    depth: int
+    lasti: bool
+
+
+@dataclass(slots=True, eq=False)
+class DecodedCode:
+    """A code object ready to run: `handlers[i]` runs `instrs[i]`; `targets` maps labels to indices."""
+
+    code: CodeType
+    bytecode: Bytecode
+    handlers: list[Handler]
+    instrs: list[Instr]
+    targets: dict[Label, int]
+    protections: list[Protection | None]
+    argument_names: list[str]
+
+    @property
+    def is_generator(self) -> bool:
+        """Whether calling it makes a plain generator."""
+        return bool(self.code.co_flags & inspect.CO_GENERATOR)
+
+
+def _find_targets(bytecode: Bytecode) -> tuple[list[Instr], dict[Label, int]]:
+    instrs: list[Instr] = []
+    targets: dict[Label, int] = {}
+    for item in bytecode.instructions:
+        if isinstance(item, Label):
+            targets[item] = len(instrs)
+        else:
+            instrs.append(item)
+    return instrs, targets
+
+
+def _inner_first(region: tuple[int, int, int, Region]) -> tuple[int, int, int]:
+    start, end, order, _ = region
+    return (-start, end, -order)
+
+
+def _protections(bytecode: Bytecode, targets: dict[Label, int], count: int) -> list[Protection | None]:
+    """The innermost region of every instruction."""
+    found: list[Protection | None] = [None] * count
+    regions = [(targets[r.start], targets[r.end], order, r) for order, r in enumerate(bytecode.regions)]
+    for start, end, _, region in sorted(regions, key=_inner_first, reverse=True):
+        assert region.depth is not None, "decode gives every region its depth"
+        protection = Protection(targets[region.handler], region.depth, region.lasti)
+        found[start:end] = [protection] * (end - start)
+    return found
+
+
+_CACHE: dict[int, tuple[weakref.ref[CodeType], DecodedCode]] = {}
+
+
+def decoded(code: CodeType) -> DecodedCode:
+    """The prepared form of a code object, made once. All handlers must have been registered before."""
+    known = _CACHE.get(id(code))
+    if known is not None and known[0]() is code:
+        return known[1]
+    bytecode = decode(code)
+    instrs, targets = _find_targets(bytecode)
+    handlers = [HANDLERS.get(instr.op, unknown_instruction) for instr in instrs]
+    made = DecodedCode(
+        code, bytecode, handlers, instrs, targets, _protections(bytecode, targets, len(instrs)), bytecode.argument_names
+    )
+    _CACHE[id(code)] = (weakref.ref(code), made)
+    return made

@@ -1,0 +1,37 @@
+"""What the converter tells about frames as it works: graphs, breaks, entries, recompilations, frames left to plain Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Literal
+
+from torch import fx
+
+from framesmith_dynamo.breaks import GraphBreak
+
+EventKind = Literal["graph", "break", "entry", "recompile", "skip", "run-once", "error"]
+
+
+@dataclass(frozen=True)
+class FrameEvent:
+    """One thing that happened to a frame of `code`.
+
+    `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code was made (`guards`, its
+    check as Python, `residual`, its code); `recompile`: no entry applied (`detail`: why the nearest did not); `skip` and `run-once`: left to plain
+    Python, always or this time (`detail`: why); `error`: the tracer or a compiler failed (`error`).
+    """
+
+    kind: EventKind
+    code: CodeType
+    detail: str = ""
+    graph: fx.GraphModule | None = None
+    broken: GraphBreak | None = None
+    guards: str = ""
+    residual: CodeType | None = None
+    error: BaseException | None = None
+    place: str = field(default="")
+
+    def __str__(self) -> str:
+        where = f"{self.code.co_qualname} ({self.code.co_filename}:{self.code.co_firstlineno})"
+        return f"{self.kind}: {where}" + (f": {self.detail}" if self.detail else "")

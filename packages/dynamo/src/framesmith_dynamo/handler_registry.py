@@ -1,0 +1,41 @@
+"""Registry of instruction handlers: one function per canonical operation, declared in the files of `handlers/`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Instr
+
+#: (frame, instruction) -> None. The frame is a `frame.Frame`; its `pc` already points at the next instruction.
+Handler = Callable[[Any, "Instr"], None]
+
+HANDLERS: dict[str, Handler] = {}
+
+UNKNOWN_INSTRUCTION = register_break(
+    "unknown-instruction",
+    what="an instruction the tracer has no handler for",
+    why="it belongs to a construct that is not traced (class bodies, asynchronous code, ...)",
+    hint="move the construct out of the compiled function",
+)
+
+
+def handler(*ops: str) -> Callable[[Handler], Handler]:
+    """Register a handler for canonical operations. Raises ValueError for one already taken."""
+
+    def register(fn: Handler) -> Handler:
+        for op in ops:
+            if op in HANDLERS:
+                raise ValueError(f"{op} has a handler already: {HANDLERS[op].__qualname__}")
+            HANDLERS[op] = fn
+        return fn
+
+    return register
+
+
+def unknown_instruction(frame: Any, instr: Instr) -> None:
+    """The handler of everything without one."""
+    raise GraphBreak(UNKNOWN_INSTRUCTION, instr.op)

@@ -1,0 +1,100 @@
+"""Attributes, items and slices."""
+
+from __future__ import annotations
+
+from framesmith_bytecode import Instr
+
+from framesmith_dynamo.frame import Frame
+from framesmith_dynamo.handler_registry import handler
+from framesmith_dynamo.method_slots import MethodSlot
+from framesmith_dynamo.values.base import Value
+
+
+@handler("LOAD_ATTR")
+def load_attr(frame: Frame, instr: Instr) -> None:
+    """Replace an object by its attribute."""
+    frame.push(frame.pop().getattr_(frame, instr.arg))
+
+
+@handler("LOAD_METHOD")
+def load_method(frame: Frame, instr: Instr) -> None:
+    """Replace an object by two call slots: the name to call, and the object."""
+    owner = frame.pop()
+    frame.stack.append(MethodSlot(owner, instr.arg))
+    frame.stack.append(owner)
+
+
+@handler("STORE_ATTR")
+def store_attr(frame: Frame, instr: Instr) -> None:
+    """Pop (value, object) and set the attribute."""
+    owner = frame.pop()
+    owner.setattr_(frame, instr.arg, frame.pop())
+
+
+@handler("DELETE_ATTR")
+def delete_attr(frame: Frame, instr: Instr) -> None:
+    """Pop an object and delete its attribute."""
+    frame.pop().delattr_(frame, instr.arg)
+
+
+@handler("LOAD_SUPER_ATTR")
+def load_super_attr(frame: Frame, instr: Instr) -> None:
+    """Replace (super, class, self) by the attribute of the super object."""
+    fn, cls, self = frame.popn(3)
+    frame.push(frame.call(fn, (cls, self), {}).getattr_(frame, instr.arg.name))
+
+
+@handler("LOAD_SUPER_METHOD")
+def load_super_method(frame: Frame, instr: Instr) -> None:
+    """Replace (super, class, self) by two call slots for a method of the super object."""
+    fn, cls, self = frame.popn(3)
+    owner = frame.call(fn, (cls, self), {})
+    frame.stack.append(MethodSlot(owner, instr.arg.name))
+    frame.stack.append(owner)
+
+
+@handler("BINARY_SUBSCR")
+def binary_subscr(frame: Frame, instr: Instr) -> None:
+    """container[key]"""
+    key = frame.pop()
+    frame.push(frame.pop().getitem(frame, key))
+
+
+@handler("STORE_SUBSCR")
+def store_subscr(frame: Frame, instr: Instr) -> None:
+    """container[key] = value"""
+    value, container, key = frame.popn(3)
+    container.setitem(frame, key, value)
+
+
+@handler("DELETE_SUBSCR")
+def delete_subscr(frame: Frame, instr: Instr) -> None:
+    """del container[key]"""
+    container, key = frame.popn(2)
+    container.delitem(frame, key)
+
+
+def make_slice(frame: Frame, parts: list[Value]) -> Value:
+    """The value of slice(*parts)."""
+    return frame.call(frame.constant(slice), parts, {})
+
+
+@handler("BINARY_SLICE")
+def binary_slice(frame: Frame, instr: Instr) -> None:
+    """container[start:stop]"""
+    parts = frame.popn(2)
+    frame.push(frame.pop().getitem(frame, make_slice(frame, parts)))
+
+
+@handler("STORE_SLICE")
+def store_slice(frame: Frame, instr: Instr) -> None:
+    """container[start:stop] = value"""
+    parts = frame.popn(2)
+    value, container = frame.popn(2)
+    container.setitem(frame, make_slice(frame, parts), value)
+
+
+@handler("BUILD_SLICE")
+def build_slice(frame: Frame, instr: Instr) -> None:
+    """slice(start, stop[, step])"""
+    frame.push(make_slice(frame, frame.popn(instr.arg)))

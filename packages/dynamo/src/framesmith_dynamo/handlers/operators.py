@@ -1,0 +1,75 @@
+"""Operators, comparisons, identity and membership."""
+
+from __future__ import annotations
+
+from framesmith_bytecode import Instr
+
+from framesmith_dynamo.frame import Frame
+from framesmith_dynamo.handler_registry import handler
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Value
+
+UNARY = {"UNARY_NEGATIVE": "-", "UNARY_POSITIVE": "+", "UNARY_INVERT": "~"}
+
+
+@handler("BINARY_OP")
+def binary_op(frame: Frame, instr: Instr) -> None:
+    """left <op> right, in place when the operator ends in `=`."""
+    right = frame.pop()
+    left = frame.pop()
+    op: str = instr.arg
+    if op.endswith("="):
+        frame.push(operations.inplace(frame, op[:-1], left, right))
+    else:
+        frame.push(operations.binary(frame, op, left, right))
+
+
+@handler(*UNARY)
+def unary_op(frame: Frame, instr: Instr) -> None:
+    """-x, +x, ~x"""
+    frame.push(frame.pop().unary_op(frame, UNARY[instr.op]))
+
+
+@handler("UNARY_NOT")
+def unary_not(frame: Frame, instr: Instr) -> None:
+    """not x"""
+    frame.push(frame.constant(not frame.pop().bool_(frame)))
+
+
+@handler("TO_BOOL")
+def to_bool(frame: Frame, instr: Instr) -> None:
+    """bool(x)"""
+    frame.push(frame.constant(frame.pop().bool_(frame)))
+
+
+@handler("COMPARE_OP")
+def compare_op(frame: Frame, instr: Instr) -> None:
+    """left <op> right"""
+    right = frame.pop()
+    frame.push(operations.compare(frame, instr.arg, frame.pop(), right))
+
+
+def is_same(frame: Frame, left: Value, right: Value) -> bool:
+    """`left is right`. Two objects found at two sources are guarded to stay two."""
+    if operations.same_object(left, right):
+        return True
+    if left.is_constant() or right.is_constant() or left.python_type() is not right.python_type():
+        return False
+    if left.source is not None and right.source is not None:
+        frame.guard(left.source, "NOT_ALIASED", (right.source,))
+    return False
+
+
+@handler("IS_OP")
+def is_op(frame: Frame, instr: Instr) -> None:
+    """left is right, or is not"""
+    right = frame.pop()
+    frame.push(frame.constant(is_same(frame, frame.pop(), right) != instr.arg))
+
+
+@handler("CONTAINS_OP")
+def contains_op(frame: Frame, instr: Instr) -> None:
+    """left in right, or not in"""
+    container = frame.pop()
+    found = container.contains(frame, frame.pop())
+    frame.push(frame.constant(not found.bool_(frame)) if instr.arg else found)

@@ -1,0 +1,42 @@
+"""A method about to be called: the name waits in the call's first slot, so that no bound method is made in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import MethodType
+from typing import TYPE_CHECKING
+
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+
+
+class MethodSlot(Value):
+    """What LOAD_METHOD leaves under the object: `owner.name`, not looked up yet."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: Value, name: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.name = name
+
+    def python_type(self) -> type:
+        return MethodType
+
+    def describe(self) -> str:
+        return f"method {self.name!r} of {self.owner.describe()}"
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """Called with the owner as the first argument, as the two slots say."""
+        assert args and args[0] is self.owner
+        return self.owner.call_method(tr, self.name, args[1:], kwargs)
+
+    def referents(self) -> Iterable[Value]:
+        return (self.owner,)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        """Push the bound method; the slot of the object is then NULL (see `output`)."""
+        codegen(self.owner)
+        codegen.load_attr(self.name)

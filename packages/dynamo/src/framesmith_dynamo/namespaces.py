@@ -1,0 +1,69 @@
+"""Globals and builtins as frames see them: where a name is found, at which source, with what guard."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from typing import TYPE_CHECKING, Any
+
+from framesmith_guards import BuiltinSource, GlobalsDictSource, GlobalSource, InstanceDictSource, ItemSource, ModuleSource
+from framesmith_sideeffects import DELETED
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+
+if TYPE_CHECKING:
+    from framesmith_guards import Source
+
+    from framesmith_dynamo.frame import Frame
+    from framesmith_dynamo.values.base import Value
+
+FOREIGN_GLOBALS = register_break(
+    "foreign-globals",
+    what="a global of a namespace that no imported module owns",
+    why="compiled code has no way to find the namespace again",
+    hint="import the function from a module instead of exec'ing it into a dictionary",
+)
+
+
+def namespace_source(frame: Frame) -> Source | None:
+    """The source of a frame's globals dict; None for those of the outermost frame's own function."""
+    if frame.globals is frame.state.globals:
+        return None
+    name = frame.globals.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    if module is None or module.__dict__ is not frame.globals:
+        raise GraphBreak(FOREIGN_GLOBALS, f"globals of {frame.code.code.co_qualname}")
+    return InstanceDictSource(ModuleSource(module.__name__ if sys.modules.get(module.__name__) is module else str(name)))
+
+
+def global_source(frame: Frame, name: str) -> Source:
+    """Where a global variable of the frame is found."""
+    owner = namespace_source(frame)
+    return GlobalSource(name) if owner is None else ItemSource(owner, name)
+
+
+def load_global(frame: Frame, name: str) -> Value:
+    """The value of a global or builtin name; raises the program's NameError."""
+    pending = frame.journal.load_global(frame.globals, name)
+    if pending is not None and pending is not DELETED:
+        found: Value = pending
+        return found
+    if pending is None and name in frame.globals:
+        return frame.wrap(frame.globals[name], global_source(frame, name))
+    return load_builtin(frame, name)
+
+
+def load_builtin(frame: Frame, name: str) -> Value:
+    """The value of a builtin, guarded against a global that shadows it later."""
+    namespace = builtins_of(frame.globals)
+    if name not in namespace:
+        frame.raise_(NameError, f"name '{name}' is not defined")
+    owner = namespace_source(frame)
+    frame.guard(GlobalsDictSource() if owner is None else owner, "DICT_NOT_CONTAINS", name)
+    return frame.wrap(namespace[name], BuiltinSource(name))
+
+
+def builtins_of(globals: dict[str, Any]) -> dict[str, Any]:
+    """The builtins a namespace sees."""
+    found = globals.get("__builtins__", builtins)
+    return found if isinstance(found, dict) else vars(found)

@@ -1,0 +1,115 @@
+"""Residual code: what runs in place of the frame. It loads the graph's inputs, calls the compiled graph, makes new objects,
+carries out mutations, and returns, or goes on with the breaking instruction and a continuation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from framesmith_bytecode import Codegen, encode
+from framesmith_frames import without_hook
+from framesmith_sideeffects import Replay, load_source
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from framesmith_dynamo.frame import Frame
+    from framesmith_dynamo.graph import FinishedGraph, GraphInput
+    from framesmith_dynamo.values.base import Value
+
+CompileGraph = Callable[["fx.GraphModule", Sequence["GraphInput"]], Callable[..., Any]]
+
+CANNOT_REBUILD = register_break(
+    "cannot-rebuild",
+    what="an object made in the trace is needed afterwards and cannot be made again by compiled code",
+    why="its type has no rule for reconstruction",
+    hint="use the object up inside the compiled function",
+)
+
+
+class Residual:
+    """The residual code of one frame, under construction.
+
+    Everything after the graph call is generated first, because only then is it known which tensors the graph must return.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.state = frame.state
+        self.codegen = Codegen.like(frame.code.bytecode, frame.globals)
+        self.codegen.position = frame.code.instrs[max(min(frame.pc, len(frame.code.instrs) - 1), 0)].position
+        self.graph_out = self.state.builder.output_name = self.codegen.new_temp("graph_out")
+        self.replay: Replay | None = None
+
+    # What comes after the graph
+
+    def begin(self, live: Sequence[Value]) -> None:
+        """Make the new objects that `live` values and surviving mutations need."""
+        self.state.journal.prune(live)
+        self.replay = Replay(self.state.journal, self.codegen)
+        self.replay.make()
+
+    def save(self, values: Sequence[Value]) -> list[str]:
+        """Put values into temporaries: they are read before anything changes."""
+        names = []
+        for value in values:
+            self.codegen(value)
+            name = self.codegen.new_temp("live")
+            self.codegen.store(name)
+            names.append(name)
+        return names
+
+    def change(self) -> None:
+        """Carry out the mutations and the changes of torch's state."""
+        assert self.replay is not None
+        self.replay.apply()
+        grad = self.state.builder.state.grad_after()
+        if grad is not None:
+            self.codegen.push_callable(lambda: self.codegen.load_const(torch._C._set_grad_enabled))
+            self.codegen.load_const(grad)
+            self.codegen.call(1)
+            self.codegen.pop()
+
+    def return_(self, value: Value) -> None:
+        """The frame's value is returned."""
+        self.begin([value])
+        assert self.replay is not None
+        if self.replay.pending():
+            [name] = self.save([value])
+            self.change()
+            self.codegen.load(name)
+        else:
+            self.codegen(value)
+            self.change()
+        self.codegen.return_value()
+
+    # The graph
+
+    def finish(self, compile_graph: CompileGraph, *, complete: bool) -> tuple[CodeType, FinishedGraph | None]:
+        """Compile the graph, if there is any, and put its call in front."""
+        graph = self.state.builder.finish()
+        if graph is not None:
+            compiled = compile_graph(graph.module, graph.inputs)
+            self._prepend_call(graph, compiled if complete else without_hook(compiled))
+        return encode(self.codegen.bytecode()), graph
+
+    def _prepend_call(self, graph: FinishedGraph, compiled: Callable[..., Any]) -> None:
+        codegen = self.codegen
+        rest = codegen.instructions
+        codegen.instructions = []
+        codegen.push_callable(lambda: codegen.load_const(compiled))
+        for item in graph.inputs:
+            load_source(codegen, item.source)
+        codegen.call(len(graph.inputs))
+        codegen.store(self.graph_out)
+        codegen.instructions += rest
+
+
+def cannot_rebuild(error: Exception) -> GraphBreak:
+    """The break of a value without a rule for reconstruction."""
+    return GraphBreak(CANNOT_REBUILD, str(error))

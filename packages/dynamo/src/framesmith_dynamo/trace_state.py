@@ -1,0 +1,65 @@
+"""What all frames of one trace share: graph, guards, journal, known objects, and the log of failed speculations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from framesmith_guards import GuardsSet
+from framesmith_sideeffects import Journal
+
+from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.graph import GraphBuilder, TensorRef
+
+if TYPE_CHECKING:
+    from framesmith_guards import Source
+
+    from framesmith_dynamo.values.base import Value
+
+
+class RestartTrace(Exception):
+    """The trace has learnt something that must be known from its beginning; what it learnt is in the log."""
+
+
+@dataclass(slots=True)
+class SpeculationLog:
+    """What failed attempts found out: the instruction of the outermost frame (counted as executed) where the graph must end."""
+
+    break_at: int | None = None
+    reason: GraphBreak | None = None
+
+    def end_at(self, step: int, reason: GraphBreak) -> None:
+        """Note that instruction number `step` cannot be traced."""
+        self.break_at = step
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class TraceState:
+    """The shared state of one attempt to trace a frame.
+
+    `globals` are those of the outermost frame; `handled` is the exception being handled now; `depth` counts nested inlined calls;
+    `run(frame, error=None)` interprets a child frame to its next stop, raising `error` there first if given (the interpreter gives it,
+    so that frames need not know the interpreter).
+    """
+
+    code: CodeType
+    globals: dict[str, Any]
+    log: SpeculationLog
+    run: Callable[..., Value]
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
+    journal: Journal = field(default_factory=Journal)
+    guards: GuardsSet = field(default_factory=GuardsSet)
+    memo: dict[Any, Any] = field(default_factory=dict)
+    by_source: dict[Source, Value] = field(default_factory=dict)
+    by_identity: dict[int, tuple[object, Value, Source]] = field(default_factory=dict)
+    tensors: dict[TensorRef, Value] = field(default_factory=dict)
+    constants: dict[int, Value] = field(default_factory=dict)
+    handled: Value | None = None
+    depth: int = 0
+
+    def finished(self) -> None:
+        """Give back what the trace changed of torch's state."""
+        self.builder.state.restore()
