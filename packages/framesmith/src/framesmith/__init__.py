@@ -1,1 +1,22 @@
-"""Compile PyTorch programs: framesmith.compile() composes the layers."""
+"""Compile PyTorch programs: `framesmith.compile()` composes frame capture, graphs and kernels."""
+
+from framesmith.__about__ import __version__
+from framesmith.api import compile, reset
+from framesmith.backends import list_backends
+from framesmith.disabling import disable
+from framesmith.explanation import Explanation, explain
+from framesmith.failures import FramesmithError, FramesmithWarning
+from framesmith.stats import stats
+
+__all__ = [
+    "Explanation",
+    "FramesmithError",
+    "FramesmithWarning",
+    "__version__",
+    "compile",
+    "disable",
+    "explain",
+    "list_backends",
+    "reset",
+    "stats",
+]

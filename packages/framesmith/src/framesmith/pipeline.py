@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import framesmith_aot
 import torch
 from torch import fx
 
+import framesmith_aot
 from framesmith.backends import AUTO, Backend, BackendLike, CustomBackend, choose_backend, load_backend
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures

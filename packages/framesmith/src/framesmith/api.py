@@ -1,0 +1,85 @@
+"""`compile()`, `reset()` and `explain()`: arguments checked, a session found, the target wrapped."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar, overload
+
+import torch
+
+import framesmith_frames
+from framesmith.backends import BackendLike
+from framesmith.choices import check_bool
+from framesmith.config import CompileConfig, make_config
+from framesmith.session import forget_sessions, install_error_handler, session_for
+from framesmith.stats import clear
+from framesmith.targets import check_target
+from framesmith.wrappers import compile_function, compile_module, original_of
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+@overload
+def compile(target: T, **settings: Any) -> T: ...
+@overload
+def compile(target: None = None, **settings: Any) -> Callable[[T], T]: ...
+def compile(
+    target: Any = None,
+    *,
+    backend: BackendLike = "auto",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    strict: bool = False,
+    verify: bool = False,
+    recompile_limit: int | None = None,
+    disable: bool = False,
+) -> Any:
+    """Compile a function or a module, or, without a target, give a decorator that does.
+
+    target: a Python function, method, `functools.partial`, callable object or `torch.nn.Module`.
+    backend: a name from `list_backends()`, a backend object, or a callable `(graph_module, example_inputs)`.
+    fullgraph: a graph break is an error. dynamic: None or False; True is refused for now.
+    mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+    options: what the backend declares. strict: a failure inside the compiler is a `FramesmithError` in place of a warning.
+    verify: compare the first run of each compiled graph with eager. recompile_limit: entries per code object (8).
+    disable: give the target back as it is.
+
+    Raises TypeError or ValueError for bad arguments, naming the nearest valid choice.
+    """
+    settings: dict[str, Any] = {
+        "backend": backend,
+        "fullgraph": fullgraph,
+        "dynamic": dynamic,
+        "mode": mode,
+        "options": options,
+        "strict": strict,
+        "verify": verify,
+        "recompile_limit": recompile_limit,
+    }
+    config = make_config(**settings)
+    if check_bool("disable", disable):
+        return (lambda fn: fn) if target is None else target
+    if target is None:
+        return functools.partial(compile, **settings)
+    original = original_of(check_target(target))
+    install_error_handler()
+    activate = functools.partial(activate_session, config)
+    if isinstance(original, torch.nn.Module):
+        return compile_module(original, activate, functools.partial(compile, **settings))
+    return compile_function(original, activate)
+
+
+def activate_session(config: CompileConfig) -> AbstractContextManager[Any]:
+    """A context within which this thread's frames are compiled."""
+    return session_for(config).activate()
+
+
+def reset() -> None:
+    """Forget everything compiled, and set the statistics to zero."""
+    framesmith_frames.reset()
+    forget_sessions()
+    clear()

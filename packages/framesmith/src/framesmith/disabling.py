@@ -1,0 +1,52 @@
+"""`disable`: functions that run as plain Python, whatever calls them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import framesmith_frames
+from framesmith.choices import check_bool
+from framesmith.targets import describe, python_function
+
+#: Attribute by which the tracer knows a function that must not be inlined; its value is the reason.
+MARK = "__framesmith_disabled__"
+
+
+def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:
+    """A function that always runs as plain Python; as a decorator, with or without arguments.
+
+    `recursive=False` leaves only this function's own frame uncompiled: what it calls may still be. Raises TypeError
+    for what cannot be called.
+    """
+    check_bool("recursive", recursive)
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, reason=reason)
+    if not callable(fn):
+        raise TypeError(f"framesmith.disable takes a function or another callable; got {describe(fn)}")
+    why = reason or "marked with framesmith.disable"
+    return disable_all(fn, why) if recursive else disable_one(fn, why)
+
+
+def disable_all(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    """A wrapper that switches the hook off while `fn` runs."""
+
+    @functools.wraps(fn)
+    def disabled(*args: Any, **kwargs: Any) -> Any:
+        with framesmith_frames.deactivated():
+            return fn(*args, **kwargs)
+
+    setattr(disabled, MARK, reason)
+    framesmith_frames.skip(disabled, reason)
+    return disabled
+
+
+def disable_one(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    """`fn` itself, its own code marked so that the hook lets it pass."""
+    function = python_function(fn)
+    if function is None:
+        raise TypeError(f"framesmith.disable(recursive=False) needs a Python function; got {describe(fn)}")
+    framesmith_frames.skip(function, reason)
+    setattr(function, MARK, reason)
+    return fn

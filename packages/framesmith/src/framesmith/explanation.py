@@ -1,0 +1,74 @@
+"""`explain`: one call run under a recording session, told as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import framesmith_frames
+from framesmith.config import CompileConfig
+from framesmith.session import Session, install_error_handler
+from framesmith.targets import check_target, name_of
+from framesmith.wrappers import original_of
+from framesmith_dynamo import FrameEvent
+
+
+@dataclass
+class Explanation:
+    """What compiling a call did: `str()` of it is the report."""
+
+    name: str
+    events: list[FrameEvent] = field(default_factory=list)
+
+    def of_kind(self, kind: str) -> list[FrameEvent]:
+        """The events of one kind, in order."""
+        return [event for event in self.events if event.kind == kind]
+
+    @property
+    def graph_count(self) -> int:
+        """Graphs compiled."""
+        return len(self.of_kind("graph"))
+
+    @property
+    def break_count(self) -> int:
+        """Graph breaks met."""
+        return len(self.of_kind("break"))
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.graph_count} graph(s), {self.break_count} break(s)"]
+        for event in self.events:
+            lines += ["", *describe(event)]
+        return "\n".join(lines)
+
+
+def describe(event: FrameEvent) -> list[str]:
+    """One event as lines of the report."""
+    lines = [str(event)]
+    if event.graph is not None:
+        lines.append(indent(event.graph.code))
+    if event.broken is not None:
+        lines.append(indent(event.broken.explain()))
+    if event.guards:
+        lines.append(indent(event.guards))
+    return lines
+
+
+def indent(text: str) -> str:
+    """Text moved right by four columns, without blank lines around it."""
+    return "\n".join(f"    {line}" for line in text.strip("\n").splitlines())
+
+
+def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
+    """Run `fn(*args, **kwargs)` once, compiled afresh for the "eager" backend, and tell what happened.
+
+    `fn` may be compiled already. Its side effects happen, once. Raises what the call raises.
+    """
+    target = original_of(check_target(fn))
+    target = getattr(target, "__wrapped__", target)
+    explanation = Explanation(name_of(target))
+    install_error_handler()
+    session = Session(CompileConfig(backend="eager"), observe=explanation.events.append)
+    with framesmith_frames.activated(session):
+        target(*args, **kwargs)
+    return explanation

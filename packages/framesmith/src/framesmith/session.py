@@ -1,0 +1,111 @@
+"""One distinct configuration at work: the frame callback, its converter, its graphs' compiler, its failures."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import fx
+
+import framesmith_frames
+from framesmith.config import CompileConfig
+from framesmith.failures import Failures, FramesmithError
+from framesmith.pipeline import GraphCompiler
+from framesmith.stats import count
+from framesmith_dynamo import FrameConverter, FrameEvent, GraphInput
+
+#: event of the converter -> counter
+COUNTERS: dict[str, str] = {
+    "graph": "graphs",
+    "break": "breaks",
+    "entry": "frames_compiled",
+    "recompile": "recompilations",
+    "skip": "frames_skipped",
+    "run-once": "frames_run_once",
+}
+
+Observer = Callable[[FrameEvent], None]
+
+
+class Session:
+    """The callback that frames ask about calls made under one configuration.
+
+    Entries belong to the callback that made them, so equal configurations share one session (`session_for`).
+    """
+
+    def __init__(self, config: CompileConfig, observe: Observer | None = None) -> None:
+        self.config = config
+        self.failures = Failures(config.strict)
+        self._observe = observe
+        self._compile_graph = GraphCompiler(config, self.failures)
+        self._converter = FrameConverter(
+            self._compile,
+            fullgraph=config.fullgraph,
+            recompile_limit=config.recompile_limit,
+            on_event=self._on_event,
+        )
+
+    def __call__(self, frame: framesmith_frames.FrameInfo) -> Any:
+        """Answer the frame hook."""
+        count("frames_seen")
+        return self._converter(frame)
+
+    def activate(self) -> AbstractContextManager[Any]:
+        """A context within which this thread's frames are compiled under this configuration."""
+        return framesmith_frames.activated(self)
+
+    def _compile(self, gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> Callable[..., Sequence[Any]]:
+        return self._compile_graph(gm, [value.example for value in inputs])
+
+    def _on_event(self, event: FrameEvent) -> None:
+        if event.kind in COUNTERS:
+            count(COUNTERS[event.kind])
+        if self._observe is not None:
+            self._observe(event)
+        if event.kind == "error" and event.error is not None:
+            self.failures.report(str(event.code.co_qualname), event.error)
+
+
+_sessions: dict[object, Session] = {}
+_lock = threading.Lock()
+
+
+def session_for(config: CompileConfig) -> Session:
+    """The session of a configuration; the same one for an equal configuration."""
+    key = cache_key(config)
+    with _lock:
+        if key not in _sessions:
+            _sessions[key] = Session(config)
+        return _sessions[key]
+
+
+def cache_key(config: CompileConfig) -> object:
+    """What tells configurations apart; backends that are objects count by identity, options by their text."""
+    backend = config.backend if isinstance(config.backend, str) else id(config.backend)
+    options = tuple(sorted((name, repr(value)) for name, value in config.options.items()))
+    flags = (config.fullgraph, config.strict, config.verify, config.recompile_limit)
+    return backend, config.mode, options, flags
+
+
+def forget_sessions() -> None:
+    """Drop every session; compiled functions made before get a new one at their next call."""
+    with _lock:
+        _sessions.clear()
+
+
+@functools.cache
+def install_error_handler() -> None:
+    """Let errors meant for the user through the frame hook; what else a callback raises is reported like any failure."""
+    framesmith_frames.set_error_handler(handle_error)
+
+
+def handle_error(error: BaseException, frame: framesmith_frames.FrameInfo) -> None:
+    """The frame hook's error handler: whatever a callback or a check raises ends up here."""
+    if isinstance(error, FramesmithError) or not isinstance(error, Exception):
+        raise error
+    callback = framesmith_frames.get_callback()
+    failures = callback.failures if isinstance(callback, Session) else Failures(strict=False)
+    failures.report(str(frame.code.co_qualname), error)

@@ -1,0 +1,66 @@
+"""What `compile()` takes: callables with a Python frame to compile; everything else is refused at the door."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+#: flag of `code.co_flags` -> what such a function is called; their frames are resumed, not called.
+RESUMED: dict[int, str] = {
+    inspect.CO_GENERATOR: "a generator function",
+    inspect.CO_COROUTINE: "a coroutine function",
+    inspect.CO_ASYNC_GENERATOR: "an async generator function",
+}
+ADVICE = "compile the function that it calls for its tensor work instead"
+
+
+def check_target(target: object) -> Callable[..., Any]:
+    """`target` when it can be compiled. Raises TypeError saying what it is, and what to compile instead."""
+    if not callable(target):
+        raise TypeError(f"framesmith.compile takes a function, a module or another callable; got {describe(target)}")
+    problem = why_not(target)
+    if problem is not None:
+        raise TypeError(f"framesmith.compile cannot compile {problem}")
+    return target
+
+
+def why_not(target: Callable[..., Any]) -> str | None:
+    """Why this callable has no frame to compile, or None."""
+    if isinstance(target, type):
+        return f"the class {target.__qualname__}: compile its instances or methods"
+    if isinstance(target, functools.partial):
+        return why_not(target.func)
+    function = python_function(target)
+    if function is None:
+        return f"{describe(target)}: it is implemented in C, and has no Python frame"
+    for flag, name in RESUMED.items():
+        if function.__code__.co_flags & flag:
+            return f"{name} ({function.__qualname__}): {ADVICE}"
+    return None
+
+
+def python_function(target: Callable[..., Any]) -> types.FunctionType | None:
+    """The Python function that a call of `target` runs first, or None."""
+    if isinstance(target, types.FunctionType):
+        return target
+    if isinstance(target, types.MethodType):
+        return python_function(target.__func__)
+    call = getattr(type(target), "__call__", None)
+    return call if isinstance(call, types.FunctionType) else None
+
+
+def describe(target: object) -> str:
+    """A value and its type, as a message names it."""
+    if isinstance(target, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return f"the builtin {getattr(target, '__qualname__', target)!s}"
+    return f"{target!r} of type {type(target).__name__}"
+
+
+def name_of(target: Callable[..., Any]) -> str:
+    """A short name for messages and reports."""
+    if isinstance(target, functools.partial):
+        return f"partial of {name_of(target.func)}"
+    return getattr(target, "__qualname__", type(target).__qualname__)

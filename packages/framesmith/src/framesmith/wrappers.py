@@ -1,0 +1,79 @@
+"""The objects `compile()` returns: a function like the one given, or a module that *is* the one given, called compiled."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+#: Gives a context within which this thread's frames are compiled.
+Activate = Callable[[], AbstractContextManager[Any]]
+#: Compiles another module as this one was.
+Restore = Callable[[torch.nn.Module], torch.nn.Module]
+
+
+def compile_function(target: Callable[..., Any], activate: Activate) -> Callable[..., Any]:
+    """A function that runs `target` with the frame hook active; `__wrapped__` is the target."""
+
+    @functools.wraps(target)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        with activate():
+            return target(*args, **kwargs)
+
+    return compiled
+
+
+class CompiledModule(torch.nn.Module):
+    """A compiled module shares the attributes of the one it was made from: a change to either shows in the other.
+
+    Its class is derived from the original's: `isinstance` holds, `state_dict` has the same keys, and methods are
+    inherited. Calling it, and `forward`, run the original with the frame hook active.
+    """
+
+    _framesmith_original: torch.nn.Module
+    _framesmith_activate: Activate
+    _framesmith_restore: Restore
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._framesmith_activate():
+            return self._framesmith_original(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with self._framesmith_activate():
+            return self._framesmith_original.forward(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self._framesmith_restore, (self._framesmith_original,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
+        return self._framesmith_restore(copy.deepcopy(self._framesmith_original, memo))
+
+
+@functools.cache
+def compiled_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
+    """The class of compiled modules of type `original`."""
+    names = ("__module__", "__qualname__", "__doc__")
+    namespace: dict[str, Any] = {name: getattr(original, name) for name in names}
+    namespace["__slots__"] = ("_framesmith_activate", "_framesmith_original", "_framesmith_restore")
+    return types.new_class(original.__name__, (CompiledModule, original), exec_body=lambda ns: ns.update(namespace))
+
+
+def compile_module(module: torch.nn.Module, activate: Activate, restore: Restore) -> torch.nn.Module:
+    """A compiled view of `module`."""
+    cls = compiled_class(type(module))
+    compiled = cls.__new__(cls)
+    object.__setattr__(compiled, "__dict__", module.__dict__)
+    object.__setattr__(compiled, "_framesmith_original", module)
+    object.__setattr__(compiled, "_framesmith_activate", activate)
+    object.__setattr__(compiled, "_framesmith_restore", restore)
+    return compiled
+
+
+def original_of(target: Callable[..., Any]) -> Callable[..., Any]:
+    """What a compiled module was made from; any other callable as it is."""
+    return target._framesmith_original if isinstance(target, CompiledModule) else target

@@ -1,0 +1,65 @@
+"""`verify=True` on graphs made by hand."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from framesmith.failures import Failures, FramesmithError, FramesmithWarning
+from framesmith.verification import verified
+
+
+def graph(fn: Any) -> fx.GraphModule:
+    return fx.symbolic_trace(fn)
+
+
+def add_one(x: torch.Tensor) -> tuple[torch.Tensor]:
+    return (x + 1,)
+
+
+def test_a_right_graph_is_used_and_the_inputs_are_mutated_once() -> None:
+    calls = []
+
+    def compiled(x: torch.Tensor) -> tuple[torch.Tensor]:
+        calls.append(1)
+        return (x.add_(1),)
+
+    run = verified(graph(lambda x: (x.add_(1),)), compiled, Failures(strict=True))
+    x = torch.zeros(2)
+    run(x)
+    assert x.tolist() == [1.0, 1.0]
+    run(x)
+    assert x.tolist() == [2.0, 2.0] and len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: (x + 2,),
+        lambda x: (x.double() + 1,),
+        lambda x: (x + 1, x),
+        lambda x: (x.add_(1) * 1,),
+        lambda x: (x + 1 + 0 * torch.rand(2),),
+    ],
+    ids=["values", "dtype", "count", "mutation", "random numbers"],
+)
+def test_a_wrong_graph_is_replaced_by_eager_with_one_warning(wrong: Any) -> None:
+    run = verified(graph(add_one), wrong, Failures(strict=False))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert run(torch.zeros(2))[0].tolist() == [1.0, 1.0]
+    assert [w.category for w in caught] == [FramesmithWarning]
+    with pytest.raises(FramesmithError, match="verify=True"):
+        verified(graph(add_one), wrong, Failures(strict=True))(torch.zeros(2))
+
+
+def test_random_numbers_go_on_as_in_eager() -> None:
+    gm = graph(lambda x: (x + torch.rand_like(x),))
+    torch.manual_seed(0)
+    expected = [gm(torch.zeros(2))[0] for _ in range(2)]
+    torch.manual_seed(0)
+    run = verified(gm, gm.forward, Failures(strict=True))
+    assert all(torch.equal(run(torch.zeros(2))[0], wanted) for wanted in expected)

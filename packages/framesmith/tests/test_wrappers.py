@@ -1,0 +1,101 @@
+"""Compiled functions and modules, seen from outside."""
+
+import contextlib
+import copy
+import functools
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from framesmith.wrappers import CompiledModule, compile_function, compile_module, original_of
+
+active: list[str] = []
+
+
+@contextlib.contextmanager
+def activate() -> Any:
+    active.append("on")
+    yield
+    active.append("off")
+
+
+class Net(nn.Module):
+    """A module with a method of its own that calls the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.scale = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale
+
+    def twice(self, x: torch.Tensor) -> torch.Tensor:
+        return self(self(x))
+
+
+def restore(module: nn.Module) -> nn.Module:
+    return compile_module(module, activate, restore)
+
+
+@pytest.fixture
+def module() -> nn.Module:
+    active.clear()
+    return Net()
+
+
+def test_calls_run_active(module: nn.Module) -> None:
+    compiled = restore(module)
+    x = torch.randn(1, 2)
+    assert torch.equal(compiled(x), module(x))
+    assert active == ["on", "off"]
+    assert torch.equal(compiled.forward(x), module(x))
+    compiled.twice(x)
+    assert len(active) == 8
+
+
+def test_it_is_the_original_from_outside(module: nn.Module) -> None:
+    compiled = restore(module)
+    assert isinstance(compiled, Net) and isinstance(compiled, CompiledModule)
+    assert list(compiled.state_dict()) == ["linear.weight", "linear.bias"]
+    assert repr(compiled) == repr(module)
+    assert original_of(compiled) is module and original_of(module) is module
+
+
+def test_changes_show_on_both_sides(module: nn.Module) -> None:
+    compiled = restore(module)
+    compiled.scale = 3.0
+    assert module.scale == 3.0
+    module.eval()
+    assert compiled.training is False
+    compiled.extra = nn.Linear(2, 1)
+    assert "extra.weight" in module.state_dict()
+    compiled.load_state_dict({k: torch.zeros_like(v) for k, v in module.state_dict().items()})
+    assert float(module.linear.weight.abs().sum()) == 0
+    del compiled.extra
+    assert not hasattr(module, "extra")
+
+
+def test_copies_and_pickles_are_compiled_again(module: nn.Module) -> None:
+    compiled = restore(module)
+    for again in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
+        assert isinstance(again, CompiledModule)
+        assert original_of(again) is not module
+        assert torch.equal(again.linear.weight, module.linear.weight)
+
+
+def test_a_compiled_function_looks_like_the_function() -> None:
+    def f(x: int, y: int = 2) -> int:
+        """Adds."""
+        return x + y
+
+    f.note = "kept"  # type: ignore[attr-defined]
+    active.clear()
+    compiled = compile_function(f, activate)
+    assert compiled(1) == 3 and active == ["on", "off"]
+    assert (compiled.__name__, compiled.__doc__, compiled.note, compiled.__wrapped__) == ("f", "Adds.", "kept", f)
+    partial = functools.partial(f, 1)
+    assert compile_function(partial, activate)(y=5) == 6
