@@ -7,6 +7,7 @@ object, and later calls run the cached code wherever its check says that it appl
 from framesmith_frames._hook import (
     RUN_ONCE,
     SKIP,
+    CompiledFunction,
     Entry,
     FrameInfo,
     entries,
@@ -18,6 +19,7 @@ from framesmith_frames._hook import (
     skip,
     skip_reason,
     unskip,
+    without_hook,
 )
 from framesmith_frames.activation import activated, deactivated
 from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback
@@ -28,6 +30,7 @@ __all__ = [
     "SKIP",
     "Check",
     "CodeStats",
+    "CompiledFunction",
     "Entry",
     "ErrorHandler",
     "FrameCallback",
@@ -44,4 +47,5 @@ __all__ = [
     "skip_reason",
     "stats",
     "unskip",
+    "without_hook",
 ]

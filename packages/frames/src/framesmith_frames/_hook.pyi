@@ -1,9 +1,13 @@
 """Types of the C extension; see the package's README for meaning."""
 
+from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
-from typing import Any, final
+from typing import Any, Generic, ParamSpec, TypeVar, final, overload
 
 from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback, HasCode
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 @final
 class Entry:
@@ -39,6 +43,33 @@ class FrameInfo:
     globals: dict[str, Any]
     builtins: dict[str, Any]
     closure: tuple[CellType, ...] | None
+
+@final
+class CompiledFunction(Generic[P, R]):
+    """A function dispatched to the entries of the one it wraps, natively; `callback` makes new entries."""
+
+    __wrapped__: Callable[P, R]
+    __name__: str
+    __qualname__: str
+    callback: FrameCallback
+    def __new__(cls, function: Callable[P, R], callback: FrameCallback) -> CompiledFunction[P, R]: ...
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> CompiledFunction[P, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., R]: ...
+
+@final
+class without_hook(Generic[P, R]):
+    """A callable that runs the one it wraps with the hook off on this thread."""
+
+    __wrapped__: Callable[P, R]
+    def __new__(cls, function: Callable[P, R]) -> without_hook[P, R]: ...
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> without_hook[P, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., R]: ...
 
 def set_callback(callback: FrameCallback | None, /) -> FrameCallback | None: ...
 def get_callback() -> FrameCallback | None: ...

@@ -23,4 +23,5 @@ FrameCallback: TypeAlias = Callable[[FrameInfo], Entry | SKIP | RUN_ONCE]
 ErrorHandler: TypeAlias = Callable[[BaseException, FrameInfo], object]
 """Told of an exception of a callback or checker; if it returns the call runs eagerly, what it raises reaches the caller."""
 
-HasCode: TypeAlias = CodeType | FunctionType | MethodType
+HasCode: TypeAlias = CodeType | FunctionType | MethodType | Callable[..., Any]
+"""A code object, or a Python function, a method, a CompiledFunction or a without_hook; nothing else that can be called."""

@@ -175,6 +175,9 @@ static int reset(PyCodeObject *code)
             status = code_state_reset(state, dropped);
         }
     }
+    if (status == 0) {
+        status = compiled_functions_reset(dropped);
+    }
     Py_DECREF(dropped);
     return status;
 }
@@ -185,6 +188,9 @@ static PyCodeObject *code_argument(PyObject *target)
 {
     if (PyMethod_Check(target)) {
         target = PyMethod_GET_FUNCTION(target);
+    }
+    if (Py_IS_TYPE(target, &CompiledFunction_Type) || Py_IS_TYPE(target, &WithoutHook_Type)) {
+        target = ((Wrapper *)target)->wrapped;
     }
     if (PyFunction_Check(target)) {
         return (PyCodeObject *)PyFunction_GET_CODE(target);

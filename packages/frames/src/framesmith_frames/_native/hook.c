@@ -149,7 +149,7 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
 {
     Local *local = local_state();
     Activation *activation = local->activation;
-    if (activation == NULL || activation->callback == NULL || activation->busy > 0) {
+    if (activation == NULL || activation_is_off(activation)) {
         PyObject *result = evaluate(tstate, frame, throwflag, local);
         if (active_threads == 0) {
             hook_uninstall(); /* left on top by a hook that has gone, see Note [Nesting with other hooks] */

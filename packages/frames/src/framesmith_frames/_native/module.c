@@ -2,7 +2,8 @@
 
 #include "native.h"
 
-static PyTypeObject *const types[] = {&Entry_Type, &Skip_Type, &RunOnce_Type, &FrameInfo_Type};
+static PyTypeObject *const types[] = {&Entry_Type, &Skip_Type, &RunOnce_Type, &FrameInfo_Type,
+                                     &CompiledFunction_Type, &WithoutHook_Type};
 
 static int module_exec(PyObject *module)
 {

@@ -9,7 +9,8 @@
 
 typedef struct {
     PyObject *callback; /* strong, or NULL: the hook is off on this thread */
-    int busy;           /* greater than 0: the hook is off for now (a callback, a checker or a complete entry runs) */
+    int busy;           /* greater than 0: a callback, a checker or an error handler runs, and the hook is off */
+    int paused;         /* greater than 0: a complete entry or a function without the hook runs, and the hook is off */
 } Activation;
 
 typedef struct {
@@ -22,6 +23,11 @@ Local *local_state(void);
 Activation *local_activation(void);                     /* made if missing; NULL with an exception */
 PyObject *activation_swap(Activation *, PyObject *new); /* steals new (or NULL), returns the old (or NULL) */
 extern Py_ssize_t active_threads;
+
+static inline int activation_is_off(const Activation *activation)
+{
+    return activation->callback == NULL || activation->busy > 0 || activation->paused > 0;
+}
 
 /* ---- hook.c: the evaluator, installed on the interpreter while any thread is active ---- */
 
@@ -92,5 +98,44 @@ PyObject *run_entry(PyThreadState *tstate, Frame *frame, Entry *entry, Local *lo
 PyObject *abandon_frame(PyThreadState *tstate, Frame *frame); /* with an exception set; returns NULL */
 PyObject *entry_function(Entry *entry, PyObject *function);   /* new function: flat code, function's globals and closure */
 extern int never_in_place;                                    /* for tests: always take the slow way */
+
+/* ---- bind.c: from a call's arguments to a frame's ---- */
+
+enum { BOUND_ON_STACK = 16 };
+
+typedef struct {
+    PyObject *const *args; /* in co_varnames order, *args and **kwargs packed: the caller's own array, or `owned` */
+    PyObject **owned;      /* strong references, or NULL */
+    int count;             /* of `owned` */
+    PyObject *small[BOUND_ON_STACK];
+} Binding;
+
+/* 1: bound; 0: the function does not take these arguments (no exception is set); -1: out of memory. */
+int bind(Binding *binding, PyFunctionObject *function, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+void bind_release(Binding *binding);
+
+/* ---- wrapper.c: what CompiledFunction and without_hook have in common ---- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *wrapped;
+    PyObject *dict;
+    PyObject *weakrefs;
+} Wrapper;
+
+int wrapper_traverse(Wrapper *self, visitproc visit, void *arg);
+int wrapper_clear(Wrapper *self);
+void wrapper_dealloc(PyObject *self); /* of an object already untracked */
+PyObject *wrapper_bind_method(PyObject *self, PyObject *instance, PyObject *owner);
+PyObject *wrapper_getattro(PyObject *self, PyObject *name);
+extern PyGetSetDef wrapper_getset[];
+extern PyMethodDef wrapper_methods[];
+extern PyTypeObject WithoutHook_Type;
+
+/* ---- compiled_function.c ---- */
+
+extern PyTypeObject CompiledFunction_Type;
+int compiled_functions_reset(PyObject *dropped); /* appends what is let go to a list, so that it dies later */
 
 #endif

@@ -91,7 +91,7 @@ PyObject *run_entry(PyThreadState *tstate, Frame *frame, Entry *entry, Local *lo
     PyCodeObject *code = (PyCodeObject *)entry->code;
     Activation *activation = local->activation;
     int complete = entry->complete;
-    activation->busy += complete;
+    activation->paused += complete;
     PyObject *result;
     if (code == frame_code(frame) || replace_in_place(tstate, frame, code)) {
         result = evaluate(tstate, frame, 0, local);
@@ -99,6 +99,6 @@ PyObject *run_entry(PyThreadState *tstate, Frame *frame, Entry *entry, Local *lo
     else {
         result = run_as_function(tstate, frame, entry);
     }
-    activation->busy -= complete;
+    activation->paused -= complete;
     return result;
 }

@@ -1,0 +1,258 @@
+/* CompiledFunction: a callable that dispatches to the entries of the function it wraps without the frame hook.
+ *
+ * It binds the arguments, runs the entries' checks, and calls the code of the one that applies as a function. Only where
+ * nothing applies, or where the entry is not complete, is the hook switched on (with this object's own callback) for the
+ * length of the call. */
+
+#include "native.h"
+#include <structmember.h>
+
+typedef struct CompiledFunction {
+    Wrapper base;
+    PyObject *callback;
+    PyObject *functions;                  /* dict: entry -> function that runs it, or NULL */
+    PyObject *last_entry, *last_function; /* borrowed from `functions` */
+    struct CompiledFunction *next, *previous;
+} CompiledFunction;
+
+static CompiledFunction *all_compiled = NULL; /* so that a reset finds their functions */
+
+/* ---- the functions that run the entries ---- */
+
+static void forget_functions(CompiledFunction *self)
+{
+    self->last_entry = NULL;
+    self->last_function = NULL;
+    Py_CLEAR(self->functions);
+}
+
+int compiled_functions_reset(PyObject *dropped)
+{
+    for (CompiledFunction *self = all_compiled; self != NULL; self = self->next) {
+        if (self->functions != NULL && PyList_Append(dropped, self->functions) < 0) {
+            return -1;
+        }
+        forget_functions(self);
+    }
+    return 0;
+}
+
+/* A function is made for an entry once for each CompiledFunction, and let go at a reset. It is not
+ * kept on the entry: it holds the module's globals, and the collector does not see what hangs on a code object. */
+static PyObject *function_for(CompiledFunction *self, Entry *entry)
+{
+    if (self->last_entry == (PyObject *)entry) {
+        return Py_NewRef(self->last_function);
+    }
+    if (self->functions == NULL && (self->functions = PyDict_New()) == NULL) {
+        return NULL;
+    }
+    PyObject *functions = Py_NewRef(self->functions);
+    PyObject *function = Py_XNewRef(PyDict_GetItemWithError(functions, (PyObject *)entry));
+    if (function == NULL && !PyErr_Occurred()) {
+        function = entry_function(entry, self->base.wrapped);
+        if (function != NULL && PyDict_SetItem(functions, (PyObject *)entry, function) < 0) {
+            Py_CLEAR(function);
+        }
+    }
+    if (function != NULL && functions == self->functions) {
+        self->last_entry = (PyObject *)entry;
+        self->last_function = function;
+    }
+    Py_DECREF(functions);
+    return function;
+}
+
+/* ---- the call ---- */
+
+static PyObject *call_paused(Activation *activation, PyObject *function, PyObject *const *args, size_t nargsf)
+{
+    activation->paused++;
+    PyObject *result = PyObject_Vectorcall(function, args, nargsf, NULL);
+    activation->paused--;
+    return result;
+}
+
+/* While a callback runs on this thread nothing is compiled, so the call is an ordinary one. */
+static PyObject *call_hooked(CompiledFunction *self, Activation *activation, PyObject *function, PyObject *const *args,
+                             size_t nargsf, PyObject *kwnames)
+{
+    if (activation->busy > 0) {
+        return PyObject_Vectorcall(function, args, nargsf, kwnames);
+    }
+    int paused = activation->paused;
+    PyObject *outer = activation_swap(activation, Py_NewRef(self->callback));
+    activation->paused = 0;
+    PyObject *result = PyObject_Vectorcall(function, args, nargsf, kwnames);
+    activation->paused = paused;
+    Py_XDECREF(activation_swap(activation, outer));
+    return result;
+}
+
+static PyObject *call_entry(CompiledFunction *self, Activation *activation, Entry *entry, PyObject *const *args, int nargs)
+{
+    PyObject *function = function_for(self, entry);
+    if (function == NULL) {
+        return NULL;
+    }
+    PyObject *result = entry->complete ? call_paused(activation, function, args, nargs)
+                                       : call_hooked(self, activation, function, args, nargs, NULL);
+    Py_DECREF(function);
+    return result;
+}
+
+/* Finds the entry for a call. 1: *entry (strong), and binding is to be released; 0: none applies; -1: an interrupt. A checker's
+ * error counts as none: the hook runs the checker again and reports it. */
+static int find_for_call(CompiledFunction *self, Activation *activation, PyObject *const *args, size_t nargsf,
+                         PyObject *kwnames, Binding *binding, Entry **entry)
+{
+    PyObject *wrapped = self->base.wrapped;
+    PyCodeObject *code = (PyCodeObject *)((PyFunctionObject *)wrapped)->func_code;
+    CodeState *state = code_state_find(code);
+    if (state == NULL || state->entries == NULL || state->skip != NOT_SKIPPED) {
+        return 0;
+    }
+    int status = bind(binding, (PyFunctionObject *)wrapped, args, PyVectorcall_NARGS(nargsf), kwnames);
+    if (status > 0) {
+        Py_INCREF(code); /* a checker may run Python code that gives the function another one */
+        status = find_entry(state, binding->args, code_argument_count(code), wrapped, activation, entry);
+        Py_DECREF(code);
+    }
+    if (status > 0) {
+        return 1;
+    }
+    bind_release(binding);
+    if (status == 0 || PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        return 0;
+    }
+    return -1;
+}
+
+static PyObject *compiled_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    CompiledFunction *self = (CompiledFunction *)callable;
+    Activation *activation = local_activation();
+    if (activation == NULL) {
+        return NULL;
+    }
+    Binding binding;
+    Entry *entry = NULL;
+    int found = find_for_call(self, activation, args, nargsf, kwnames, &binding, &entry);
+    if (found < 0) {
+        return NULL;
+    }
+    if (found == 0) {
+        return call_hooked(self, activation, self->base.wrapped, args, nargsf, kwnames);
+    }
+    int nargs = code_argument_count((PyCodeObject *)entry->code);
+    PyObject *result = call_entry(self, activation, entry, binding.args, nargs);
+    Py_DECREF(entry);
+    bind_release(&binding);
+    return result;
+}
+
+/* ---- the type ---- */
+
+static int validate(PyObject *function, PyObject *callback)
+{
+    if (!PyFunction_Check(function)) {
+        PyErr_Format(PyExc_TypeError, "CompiledFunction: expected a Python function, not %.200s", Py_TYPE(function)->tp_name);
+        return -1;
+    }
+    if (!PyCallable_Check(callback)) {
+        PyErr_Format(PyExc_TypeError, "CompiledFunction: the callback must be callable, not %.200s",
+                     Py_TYPE(callback)->tp_name);
+        return -1;
+    }
+    PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
+    if (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) {
+        PyErr_Format(PyExc_TypeError,
+                     "CompiledFunction: %U is a generator or coroutine function; frames of those are not replaced",
+                     code->co_qualname);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"function", "callback", NULL};
+    PyObject *function, *callback;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:CompiledFunction", names, &function, &callback) ||
+        validate(function, callback) < 0) {
+        return NULL;
+    }
+    CompiledFunction *self = (CompiledFunction *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->base.vectorcall = compiled_vectorcall;
+        self->base.wrapped = Py_NewRef(function);
+        self->callback = Py_NewRef(callback);
+        self->next = all_compiled;
+        if (all_compiled != NULL) {
+            all_compiled->previous = self;
+        }
+        all_compiled = self;
+    }
+    return (PyObject *)self;
+}
+
+static int compiled_traverse(CompiledFunction *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->callback);
+    Py_VISIT(self->functions);
+    return wrapper_traverse(&self->base, visit, arg);
+}
+
+static int compiled_clear(CompiledFunction *self)
+{
+    forget_functions(self);
+    return wrapper_clear(&self->base);
+}
+
+static void compiled_dealloc(CompiledFunction *self)
+{
+    PyObject_GC_UnTrack(self);
+    if (self->previous != NULL) {
+        self->previous->next = self->next;
+    }
+    else {
+        all_compiled = self->next;
+    }
+    if (self->next != NULL) {
+        self->next->previous = self->previous;
+    }
+    forget_functions(self);
+    Py_CLEAR(self->callback);
+    wrapper_dealloc((PyObject *)self);
+}
+
+static PyObject *compiled_repr(CompiledFunction *self)
+{
+    return PyUnicode_FromFormat("<CompiledFunction %U at %p>", ((PyFunctionObject *)self->base.wrapped)->func_qualname, self);
+}
+
+static PyMemberDef compiled_members[] = {
+    {"callback", T_OBJECT_EX, offsetof(CompiledFunction, callback), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject CompiledFunction_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framesmith_frames.CompiledFunction",
+    .tp_basicsize = sizeof(CompiledFunction),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_new = compiled_new,
+    .tp_dealloc = (destructor)compiled_dealloc,
+    .tp_traverse = (traverseproc)compiled_traverse,
+    .tp_clear = (inquiry)compiled_clear,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Wrapper, vectorcall),
+    .tp_descr_get = wrapper_bind_method,
+    .tp_getattro = wrapper_getattro,
+    .tp_getset = wrapper_getset,
+    .tp_methods = wrapper_methods,
+    .tp_members = compiled_members,
+    .tp_repr = (reprfunc)compiled_repr,
+    .tp_dictoffset = offsetof(Wrapper, dict),
+    .tp_weaklistoffset = offsetof(Wrapper, weakrefs),
+};
