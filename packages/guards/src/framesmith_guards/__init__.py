@@ -2,10 +2,25 @@
 
 from framesmith_guards.__about__ import __version__
 from framesmith_guards.constants import freeze, is_constant, same_constant, why_not_constant
+from framesmith_guards.contexts import (
+    Checkpoint,
+    Checkpointable,
+    CompileContext,
+    CompileId,
+    GlobalContext,
+    GuardsContext,
+    ModuleContext,
+    TraceId,
+    TracingContext,
+    compile_context,
+    detect_fake_mode,
+    tracing,
+)
 from framesmith_guards.errors import GuardError
 from framesmith_guards.fake_mode import active_fake_mode, fake_mode_of, new_fake_mode
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
 from framesmith_guards.kinds import KINDS, GuardKind, kind_named
+from framesmith_guards.origins import GuardSource, ModuleKind, module_kind, origin_of
 from framesmith_guards.program import CheckProgram, compile_guards, explain_nearest
 from framesmith_guards.refs import Ref
 from framesmith_guards.shapes import ShapeExpr
@@ -35,6 +50,7 @@ from framesmith_guards.sources import (
     parameter_source,
     submodule_source,
 )
+from framesmith_guards.stacks import FrameStack, Location
 from framesmith_guards.tensors import TensorSpec
 
 __all__ = [
@@ -44,21 +60,32 @@ __all__ = [
     "BuiltinSource",
     "CellContentsSource",
     "CheckProgram",
+    "Checkpoint",
+    "Checkpointable",
     "ClosureSource",
+    "CompileContext",
+    "CompileId",
     "DictKeySource",
     "DictValueSource",
     "EphemeralSource",
+    "FrameStack",
     "FunctionSource",
+    "GlobalContext",
     "GlobalSource",
     "GlobalStateSource",
     "GlobalsDictSource",
     "Guard",
     "GuardError",
     "GuardKind",
+    "GuardSource",
+    "GuardsContext",
     "GuardsSet",
     "InstanceDictSource",
     "ItemSource",
     "LocalSource",
+    "Location",
+    "ModuleContext",
+    "ModuleKind",
     "ModuleSource",
     "Ref",
     "ShapeEnvSource",
@@ -66,21 +93,28 @@ __all__ = [
     "Source",
     "TensorPropertySource",
     "TensorSpec",
+    "TraceId",
+    "TracingContext",
     "TypeSource",
     "WeakRefSource",
     "__version__",
     "active_fake_mode",
     "buffer_source",
+    "compile_context",
     "compile_guards",
+    "detect_fake_mode",
     "explain_nearest",
     "fake_mode_of",
     "freeze",
     "is_constant",
     "kind_named",
+    "module_kind",
     "new_fake_mode",
+    "origin_of",
     "parameter_source",
     "same_constant",
     "state_guards",
     "submodule_source",
+    "tracing",
     "why_not_constant",
 ]

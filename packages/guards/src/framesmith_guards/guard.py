@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
+import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -10,9 +13,30 @@ from typing import Any
 from framesmith_guards.constants import is_constant, typed_key
 from framesmith_guards.errors import GuardError
 from framesmith_guards.kinds import GuardKind, describe_expected, kind_named
+from framesmith_guards.origins import GuardSource, origin_of
 from framesmith_guards.refs import describe
 from framesmith_guards.sources import GlobalStateSource, Source
+from framesmith_guards.stacks import user_stack
 from framesmith_guards.state import BY_KIND, USUAL_KINDS
+
+
+@dataclass
+class ExportInfo:
+    """What a guard became when it was compiled: the texts of its checks, and weak handles to what it is about."""
+
+    code: list[str] = field(default_factory=list)
+    guarded_class: weakref.ref[type] | None = None
+    guarded_object: weakref.ref[object] | None = None
+
+    def record(self, code: str, value: object = None) -> None:
+        """Note a check's text and, if one is at hand, the guarded value."""
+        if code not in self.code:
+            self.code.append(code)
+        if value is None:
+            return
+        self.guarded_class = weakref.ref(type(value))
+        with contextlib.suppress(TypeError):
+            self.guarded_object = weakref.ref(value)
 
 
 def _key_of(expected: object) -> Hashable:
@@ -26,14 +50,16 @@ class Guard:
     """A row of the kinds table applied to a source; two guards are equal if they check the same.
 
     `expected` is snapshotted on construction (see freezing.py); GuardError if it cannot be checked soundly.
-    `user_stack` and `stack` say where the guard came from: any object with a readable `str`.
+    `user_stack` and `stack` say where in the user's program and in the compiler the guard came from; `export`
+    holds what became of it, for those who export guards.
     """
 
     source: Source
     kind: GuardKind
     expected: Any
-    user_stack: object
-    stack: object
+    user_stack: traceback.StackSummary | None
+    stack: traceback.StackSummary | None
+    export: ExportInfo
     _key: Hashable = field(repr=False)
 
     def __init__(
@@ -42,8 +68,8 @@ class Guard:
         kind: str | GuardKind,
         expected: object = None,
         *,
-        user_stack: object = None,
-        stack: object = None,
+        user_stack: traceback.StackSummary | None = None,
+        stack: traceback.StackSummary | None = None,
     ) -> None:
         if not isinstance(source, Source):
             raise GuardError(f"a guard is about a Source, not {describe(source)}")
@@ -60,7 +86,20 @@ class Guard:
         set_field(self, "expected", frozen)
         set_field(self, "user_stack", user_stack)
         set_field(self, "stack", stack)
+        set_field(self, "export", ExportInfo())
         set_field(self, "_key", (source, row.name, _key_of(frozen)))
+
+    def note_stacks(self, user: traceback.StackSummary, compiler: traceback.StackSummary | None) -> None:
+        """Note where the guard came from, unless that is known already."""
+        if self.user_stack is None and user:
+            object.__setattr__(self, "user_stack", user)
+        if self.stack is None and compiler is not None:
+            object.__setattr__(self, "stack", compiler)
+
+    @property
+    def origin(self) -> GuardSource:
+        """Where the guarded path starts."""
+        return origin_of(self.source)
 
     @property
     def operands(self) -> tuple[Source, ...]:
@@ -91,17 +130,27 @@ class Guard:
 
 
 class GuardsSet:
-    """Guards in the order they were added, each once."""
+    """Guards in the order they were added, each once.
 
-    def __init__(self, guards: Iterable[Guard] = ()) -> None:
+    A guard is noted the user's stack of the trace that adds it and, with `debug_stacks`, the compiler's own.
+    """
+
+    def __init__(self, guards: Iterable[Guard] = (), *, debug_stacks: bool = False) -> None:
         self._guards: dict[Guard, None] = dict.fromkeys(guards)
+        self._debug_stacks = debug_stacks
 
     def add(self, guard: Guard) -> bool:
         """Add a guard; False if an equal one was there (whose stacks are kept)."""
         if guard in self._guards:
             return False
         self._guards[guard] = None
+        compiler = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if self._debug_stacks else None
+        guard.note_stacks(user_stack(), compiler)
         return True
+
+    def replace(self, guards: Iterable[Guard]) -> None:
+        """Hold exactly these guards."""
+        self._guards = dict.fromkeys(guards)
 
     def update(self, *others: Iterable[Guard]) -> None:
         """Add all guards of all `others`."""

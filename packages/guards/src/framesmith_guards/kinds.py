@@ -40,8 +40,8 @@ def _explain(value: object, expected: object, *others: object) -> str:
 
 
 def describe_expected(expected: object) -> str:
-    """A constant as its repr, shortened; anything else in words."""
-    text = repr(expected)
+    """A constant as its repr, anything else in words; shortened."""
+    text = str(expected) if isinstance(expected, (ShapeExpr, TensorSpec, Ref)) else repr(expected)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -75,7 +75,7 @@ def range_left(value: Any) -> range:
     """The numbers that a range iterator has still to give; TypeError for anything else."""
     if type(value) is not RANGE_ITERATOR:
         raise TypeError(f"not a range iterator: {type(value).__name__}")
-    reduced: tuple[Any, ...] = value.__reduce__()
+    reduced: Any = value.__reduce__()
     whole: range = reduced[1][0]
     return whole[(reduced[2] if len(reduced) > 2 else 0) or 0 :]
 

@@ -154,4 +154,6 @@ def _step_lines(step: Step, names: ProgramNames) -> list[str]:
 def _guard_line(guard: Guard, names: ProgramNames) -> str:
     x = "None" if guard.source not in names.variables else names.variable(guard.source)
     operands = tuple(names.variable(source) for source in guard.operands)
-    return f"if not ({guard.kind.text(names, x, guard.expected, operands)}): return MISS  # {guard.kind.name}"
+    text = guard.kind.text(names, x, guard.expected, operands)
+    guard.export.record(text)
+    return f"if not ({text}): return MISS  # {guard.kind.name}"

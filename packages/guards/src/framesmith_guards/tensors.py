@@ -38,41 +38,45 @@ class TensorSpec:
         cls,
         tensor: torch.Tensor,
         dynamic_dims: Collection[int] = (),
-        dynamic_strides: Collection[int] | None = None,
+        dynamic_strides: Collection[int] = (),
+        *,
+        like: torch.Tensor | None = None,
     ) -> TensorSpec:
-        """The spec of `tensor`, leaving sizes of `dynamic_dims` open.
+        """The spec of `tensor`, leaving sizes of `dynamic_dims` and strides of `dynamic_strides` open.
 
-        Strides are left open for `dynamic_strides`, by default all of them as soon as any size is open (a
-        SHAPE guard then relates them). Raises GuardError for something that is not a tensor.
+        With `like`, a fake tensor standing for it, sizes and strides that are symbolic there are open too (SHAPE
+        guards then relate them). Raises GuardError for something that is not a tensor.
         """
         if not isinstance(tensor, torch.Tensor):
             raise GuardError(f"TENSOR_MATCH needs a torch.Tensor, not a {qualified_name(type(tensor))}")
         with torch._C.DisableTorchFunction():
-            return cls._read(tensor, frozenset(dynamic_dims), dynamic_strides)
+            dims = {*dynamic_dims, *_symbolic(like, torch.Tensor.size)}
+            strides = {*dynamic_strides, *_symbolic(like, torch.Tensor.stride)}
+            return cls._read(tensor, dims, strides)
 
     @classmethod
-    def _read(cls, tensor: torch.Tensor, dims: Collection[int], open_strides: Collection[int] | None) -> TensorSpec:
-        sizes: tuple[Dim, ...] | None = None
-        strides: tuple[Dim, ...] | None = None
-        if not tensor.is_nested:
-            sizes = _fixed(tensor.size(), dims)
-            if tensor.layout is torch.strided:
-                every = range(tensor.dim()) if dims else ()
-                strides = _fixed(tensor.stride(), every if open_strides is None else open_strides)
+    def _read(cls, tensor: torch.Tensor, dims: Collection[int], strides: Collection[int]) -> TensorSpec:
+        strided = tensor.layout is torch.strided and not tensor.is_nested
         return cls(
             pytype=Ref(type(tensor)),
             dtype=tensor.dtype,
             device=tensor.device,
             layout=tensor.layout,
             requires_grad=tensor.requires_grad,
-            sizes=sizes,
-            strides=strides,
+            sizes=None if tensor.is_nested else _fixed(tensor.size(), dims),
+            strides=_fixed(tensor.stride(), strides) if strided else None,
             dispatch_keys=dispatch_keys(tensor),
         )
 
     def __str__(self) -> str:
         shape = "?" if self.sizes is None else f"[{', '.join('?' if s is None else str(s) for s in self.sizes)}]"
         return f"{self.pytype.text} {self.dtype} {shape} on {self.device}"
+
+
+def _symbolic(fake: torch.Tensor | None, read: Callable[[torch.Tensor], Any]) -> list[int]:
+    if fake is None or fake.layout is not torch.strided or fake.is_nested:
+        return []
+    return [dim for dim, value in enumerate(read(fake)) if type(value) is not int]
 
 
 def _fixed(values: Any, open_dims: Collection[int]) -> tuple[Dim, ...]:

@@ -1,0 +1,66 @@
+"""The compilation going on in a thread: its id and the attempt it is at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from framesmith_guards.contexts.identity import CompileId, TraceId
+from framesmith_guards.shapes import ShapeExpr
+
+
+class _Local(threading.local):
+    current: CompileContext | None = None
+
+
+_LOCAL = _Local()
+
+
+class CompileContext:
+    """One compilation: its id, the number of the attempt, and the shape relations it settled on."""
+
+    def __init__(self, compile_id: CompileId | None) -> None:
+        if compile_id is not None and not isinstance(compile_id, CompileId):
+            raise TypeError(f"compile_id is a CompileId or None, not {type(compile_id).__name__}")
+        self.compile_id = compile_id
+        self.attempt = 0
+        self.shape_relations: list[ShapeExpr] = []
+
+    @property
+    def trace_id(self) -> TraceId | None:
+        """The id of the attempt going on; None for a compilation without an id."""
+        return None if self.compile_id is None else TraceId(self.compile_id, self.attempt)
+
+    @staticmethod
+    def try_get() -> CompileContext | None:
+        """This thread's compilation, or None."""
+        return _LOCAL.current
+
+    @staticmethod
+    def get() -> CompileContext:
+        """This thread's compilation; RuntimeError outside one."""
+        if _LOCAL.current is None:
+            raise RuntimeError("no compilation is going on in this thread; enter one with compile_context()")
+        return _LOCAL.current
+
+    @staticmethod
+    def current_compile_id() -> CompileId | None:
+        """The id of this thread's compilation, or None."""
+        return None if _LOCAL.current is None else _LOCAL.current.compile_id
+
+    @staticmethod
+    def current_trace_id() -> TraceId | None:
+        """The id of the attempt of this thread's compilation, or None."""
+        return None if _LOCAL.current is None else _LOCAL.current.trace_id
+
+
+@contextmanager
+def compile_context(context: CompileContext | None) -> Iterator[CompileContext | None]:
+    """Make `context` this thread's compilation for a while (None: none)."""
+    previous = _LOCAL.current
+    _LOCAL.current = context
+    try:
+        yield context
+    finally:
+        _LOCAL.current = previous

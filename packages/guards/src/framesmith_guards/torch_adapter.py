@@ -1,0 +1,142 @@
+"""Where torch demands its own `torch._guards` types: our sources as theirs, their shape relations as our guards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import sympy
+import torch
+import torch._guards
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from framesmith_guards.errors import GuardError
+from framesmith_guards.guard import Guard
+from framesmith_guards.origins import GuardSource, origin_of
+from framesmith_guards.shapes import ShapeExpr
+from framesmith_guards.sources import ShapeEnvSource, Source, TensorPropertySource
+
+_TORCH_ORIGINS = {
+    GuardSource.LOCAL: torch._guards.GuardSource.LOCAL,
+    GuardSource.SHAPE_ENV: torch._guards.GuardSource.SHAPE_ENV,
+    GuardSource.EPHEMERAL: torch._guards.GuardSource.EPHEMERAL,
+}
+
+
+@dataclass(frozen=True)
+class AdaptedSource(torch._guards.Source):
+    """One of our sources as torch's ShapeEnv wants it."""
+
+    ours: Source
+
+    @cached_property
+    def guard_source(self) -> torch._guards.GuardSource:
+        """The nearest of torch's kinds."""
+        return _TORCH_ORIGINS.get(origin_of(self.ours), torch._guards.GuardSource.GLOBAL)
+
+    @property
+    def _name_template(self) -> str:
+        return self.ours.name
+
+    def is_ephemeral(self) -> bool:
+        """Whether the value exists only while compiling."""
+        return not self.ours.guardable
+
+
+def to_torch(source: Source) -> AdaptedSource:
+    """Our source as one of torch's."""
+    return AdaptedSource(source)
+
+
+@contextmanager
+def torch_tracing(fake_mode: FakeTensorMode | None) -> Iterator[None]:
+    """Let torch's own code, which asks `torch._guards.TracingContext`, see the fake mode in use."""
+    with torch._guards.tracing(torch._guards.TracingContext(fake_mode)):
+        yield
+
+
+@dataclass
+class _Symbols:
+    """The first source of each symbol, and the equalities that its other sources must satisfy."""
+
+    shape_env: Any
+    sources: dict[str, Source] = field(default_factory=dict)
+    equalities: list[tuple[Source, sympy.Expr]] = field(default_factory=list)
+
+    def meet(self, value: Any, source: Source) -> None:
+        """Note that `source` gives this size or number; plain numbers need no relation."""
+        node = getattr(value, "node", None)
+        if node is None:
+            return
+        expr = self.shape_env.replace(node.expr)
+        if isinstance(expr, sympy.Symbol) and expr.name not in self.sources:
+            self.sources[expr.name] = source
+        else:
+            self.equalities.append((source, expr))
+
+
+def _meet_tensor(symbols: _Symbols, source: Source, tensor: torch.Tensor) -> None:
+    for dim in range(tensor.dim()):
+        symbols.meet(tensor.size(dim), TensorPropertySource(source, "size", dim))
+    for dim in range(tensor.dim()):
+        symbols.meet(tensor.stride(dim), TensorPropertySource(source, "stride", dim))
+    symbols.meet(tensor.storage_offset(), TensorPropertySource(source, "storage_offset"))
+
+
+def shape_guards(
+    shape_env: Any,
+    tensors: Iterable[tuple[Source, torch.Tensor]],
+    scalars: Iterable[tuple[Source, Any]] = (),
+) -> list[Guard]:
+    """What a ShapeEnv assumed, as SHAPE guards.
+
+    `tensors` are the fake inputs with their sources, `scalars` symbolic numbers with theirs. The guards say that
+    sizes, strides and offsets are the expressions found in the fake inputs, that each symbol is in its range, and
+    that every condition evaluated while tracing still holds. GuardError for one about a symbol of no input.
+    """
+    symbols = _Symbols(shape_env)
+    tensors, scalars = list(tensors), list(scalars)
+    for source, tensor in tensors:
+        for dim in range(tensor.dim()):
+            symbols.meet(tensor.size(dim), TensorPropertySource(source, "size", dim))
+    symbols.equalities.clear()
+    for source, number in scalars:
+        symbols.meet(number, source)
+    for source, tensor in tensors:
+        _meet_tensor(symbols, source, tensor)
+    conditions = [*_equalities(symbols), *_ranges(symbols), *_evaluated(symbols)]
+    return [Guard(ShapeEnvSource(), "SHAPE", condition) for condition in conditions]
+
+
+def _equalities(symbols: _Symbols) -> Iterator[ShapeExpr]:
+    for source, expr in symbols.equalities:
+        if isinstance(expr, sympy.Symbol) and symbols.sources.get(expr.name) is source:
+            continue
+        number = sympy.Symbol("value", integer=True)
+        yield _condition(sympy.Eq(number, expr, evaluate=False), {**symbols.sources, "value": source})
+
+
+def _ranges(symbols: _Symbols) -> Iterator[ShapeExpr]:
+    for symbol, bounds in symbols.shape_env.var_to_range.items():
+        if symbol.name not in symbols.sources:
+            continue
+        for relation, bound, free in ((sympy.Ge, bounds.lower, -sympy.oo), (sympy.Le, bounds.upper, sympy.oo)):
+            if bound != free and type(bound).__name__ not in ("IntInfinity", "NegativeIntInfinity"):
+                yield _condition(relation(symbol, bound, evaluate=False), symbols.sources)
+
+
+def _evaluated(symbols: _Symbols) -> Iterator[ShapeExpr]:
+    for guard in symbols.shape_env.guards:
+        expr = symbols.shape_env.replace(guard.expr)
+        if expr is not sympy.true:
+            yield _condition(expr, symbols.sources)
+
+
+def _condition(expr: sympy.Basic, sources: dict[str, Source]) -> ShapeExpr:
+    try:
+        return ShapeExpr.of(expr, sources)
+    except GuardError as error:
+        raise GuardError(f"a shape relation cannot be checked at a call: {error}") from None
