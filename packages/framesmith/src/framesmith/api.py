@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar, overload
 
 import torch
@@ -12,8 +11,8 @@ import torch
 import framesmith_frames
 from framesmith.backends import BackendLike
 from framesmith.choices import check_bool
-from framesmith.config import CompileConfig, make_config
-from framesmith.session import forget_sessions, install_error_handler, session_for
+from framesmith.config import make_config
+from framesmith.session import install_error_handler, reset_sessions, session_for
 from framesmith.stats import clear
 from framesmith.targets import check_target
 from framesmith.wrappers import compile_function, compile_module, original_of
@@ -44,7 +43,8 @@ def compile(
     backend: a name from `list_backends()`, a backend object, or a callable `(graph_module, example_inputs)`.
     fullgraph: a graph break is an error. dynamic: None or False; True is refused for now.
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
-    options: what the backend declares. strict: a failure inside the compiler is a `FramesmithError` in place of a warning.
+    options: what the backend declares.
+    strict: a failure inside the compiler is a `FramesmithError` in place of a warning.
     verify: compare the first run of each compiled graph with eager. recompile_limit: entries per code object (8).
     disable: give the target back as it is.
 
@@ -67,19 +67,14 @@ def compile(
         return functools.partial(compile, **settings)
     original = original_of(check_target(target))
     install_error_handler()
-    activate = functools.partial(activate_session, config)
+    session = session_for(config)
     if isinstance(original, torch.nn.Module):
-        return compile_module(original, activate, functools.partial(compile, **settings))
-    return compile_function(original, activate)
-
-
-def activate_session(config: CompileConfig) -> AbstractContextManager[Any]:
-    """A context within which this thread's frames are compiled."""
-    return session_for(config).activate()
+        return compile_module(original, session.activate, functools.partial(compile, **settings))
+    return compile_function(original, session.activate)
 
 
 def reset() -> None:
     """Forget everything compiled, and set the statistics to zero."""
     framesmith_frames.reset()
-    forget_sessions()
+    reset_sessions()
     clear()

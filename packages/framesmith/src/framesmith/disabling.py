@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import framesmith_frames
 from framesmith.choices import check_bool
 from framesmith.targets import describe, python_function
-
-#: Attribute by which the tracer knows a function that must not be inlined; its value is the reason.
-MARK = "__framesmith_disabled__"
 
 
 def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:
@@ -37,8 +35,7 @@ def disable_all(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:
         with framesmith_frames.deactivated():
             return fn(*args, **kwargs)
 
-    setattr(disabled, MARK, reason)
-    framesmith_frames.skip(disabled, reason)
+    leave_alone(disabled.__code__, reason)
     return disabled
 
 
@@ -47,6 +44,11 @@ def disable_one(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:
     function = python_function(fn)
     if function is None:
         raise TypeError(f"framesmith.disable(recursive=False) needs a Python function; got {describe(fn)}")
-    framesmith_frames.skip(function, reason)
-    setattr(function, MARK, reason)
+    leave_alone(function.__code__, reason)
     return fn
+
+
+def leave_alone(code: CodeType, reason: str) -> None:
+    """Frames of this code pass the hook, and the tracer does not look inside."""
+    framesmith_frames.skip(code, reason)
+    framesmith_dynamo.disable(code)

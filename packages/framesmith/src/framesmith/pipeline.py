@@ -28,7 +28,11 @@ class GraphCompiler:
 
     def __call__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> GraphCallable:
         """A callable over the graph's flat inputs that behaves as `gm` does."""
-        compiled = self._compile(gm, examples)
+        try:
+            compiled = self._compile(gm, examples)
+        except Exception as error:
+            self.failures.report("a graph", error)
+            return cast(GraphCallable, gm.forward)
         return verified(gm, compiled, self.failures) if self.config.verify else compiled
 
     def _compile(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> GraphCallable:
@@ -41,8 +45,12 @@ class GraphCompiler:
 
     def _backend_compiler(self, backend: BackendLike) -> Callable[[fx.GraphModule, Sequence[torch.Tensor], str], Boxed]:
         def compile_aten(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: str) -> Boxed:
-            chosen = select(backend, gm, inputs)
-            return chosen.compile(gm, inputs, role, options_for(chosen, self.config))
+            try:
+                chosen = select(backend, gm, inputs)
+                return chosen.compile(gm, inputs, role, options_for(chosen, self.config))
+            except Exception as error:
+                self.failures.report(f"a graph ({role})", error)
+                return load_backend("eager").compile(gm, inputs, role, {})
 
         return compile_aten
 

@@ -15,7 +15,7 @@ from framesmith.config import CompileConfig
 from framesmith.failures import Failures, FramesmithError
 from framesmith.pipeline import GraphCompiler
 from framesmith.stats import count
-from framesmith_dynamo import FrameConverter, FrameEvent, GraphInput
+from framesmith_dynamo import BreakNotAllowed, FrameConverter, FrameEvent, GraphInput, RecompileLimit
 
 #: event of the converter -> counter
 COUNTERS: dict[str, str] = {
@@ -26,6 +26,9 @@ COUNTERS: dict[str, str] = {
     "skip": "frames_skipped",
     "run-once": "frames_run_once",
 }
+
+#: errors that the caller of a compiled function asked for, with `strict` or `fullgraph`
+FOR_THE_USER = (FramesmithError, BreakNotAllowed, RecompileLimit)
 
 Observer = Callable[[FrameEvent], None]
 
@@ -38,14 +41,19 @@ class Session:
 
     def __init__(self, config: CompileConfig, observe: Observer | None = None) -> None:
         self.config = config
-        self.failures = Failures(config.strict)
         self._observe = observe
-        self._compile_graph = GraphCompiler(config, self.failures)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was compiled and which failures were told."""
+        self.failures = Failures(self.config.strict)
+        self._compile_graph = GraphCompiler(self.config, self.failures)
         self._converter = FrameConverter(
             self._compile,
-            fullgraph=config.fullgraph,
-            recompile_limit=config.recompile_limit,
+            fullgraph=self.config.fullgraph,
+            recompile_limit=self.config.recompile_limit,
             on_event=self._on_event,
+            strict=self.config.strict,
         )
 
     def __call__(self, frame: framesmith_frames.FrameInfo) -> Any:
@@ -90,21 +98,22 @@ def cache_key(config: CompileConfig) -> object:
     return backend, config.mode, options, flags
 
 
-def forget_sessions() -> None:
-    """Drop every session; compiled functions made before get a new one at their next call."""
+def reset_sessions() -> None:
+    """Make every session forget; what was compiled with them stays compiled, and is converted anew when called."""
     with _lock:
-        _sessions.clear()
+        for session in _sessions.values():
+            session.reset()
 
 
 @functools.cache
 def install_error_handler() -> None:
-    """Let errors meant for the user through the frame hook; what else a callback raises is reported like any failure."""
+    """Let errors meant for the user through the frame hook; report what else a callback raises like any failure."""
     framesmith_frames.set_error_handler(handle_error)
 
 
 def handle_error(error: BaseException, frame: framesmith_frames.FrameInfo) -> None:
     """The frame hook's error handler: whatever a callback or a check raises ends up here."""
-    if isinstance(error, FramesmithError) or not isinstance(error, Exception):
+    if isinstance(error, FOR_THE_USER) or not isinstance(error, Exception):
         raise error
     callback = framesmith_frames.get_callback()
     failures = callback.failures if isinstance(callback, Session) else Failures(strict=False)

@@ -48,7 +48,7 @@ def python_function(target: Callable[..., Any]) -> types.FunctionType | None:
         return target
     if isinstance(target, types.MethodType):
         return python_function(target.__func__)
-    call = getattr(type(target), "__call__", None)
+    call = getattr(type(target), "__call__", None)  # noqa: B004  (the function itself is wanted)
     return call if isinstance(call, types.FunctionType) else None
 
 

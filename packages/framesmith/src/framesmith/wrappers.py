@@ -1,4 +1,4 @@
-"""The objects `compile()` returns: a function like the one given, or a module that *is* the one given, called compiled."""
+"""What `compile()` returns: a function like the one given, or a view of the module given, called compiled."""
 
 from __future__ import annotations
 
