@@ -89,10 +89,10 @@ def _exception_entries(low: Lowered, depths: Depths, offsets: list[int]) -> list
     at = {index: low.labels[item] for index, item in enumerate(items) if isinstance(item, Label)}
     entries = []
     for span in depths.spans:
-        depth = depths.regions.get(span.key)
-        if depth is None:  # no path enters the region
-            continue
         region = low.bytecode.regions[span.key]
+        depth = depths.regions.get(span.key, region.depth)
+        if depth is None:  # no path enters the region, and it does not say
+            continue
         start, end = offsets[at[span.start]], offsets[at[span.end]]
         if start < end:
             entries.append(Entry(start, end, offsets[low.labels[region.handler]], depth, region.lasti))

@@ -55,7 +55,9 @@ def _place_run(low: Lowered) -> None:
     for label in low.run:
         low.labels[label] = len(low.units)
     low.barrier = len(low.units)
-    low.last_op = ""
+    # A label that only bounds a region leaves what is known of the stack's top; other paths come to the rest.
+    if not low.bytecode.regions or low.is_jump_target(low.run):
+        low.last_op = ""
 
 
 def _check_sends(low: Lowered, op: str) -> None:

@@ -48,6 +48,7 @@ class Lowered:
         self.loop_exits: dict[Label, tuple[Label, Position | None]] = {}
         self.send_exits: dict[Label, Label] = {}
         self.tail: list[tuple[Label, Label, Position | None]] = []
+        self._jump_targets: set[Label] | None = None
 
     def put(self, name: str, arg: int | Label, position: Position | None) -> None:
         """Append an instruction by its version name."""
@@ -82,13 +83,14 @@ class Lowered:
 
     def is_jump_target(self, labels: list[Label]) -> bool:
         """Does anything but a SEND lead to one of the labels?"""
-        wanted = set(labels)
-        if any(region.handler in wanted for region in self.bytecode.regions):
-            return True
-        return any(
-            isinstance(item, Instr) and isinstance(item.arg, Label) and item.arg in wanted and item.op != "SEND"
-            for item in self.bytecode.instructions
-        )
+        if self._jump_targets is None:
+            self._jump_targets = {region.handler for region in self.bytecode.regions}
+            self._jump_targets.update(
+                item.arg
+                for item in self.bytecode.instructions
+                if isinstance(item, Instr) and isinstance(item.arg, Label) and item.op != "SEND"
+            )
+        return not self._jump_targets.isdisjoint(labels)
 
 
 def slot_indices(bytecode: Bytecode) -> dict[str, int]:

@@ -149,8 +149,14 @@ def _to_bool(low: Lowered, arg: None, position: Position | None) -> None:
         low.put("UNARY_NOT", 0, position)
 
 
+def _is_length_test(low: Lowered) -> bool:
+    """Does a comparison of GET_LEN with a constant stand before? The compiler knows that its result is a bool."""
+    tail = [unit.opcode for unit in low.units[low.barrier :][-3:]]
+    return tail == [_CODES["GET_LEN"], _CODES["LOAD_CONST"], _CODES["COMPARE_OP"]]
+
+
 def _want_bool(low: Lowered, position: Position | None) -> None:
-    if TABLE.bool_jumps and low.last_op not in _GIVES_BOOL:
+    if TABLE.bool_jumps and low.last_op not in _GIVES_BOOL and not _is_length_test(low):
         _to_bool(low, None, position)
 
 
