@@ -80,10 +80,8 @@ def load_package(root: Path) -> Package:
     declared = frozenset(import_name(requirement_name(r)) for r in requirements)
     module = import_name(project["name"])
     source = root / "src"
-    modules = {
-        ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in sorted(source.rglob("*.py"))
-    }
+    files = [*sorted(source.rglob("*.pyi")), *sorted(source.rglob("*.py"))]  # a stub alone: an extension module
+    modules = {".".join(p.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
     return Package(root.name, module, root, declared, modules)
 
 

@@ -21,9 +21,33 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 @overload
-def compile(target: T, **settings: Any) -> T: ...
+def compile(
+    target: T,
+    *,
+    backend: BackendLike = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    mode: str | None = ...,
+    options: Mapping[str, object] | None = ...,
+    strict: bool = ...,
+    verify: bool = ...,
+    recompile_limit: int | None = ...,
+    disable: bool = ...,
+) -> T: ...
 @overload
-def compile(target: None = None, **settings: Any) -> Callable[[T], T]: ...
+def compile(
+    target: None = None,
+    *,
+    backend: BackendLike = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    mode: str | None = ...,
+    options: Mapping[str, object] | None = ...,
+    strict: bool = ...,
+    verify: bool = ...,
+    recompile_limit: int | None = ...,
+    disable: bool = ...,
+) -> Callable[[T], T]: ...
 def compile(
     target: Any = None,
     *,

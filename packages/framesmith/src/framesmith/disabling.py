@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import CodeType
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, cast
 
+import framesmith_dynamo
 import framesmith_frames
 from framesmith.choices import check_bool
 from framesmith.targets import describe, python_function
@@ -35,7 +36,7 @@ def disable_all(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:
         with framesmith_frames.deactivated():
             return fn(*args, **kwargs)
 
-    leave_alone(disabled.__code__, reason)
+    leave_alone(cast(FunctionType, disabled).__code__, reason)
     return disabled
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 import framesmith_aot
-from framesmith.backends import AUTO, Backend, BackendLike, CustomBackend, choose_backend, load_backend
+from framesmith.backends import AUTO, Backend, BackendLike, choose_backend, load_backend
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures
 from framesmith.verification import verified
@@ -40,7 +40,7 @@ class GraphCompiler:
         if backend == "eager":
             return cast(GraphCallable, gm.forward)
         if callable(backend) and not isinstance(backend, Backend):
-            return cast(GraphCallable, cast(CustomBackend, backend)(gm, examples))
+            return cast(GraphCallable, backend(gm, examples))
         return framesmith_aot.compile_graph(gm, examples, compiler=self._backend_compiler(backend))
 
     def _backend_compiler(self, backend: BackendLike) -> Callable[[fx.GraphModule, Sequence[torch.Tensor], str], Boxed]:

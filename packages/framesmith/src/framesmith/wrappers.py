@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -54,9 +55,23 @@ class CompiledModule(torch.nn.Module):
         return self._framesmith_restore(copy.deepcopy(self._framesmith_original, memo))
 
 
-@functools.cache
+#: original class -> its compiled class, which dies with its last instance
+_classes: weakref.WeakKeyDictionary[type[torch.nn.Module], weakref.ref[type[CompiledModule]]]
+_classes = weakref.WeakKeyDictionary()
+
+
 def compiled_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
     """The class of compiled modules of type `original`."""
+    known = _classes.get(original)
+    cls = known() if known is not None else None
+    if cls is None:
+        cls = make_class(original)
+        _classes[original] = weakref.ref(cls)
+    return cls
+
+
+def make_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
+    """A class derived from both `CompiledModule` and `original`, under the original's name."""
     names = ("__module__", "__qualname__", "__doc__")
     namespace: dict[str, Any] = {name: getattr(original, name) for name in names}
     namespace["__slots__"] = ("_framesmith_activate", "_framesmith_original", "_framesmith_restore")
