@@ -172,6 +172,8 @@ def import_graph(package: Package) -> dict[str, set[str]]:
     """Edges between the modules of one distribution; an import of a submodule counts as that submodule alone."""
     edges: dict[str, set[str]] = {module: set() for module in package.modules}
     for module, path in package.modules.items():
+        if path.suffix == ".pyi":
+            continue  # an extension module imports nothing at run time
         for found in imports_of(path, module):
             target = resolve(found.name, package.modules)
             if target is not None and target != module:
