@@ -1,0 +1,226 @@
+"""The per-code cache: order, marks, counts, resets, lifetimes."""
+
+import gc
+import weakref
+
+import pytest
+
+import framesmith_frames as frames
+
+
+def target(x):
+    return x
+
+
+def one(x):
+    return 1
+
+
+def two(x):
+    return 2
+
+
+def three(x):
+    return 3
+
+
+class ByType:
+    """One entry for each type of the argument."""
+
+    CODES = {int: one.__code__, str: two.__code__, list: three.__code__}
+
+    def __init__(self):
+        self.asked = 0
+
+    def __call__(self, frame):
+        if frame.code is not target.__code__:
+            return frames.SKIP("other")
+        self.asked += 1
+        kind = type(frame.locals[0])
+        return frames.Entry(lambda args, function: type(args[0]) is kind, self.CODES[kind])
+
+
+def kinds():
+    return [entry.code.co_name for entry in frames.entries(target)]
+
+
+def test_the_entry_used_last_is_tried_first():
+    callback = ByType()
+    with frames.activated(callback):
+        assert (target(1), target("a"), target([])) == (1, 2, 3)
+        assert kinds() == ["three", "two", "one"]
+        assert target(1) == 1
+        assert kinds() == ["one", "three", "two"]
+        assert target([]) == 3
+        assert kinds() == ["three", "one", "two"]
+        held = frames.entries(target), [target("a") for _ in range(3)]
+    assert kinds() == ["two", "three", "one"]
+    assert callback.asked == 3
+    assert [entry.hits for entry in held[0]] == [1, 1, 3]
+    assert frames.stats(target) == (5, 3, 0, 0, 0, 0, None)
+
+
+def test_skip_is_answered_once_and_reset_forgets_it():
+    asked = []
+
+    def callback(frame):
+        asked.append(frame.code.co_name)
+        return frames.SKIP("because")
+
+    with frames.activated(callback):
+        target(1), target(1), target(1)
+        assert asked == ["target"]
+        assert frames.skip_reason(target) == "because"
+        assert frames.stats(target) == (0, 1, 2, 0, 0, 0, "because")
+        frames.reset(target)
+        target(1)
+    assert asked == ["target", "target"]
+
+
+def test_run_once_is_asked_every_time():
+    asked = []
+
+    def callback(frame):
+        asked.append(frame.code.co_name)
+        return frames.RUN_ONCE("not yet")
+
+    with frames.activated(callback):
+        assert [target(i) for i in range(3)] == [0, 1, 2]
+    assert len([name for name in asked if name == "target"]) == 3
+    assert frames.stats(target).run_once == 3
+    assert frames.stats(target).reason == "not yet"
+    assert frames.skip_reason(target) is None
+
+
+def test_explicit_marks_survive_a_reset():
+    callback = ByType()
+    frames.skip(target, "by hand")
+    with frames.activated(callback):
+        assert target(1) == 1
+        frames.reset()
+        assert target("a") == "a"
+        assert frames.skip_reason(target.__code__) == "by hand"
+        assert frames.unskip(target) is True
+        assert frames.unskip(target) is False
+        assert target("a") == 2
+
+
+def test_reset_drops_entries_and_counts_but_keeps_residual_code_unoffered():
+    callback = ByType()
+    with frames.activated(callback):
+        target(1)
+        frames.reset()
+        assert frames.entries(target) == []
+        assert frames.stats(target) == (0, 0, 0, 0, 0, 0, None)
+        one(5)
+        assert frames.skip_reason(one) is not None
+        assert target(1) == 1
+    assert callback.asked == 2
+
+
+def test_reset_while_the_code_and_its_check_run():
+    def check(args, function):
+        frames.reset()
+        return True
+
+    def replacement(x):
+        frames.reset(target)
+        return "replaced"
+
+    def callback(frame):
+        return frames.Entry(check, replacement.__code__)
+
+    with frames.activated(callback):
+        results = target(0), target(1), target(2)
+    assert results == ("replaced",) * 3
+
+
+def test_an_entry_made_during_a_reset_is_used_once_and_not_kept():
+    def callback(frame):
+        frames.reset()
+        return frames.Entry(lambda args, function: True, one.__code__)
+
+    with frames.activated(callback):
+        assert target("a") == 1
+    assert frames.entries(target) == []
+
+
+def test_methods_and_functions_stand_for_their_code():
+    class Thing:
+        def method(self):
+            return 1
+
+    frames.skip(Thing().method, "a method")
+    assert frames.skip_reason(Thing.method) == frames.skip_reason(Thing.method.__code__) == "a method"
+
+
+def test_entries_die_with_their_code():
+    namespace = {}
+    exec("def f(x):\n    return x\ndef g(x):\n    return -x", namespace)
+    entry = frames.Entry(lambda args, function: True, namespace["g"].__code__)
+    dead = weakref.ref(entry)
+
+    def callback(frame, entry=entry):
+        return entry if frame.code.co_name == "f" else frames.SKIP("other")
+
+    with frames.activated(callback):
+        assert namespace["f"](1) == -1
+    del entry, callback
+    gc.collect()
+    assert dead() is not None
+    assert frames.entries(namespace["f"]) == [dead()]
+    namespace.clear()
+    gc.collect()
+    assert dead() is None
+
+
+def test_entries_die_at_a_reset():
+    with frames.activated(ByType()):
+        target(1)
+    dead = weakref.ref(frames.entries(target)[0])
+    frames.reset()
+    gc.collect()
+    assert dead() is None
+
+
+def test_code_that_dies_while_it_runs():
+    namespace = {}
+
+    def forget():
+        namespace.clear()
+        gc.collect()
+        return "alive"
+
+    exec("def f(forget):\n    return None\ndef g(forget):\n    return forget(), 1", namespace)
+    code = namespace["g"].__code__
+
+    def callback(frame):
+        if frame.code.co_name == "f":
+            return frames.Entry(lambda args, function: True, code)
+        return frames.SKIP("other")
+
+    with frames.activated(callback):
+        assert namespace["f"](forget) == ("alive", 1)
+
+
+def test_a_function_that_gets_new_code_loses_its_entries():
+    def function(x):
+        return "before"
+
+    def after(x):
+        return "after"
+
+    def callback(frame):
+        return frames.Entry(lambda args, f: True, one.__code__) if frame.code is old else frames.SKIP("other")
+
+    old = function.__code__
+    with frames.activated(callback):
+        assert function(0) == 1
+        function.__code__ = after.__code__
+        assert function(0) == "after"
+
+
+@pytest.mark.parametrize("call", [frames.entries, frames.stats, frames.skip_reason, frames.unskip, frames.reset])
+def test_what_is_not_code_is_refused(call):
+    with pytest.raises(TypeError, match="expected a code object, a Python function or a method, not int"):
+        call(3)
