@@ -6,10 +6,11 @@ from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo
+from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries
 from framesmith_guards import CheckProgram, compile_guards, explain_nearest, state_guards
 from framesmith_sideeffects import CannotLoad
 
+from framesmith_dynamo.aliasing import alias_guards
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.events import EventKind, FrameEvent
 from framesmith_dynamo.frame_policy import why_not_compiled
@@ -94,8 +95,6 @@ class FrameConverter:
     # Recompilation
 
     def _check_recompile(self, info: FrameInfo) -> Answer | None:
-        from framesmith_frames import entries
-
         known = entries(info.code)
         if not known:
             return None
@@ -156,10 +155,9 @@ class FrameConverter:
         else:
             assert ending.reason is not None
             emit_break(residual, ending.reason)
-        code, graph = residual.finish(self._compile_and_tell(info.code), complete=ending.value is not None)
-        del graph
+        code = residual.finish(self._compile_and_tell(info.code), complete=ending.value is not None)
         guards = frame.state.guards
-        guards.update(state_guards())
+        guards.update(state_guards(), alias_guards(frame.state))
         program = compile_guards(guards, frame.code.argument_names, info.code.co_freevars)
         self._tell("entry", info.code, guards=program.text, residual=code)
         return Entry(program, code, complete=ending.value is not None)

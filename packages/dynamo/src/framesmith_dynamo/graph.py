@@ -183,8 +183,7 @@ class GraphBuilder:
             ref.output = len(self.outputs)
             self.outputs.append(ref)
         codegen.load(self.output_name)
-        codegen.load_const(ref.output)
-        codegen.load_item()
+        codegen.load_item(ref.output)
 
     def finish(self) -> FinishedGraph | None:
         """End the graph: state put back, outputs returned, dead code gone. None when nothing is left to compute."""

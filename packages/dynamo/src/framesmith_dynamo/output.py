@@ -90,13 +90,13 @@ class Residual:
 
     # The graph
 
-    def finish(self, compile_graph: CompileGraph, *, complete: bool) -> tuple[CodeType, FinishedGraph | None]:
+    def finish(self, compile_graph: CompileGraph, *, complete: bool) -> CodeType:
         """Compile the graph, if there is any, and put its call in front."""
         graph = self.state.builder.finish()
         if graph is not None:
             compiled = compile_graph(graph.module, graph.inputs)
             self._prepend_call(graph, compiled if complete else without_hook(compiled))
-        return encode(self.codegen.bytecode()), graph
+        return encode(self.codegen.bytecode())
 
     def _prepend_call(self, graph: FinishedGraph, compiled: Callable[..., Any]) -> None:
         codegen = self.codegen

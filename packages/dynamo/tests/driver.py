@@ -1,0 +1,111 @@
+"""A small `compile` for tests: frames and dynamo, with graphs run as they are. Records events; errors reach the test."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import framesmith_frames as frames
+import torch
+
+from framesmith_dynamo import FrameConverter, FrameEvent
+
+
+def run_eagerly(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+    """A compiler that compiles nothing, but checks that the graph is well formed."""
+    module.graph.lint()
+    return module.forward
+
+
+def reraise(error: BaseException, info: frames.FrameInfo) -> None:
+    """An error handler for frames that lets nothing pass silently."""
+    raise error
+
+
+class Compiled:
+    """A function called with the hook on. `events` is what the converter told."""
+
+    def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
+        self.fn = fn
+        self.events: list[FrameEvent] = []
+        options.setdefault("strict", True)
+        self.converter = FrameConverter(run_eagerly, on_event=self.events.append, **options)
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with active(self.converter):
+            return self.fn(*args, **kwargs)
+
+    def of_kind(self, kind: str) -> list[FrameEvent]:
+        """The events of one kind."""
+        return [event for event in self.events if event.kind == kind]
+
+    @property
+    def graphs(self) -> list[torch.fx.GraphModule]:
+        """The graphs compiled so far."""
+        return [event.graph for event in self.of_kind("graph") if event.graph is not None]
+
+    @property
+    def calls(self) -> list[str]:
+        """The operations of all graphs, by name."""
+        nodes = [node for graph in self.graphs for node in graph.graph.nodes]
+        return [str(getattr(n.target, "__name__", n.target)) for n in nodes if n.op in ("call_function", "call_method")]
+
+
+@contextlib.contextmanager
+def active(converter: FrameConverter) -> Iterator[None]:
+    """The converter is this thread's callback."""
+    previous = frames.set_error_handler(reraise)
+    try:
+        with frames.activated(converter):
+            yield
+    finally:
+        frames.set_error_handler(previous)
+
+
+def compiled(fn: Callable[..., Any], **options: Any) -> Compiled:
+    """`fn`, compiled on call."""
+    return Compiled(fn, **options)
+
+
+def outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a call does: its result or exception, its output, and its arguments afterwards."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            result: Any = ("returned", fn(*args))
+        except Exception as error:
+            result = ("raised", type(error), error.args)
+    return (result, printed.getvalue(), args)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality that knows tensors (values, dtype, shape) and plain objects (class and attributes)."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__ and not callable(a):
+        return same(vars(a), vars(b))
+    return callable(a) or bool(a == b) or (a != a and b != b)
+
+
+def check(fn: Callable[..., Any], *args: Any, calls: int = 3, **options: Any) -> Compiled:
+    """Run `fn` compiled `calls` times and compare each call with eager; the arguments are copied for each run."""
+    frames.reset()
+    subject = compiled(fn, **options)
+    for call in range(calls):
+        torch.manual_seed(call)
+        expected = outcome(fn, copy.deepcopy(args))
+        torch.manual_seed(call)
+        found = outcome(subject, copy.deepcopy(args))
+        assert same(found, expected), f"call {call}: compiled {found}, eager {expected}"
+    return subject
