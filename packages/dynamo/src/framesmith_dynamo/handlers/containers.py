@@ -7,51 +7,45 @@ from framesmith_bytecode import Instr
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
 from framesmith_dynamo.values.base import Value
-from framesmith_dynamo.values.containers import DictValue, ListValue, SetValue, TupleValue
+from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list, new_set
 
 
 @handler("BUILD_TUPLE")
 def build_tuple(frame: Frame, instr: Instr) -> None:
     """(a, b, ...)"""
-    frame.push(TupleValue.new(frame, frame.popn(instr.arg)))
+    frame.push(TupleValue(frame.popn(instr.arg)))
 
 
 @handler("BUILD_LIST")
 def build_list(frame: Frame, instr: Instr) -> None:
     """[a, b, ...]"""
-    frame.push(ListValue.new(frame, frame.popn(instr.arg)))
+    frame.push(new_list(frame, frame.popn(instr.arg)))
 
 
 @handler("BUILD_SET")
 def build_set(frame: Frame, instr: Instr) -> None:
     """{a, b, ...}"""
-    frame.push(SetValue.new(frame, frame.popn(instr.arg)))
+    frame.push(new_set(frame, frame.popn(instr.arg)))
 
 
 @handler("BUILD_MAP")
 def build_map(frame: Frame, instr: Instr) -> None:
     """{a: b, ...}"""
     items = frame.popn(2 * instr.arg)
-    made = DictValue.new(frame, {})
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        made.setitem(frame, key, value)
-    frame.push(made)
+    frame.push(new_dict(frame, zip(items[::2], items[1::2], strict=True)))
 
 
 @handler("BUILD_CONST_KEY_MAP")
 def build_const_key_map(frame: Frame, instr: Instr) -> None:
     """{"a": x, ...} with constant keys"""
     keys = frame.pop().unpack(frame)
-    made = DictValue.new(frame, {})
-    for key, value in zip(keys, frame.popn(instr.arg), strict=True):
-        made.setitem(frame, key, value)
-    frame.push(made)
+    frame.push(new_dict(frame, zip(keys, frame.popn(instr.arg), strict=True)))
 
 
 @handler("LIST_TO_TUPLE")
 def list_to_tuple(frame: Frame, instr: Instr) -> None:
     """tuple(list)"""
-    frame.push(TupleValue.new(frame, frame.pop().unpack(frame)))
+    frame.push(TupleValue(frame.pop().unpack(frame)))
 
 
 @handler("LIST_APPEND")
@@ -121,7 +115,7 @@ def unpack_ex(frame: Frame, instr: Instr) -> None:
     before, after = instr.arg
     items = unpacked(frame, frame.pop())
     check_count(frame, len(items), before + after, exact=False)
-    middle = ListValue.new(frame, items[before : len(items) - after])
+    middle = new_list(frame, items[before : len(items) - after])
     frame.stack.extend(reversed([*items[:before], middle, *items[len(items) - after :]]))
 
 

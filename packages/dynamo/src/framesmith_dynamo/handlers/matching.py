@@ -43,7 +43,7 @@ def match_keys(frame: Frame, instr: Instr) -> None:
     """(subject, keys): push the tuple of values, or None when a key is missing."""
     subject, keys = frame.peek(2), frame.peek(1).unpack(frame)
     if all([subject.contains(frame, key).bool_(frame) for key in keys]):
-        frame.push(TupleValue.new(frame, [subject.getitem(frame, key) for key in keys]))
+        frame.push(TupleValue([subject.getitem(frame, key) for key in keys]))
     else:
         frame.push(frame.constant(None))
 
@@ -53,7 +53,7 @@ def match_class(frame: Frame, instr: Instr) -> None:
     """(subject, class, keyword names): push the tuple of attributes, or None when it does not match."""
     subject, cls, names = frame.popn(3)
     found = attributes(frame, subject, cls.as_constant(), instr.arg, [name.as_constant() for name in names.unpack(frame)])
-    frame.push(frame.constant(None) if found is None else TupleValue.new(frame, found))
+    frame.push(frame.constant(None) if found is None else TupleValue(found))
 
 
 def attributes(frame: Frame, subject: Value, cls: Any, positional: int, keywords: list[str]) -> list[Value] | None:

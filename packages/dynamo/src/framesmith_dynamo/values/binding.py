@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING
 
-from framesmith_dynamo.values.containers import DictValue, TupleValue
+from framesmith_dynamo.values.containers import TupleValue, new_dict
 
 if TYPE_CHECKING:
     from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
@@ -31,10 +31,10 @@ def bind(tr: Tracer, code: CodeType, name: str, args: Args, kwargs: Kwargs, defa
     extra = _bind_keywords(tr, code, name, kwargs, bound, takes_kwargs)
     _fill_defaults(tr, name, (*positional, *keyword_only), bound, defaults)
     if takes_args:
-        bound[code.co_varnames[rest]] = TupleValue.new(tr, args[len(positional) :])
+        bound[code.co_varnames[rest]] = TupleValue(args[len(positional) :])
         rest += 1
     if takes_kwargs:
-        bound[code.co_varnames[rest]] = DictValue.new(tr, {tr.constant(key): value for key, value in extra.items()})
+        bound[code.co_varnames[rest]] = new_dict(tr, [(tr.constant(key), value) for key, value in extra.items()])
     return bound
 
 

@@ -46,7 +46,7 @@ class ExceptionValue(ObjectValue):
             value: Value = pending
             return value
         if name == "args":
-            return TupleValue.new(tr, self.args)
+            return TupleValue(self.args)
         if name in _INITIAL:
             return tr.constant(_INITIAL[name])
         if name == "value" and issubclass(self.cls, StopIteration):
@@ -107,5 +107,10 @@ def _with_traceback(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs
 def _str(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
     if not self.args:
         return tr.constant("")
-    shown: Value = self.args[0] if len(self.args) == 1 else TupleValue.new(tr, self.args)
+    shown: Value = self.args[0] if len(self.args) == 1 else TupleValue(self.args)
     return tr.call(tr.constant(str), (shown,), {})
+
+
+def make_exception(tr: Tracer, cls: type[BaseException], args: Sequence[Value]) -> Value:
+    """The exception the tracer itself raises in the traced program: `cls(*args)` for a class without a Python `__init__`."""
+    return ExceptionValue.new(tr, cls, args)

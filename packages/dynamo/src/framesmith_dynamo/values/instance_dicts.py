@@ -11,7 +11,7 @@ from framesmith_sideeffects import DELETED
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.containers import DictValue
+from framesmith_dynamo.values.containers import new_dict
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -48,7 +48,7 @@ class InstanceDictValue(Value):
 
     def snapshot(self, tr: Tracer) -> Value:
         """A plain dict value with the present contents."""
-        return DictValue.new(tr, {tr.constant(name): self._get(tr, name) for name in self.names(tr)})
+        return new_dict(tr, [(tr.constant(name), self._get(tr, name)) for name in self.names(tr)])
 
     def _get(self, tr: Tracer, name: str) -> Value:
         value: Value = self.owner.own_attribute(tr, name)

@@ -68,7 +68,7 @@ class PartialValue(Value):
 def _tuple(tr: Tracer, items: Sequence[Value]) -> Value:
     from framesmith_dynamo.values.containers import TupleValue
 
-    return TupleValue.new(tr, items)
+    return TupleValue(items)
 
 
 @wraps_type(functools.partial)
