@@ -1,29 +1,52 @@
 """Read, edit, verify and assemble CPython code objects; generate code; continuation functions."""
 
 from framesmith_bytecode.codegen import Codegen, Reconstructable, unique_name
+from framesmith_bytecode.cfg import Block, control_flow
+from framesmith_bytecode.continuation import (
+    UNBOUND,
+    Continuation,
+    ContinuationError,
+    Parameter,
+    make_continuation,
+    why_no_continuation,
+)
 from framesmith_bytecode.decode import DecodeError, decode
 from framesmith_bytecode.encode import encode
+from framesmith_bytecode.liveness import Liveness, liveness
 from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region
 from framesmith_bytecode.ops import OPS, CallShape, Op, SuperShape
+from framesmith_bytecode.split import Split, split
 from framesmith_bytecode.stack import BytecodeError, stack_depths
 
 __all__ = [
     "OPS",
+    "UNBOUND",
+    "Block",
     "Bytecode",
     "BytecodeError",
     "CallShape",
     "Codegen",
+    "Continuation",
+    "ContinuationError",
     "DecodeError",
     "Instr",
     "Item",
     "Label",
+    "Liveness",
     "Op",
+    "Parameter",
     "Position",
     "Reconstructable",
     "Region",
+    "Split",
     "SuperShape",
+    "control_flow",
     "decode",
     "encode",
+    "liveness",
+    "make_continuation",
+    "split",
     "stack_depths",
     "unique_name",
+    "why_no_continuation",
 ]

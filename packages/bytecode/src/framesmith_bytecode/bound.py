@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from framesmith_bytecode.model import Bytecode, Instr, Label
+from framesmith_bytecode.nulls import stores_maybe_null
 from framesmith_bytecode.ops import OPS
 from framesmith_bytecode.stack import Depths
 
@@ -23,10 +24,12 @@ class _Pass:
         arguments = len(bytecode.argument_names)
         self.entry = (1 << len(bytecode.varnames)) - (1 << arguments)
         self.reached = depths.before
+        self.null_stores = stores_maybe_null(bytecode, depths)
         handlers = {span.key: bytecode.regions[span.key].handler for span in depths.spans}
         self.handler_at = {i: handlers[span.key] for span in depths.spans for i in range(span.start, span.end)}
         self.at_label: dict[Label, int] = {}
         self.grew = False
+        self.mask = 0
 
     def send(self, label: Label, mask: int) -> None:
         known = self.at_label.get(label, 0)
@@ -34,13 +37,17 @@ class _Pass:
             self.at_label[label] = known | mask
             self.grew = True
 
-    def sweep(self) -> set[int]:
+    def sweep(self, stop: int = -1) -> set[int]:
+        """Indices of suspicious loads; ends early with `self.mask` before item `stop`."""
         mask: int = self.entry
         suspects: set[int] = set()
         handler_at = self.handler_at
         for index, item in enumerate(self.items):
             if isinstance(item, Label):
                 mask |= self.at_label.get(item, 0)
+            if index == stop:
+                self.mask = mask
+            if isinstance(item, Label):
                 continue
             if self.reached[index] is None:
                 continue
@@ -60,24 +67,32 @@ class _Pass:
 
     def variable(self, index: int, item: Instr, mask: int, suspects: set[int]) -> int:
         bit = self.bits.get(item.arg, 0)
-        if item.op in _UNBIND:
+        if item.op in _UNBIND or index in self.null_stores:
             return mask | bit
         if item.op == "LOAD_FAST" and mask & bit:
             suspects.add(index)
         return mask & ~bit
 
 
-def possibly_unbound(bytecode: Bytecode, depths: Depths) -> set[int]:
-    """Indices of the LOAD_FAST items whose local some path leaves unbound.
-
-    A STORE_FAST counts as binding, also where it puts back what LOAD_FAST_AND_CLEAR saved: loads after such a
-    comprehension are LOAD_FAST_CHECK already where the compiler was not certain.
-    """
-    state = _Pass(bytecode, depths)
-    if not state.entry and not any(isinstance(item, Instr) and item.op in _UNBIND for item in state.items):
-        return set()
-    suspects = state.sweep()
+def _settled(state: _Pass, stop: int = -1) -> set[int]:
+    suspects = state.sweep(stop)
     while state.grew:
         state.grew = False
-        suspects = state.sweep()
+        suspects = state.sweep(stop)
     return suspects
+
+
+def possibly_unbound(bytecode: Bytecode, depths: Depths) -> set[int]:
+    """Indices of the LOAD_FAST items whose local some path leaves unbound."""
+    if len(bytecode.varnames) == len(bytecode.argument_names) and not any(
+        isinstance(item, Instr) and item.op in _UNBIND for item in bytecode.instructions
+    ):
+        return set()
+    return _settled(_Pass(bytecode, depths))
+
+
+def possibly_unbound_before(bytecode: Bytecode, depths: Depths, index: int) -> set[str]:
+    """Locals that some path leaves unbound at item `index`."""
+    state = _Pass(bytecode, depths)
+    _settled(state, index)
+    return {name for name, bit in state.bits.items() if state.mask & bit}

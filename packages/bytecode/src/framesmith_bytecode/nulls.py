@@ -1,0 +1,117 @@
+"""Which value-stack slots hold NULL: a walk over all paths with an abstract stack, `stack_kinds`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from framesmith_bytecode.model import Bytecode, Instr, Label
+from framesmith_bytecode.ops import OPS, pops, pushes
+from framesmith_bytecode.stack import Depths
+from framesmith_bytecode.versions import TABLE
+
+
+class Slot(Enum):
+    """What a stack slot can hold."""
+
+    VALUE = "value"
+    NULL = "null"
+    MAYBE_NULL = "maybe null"
+
+
+Kinds: TypeAlias = tuple[Slot, ...]
+
+_METHOD: Final[Kinds] = (Slot.MAYBE_NULL, Slot.VALUE) if TABLE.null_first else (Slot.VALUE, Slot.MAYBE_NULL)
+_PUSHED: Final[Mapping[str, Kinds]] = {
+    "PUSH_NULL": (Slot.NULL,),
+    "LOAD_METHOD": _METHOD,
+    "LOAD_SUPER_METHOD": _METHOD,
+    "LOAD_FAST_AND_CLEAR": (Slot.MAYBE_NULL,),
+}
+
+
+def _copy(kinds: Kinds, n: int) -> Kinds:
+    return (*kinds, kinds[-n])
+
+
+def _swap(kinds: Kinds, n: int) -> Kinds:
+    moved = list(kinds)
+    moved[-1], moved[-n] = moved[-n], moved[-1]
+    return tuple(moved)
+
+
+_MOVES: Final[Mapping[str, Callable[[Kinds, int], Kinds]]] = {"COPY": _copy, "SWAP": _swap}
+
+
+def _values(n: int) -> Kinds:
+    return (Slot.VALUE,) * n
+
+
+def _after(op: str, arg: Any, kinds: Kinds) -> Kinds:
+    if op in _MOVES:
+        return _MOVES[op](kinds, arg)
+    taken = pops(op, arg)
+    kept = kinds[: len(kinds) - taken] if taken else kinds
+    if op in ("FOR_ITER", "GET_LEN", "SEND"):
+        return kept + kinds[len(kinds) - taken :][:1] + _values(pushes(op, arg) - 1)
+    return kept + (_PUSHED.get(op) or _values(pushes(op, arg)))
+
+
+def _join(left: Kinds, right: Kinds) -> Kinds:
+    return tuple(a if a is b else Slot.MAYBE_NULL for a, b in zip(left, right, strict=True))
+
+
+def stack_kinds(bytecode: Bytecode, depths: Depths) -> list[Kinds | None]:
+    """Kinds of the slots before every item, bottom first; None where no path leads."""
+    items = bytecode.instructions
+    before: list[Kinds | None] = [None] * len(items)
+    handlers: dict[int, tuple[int, int, bool]] = {}
+    for span in depths.spans:
+        region = bytecode.regions[span.key]
+        depth = depths.regions.get(span.key)
+        if depth is not None:
+            entry = (depths.labels[region.handler], depth, region.lasti)
+            handlers.update(dict.fromkeys(range(span.start, span.end), entry))
+    pending: list[tuple[int, Kinds]] = [(0, ())]
+    while pending:
+        index, kinds = pending.pop()
+        while True:
+            known = before[index]
+            if known is not None:
+                kinds = _join(known, kinds)
+                if kinds == known:
+                    break
+            before[index] = kinds
+            item = items[index]
+            if isinstance(item, Label):
+                index += 1
+                continue
+            if index in handlers:
+                target, depth, lasti = handlers[index]
+                pending.append((target, kinds[:depth] + _values(1 + lasti)))
+            flow = OPS[item.op].flow
+            if flow == "branch":
+                row = OPS[item.op]
+                pending.append((depths.labels[item.arg], kinds[: -pops(item.op, None)] + _values(row.jump_pushes)))
+            elif flow == "jump":
+                pending.append((depths.labels[item.arg], kinds))
+            if flow not in ("next", "branch"):
+                break
+            kinds = _after(item.op, item.arg, kinds)
+            index += 1
+    return before
+
+
+def stores_maybe_null(bytecode: Bytecode, depths: Depths) -> frozenset[int]:
+    """Indices of STORE_FAST items that may store NULL, which leaves the local unbound (ends of comprehensions)."""
+    items = bytecode.instructions
+    # Only comprehensions put raw slots on the stack; the NULL of a call never gets to a store.
+    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" for item in items):
+        return frozenset()
+    return frozenset(
+        index
+        for index, (item, kinds) in enumerate(zip(items, stack_kinds(bytecode, depths), strict=True))
+        if isinstance(item, Instr) and item.op == "STORE_FAST" and kinds and kinds[-1] is not Slot.VALUE
+    )
+

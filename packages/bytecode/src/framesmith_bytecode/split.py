@@ -1,0 +1,87 @@
+"""Cuts a function in two at an instruction: a prefix that hands over to a continuation, `split`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import CodeType
+from typing import NamedTuple
+
+from framesmith_bytecode.codegen import Codegen
+from framesmith_bytecode.continuation import UNBOUND, Continuation, Parameter, make_continuation
+from framesmith_bytecode.encode import encode
+from framesmith_bytecode.model import Bytecode, Instr, Label
+from framesmith_bytecode.stack import stack_depths
+
+
+class Split(NamedTuple):
+    """`prefix` stands in for the function: it runs up to the split point and returns what the continuation returns."""
+
+    prefix: CodeType
+    continuation: Continuation
+
+
+def _load_or_unbound(codegen: Codegen, name: str) -> None:
+    """Push a local, or UNBOUND if it is unbound, and unbind it."""
+    missing, done = Label(), Label()
+    with codegen.protected(missing):
+        codegen.emit("LOAD_FAST_CHECK", name)
+    codegen.delete(name)
+    codegen.jump(done)
+    codegen.mark(missing)
+    codegen.emit("PUSH_EXC_INFO")
+    codegen.pop()
+    codegen.emit("POP_EXCEPT")
+    codegen.load_const(UNBOUND)
+    codegen.mark(done)
+
+
+def _pass_argument(codegen: Codegen, parameter: Parameter, spilled: list[str]) -> None:
+    if parameter.kind == "contents":
+        codegen.load(str(parameter.source))
+        return
+    name = spilled[parameter.source] if isinstance(parameter.source, int) else parameter.source
+    if parameter.maybe_missing:
+        _load_or_unbound(codegen, name)
+    else:
+        codegen.load(name)
+        codegen.delete(name)
+
+
+def _handover(bytecode: Bytecode, continuation: Continuation, depth: int, label: Label) -> Codegen:
+    """Instructions that move the stack into temporaries, call the continuation and return its result."""
+    codegen = Codegen.like(bytecode, {})
+    at = bytecode.instructions[continuation.index]
+    codegen.position = at.position if isinstance(at, Instr) else None
+    codegen.mark(label)
+    spilled = [codegen.new_temp(f"slot_{slot}") for slot in range(depth)]
+    for name in reversed(spilled):
+        codegen.emit("STORE_FAST", name)
+    codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
+    for parameter in continuation.parameters:
+        _pass_argument(codegen, parameter, spilled)
+    codegen.call(len(continuation.parameters))
+    codegen.return_value()
+    return codegen
+
+
+def split(bytecode: Bytecode, index: int) -> Split:
+    """A prefix and a continuation at item `index`; running the prefix equals running the function.
+
+    Raises `ContinuationError` where there can be no continuation.
+    """
+    continuation = make_continuation(bytecode, index)
+    depths = stack_depths(bytecode)
+    depth = depths.before[index]
+    assert depth is not None
+    label = Label("handover")
+    codegen = _handover(bytecode, continuation, depth, label)
+    at = bytecode.instructions[index]
+    jump = Instr("JUMP", label, at.position if isinstance(at, Instr) else None)
+    items = [*bytecode.instructions[:index], jump, *bytecode.instructions[index:], *codegen.instructions]
+    whole = replace(
+        bytecode,
+        instructions=items,
+        regions=[*bytecode.regions, *codegen.regions],
+        varnames=codegen.varnames,
+    )
+    return Split(encode(whole), continuation)
