@@ -67,10 +67,40 @@ def _rsub(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
     return aten.sub.Tensor, (node.args[1], node.args[0]), {}
 
 
+def _permute(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    inner, outer = node.args[0], node.args[1]
+    assert isinstance(inner, fx.Node) and isinstance(outer, (list, tuple))
+    if inner.target is not aten.permute.default:
+        return None
+    rank = len(outer)
+    first: Any = inner.args[1]
+    return aten.permute.default, (inner.args[0], [int(first[int(dim) % rank]) % rank for dim in outer]), {}  # type: ignore[call-overload]
+
+
+def _view(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    inner = node.args[0]
+    assert isinstance(inner, fx.Node)
+    if inner.target is not aten.view.default or not inner.args[0].meta["val"].is_contiguous():  # type: ignore[union-attr]
+        return None
+    return aten.view.default, (inner.args[0], node.args[1]), {}
+
+
+def _batch_norm_backward(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """In training the running statistics are not read; without them they need not be saved."""
+    args = list(node.args)
+    if not args[7] or args[3] is None:
+        return None
+    args[3] = args[4] = None
+    return node.target, tuple(args), dict(node.kwargs)
+
+
 #: Operators that are another spelling of a core one.
 REWRITES: dict[Any, Rewrite] = {
     aten.t.default: _t,
     aten.transpose.int: _transpose,
+    aten.permute.default: _permute,
+    aten.view.default: _view,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten._unsafe_view.default: _shape_of_result,
     aten._reshape_alias.default: _shape_of_result,
     aten.zeros.default: _full(0),
@@ -86,18 +116,30 @@ REWRITES: dict[Any, Rewrite] = {
 
 
 def canonicalise(graph: fx.Graph) -> None:
-    """Applies REWRITES, and drops views that mean nothing without autograd."""
+    """Applies REWRITES until they decline, and drops views that change nothing."""
     for node in graph.nodes:
         if node.op != "call_function":
             continue
-        if node.target in IDENTITY_VIEWS:
+        tried: set[Any] = set()
+        while node.target not in tried and (rewrite := REWRITES.get(node.target)) is not None:
+            tried.add(node.target)
+            if (change := rewrite(node)) is not None:
+                node.target, node.args, node.kwargs = change
+        if _changes_nothing(node):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-            continue
-        rewrite = REWRITES.get(node.target)
-        change = rewrite(node) if rewrite is not None else None
-        if change is not None:
-            node.target, node.args, node.kwargs = change
+
+
+def _changes_nothing(node: fx.Node) -> bool:
+    if node.target in IDENTITY_VIEWS:
+        return True
+    if node.target is aten.permute.default:
+        order: Any = node.args[1]
+        return all(dim == at for at, dim in enumerate(order))
+    if node.target is aten.view.default:
+        before, after = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
+        return bool(before.shape == after.shape and before.stride() == after.stride())
+    return False
 
 
 def eliminate_dead(graph: fx.Graph) -> None:

@@ -45,7 +45,7 @@ def compile_graph(
     if training is None:
         training = torch.is_grad_enabled() and any(value.requires_grad for value in call.examples)
     fake_mode = _find_fake_mode(call.examples)
-    fakes = [_as_fake(value, fake_mode) for value in call.examples]
+    fakes = [_as_normal(_as_fake(value, fake_mode), fake_mode) for value in call.examples]
     joint = trace_joint(
         gm,
         fakes,
@@ -138,6 +138,14 @@ def _as_fake(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
             raise ValueError("the example inputs come from different fake tensor modes")
         return value
     return fake_mode.from_tensor(value, static_shapes=True)
+
+
+def _as_normal(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
+    """An inference tensor's normal double: outside inference mode it could not be mutated."""
+    if not value.is_inference():
+        return value
+    with torch.inference_mode(False), fake_mode:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
 def _refuse_shared_memory(examples: Sequence[torch.Tensor], joint: JointGraph) -> None:

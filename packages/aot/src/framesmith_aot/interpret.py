@@ -124,8 +124,22 @@ def _functional_batch_norm(
     return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
+def _lstm(*args: Any, **kwargs: Any) -> Any:
+    """`torch.lstm` out of ATen primitives where gradients are wanted.
+
+    oneDNN's kernel keeps what its own backward needs only while autograd records, which it does not
+    while a compiled forward graph runs.
+    """
+    if not torch.is_grad_enabled():
+        return torch.lstm(*args, **kwargs)
+    with torch.backends.mkldnn.flags(enabled=False):  # type: ignore[attr-defined]
+        return torch.lstm(*args, **kwargs)
+
+
 #: Torch calls run through another function of the same meaning.
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     torch.batch_norm: _batch_norm,
     F.batch_norm: _functional_batch_norm,
+    torch.lstm: _lstm,
+    torch._VF.lstm: _lstm,
 }

@@ -15,9 +15,9 @@ import torch
 
 from framesmith_aot import functional
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.op_facts import view_root
+from framesmith_aot.op_facts import IDENTITY_VIEWS, view_root
 from framesmith_aot.tracer import GraphTracer
-from framesmith_aot.views import Restride, Steps, chain, restride
+from framesmith_aot.views import Restride, Steps, ViewStep, chain, restride
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,7 @@ def _outputs(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots)
     for value in outputs:
         if functional.is_functional(value) and functional.storage_id(value) not in owners:
             groups.setdefault(functional.storage_id(value), []).append(value)
+    bases = {storage: _common_base(group, slots) for storage, group in groups.items()}
     forms: list[Output] = []
     for position, value in enumerate(outputs):
         if not functional.is_functional(value):
@@ -193,7 +194,7 @@ def _outputs(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots)
             forms.append(_input_view(inputs[owner].run, value, owner, slots))
         else:
             _check_fresh(value, position)
-            forms.append(_slot(value, groups[functional.storage_id(value)], slots))
+            forms.append(_slot(value, *bases[functional.storage_id(value)], slots))
     return forms
 
 
@@ -212,21 +213,21 @@ def _input_view(base: torch.Tensor, value: torch.Tensor, index: int, slots: _Slo
     steps = slots.steps(value, base)
     if steps is None:
         steps = _restrided(value, base, f"a view of input {index}")
-    return InputView(index, steps, _outside_autograd(value, base))
+    return InputView(index, steps, _outside_autograd(value, base, steps))
 
 
-def _slot(value: torch.Tensor, group: list[torch.Tensor], slots: _Slots) -> Slot | SlotView:
-    if all(other is value for other in group):
-        return Slot(slots.add(value))
-    base, steps = _common_base(group, slots)
+def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots: _Slots) -> Slot | SlotView:
     index = slots.add(base)
     if value is base:
         return Slot(index)
-    return SlotView(index, steps[id(value)], _outside_autograd(value, base))
+    steps = ways[id(value)]
+    return SlotView(index, steps, _outside_autograd(value, base, steps))
 
 
 def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor, dict[int, Steps]]:
     """The tensor that all of the group are views of, and the way to each of them."""
+    if all(value is group[0] for value in group):
+        return group[0], {}
     bases = [value._base for value in group if value._base is not None]
     candidates = [*(value for value in group if value._base is None), *bases, *group]
     needs_grad = any(value.requires_grad for value in group)
@@ -250,7 +251,8 @@ def _restrided(value: torch.Tensor, base: torch.Tensor, what: str) -> tuple[Rest
     return (step,)
 
 
-def _outside_autograd(value: torch.Tensor, base: torch.Tensor) -> bool:
+def _outside_autograd(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> bool:
     if value.requires_grad and not base.requires_grad:
         raise AotUnsupported("view-replay", "a view that requires gradients", "its base does not")
-    return base.requires_grad and not value.requires_grad
+    detached = any(isinstance(step, ViewStep) and step.target in IDENTITY_VIEWS for step in steps)
+    return base.requires_grad and not value.requires_grad and not detached

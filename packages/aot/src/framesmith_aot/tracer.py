@@ -6,6 +6,7 @@ is functional ATen on fake tensors.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -72,6 +73,9 @@ class GraphTracer(TorchDispatchMode):
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
                 return result
+        elif _is_composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
         _refuse_hidden_mutation(func, args)
         out = func(*args, **kwargs)
         self._record(func, args, kwargs, out)
@@ -131,6 +135,14 @@ class GraphTracer(TorchDispatchMode):
                 "generator", "a random generator as an argument", "its state cannot be made a graph input"
             )
         return value
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Whether autograd takes the operator apart by itself; seen here only inside a decomposition."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return False
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
 def _refuse_hidden_mutation(func: Any, args: tuple[Any, ...]) -> None:

@@ -1,0 +1,137 @@
+"""Compares a graph run eagerly with the same graph compiled: values, layout, aliases, mutations, gradients."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from framesmith_aot import CompiledGraph, compile_graph, verify
+from torch import fx
+
+
+class Recording:
+    """A compiler that runs the graphs it is given with torch, and keeps them by role."""
+
+    def __init__(self) -> None:
+        self.graphs: dict[str, list[fx.GraphModule]] = {"inference": [], "forward": [], "backward": []}
+
+    def __call__(self, gm, inputs, role):
+        verify(gm.graph)
+        vals = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
+        assert len(vals) == len(inputs)
+        self.graphs[role].append(gm)
+        expected = [node.meta["val"] for node in next(iter(reversed(gm.graph.nodes))).args[0]]
+
+        def run(args):
+            own = list(args)
+            args.clear()
+            results = gm(*own)
+            if role != "backward":
+                for result, val in zip(results, expected, strict=True):
+                    assert result.shape == val.shape and result.dtype == val.dtype
+                    assert result.stride() == val.stride(), (result.stride(), val.stride(), gm.code)
+            return results
+
+        return run
+
+
+def compiled(gm: fx.GraphModule, inputs: Any, **options: Any) -> CompiledGraph:
+    return compile_graph(gm, inputs, compiler=Recording(), **options)
+
+
+def graph_of(fn: Any) -> fx.GraphModule:
+    """The torch-level graph of a function of tensors; always returns a tuple."""
+    gm = fx.symbolic_trace(fn)
+    output = next(iter(reversed(gm.graph.nodes)))
+    if not isinstance(output.args[0], (tuple, list)):
+        output.args = ((output.args[0],),)
+        gm.recompile()
+    return gm
+
+
+def fresh(inputs: Any, history: bool = False) -> list[torch.Tensor]:
+    """Copies with the same layout; with `history` those that require gradients are no leaves."""
+    copies = []
+    for value in inputs:
+        copy = value.detach().clone()
+        if copy.stride() != value.stride():
+            copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value.detach())
+        copy.requires_grad_(value.requires_grad)
+        copies.append(copy)
+    return [c.clone() if history and c.requires_grad else c for c in copies] if history else copies
+
+
+def run_both(gm, inputs, *, history=False, seed=0, backward=True, calls=2, inference=False, **options):
+    """Runs eager and compiled `calls` times, compares all that can be seen, returns the compiled graph."""
+    with torch.inference_mode(inference):
+        return _run_both(gm, inputs, history, seed, backward and not inference, calls, options)
+
+
+def _run_both(gm, inputs, history, seed, backward, calls, options):
+    graph = compiled(gm, fresh(inputs, history), **options)
+    for call in range(calls):
+        sides = []
+        for function in (gm, graph):
+            torch.manual_seed(seed + call)
+            leaves = fresh(inputs)
+            args = [leaf.clone() if history and leaf.requires_grad else leaf for leaf in leaves]
+            sides.append((leaves, args, list(function(*args)), torch.get_rng_state()))
+        compare(sides)
+        if backward:
+            compare_gradients(sides)
+    return graph
+
+
+def compare(sides):
+    (_, args, outs, state), (_, args2, outs2, state2) = sides
+    assert torch.equal(state, state2), "the random generator advanced differently"
+    assert len(outs) == len(outs2)
+    for at, (one, two) in enumerate(zip(outs, outs2)):
+        if not isinstance(one, torch.Tensor):
+            assert one == two and type(one) is type(two)
+            continue
+        assert same_tensor(one, two), f"output {at}: {describe(one)} and {describe(two)}"
+        torch.testing.assert_close(one.detach(), two.detach(), equal_nan=True, msg=lambda m: f"output {at}: {m}")
+        assert [one is arg for arg in args] == [two is arg for arg in args2], f"identity of output {at}"
+    for at, (one, two) in enumerate(zip(args, args2)):
+        torch.testing.assert_close(one.detach(), two.detach(), equal_nan=True, msg=lambda m: f"input {at}: {m}")
+        assert same_tensor(one, two), f"input {at}"
+        assert one.is_inference() or one._version == 0 or two._version > 0, f"version counter of input {at}"
+    assert sharing([*args, *outs]) == sharing([*args2, *outs2]), "tensors share memory differently"
+
+
+def same_tensor(one, two):
+    return (one.dtype, one.shape, one.stride(), one.requires_grad) == (
+        two.dtype,
+        two.shape,
+        two.stride(),
+        two.requires_grad,
+    )
+
+
+def describe(value):
+    return f"{value.dtype} {tuple(value.shape)} {value.stride()} requires_grad={value.requires_grad}"
+
+
+def sharing(values):
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    storages = [t.untyped_storage().data_ptr() if t.numel() else id(t) for t in tensors]
+    return [a == b for a, b in itertools.combinations(storages, 2)]
+
+
+def compare_gradients(sides, seed=7):
+    results = []
+    for leaves, _args, outs, _ in sides:
+        torch.manual_seed(seed)
+        roots = [o for o in outs if isinstance(o, torch.Tensor) and o.grad_fn is not None]
+        unique = list({id(o): o for o in roots}.values())
+        wanted = [leaf for leaf in leaves if leaf.requires_grad and leaf.is_leaf]
+        if not unique or not wanted:
+            return
+        seeds = [torch.randn_like(o) for o in unique]
+        results.append(torch.autograd.grad(unique, wanted, seeds, allow_unused=True))
+    for at, (one, two) in enumerate(zip(*results)):
+        assert (one is None) == (two is None), f"gradient {at}: {one is None} and {two is None}"
+        if one is not None:
+            torch.testing.assert_close(one, two, equal_nan=True, msg=lambda m: f"gradient {at}: {m}")
