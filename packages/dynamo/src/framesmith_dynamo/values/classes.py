@@ -272,7 +272,7 @@ def makes(*owners: type) -> Callable[[Maker], Maker]:
 
 def make_new(tr: Tracer, cls: type, owner: type, args: Args, kwargs: Kwargs) -> Value:
     """An object of `cls` by the `__new__` of its base `owner`, which is implemented in C."""
-    maker = MAKERS.get(owner)
+    maker = MAKERS.get(BaseException if issubclass(owner, BaseException) else owner)
     if maker is None:
         raise GraphBreak(CONSTRUCTION, f"{cls.__module__}.{cls.__qualname__}")
     return maker(tr, cls, args, kwargs)

@@ -26,7 +26,7 @@ def make_object(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     return value
 
 
-@makes(BaseException, Exception)
+@makes(BaseException)
 def make_exception(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     """`BaseException.__new__(cls, *args)`."""
     return ExceptionValue.new(tr, cls, args)

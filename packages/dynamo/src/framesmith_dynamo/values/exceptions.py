@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from framesmith_sideeffects import DELETED
 
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.containers import TupleValue
+from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.lookup import Found, user_method
-from framesmith_dynamo.values.object_methods import c_method
+from framesmith_dynamo.values.object_methods import OBJECT_METHODS, c_method
 from framesmith_dynamo.values.objects import ObjectValue
 
 if TYPE_CHECKING:
@@ -63,8 +63,11 @@ class ExceptionValue(ObjectValue):
         else:
             super().generic_setattr(tr, name, value)
 
-    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        return super().compare(tr, op, other)
+    def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """Builtin exceptions repeat the methods of BaseException in their own dictionaries."""
+        if found.owner is not object and (BaseException, name) in OBJECT_METHODS:
+            return OBJECT_METHODS[BaseException, name](tr, self, args, kwargs)
+        return super().call_c_method(tr, found, name, args, kwargs)
 
     def referents(self) -> Iterable[Value]:
         return self.args
@@ -91,11 +94,6 @@ def build_exception(cls: type[BaseException], *args: Any) -> BaseException:
 def _init(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
     self.args = tuple(args)
     return tr.constant(None)
-
-
-@c_method(Exception, "__init__")
-def _exception_init(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
-    return _init(tr, self, args, kwargs)
 
 
 @c_method(BaseException, "with_traceback")

@@ -23,9 +23,11 @@ from framesmith_dynamo.values.attributes import (
 )
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.instance_dicts import InstanceDictValue
+from framesmith_dynamo.values.iterators import drain
 from framesmith_dynamo.values.lookup import (
     MISSING,
     Found,
+    class_dict,
     instance_dict,
     is_data_descriptor,
     type_lookup,
@@ -52,6 +54,9 @@ UNHASHABLE_KEY = register_break(
 )
 
 COMPARE_SLOTS = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
+#: `Py_TPFLAGS_HEAPTYPE` and the size of a pointer in bytes.
+HEAP_TYPE = 1 << 9
+POINTER = 8
 UNARY_SLOTS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 
 
@@ -370,25 +375,20 @@ class ObjectValue(Value):
         codegen.call(1)
 
 
-def drain(tr: Tracer, iterator: Value) -> list[Value]:
-    """Everything an iterator still gives."""
-    items = []
-    while True:
-        try:
-            items.append(iterator.next_(tr))
-        except TracedRaise as error:
-            if not issubclass(error.value.python_type(), StopIteration):
-                raise
-            return items
-
-
 def has_plain_layout(cls: type) -> bool:
     """Whether instances are `object` plus a dictionary or slots: nothing hidden in C."""
-    return all(base is object or has_python_layout(base) for base in cls.__mro__)
+    if not all(base is object or has_python_layout(base) for base in cls.__mro__):
+        return False
+    new = type_lookup(cls, "__new__")
+    return new is not None and (new.owner is object or isinstance(new.raw, staticmethod)) and cls.__basicsize__ <= _largest(cls)
+
+
+def _largest(cls: type) -> int:
+    """The size in bytes of instances whose only fields are slots and a list of weak references."""
+    slots = sum(isinstance(raw, MemberDescriptorType) for base in cls.__mro__ for raw in class_dict(base).values())
+    return object.__basicsize__ + POINTER * (slots + 1)
 
 
 def has_python_layout(cls: type) -> bool:
-    """Whether one class of an MRO was made by a `class` statement."""
-    return bool(cls.__flags__ & (1 << 9))
-
-
+    """Whether one class of an MRO may have been made by a `class` statement: a heap type."""
+    return bool(cls.__flags__ & HEAP_TYPE)

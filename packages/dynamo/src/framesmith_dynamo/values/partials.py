@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from framesmith_guards import AttrSource, ItemSource
 
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.containers.dict import new_dict
+from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.wrap_registry import wraps_type
 
 if TYPE_CHECKING:
@@ -43,7 +45,9 @@ class PartialValue(Value):
         if name == "func":
             return self.function
         if name == "args":
-            return tr.call(tr.constant(tuple), (), {}) if not self.args else _tuple(tr, self.args)
+            return TupleValue(self.args)
+        if name == "keywords":
+            return new_dict(tr, [(tr.constant(key), value) for key, value in self.keywords.items()])
         return super().getattr_(tr, name)
 
     def bool_(self, tr: Tracer) -> bool:
@@ -63,12 +67,6 @@ class PartialValue(Value):
         for value in (self.function, *self.args, *self.keywords.values()):
             codegen(value)
         codegen.call(1 + len(self.args) + len(self.keywords), tuple(self.keywords))
-
-
-def _tuple(tr: Tracer, items: Sequence[Value]) -> Value:
-    from framesmith_dynamo.values.containers import TupleValue
-
-    return TupleValue(items)
 
 
 @wraps_type(functools.partial)
