@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -19,19 +19,14 @@ from framesmith_dynamo.values.constant import build, fold, plain_arguments
 from framesmith_dynamo.values.intercepts import INTERCEPTS, Intercept, intercepts
 from framesmith_dynamo.values.tensor import TensorValue
 
-_MISSING = object()
-
-
 def resolve(path: str) -> Any:
-    """The object a dotted path names, or a marker when this torch has none; imports nothing that is not loaded."""
+    """The object a dotted path names, or None when this torch has none; imports nothing that is not loaded."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         found: Any = sys.modules.get(".".join(parts[:count]))
         if found is not None:
             for name in parts[count:]:
-                found = getattr(found, name, _MISSING)
-                if found is _MISSING:
-                    return None
+                found = vars(found).get(name) if isinstance(found, ModuleType) else getattr(found, name, None)
             return found
     return None
 

@@ -116,7 +116,7 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
     (HIGHER_ORDER, "torch.vmap torch.func.vmap torch.cond torch.while_loop torch.compile torch.jit.script torch.jit.trace torch.export.export"),
     (CHECKPOINT, "torch.utils.checkpoint.checkpoint torch.utils.checkpoint.checkpoint_sequential"),
     (COMPILER_CALL, "torch.compiler.reset torch.compiler.disable torch.compiler.allow_in_graph torch._dynamo.reset"),
-    (STORAGE_ACCESS, "torch.is_storage torch.resize_as_ torch.empty_strided_like"),
+    (STORAGE_ACCESS, "torch.is_storage torch.resize_as_"),
     (PYTHON_CALLBACK, "torch.overrides.handle_torch_function"),
     (CUDA_STATE, "torch.cuda.synchronize torch.cuda.empty_cache torch.cuda.current_stream torch.cuda.set_device torch.cuda.stream"),
 )
