@@ -15,8 +15,11 @@ from framesmith_bytecode.encode import encode
 from framesmith_bytecode.liveness import Liveness, liveness
 from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region
 from framesmith_bytecode.ops import OPS, CallShape, Op, SuperShape
+from framesmith_bytecode.printer import format_bytecode
+from framesmith_bytecode.rendering import format_python
 from framesmith_bytecode.split import Split, split
 from framesmith_bytecode.stack import BytecodeError, stack_depths
+from framesmith_bytecode.verify import problems, unreachable_handlers, verify
 
 __all__ = [
     "OPS",
@@ -43,10 +46,15 @@ __all__ = [
     "control_flow",
     "decode",
     "encode",
+    "format_bytecode",
+    "format_python",
     "liveness",
     "make_continuation",
+    "problems",
     "split",
     "stack_depths",
     "unique_name",
+    "unreachable_handlers",
+    "verify",
     "why_no_continuation",
 ]

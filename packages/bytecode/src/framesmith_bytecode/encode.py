@@ -7,11 +7,12 @@ from types import CodeType
 from typing import Final
 
 from framesmith_bytecode.exception_table import Entry, write_exception_table
+from framesmith_bytecode.header import check_header
 from framesmith_bytecode.lower import lower
 from framesmith_bytecode.lowered import Lowered, Unit
 from framesmith_bytecode.model import Bytecode, Label, Position, plain_name
 from framesmith_bytecode.positions import write_line_table
-from framesmith_bytecode.stack import BytecodeError, Depths, stack_depths
+from framesmith_bytecode.stack import Depths, stack_depths
 from framesmith_bytecode.versions import TABLE
 
 _EXTENDED_ARG: Final = TABLE.opcodes["EXTENDED_ARG"]
@@ -99,26 +100,13 @@ def _exception_entries(low: Lowered, depths: Depths, offsets: list[int]) -> list
     return entries
 
 
-def _check_header(bytecode: Bytecode) -> None:
-    parameters = bytecode.argument_names
-    wanted = bytecode.argcount + bytecode.kwonlyargcount + bool(bytecode.flags & 4) + bool(bytecode.flags & 8)
-    if len(parameters) != wanted or bytecode.posonlyargcount > bytecode.argcount:
-        raise BytecodeError(
-            f"{bytecode.name}: {bytecode.argcount} positional ({bytecode.posonlyargcount} positional-only) and "
-            f"{bytecode.kwonlyargcount} keyword-only parameters, but varnames is {bytecode.varnames}"
-        )
-    for what, names in (("varnames", bytecode.varnames), ("cellvars", bytecode.cellvars), ("freevars", bytecode.freevars)):
-        if len(set(names)) != len(names):
-            raise BytecodeError(f"{bytecode.name}: {what} names a variable twice: {names}")
-
-
 def encode(bytecode: Bytecode) -> CodeType:
     """A code object for the running CPython.
 
     Stack size, jumps, caches, fused instructions, prologue and tables are worked out anew. Raises `BytecodeError`
     where the instructions could not run safely.
     """
-    _check_header(bytecode)
+    check_header(bytecode)
     depths = stack_depths(bytecode)
     low = lower(bytecode, depths)
     args, sizes, offsets = _settle(low)

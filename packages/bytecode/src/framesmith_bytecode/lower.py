@@ -21,8 +21,8 @@ _FALLS_NOT: Final = frozenset(
                  "JUMP_BACKWARD_NO_INTERRUPT")
     if name in _CODES
 )  # fmt: skip
-_NONE, _NUMBER, _NAME, _SLOT = range(4)
-_KINDS: Final = {"none": _NONE, "count": _NUMBER, "index": _NUMBER, "name": _NAME, "local": _SLOT, "deref": _SLOT}
+_NONE, _NUMBER, _NAME, _LOCAL, _CELL = range(5)
+_KINDS: Final = {"none": _NONE, "count": _NUMBER, "index": _NUMBER, "name": _NAME, "local": _LOCAL, "deref": _CELL}
 _PLAIN: Final = {op: (_KINDS[OPS[op].operand], _CODES[op]) for op in OPS if op not in WRITERS}
 
 
@@ -67,7 +67,7 @@ def _check_sends(low: Lowered, op: str) -> None:
 
 def _lower_items(low: Lowered) -> None:
     units, run = low.units, low.run
-    plain, writers, slots = _PLAIN, WRITERS, low.slots
+    plain, writers = _PLAIN, WRITERS
     for index, item in enumerate(low.bytecode.instructions):
         if isinstance(item, Label):
             run.append(item)
@@ -83,8 +83,10 @@ def _lower_items(low: Lowered) -> None:
             writers[op](low, arg, position)
         else:
             kind, opcode = row
-            if kind == _SLOT:
-                operand = slots[arg] if arg in slots else low.slot(arg)
+            if kind == _CELL:
+                operand = low.cell(arg)
+            elif kind == _LOCAL:
+                operand = low.slot(arg)
             elif kind == _NAME:
                 operand = low.name_index(arg)
             else:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from framesmith_bytecode.bound import possibly_unbound
 from framesmith_bytecode.constants import ConstantPool
-from framesmith_bytecode.model import FREE_MARK, Bytecode, Instr, Label, Position
+from framesmith_bytecode.model import Bytecode, Instr, Label, Position
 from framesmith_bytecode.stack import BytecodeError, Depths, describe
 from framesmith_bytecode.versions import TABLE
 
@@ -38,6 +38,7 @@ class Lowered:
         self.names = list(bytecode.names)
         self.name_indices = {name: i for i, name in reversed(list(enumerate(bytecode.names)))}
         self.slots = slot_indices(bytecode)
+        self.cells = {name: self.slots[name] for name in (*bytecode.cellvars, *bytecode.freevars)}
         self.unbound = possibly_unbound(bytecode, depths) if TABLE.unchecked_fast else set()
         self.deepest = depths.deepest
         self.barrier = 0
@@ -69,6 +70,13 @@ class Lowered:
         except KeyError:
             raise self.fail(f"{name!r} is not a variable of this function") from None
 
+    def cell(self, name: str) -> int:
+        """Index of a cell or free variable's slot in the frame."""
+        try:
+            return self.cells[name]
+        except KeyError:
+            raise self.fail(f"{name!r} is neither a cell nor a free variable of this function") from None
+
     def fail(self, problem: str) -> BytecodeError:
         """An error that names the item being written."""
         return BytecodeError(f"{self.bytecode.name}: {describe(self.bytecode.instructions, self.index)}: {problem}")
@@ -99,9 +107,5 @@ def slot_indices(bytecode: Bytecode) -> dict[str, int]:
     for name in (*bytecode.varnames, *bytecode.cellvars):
         slots.setdefault(name, len(slots))
     for name in bytecode.freevars:
-        if name in slots:
-            raise BytecodeError(
-                f"{bytecode.name}: free variable {name!r} is also a local or a cell; call it {name + FREE_MARK!r}"
-            )
         slots[name] = len(slots)
     return slots

@@ -64,14 +64,14 @@ def _load_fast_check(low: Lowered, name: str, position: Position | None) -> None
 
 
 def _load_closure(low: Lowered, name: str, position: Position | None) -> None:
-    low.put("LOAD_FAST" if TABLE.closure_by_fast else "LOAD_CLOSURE", low.slot(name), position)
+    low.put("LOAD_FAST" if TABLE.closure_by_fast else "LOAD_CLOSURE", low.cell(name), position)
 
 
 def _load_from_dict_or_deref(low: Lowered, name: str, position: Position | None) -> None:
     if "LOAD_FROM_DICT_OR_DEREF" in _CODES:
-        low.put("LOAD_FROM_DICT_OR_DEREF", low.slot(name), position)
+        low.put("LOAD_FROM_DICT_OR_DEREF", low.cell(name), position)
     elif low.last_op == "LOAD_LOCALS":
-        low.put("LOAD_CLASSDEREF", low.slot(name), position)
+        low.put("LOAD_CLASSDEREF", low.cell(name), position)
     else:
         raise low.fail("CPython 3.11 can look up a cell only after LOAD_LOCALS")
 

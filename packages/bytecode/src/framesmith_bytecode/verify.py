@@ -1,0 +1,155 @@
+"""Everything that can be known to be wrong with a `Bytecode` before it runs: `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Final
+
+from framesmith_bytecode.header import check_header
+from framesmith_bytecode.model import Bytecode, Instr, Item, Label, why_not_instruction
+from framesmith_bytecode.nulls import Kinds, Slot, stack_kinds
+from framesmith_bytecode.ops import OPS, pops
+from framesmith_bytecode.stack import BytecodeError, Depths, describe, label_indices, stack_depths
+
+_GENERATOR_FLAGS: Final = 0x20 | 0x80 | 0x200
+_NULL_TAKERS: Final = frozenset(("CALL", "CALL_FUNCTION_EX", "COPY", "SWAP", "STORE_FAST"))
+
+
+def _problem(bytecode: Bytecode, index: int, text: str) -> str:
+    return f"{bytecode.name}: {describe(bytecode.instructions, index)}: {text}"
+
+
+def _operand_problems(bytecode: Bytecode) -> Iterator[str]:
+    for index, item in enumerate(bytecode.instructions):
+        if isinstance(item, Instr):
+            wrong = why_not_instruction(item.op, item.arg)
+            if wrong is not None:
+                yield _problem(bytecode, index, wrong)
+        elif not isinstance(item, Label):
+            yield f"{bytecode.name}: item {index} is a {type(item).__name__}, neither an Instr nor a Label"
+
+
+def _label_problems(bytecode: Bytecode) -> Iterator[str]:
+    labels = label_indices(bytecode)
+    for index, item in enumerate(bytecode.instructions):
+        if isinstance(item, Instr) and isinstance(item.arg, Label) and item.arg not in labels:
+            yield _problem(bytecode, index, "its label is not in the instructions")
+    for key, region in enumerate(bytecode.regions):
+        for part, label in (("start", region.start), ("end", region.end), ("handler", region.handler)):
+            if label not in labels:
+                yield f"{bytecode.name}: the {part} label of region {key} is not in the instructions"
+                return
+        if labels[region.start] > labels[region.end]:
+            yield f"{bytecode.name}: region {key} ends (item {labels[region.end]}) before it starts"
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {known}"
+
+
+def _variable_problems(bytecode: Bytecode) -> Iterator[str]:
+    cells = [*bytecode.cellvars, *bytecode.freevars]
+    known = [*bytecode.varnames, *cells]
+    for index, item in enumerate(bytecode.instructions):
+        if not isinstance(item, Instr):
+            continue
+        operand = OPS[item.op].operand
+        if operand == "deref" and item.arg not in cells:
+            what = "a plain local, not a cell" if item.arg in bytecode.varnames else "no cell or free variable"
+            yield _problem(bytecode, index, f"{item.arg!r} is {what}{_nearest(item.arg, cells)}")
+        elif operand == "local" and item.arg not in known:
+            yield _problem(bytecode, index, f"{item.arg!r} is no variable of this function{_nearest(item.arg, known)}")
+
+
+def _cell_store_problems(bytecode: Bytecode, kinds: list[Kinds | None]) -> Iterator[str]:
+    """A cell variable's slot must always hold a cell: raw access is for what LOAD_FAST_AND_CLEAR saved."""
+    cells = {*bytecode.cellvars, *bytecode.freevars}
+    for index, item in enumerate(bytecode.instructions):
+        if not isinstance(item, Instr) or item.arg.__class__ is not str or item.arg not in cells:
+            continue
+        at = kinds[index]
+        if item.op == "STORE_FAST" and at and at[-1] is Slot.VALUE:
+            yield _problem(bytecode, index, "would put a plain value where the cell belongs; use STORE_DEREF")
+        elif item.op in ("LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST"):
+            yield _problem(bytecode, index, "reaches past the cell; use the _DEREF operation")
+
+
+def _null_problems(bytecode: Bytecode, kinds: list[Kinds | None]) -> Iterator[str]:
+    for index, (item, at) in enumerate(zip(bytecode.instructions, kinds, strict=True)):
+        if not isinstance(item, Instr) or not at:
+            continue
+        taken = pops(item.op, item.arg)
+        used = at[len(at) - taken :]
+        if item.op in ("CALL", "CALL_FUNCTION_EX"):
+            if used[:2] == (Slot.NULL, Slot.NULL):
+                yield _problem(bytecode, index, "both slots under the arguments are NULL")
+            used = used[2:]
+        elif item.op in _NULL_TAKERS:
+            continue
+        if Slot.NULL in used:
+            yield _problem(bytecode, index, "takes a NULL slot for a value")
+
+
+def _generator_problems(bytecode: Bytecode) -> Iterator[str]:
+    ops = [item.op if isinstance(item, Instr) else "" for item in bytecode.instructions]
+    generator = bool(bytecode.flags & _GENERATOR_FLAGS)
+    if generator != ("RETURN_GENERATOR" in ops):
+        yield (
+            f"{bytecode.name}: flags {bytecode.flags:#x} say {'' if generator else 'no '}generator or coroutine, "
+            f"the instructions have {'no ' if generator else ''}RETURN_GENERATOR"
+        )
+    if "YIELD_VALUE" in ops and not generator:
+        yield _problem(bytecode, ops.index("YIELD_VALUE"), "yields in a function that is no generator")
+
+
+def _send_problems(bytecode: Bytecode, depths: Depths) -> Iterator[str]:
+    items: list[Item] = bytecode.instructions
+    for index, item in enumerate(items):
+        if isinstance(item, Instr) and item.op == "SEND":
+            target = depths.labels[item.arg]
+            following = next((i for i in items[target:] if isinstance(i, Instr)), None)
+            if following is None or following.op != "END_SEND":
+                yield _problem(bytecode, index, "its label must stand before an END_SEND")
+
+
+def unreachable_handlers(bytecode: Bytecode) -> list[str]:
+    """Regions whose handler can never run because no path enters them (compilers leave some behind)."""
+    depths = stack_depths(bytecode)
+    entered = set(depths.regions)
+    return [
+        f"{bytecode.name}: region {key}: no path enters it, its handler (item {depths.labels[region.handler]}) cannot run"
+        for key, region in enumerate(bytecode.regions)
+        if key not in entered
+    ]
+
+
+def problems(bytecode: Bytecode) -> list[str]:
+    """All that is wrong, in words; empty for a sound function. Later checks are made only if earlier ones pass."""
+    for check in (_operand_problems, _label_problems, _variable_problems, _generator_problems):
+        try:
+            found = list(check(bytecode))
+        except BytecodeError as error:
+            found = [str(error)]
+        if found:
+            return found
+    try:
+        check_header(bytecode)
+        depths = stack_depths(bytecode)
+    except BytecodeError as error:
+        return [str(error)]
+    kinds = stack_kinds(bytecode, depths)
+    return [
+        *_null_problems(bytecode, kinds),
+        *_cell_store_problems(bytecode, kinds),
+        *_send_problems(bytecode, depths),
+    ]
+
+
+def verify(bytecode: Bytecode) -> None:
+    """Raise `BytecodeError` naming the first offending instruction and how many more there are."""
+    found = problems(bytecode)
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise BytecodeError(found[0] + more)
