@@ -47,6 +47,14 @@ class CellValue(Value):
             return self.contents
         return None if pending is DELETED else pending
 
+    def store(self, tr: Tracer, value: Value) -> None:
+        """Put a value into the cell."""
+        tr.journal.store_cell(self, value)
+
+    def delete(self, tr: Tracer) -> None:
+        """Empty the cell."""
+        tr.journal.delete_cell(self)
+
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name != "cell_contents":
             return super().getattr_(tr, name)
