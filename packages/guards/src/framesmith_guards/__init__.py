@@ -50,6 +50,7 @@ from framesmith_guards.sources import (
     parameter_source,
     submodule_source,
 )
+from framesmith_guards.specialize import Specialized, guards_of, specialize
 from framesmith_guards.stacks import FrameStack, Location
 from framesmith_guards.tensors import TensorSpec
 
@@ -91,6 +92,7 @@ __all__ = [
     "ShapeEnvSource",
     "ShapeExpr",
     "Source",
+    "Specialized",
     "TensorPropertySource",
     "TensorSpec",
     "TraceId",
@@ -106,6 +108,7 @@ __all__ = [
     "explain_nearest",
     "fake_mode_of",
     "freeze",
+    "guards_of",
     "is_constant",
     "kind_named",
     "module_kind",
@@ -113,6 +116,7 @@ __all__ = [
     "origin_of",
     "parameter_source",
     "same_constant",
+    "specialize",
     "state_guards",
     "submodule_source",
     "tracing",

@@ -155,8 +155,16 @@ def _copy(value: Any) -> Any:
     if cls in (dict, OrderedDict):
         return cls((_copy(key), _copy(item)) for key, item in value.items())
     if _is_named_tuple(cls) and cls is not torch.Size:
-        return tuple.__new__(cls, map(_copy, value))
+        return _copy_named_tuple(value)
     return value
+
+
+def _copy_named_tuple(value: Any) -> Any:
+    items = list(map(_copy, value))
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    # A structseq takes one sequence; a class made by namedtuple takes its fields, maybe in a __new__ of its own.
+    return type(value)(items) if not hasattr(value, "_fields") else tuple.__new__(type(value), items)
 
 
 def typed_key(value: Any) -> object:

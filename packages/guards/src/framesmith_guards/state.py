@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-import torch.utils._device
+from torch.utils._device import DeviceContext
 
 from framesmith_guards.refs import Ref
 
@@ -41,8 +41,12 @@ def _deterministic() -> tuple[bool, bool]:
 
 
 def _default_device() -> str | None:
-    device = torch.utils._device.CURRENT_DEVICE
-    return None if device is None else str(device)
+    """The device of the DeviceContext that factories see: `torch.device` pushes one and sets nothing else."""
+    for index in reversed(range(torch._C._len_torch_function_stack())):
+        mode = torch._C._get_function_stack_at(index)
+        if isinstance(mode, DeviceContext):
+            return str(mode.device)
+    return None
 
 
 def _function_modes() -> tuple[type, ...]:

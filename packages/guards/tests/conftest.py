@@ -1,0 +1,319 @@
+"""The table of cases: for every guard kind, values that hold and values that miss."""
+
+import sys
+import weakref
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from types import FunctionType
+
+import pytest
+import sympy
+import torch
+
+from framesmith_guards import Guard, GlobalStateSource, ItemSource, LocalSource, ShapeEnvSource, ShapeExpr, Source
+from framesmith_guards import TensorPropertySource, TensorSpec
+from framesmith_guards.state import STATE_FIELDS
+
+X, Y, Z = LocalSource("x"), LocalSource("y"), LocalSource("z")
+
+
+@dataclass
+class Case:
+    """A guard, and arguments (x, y, z) for which it holds or misses, made anew for each test."""
+
+    guard: Guard
+    hold: list
+    miss: list
+
+    def __repr__(self):
+        return self.guard.kind.name
+
+
+def target(x, y=None, z=None):
+    """The function whose calls are guarded."""
+    return x
+
+
+class Plain:
+    """An object of a user's class."""
+
+    def __init__(self, **members):
+        self.__dict__.update(members)
+
+
+class Wrapper(torch.Tensor):
+    """A traceable wrapper subclass."""
+
+    @staticmethod
+    def __new__(cls, inner, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner, scale):
+        self.inner, self.scale = inner, scale
+
+    def __tensor_flatten__(self):
+        return ["inner"], {"scale": self.scale}
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise NotImplementedError
+
+
+KEEP = []
+
+
+def kept(value):
+    KEEP.append(value)
+    return value
+
+
+def advanced(iterator, steps):
+    for _ in range(steps):
+        next(iterator)
+    return iterator
+
+
+def dead_reference():
+    return weakref.ref(Plain())
+
+
+def tensor_cases():
+    x = torch.randn(2, 3)
+    misses = [
+        x.double(),
+        torch.randn(3, 2),
+        torch.randn(2, 3, 1),
+        torch.randn(3, 2).t(),
+        x.clone().requires_grad_(),
+        torch.nn.Parameter(x, requires_grad=False),
+        torch.empty(2, 3, device="meta"),
+        x.to_sparse(),
+        torch._neg_view(x),
+        1,
+        None,
+    ]
+    with torch.inference_mode():
+        misses.append(torch.randn(2, 3))
+    return [Case(Guard(X, "TENSOR_MATCH", x), [(x,), (torch.zeros(2, 3),)], [(m,) for m in misses])]
+
+
+def open_tensor_case():
+    x = torch.randn(2, 3)
+    spec = TensorSpec.of(x, dynamic_dims=[0])
+    holds = [(torch.randn(n, 3),) for n in (0, 1, 2, 7)]
+    return Case(Guard(X, "TENSOR_MATCH", spec), holds, [(torch.randn(2, 4),), (torch.randn(3),), (torch.randn(3, 2).t(),)])
+
+
+def shape_case():
+    a, b, c = sympy.symbols("a b c", integer=True)
+    expr = sympy.And(sympy.Ge(a, 2), sympy.Eq(sympy.Mod(a, 2), 0), sympy.Eq(b, 2 * a), sympy.Ne(c, a))
+    sources = {
+        a: TensorPropertySource(X, "size", 0),
+        b: TensorPropertySource(Y, "stride", 0),
+        c: TensorPropertySource(Y, "storage_offset"),
+    }
+    y = lambda stride, offset=0: torch.empty(64).as_strided((2, 2), (stride, 1), offset)
+    return Case(
+        Guard(ShapeEnvSource(), "SHAPE", ShapeExpr.of(expr, sources)),
+        [(torch.empty(2), y(4)), (torch.empty(4), y(8, 3))],
+        [(torch.empty(3), y(6)), (torch.empty(2), y(5)), (torch.empty(2), y(4, 2)), (torch.empty(0), y(0))],
+    )
+
+
+def equals_cases():
+    rows = [
+        (3, [True, 3.0, 4, "3", None]),
+        (True, [1, False]),
+        (2.5, [2, 2.25, float("nan")]),
+        (0.0, [-0.0, 0, False]),
+        (-0.0, [0.0]),
+        (float("nan"), [0.0, float("inf")]),
+        (complex(0.0, -0.0), [complex(0.0, 0.0), 0.0]),
+        ("a", [b"a", "b", None]),
+        (b"a", ["a"]),
+        (None, [0, False]),
+        ((1, (2, "x")), [(1, (2, "y")), [1, (2, "x")], (1, (2.0, "x")), (1, 2, "x")]),
+        ([1, 2], [(1, 2), [1], [1, 2, 3]]),
+        ({"a": 1, "b": 2}, [{"b": 2, "a": 1}, {"a": 1}, OrderedDict(a=1, b=2)]),
+        ({1, 2}, [{1, 2.0}, {1}, frozenset({1, 2})]),
+        (deque([1]), [deque([2]), [1]]),
+        (range(0, 6, 2), [range(0, 5, 2), (0, 2, 4)]),
+        (slice(1, None), [slice(1, 2), slice(1.0, None)]),
+        (torch.float32, [torch.float64, None]),
+        (torch.device("cpu"), [torch.device("meta"), "cpu"]),
+        (torch.strided, [torch.sparse_coo]),
+        (torch.channels_last, [torch.contiguous_format]),
+        (torch.Size([2, 3]), [torch.Size([3, 2]), (2, 3)]),
+        (sys.float_info, [tuple(sys.float_info)]),
+        (int, [float, bool]),
+        (..., [None]),
+    ]
+    return [Case(Guard(X, "EQUALS_MATCH", value), [(value,)], [(m,) for m in misses]) for value, misses in rows]
+
+
+def object_cases():
+    one, key = kept(Plain()), kept(Plain())
+    def inner(): ...
+    def other(): ...
+    KEEP.append((inner, other))
+    counted = {"a": 1, key: 2}
+    return [
+        Case(Guard(X, "TYPE_MATCH", Plain), [(Plain(),)], [(1,), (type("Plain", (Plain,), {})(),), (Plain,)]),
+        Case(Guard(X, "TYPE_MATCH", int), [(5,)], [(True,), (5.0,)]),
+        Case(Guard(X, "ID_MATCH", one), [(one,)], [(Plain(),), (None,)]),
+        Case(Guard(X, "ID_MATCH", torch), [(torch,)], [(torch.nn,)]),
+        Case(Guard(X, "NONE_MATCH"), [(None,)], [(0,), (False,)]),
+        Case(Guard(X, "NOT_NONE"), [(0,), (one,)], [(None,)]),
+        Case(Guard(X, "BOOL_MATCH", True), [(True,)], [(False,), (1,)]),
+        Case(Guard(X, "LENGTH", 2), [([1, 2],), ({1: 1, 2: 2},), ("ab",)], [([],), ((1,),), (3,)]),
+        Case(
+            Guard(X, "DICT_KEYS", counted),
+            [({"a": 0, key: 0},)],
+            [({key: 0, "a": 0},), ({"a": 0},), ({"a": 0, key: 0, 1: 1},), ({"a": 0, Plain(): 0},), (["a", key],)],
+        ),
+        Case(Guard(X, "DICT_KEYS", {1: 0}), [({1: 5},)], [({True: 5},), ({1.0: 5},)]),
+        Case(Guard(X, "DICT_CONTAINS", "a"), [({"a": 1},), ({"a"},)], [({},), (5,)]),
+        Case(Guard(X, "DICT_NOT_CONTAINS", "a"), [({},), ({"b"},)], [({"a": 1},), (5,)]),
+        Case(Guard(X, "HASATTR", "weight"), [(Plain(weight=1),)], [(Plain(),), (3,)]),
+        Case(Guard(X, "NO_HASATTR", "weight"), [(Plain(),), (3,)], [(Plain(weight=1),)]),
+        Case(Guard(X, "FUNCTION_CODE", inner), [(inner,)], [(other,), (3,), (Plain(__code__=inner),)]),
+        Case(Guard(X, "WEAKREF_ALIVE"), [(weakref.ref(one),)], [(dead_reference(),), (5,)]),
+        Case(Guard(X, "DUPLICATE_INPUT", Y), [(one, one)], [(one, key), (1, None)]),
+        Case(Guard(X, "NOT_ALIASED", Y), [(one, key)], [(one, one)]),
+        Case(Guard(X, "NOT_ALIASED", (Y, Z)), [(one, key, 3)], [(one, key, one), (one, key, key), (one, one, key)]),
+        Case(Guard(ItemSource(X, "a"), "EQUALS_MATCH", 1), [({"a": 1},)], [({"a": 2},), ({},), (None,)]),
+    ]
+
+
+def iterator_cases():
+    return [
+        Case(
+            Guard(X, "TUPLE_ITERATOR", 2),
+            [(iter((1, 2)),), (advanced(iter([1, 2, 3]), 1),)],
+            [(iter((1,)),), (iter({1: 1, 2: 2}),), ((1, 2),)],
+        ),
+        Case(
+            Guard(X, "RANGE_ITERATOR", range(1, 4)),
+            [(iter(range(1, 4)),), (advanced(iter(range(4)), 1),)],
+            [(iter(range(4)),), (iter(range(1, 4, 2)),), (range(1, 4),), (iter([1, 2, 3]),)],
+        ),
+    ]
+
+
+def more_tensor_cases():
+    x = torch.randn(2, 3)
+    inner = torch.ones(2)
+    return [
+        Case(Guard(X, "DISPATCH_KEYS", x), [(torch.zeros(5),)], [(torch._neg_view(x),), (x.to("meta"),), (1,)]),
+        Case(
+            Guard(X, "SUBCLASS_METADATA", Wrapper(inner, 2)),
+            [(Wrapper(inner, 2),)],
+            [(Wrapper(inner, 3),), (inner,)],
+        ),
+    ]
+
+
+def all_cases():
+    """Every case but those of global state."""
+    return [
+        *tensor_cases(),
+        open_tensor_case(),
+        *more_tensor_cases(),
+        shape_case(),
+        *equals_cases(),
+        *object_cases(),
+        *iterator_cases(),
+    ]
+
+
+class FunctionMode(torch.overrides.TorchFunctionMode):
+    """A torch-function mode that does nothing."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class DispatchMode(torch.utils._python_dispatch.TorchDispatchMode):
+    """A torch-dispatch mode that does nothing."""
+
+
+class _Setting:
+    def __init__(self, read, write, value):
+        self.read, self.write, self.value = read, write, value
+
+    def __enter__(self):
+        self.before = self.read()
+        self.write(self.value)
+
+    def __exit__(self, *error):
+        self.write(self.before)
+
+
+class InGrad:
+    """Inside torch.func.grad."""
+
+    def __enter__(self):
+        torch._C._functorch._grad_increment_nesting()
+
+    def __exit__(self, *error):
+        torch._C._functorch._grad_decrement_nesting()
+
+
+def state_changes():
+    """For each state kind, contexts that change what it reads."""
+    other_threads = 2 if torch.get_num_threads() != 2 else 1
+    identity = lambda t: t
+    return {
+        "GRAD_MODE": [torch.no_grad()],
+        "INFERENCE_MODE": [torch.inference_mode()],
+        "AUTOCAST": [torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", torch.float16, cache_enabled=False)],
+        "DEFAULT_DTYPE": [_Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)],
+        "DEFAULT_DEVICE": [torch.device("meta")],
+        "DETERMINISTIC": [
+            _Setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True)
+        ],
+        "TORCH_FUNCTION_MODES": [FunctionMode()],
+        "TORCH_DISPATCH_MODES": [DispatchMode()],
+        "FUNCTORCH_STACK": [InGrad()],
+        "SAVED_TENSOR_HOOKS": [torch.autograd.graph.saved_tensors_hooks(identity, identity)],
+        "MATMUL_PRECISION": [
+            _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high")
+        ],
+        "NUM_THREADS": [_Setting(torch.get_num_threads, torch.set_num_threads, other_threads)],
+    }
+
+
+def state_guard(kind):
+    """A guard that one piece of state stays as it is."""
+    [field] = [field for field in STATE_FIELDS if field.kind == kind]
+    return Guard(GlobalStateSource(), kind, field.read())
+
+
+@pytest.fixture
+def cases():
+    return all_cases()
+
+
+@pytest.fixture
+def changes():
+    return state_changes()
+
+
+@pytest.fixture
+def make_state_guard():
+    return state_guard
+
+
+@pytest.fixture
+def guarded() -> FunctionType:
+    return target
+
+
+@pytest.fixture
+def plain():
+    return Plain
+
+
+@pytest.fixture
+def xyz() -> tuple[Source, Source, Source]:
+    return X, Y, Z
