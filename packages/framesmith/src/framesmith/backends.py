@@ -51,7 +51,7 @@ def entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
 
 def list_backends() -> list[str]:
     """Names that `compile(backend=...)` takes, "auto" included."""
-    return sorted({AUTO, "aot_eager", *entry_points()})
+    return sorted({AUTO, "eager", "aot_eager", *entry_points()})
 
 
 @functools.cache

@@ -19,7 +19,7 @@ class FramesmithError(RuntimeError):
 
 @dataclass
 class Failures:
-    """Reports failures of one `compile()` call: each place warns once."""
+    """Reports the failures of one session: the same failure warns once, in however many frames it is met."""
 
     strict: bool
     _seen: set[str] = field(default_factory=set)
@@ -32,7 +32,8 @@ class Failures:
         if self.strict:
             raise FramesmithError(message) from error
         with self._lock:
-            if where in self._seen:
+            key = f"{type(error).__name__}: {error}"
+            if key in self._seen:
                 return
-            self._seen.add(where)
+            self._seen.add(key)
         warnings.warn(f"{message}; it runs eagerly", FramesmithWarning, stacklevel=2)

@@ -1,0 +1,28 @@
+"""Warnings and errors of a failing compiler."""
+
+import warnings
+
+import pytest
+
+from framesmith.failures import Failures, FramesmithError, FramesmithWarning
+from framesmith.stats import clear, stats
+
+
+def test_the_same_failure_warns_once() -> None:
+    clear()
+    failures = Failures(strict=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        failures.report("f", KeyError("x"))
+        failures.report("g", KeyError("x"))
+        failures.report("g", KeyError("y"))
+    assert [w.category for w in caught] == [FramesmithWarning] * 2
+    assert "failed to compile f: KeyError: 'x'; it runs eagerly" in str(caught[0].message)
+    assert stats()["frames_failed"] == 3
+
+
+def test_strict_raises_with_the_cause() -> None:
+    cause = ValueError("why")
+    with pytest.raises(FramesmithError, match="failed to compile f: ValueError: why") as caught:
+        Failures(strict=True).report("f", cause)
+    assert caught.value.__cause__ is cause
