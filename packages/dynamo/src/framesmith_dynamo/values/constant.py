@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import torch
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak, register_break
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, TracedRaise, Value
+from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.iterators import SequenceIterator, tracked
 from framesmith_dynamo.wrap_registry import wraps_type
 
 if TYPE_CHECKING:
@@ -169,7 +170,16 @@ class ConstantValue(Value):
         tr.raise_(TypeError, f"'{type(self.value).__name__}' object doesn't support item deletion")
 
     def iter_(self, tr: Tracer) -> Value:
-        return build(tr, tuple(self._items(tr))).iter_(tr)
+        self._items(tr)
+        return tracked(tr, SequenceIterator(self))
+
+    def size_now(self) -> int:
+        """The number of characters, for iterators."""
+        return len(self.value)
+
+    def item_now(self, tr: Tracer, index: int) -> Value:
+        """A character, for iterators."""
+        return tr.constant(self.value[index])
 
     def unpack(self, tr: Tracer) -> list[Value]:
         return [tr.constant(item) for item in self._items(tr)]

@@ -1,0 +1,186 @@
+"""What all containers share: methods by name, dunder methods through the protocol, no attributes of their own.
+
+A method `name` of a Python type is the Python method `m_name(self, tr, *args, **kwargs)` of its value class; its signature decides which
+calls are errors.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from framesmith_dynamo.breaks import NOT_CONSTANT
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.constant import BINARY, COMPARE
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+
+@functools.cache
+def _signature(method: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(method)
+
+
+def type_name(value: Value) -> str:
+    """The name of a value's type, for messages."""
+    return value.python_type().__name__
+
+
+class ContainerValue(Value):
+    """A container of a builtin type: its operators are exactly Python's. `changed`: the trace has changed its contents."""
+
+    exact_operators = True
+    __slots__ = ("changed",)
+
+    def __init__(self, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.changed = False
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return tr.constant(self.python_type())
+        if hasattr(self, f"m_{name}") or name in DUNDERS:
+            return BuiltinMethodValue(self, name)
+        if not hasattr(self.python_type(), name):
+            tr.raise_(AttributeError, f"'{type_name(self)}' object has no attribute '{name}'")
+        if name == "__doc__":
+            return tr.constant(self.python_type().__doc__)
+        self.refuse(f"attribute {name!r}")
+
+    def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        self._no_attribute(tr, name)
+
+    def delattr_(self, tr: Tracer, name: str) -> None:
+        self._no_attribute(tr, name)
+
+    def _no_attribute(self, tr: Tracer, name: str) -> NoReturn:
+        if hasattr(self.python_type(), name):
+            tr.raise_(AttributeError, f"'{type_name(self)}' object attribute '{name}' is read-only")
+        tr.raise_(AttributeError, f"'{type_name(self)}' object has no attribute '{name}'")
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        method = getattr(self, f"m_{name}", None)
+        if method is None:
+            dunder = DUNDERS.get(name)
+            if dunder is None:
+                return tr.call(self.getattr_(tr, name), args, kwargs)
+            return dunder(tr, self, *self._exactly(tr, name, args, kwargs))
+        try:
+            _signature(type(self).__dict__.get(f"m_{name}") or getattr(type(self), f"m_{name}")).bind(
+                self, tr, *args, **kwargs
+            )
+        except TypeError as error:
+            tr.raise_(TypeError, f"{type_name(self)}.{name}(): {error}")
+        result = method(tr, *args, **kwargs)
+        return result if isinstance(result, Value) else tr.constant(result)
+
+    def _exactly(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Args:
+        expected = DUNDER_ARITY.get(name, 1)
+        if kwargs or len(args) != expected:
+            tr.raise_(TypeError, f"expected {expected} argument{'s' * (expected != 1)}, got {len(args)}")
+        return args
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        tr.raise_(TypeError, f"'{type_name(self)}' object is not callable")
+
+    def hash_key(self, tr: Tracer) -> object:
+        tr.raise_(TypeError, f"unhashable type: '{type_name(self)}'")
+
+    def bool_(self, tr: Tracer) -> bool:
+        return bool(self.len_(tr).as_constant())
+
+    def unary_op(self, tr: Tracer, op: str) -> Value:
+        tr.raise_(TypeError, f"bad operand type for unary {op}: '{type_name(self)}'")
+
+    def as_plain(self) -> Any:
+        self.refuse("as a constant", kind=NOT_CONSTANT)
+
+    def next_(self, tr: Tracer) -> Value:
+        tr.raise_(TypeError, f"'{type_name(self)}' object is not an iterator")
+
+
+class MutableContainer(ContainerValue):
+    """A container whose contents may change, through the journal; it is tracked from the start."""
+
+    __slots__ = ()
+
+    def changes(self, tr: Tracer) -> None:
+        """Say that the contents change; every mutation calls it first."""
+        tr.journal.mutate(self)
+        self.changed = True
+
+    def is_new(self) -> bool:
+        """Whether the trace made the object."""
+        return self.mutation is not None and self.mutation.is_new
+
+    def contents_type(self) -> type:
+        """The builtin type whose methods write the contents (see `framesmith_sideeffects.contents`)."""
+        raise NotImplementedError
+
+    def reconstruct_contents(self, codegen: Codegen) -> None:
+        """Push a fresh plain container with the present contents."""
+        raise NotImplementedError
+
+    def reconstruct_empty(self, codegen: Codegen) -> None:
+        """Push a new object of the same type without contents."""
+        raise NotImplementedError
+
+    def item_changes(self) -> None:
+        """No list of single changes: all contents are written."""
+        return
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            super().reconstruct(codegen)
+        else:
+            self.reconstruct_contents(codegen)
+
+
+Dunder = Callable[..., Value]
+
+
+def _nothing(tr: Tracer, result: None) -> Value:
+    return tr.constant(None)
+
+
+def _or_not_implemented(tr: Tracer, result: Value | None) -> Value:
+    return tr.constant(NotImplemented) if result is None else result
+
+
+def _binary(op: str) -> Dunder:
+    return lambda tr, self, other: _or_not_implemented(tr, self.binary_op(tr, op, other))
+
+
+def _inplace(op: str) -> Dunder:
+    return lambda tr, self, other: _or_not_implemented(tr, self.inplace_op(tr, op, other))
+
+
+def _reflected(op: str) -> Dunder:
+    return lambda tr, self, other: _or_not_implemented(tr, self.reflected_op(tr, op, other))
+
+
+def _comparison(op: str) -> Dunder:
+    return lambda tr, self, other: _or_not_implemented(tr, self.compare(tr, op, other))
+
+
+#: Special methods called by name.
+DUNDERS: dict[str, Dunder] = {
+    "__len__": lambda tr, self: self.len_(tr),
+    "__iter__": lambda tr, self: self.iter_(tr),
+    "__next__": lambda tr, self: self.next_(tr),
+    "__contains__": lambda tr, self, item: self.contains(tr, item),
+    "__getitem__": lambda tr, self, key: self.getitem(tr, key),
+    "__setitem__": lambda tr, self, key, value: _nothing(tr, self.setitem(tr, key, value)),
+    "__delitem__": lambda tr, self, key: _nothing(tr, self.delitem(tr, key)),
+    **{f"__{name}__": _binary(op) for op, name in operations.BINARY_SLOTS.items() if op in BINARY},
+    **{f"__r{name}__": _reflected(op) for op, name in operations.BINARY_SLOTS.items() if op in BINARY},
+    **{f"__i{name}__": _inplace(op) for op, name in operations.BINARY_SLOTS.items() if op in BINARY},
+    **{f"__{COMPARE[op].__name__}__": _comparison(op) for op in COMPARE},
+}
+DUNDER_ARITY = {"__len__": 0, "__iter__": 0, "__next__": 0, "__setitem__": 2}

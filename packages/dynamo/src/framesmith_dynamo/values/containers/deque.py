@@ -1,0 +1,214 @@
+"""Deques."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.constant import build, builds
+from framesmith_dynamo.values.containers.base import MutableContainer
+from framesmith_dynamo.values.containers.items import LazyItem
+from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of
+from framesmith_dynamo.values.iterators import ConsumingIterator, tracked
+from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_guards import AttrSource, ItemSource
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+
+class DequeValue(SequenceValue, MutableContainer):
+    """A deque, bounded or not. Make new ones with `new_deque`."""
+
+    python_types = (deque,)
+    family = "deque"
+    __slots__ = ("maxlen",)
+
+    def __init__(self, items: Iterable[Value], maxlen: int | None = None, *, source: Source | None = None) -> None:
+        super().__init__(items, source=source)
+        self.maxlen = maxlen
+
+    def python_type(self) -> type:
+        return deque
+
+    def of_same_kind(self, tr: Tracer, items: Sequence[Value]) -> Value:
+        return new_deque(tr, items, self.maxlen)
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name == "maxlen":
+            return tr.constant(self.maxlen)
+        return super().getattr_(tr, name)
+
+    def getitem(self, tr: Tracer, key: Value) -> Value:
+        self._needs_index(tr, key)
+        return super().getitem(tr, key)
+
+    def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
+        self._needs_index(tr, key)
+        where = self.checked(tr, index_of(tr, key), "index out of range")
+        self.changes(tr)
+        self.items[where] = value
+
+    def delitem(self, tr: Tracer, key: Value) -> None:
+        self._needs_index(tr, key)
+        where = self.checked(tr, index_of(tr, key), "index out of range")
+        self.changes(tr)
+        del self.items[where]
+
+    def _needs_index(self, tr: Tracer, key: Value) -> None:
+        if key.python_type() is slice:
+            tr.raise_(TypeError, "sequence index must be integer, not 'slice'")
+
+    def iter_(self, tr: Tracer) -> Value:
+        return tracked(tr, ConsumingIterator(type(iter(deque())), self, self.unpack(tr)))
+
+    def m___reversed__(self, tr: Tracer) -> Value:
+        cls = type(reversed(deque()))
+        return tracked(tr, ConsumingIterator(cls, self, self.unpack(tr)[::-1], backwards=True))
+
+    def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op == "+":
+            self.m_extend(tr, other)
+            return self
+        if op == "*" and other.is_constant() and isinstance(other.as_constant(), int):
+            self._replace(tr, self.repeated(tr, other))
+            return self
+        return None
+
+    def _replace(self, tr: Tracer, items: list[Value]) -> None:
+        self.changes(tr)
+        surplus = 0 if self.maxlen is None else max(0, len(items) - self.maxlen)
+        self.items = items[surplus:]
+
+    # Methods
+
+    def m_append(self, tr: Tracer, item: Value, /) -> None:
+        """`append(item)`."""
+        self._replace(tr, [*self.items, item])
+
+    def m_appendleft(self, tr: Tracer, item: Value, /) -> None:
+        """`appendleft(item)`."""
+        self.changes(tr)
+        self.items = [item, *self.items][: self.maxlen]
+
+    def m_extend(self, tr: Tracer, items: Value, /) -> None:
+        """`extend(items)`."""
+        self._replace(tr, [*self.items, *items.unpack(tr)])
+
+    def m_extendleft(self, tr: Tracer, items: Value, /) -> None:
+        """`extendleft(items)`: they end up reversed."""
+        new = items.unpack(tr)
+        self.changes(tr)
+        self.items = [*reversed(new), *self.items][: self.maxlen]
+
+    def m_insert(self, tr: Tracer, index: Value, item: Value, /) -> None:
+        """`insert(index, item)`; IndexError when full."""
+        if self.maxlen is not None and len(self.items) >= self.maxlen:
+            tr.raise_(IndexError, "deque already at its maximum size")
+        where = index_of(tr, index)
+        self.changes(tr)
+        self.items.insert(where, item)
+
+    def m_pop(self, tr: Tracer) -> Value:
+        """`pop()`."""
+        return self._take(tr, -1)
+
+    def m_popleft(self, tr: Tracer) -> Value:
+        """`popleft()`."""
+        return self._take(tr, 0)
+
+    def _take(self, tr: Tracer, index: int) -> Value:
+        if not self.items:
+            tr.raise_(IndexError, "pop from an empty deque")
+        item = self.at(index)
+        self.changes(tr)
+        del self.items[index]
+        return item
+
+    def m_rotate(self, tr: Tracer, steps: Value | None = None, /) -> None:
+        """`rotate(steps=1)`."""
+        count = 1 if steps is None else index_of(tr, steps)
+        self.changes(tr)
+        if self.items:
+            cut = -count % len(self.items)
+            self.items = self.items[cut:] + self.items[:cut]
+
+    def m_remove(self, tr: Tracer, value: Value, /) -> None:
+        """`remove(value)`."""
+        for index in range(len(self.items)):
+            if operations.equal(tr, self.at(index), value):
+                self.changes(tr)
+                del self.items[index]
+                return
+        tr.raise_(ValueError, "deque.remove(x): x not in deque")
+
+    def m_clear(self, tr: Tracer) -> None:
+        """`clear()`."""
+        self.changes(tr)
+        self.items.clear()
+
+    def m_reverse(self, tr: Tracer) -> None:
+        """`reverse()`."""
+        self.changes(tr)
+        self.items.reverse()
+
+    def m_copy(self, tr: Tracer) -> Value:
+        """`copy()`."""
+        return self.of_same_kind(tr, self.unpack(tr))
+
+    # Back to bytecode
+
+    def as_plain(self) -> Any:
+        return deque(super().as_plain(), self.maxlen)
+
+    def contents_type(self) -> type:
+        return deque
+
+    def reconstruct_contents(self, codegen: Codegen) -> None:
+        for item in self.items:
+            codegen(item)
+        codegen.build("list", len(self.items))
+
+    def reconstruct_empty(self, codegen: Codegen) -> None:
+        codegen.push_callable(lambda: codegen.load_const(deque))
+        codegen.build("list", 0)
+        codegen.load_const(self.maxlen)
+        codegen.call(2)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            super().reconstruct(codegen)
+            return
+        codegen.push_callable(lambda: codegen.load_const(deque))
+        self.reconstruct_contents(codegen)
+        codegen.load_const(self.maxlen)
+        codegen.call(2)
+
+
+def new_deque(tr: Tracer, items: Sequence[Value], maxlen: int | None) -> DequeValue:
+    """A deque made in the trace."""
+    kept = list(items) if maxlen is None else list(items)[max(0, len(items) - maxlen) :]
+    value = DequeValue(kept, maxlen)
+    tr.journal.track_new(value)
+    return value
+
+
+@builds(deque)
+def _build_deque(tr: Tracer, obj: deque[Any]) -> Value:
+    return new_deque(tr, [build(tr, item) for item in obj], obj.maxlen)
+
+
+@wraps_type(deque)
+def wrap_deque(tr: Tracer, obj: deque[Any], source: Source) -> Value:
+    """A deque met at a source: type, length and bound are guarded, items when they are looked at."""
+    tr.guard(source, "TYPE_MATCH", deque)
+    tr.guard(source, "LENGTH", len(obj))
+    tr.guard(AttrSource(source, "maxlen"), "EQUALS_MATCH", obj.maxlen)
+    items = (LazyItem(tr, item, ItemSource(source, index)) for index, item in enumerate(obj))
+    value = DequeValue(items, obj.maxlen, source=source)
+    tr.journal.track_existing(value, obj)
+    return value

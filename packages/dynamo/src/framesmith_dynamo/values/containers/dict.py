@@ -1,0 +1,421 @@
+"""Dicts, OrderedDicts and defaultdicts: order kept, keys compared as Python does, guards only on what was looked at."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.constant import build, builds, plain
+from framesmith_dynamo.values.containers.base import MutableContainer
+from framesmith_dynamo.values.containers.dict_views import DictView, KeysView
+from framesmith_dynamo.values.containers.items import LazyItem, resolved
+from framesmith_dynamo.values.containers.tuple import TupleValue
+from framesmith_dynamo.values.iterators import ConsumingIterator, tracked
+from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_guards import AttrSource, DictKeySource, DictValueSource, ItemSource, is_constant
+from framesmith_sideeffects import DELETED, Deleted
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+
+@dataclass(slots=True)
+class Entry:
+    """A key as the program gave it and its value."""
+
+    key: Value
+    value: Value
+
+
+class DictValue(MutableContainer):
+    """A dict. Entries are found by their keys' `hash_key`. Make new ones with `new_dict`.
+
+    For a dict found at a source: `found` holds the keys it had, `stored` and `deleted` what the trace did to single keys; `rewritten`
+    says that the order changed too, so that the replay writes everything.
+    """
+
+    python_types = (dict, OrderedDict, defaultdict)
+    __slots__ = ("cls", "deleted", "entries", "factory", "found", "keys_fixed", "real_keys", "rewritten", "stored")
+
+    def __init__(self, cls: type = dict, *, source: Source | None = None, factory: Value | None = None) -> None:
+        super().__init__(source=source)
+        self.cls = cls
+        self.factory = factory
+        self.entries: dict[object, Entry] = {}
+        self.found: set[object] = set()
+        self.real_keys: tuple[Any, ...] = ()
+        self.stored: dict[object, None] = {}
+        self.deleted: dict[object, Value] = {}
+        self.rewritten = False
+        self.keys_fixed = False
+
+    def python_type(self) -> type:
+        return self.cls
+
+    # Guards
+
+    def fix_keys(self, tr: Tracer) -> None:
+        """Guard that the dict has exactly the keys it was found with, in their order."""
+        if self.source is not None and not self.keys_fixed and not (self.rewritten and not self.found):
+            tr.guard(self.source, "DICT_KEYS", self.real_keys)
+            self.keys_fixed = True
+
+    def _fix_presence(self, tr: Tracer, hashed: object, key: Value) -> None:
+        """Guard that a key is or is not there, unless the trace itself decided that."""
+        if self.source is None or self.keys_fixed or hashed in self.stored or hashed in self.deleted:
+            return
+        if not key.is_constant() or not is_constant(key.as_constant()):
+            self.fix_keys(tr)
+        elif hashed in self.found:
+            tr.guard(self.source, "DICT_CONTAINS", key.as_constant())
+        elif not self.rewritten or self.found:
+            tr.guard(self.source, "DICT_NOT_CONTAINS", key.as_constant())
+
+    # Access
+
+    def lookup(self, tr: Tracer, key: Value) -> Value | None:
+        """The value of a key, or None; guarded either way."""
+        hashed = key.hash_key(tr)
+        entry = self.entries.get(hashed)
+        self._fix_presence(tr, hashed, key)
+        return None if entry is None else self._value_of(entry)
+
+    @staticmethod
+    def _value_of(entry: Entry) -> Value:
+        if isinstance(entry.value, LazyItem):
+            entry.value = resolved(entry.value)
+        return entry.value
+
+    def keys_now(self, tr: Tracer) -> list[Value]:
+        """All keys in order."""
+        self.fix_keys(tr)
+        for entry in self.entries.values():
+            entry.key = resolved(entry.key)
+        return [entry.key for entry in self.entries.values()]
+
+    def values_now(self, tr: Tracer) -> list[Value]:
+        """All values in order."""
+        self.fix_keys(tr)
+        return [self._value_of(entry) for entry in self.entries.values()]
+
+    def pairs_now(self, tr: Tracer) -> list[tuple[Value, Value]]:
+        """All items in order."""
+        return list(zip(self.keys_now(tr), self.values_now(tr), strict=True))
+
+    def getitem(self, tr: Tracer, key: Value) -> Value:
+        value = self.lookup(tr, key)
+        return self.missing(tr, key) if value is None else value
+
+    def missing(self, tr: Tracer, key: Value) -> Value:
+        """What `d[key]` gives for a key that is not there."""
+        if self.factory is None or (self.factory.is_constant() and self.factory.as_constant() is None):
+            tr.raise_(KeyError, key)
+        value = tr.call(self.factory, [], {})
+        self.setitem(tr, key, value)
+        return value
+
+    def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
+        hashed = key.hash_key(tr)
+        self.changes(tr)
+        self.stored[hashed] = None
+        entry = self.entries.get(hashed)
+        if entry is None:
+            self.entries[hashed] = Entry(key, value)
+        else:
+            entry.value = value
+
+    def delitem(self, tr: Tracer, key: Value) -> None:
+        if self.discard(tr, key) is None:
+            tr.raise_(KeyError, key)
+
+    def discard(self, tr: Tracer, key: Value) -> Value | None:
+        """Remove a key; its value, or None when it was not there."""
+        hashed = key.hash_key(tr)
+        value = self.lookup(tr, key)
+        if value is None:
+            return None
+        self.changes(tr)
+        entry = self.entries.pop(hashed)
+        self.stored.pop(hashed, None)
+        if hashed in self.found:
+            self.deleted[hashed] = entry.key
+        return value
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        hashed = item.hash_key(tr)
+        self._fix_presence(tr, hashed, item)
+        return tr.constant(hashed in self.entries)
+
+    def len_(self, tr: Tracer) -> Value:
+        self.fix_keys(tr)
+        return tr.constant(len(self.entries))
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        return self.keys_now(tr)
+
+    def iter_(self, tr: Tracer) -> Value:
+        return tracked(tr, ConsumingIterator(type(iter(self.cls())), self, self.keys_now(tr)))
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op not in ("==", "!=") or not isinstance(other, DictValue):
+            return None
+        return tr.constant(self._equals(tr, other) is (op == "=="))
+
+    def _equals(self, tr: Tracer, other: DictValue) -> bool:
+        mine, theirs = self.pairs_now(tr), other.pairs_now(tr)
+        if len(mine) != len(theirs):
+            return False
+        if self.cls is other.cls is OrderedDict and list(self.entries) != list(other.entries):
+            return False
+        return all(
+            hashed in other.entries and operations.equal(tr, value, other.entries[hashed].value)
+            for hashed, (_, value) in zip(list(self.entries), mine, strict=True)
+        )
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op != "|" or not isinstance(other, DictValue):
+            return None
+        result = self.copied(tr)
+        result.merge(tr, other.pairs_now(tr))
+        return result
+
+    def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op != "|":
+            return None
+        self.m_update(tr, other)
+        return self
+
+    def copied(self, tr: Tracer) -> DictValue:
+        """A new dict of the same type with the same items."""
+        return new_dict(tr, self.pairs_now(tr), self.cls, factory=self.factory)
+
+    def merge(self, tr: Tracer, pairs: Iterable[tuple[Value, Value]]) -> None:
+        """Store all pairs."""
+        for key, value in pairs:
+            self.setitem(tr, key, value)
+
+    # Methods
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name == "default_factory" and self.factory is not None:
+            return self.factory
+        return super().getattr_(tr, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name in _ORDERED_ONLY and self.cls is not OrderedDict:
+            return tr.call(self.getattr_(tr, name), args, kwargs)
+        return super().call_method(tr, name, args, kwargs)
+
+    def m_get(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
+        """`get(key, default=None)`."""
+        value = self.lookup(tr, key)
+        if value is not None:
+            return value
+        return tr.constant(None) if default is None else default
+
+    def m_pop(self, tr: Tracer, key: Value, default: Value | None = None) -> Value:
+        """`pop(key[, default])`."""
+        value = self.discard(tr, key)
+        if value is not None:
+            return value
+        if default is None:
+            tr.raise_(KeyError, key)
+        return default
+
+    def m_setdefault(self, tr: Tracer, key: Value, default: Value | None = None) -> Value:
+        """`setdefault(key, default=None)`."""
+        value = self.lookup(tr, key)
+        if value is None:
+            value = tr.constant(None) if default is None else default
+            self.setitem(tr, key, value)
+        return value
+
+    def m_update(self, tr: Tracer, other: Value | None = None, /, **kwargs: Value) -> None:
+        """`update([mapping or pairs], **kwargs)`."""
+        if other is not None:
+            self.merge(tr, pairs_of(tr, other))
+        self.merge(tr, [(tr.constant(name), value) for name, value in kwargs.items()])
+
+    def m_popitem(self, tr: Tracer, last: Value | None = None) -> Value:
+        """`popitem()`; `last=False` takes the first item of an OrderedDict."""
+        pairs = self.pairs_now(tr)
+        if not pairs:
+            tr.raise_(KeyError, "dictionary is empty" if self.cls is OrderedDict else "popitem(): dictionary is empty")
+        key, value = pairs[-1 if last is None or operations.truth(tr, last) else 0]
+        self.discard(tr, key)
+        return TupleValue([key, value])
+
+    def m_move_to_end(self, tr: Tracer, key: Value, last: Value | None = None) -> None:
+        """`move_to_end(key, last=True)` of an OrderedDict."""
+        self.fix_keys(tr)
+        hashed = key.hash_key(tr)
+        if hashed not in self.entries:
+            tr.raise_(KeyError, key)
+        self.changes(tr)
+        self.rewritten = True
+        entry = self.entries.pop(hashed)
+        if last is None or operations.truth(tr, last):
+            self.entries[hashed] = entry
+        else:
+            self.entries = {hashed: entry, **self.entries}
+
+    def m_clear(self, tr: Tracer) -> None:
+        """`clear()`."""
+        self.changes(tr)
+        self.rewritten = True
+        self.entries.clear()
+        self.found.clear()
+        self.stored.clear()
+        self.deleted.clear()
+
+    def m_copy(self, tr: Tracer) -> Value:
+        """`copy()`."""
+        return self.copied(tr)
+
+    def m_keys(self, tr: Tracer) -> Value:
+        """`keys()`."""
+        return KeysView("keys", self)
+
+    def m_values(self, tr: Tracer) -> Value:
+        """`values()`."""
+        return DictView("values", self)
+
+    def m_items(self, tr: Tracer) -> Value:
+        """`items()`."""
+        return KeysView("items", self)
+
+    def m_fromkeys(self, tr: Tracer, keys: Value, value: Value | None = None, /) -> Value:
+        """`fromkeys(keys, value=None)`."""
+        filler = tr.constant(None) if value is None else value
+        return new_dict(tr, [(key, filler) for key in keys.unpack(tr)], self.cls)
+
+    def m___missing__(self, tr: Tracer, key: Value, /) -> Value:
+        """What `d[key]` gives when there is none."""
+        return self.missing(tr, key)
+
+    def m___reversed__(self, tr: Tracer) -> Value:
+        """`reversed(self)`."""
+        return tracked(tr, ConsumingIterator(type(reversed(self.cls())), self, self.keys_now(tr)[::-1], backwards=True))
+
+    # Back to bytecode
+
+    def as_plain(self) -> Any:
+        pairs = [(plain(resolved(entry.key)), plain(self._value_of(entry))) for entry in self.entries.values()]
+        return OrderedDict(pairs) if self.cls is OrderedDict else dict(pairs)
+
+    def as_proxy(self) -> Any:
+        return {plain(resolved(entry.key)): self._value_of(entry).as_proxy() for entry in self.entries.values()}
+
+    def referents(self) -> Iterable[Value]:
+        for entry in self.entries.values():
+            yield entry.key
+            yield entry.value
+        if self.factory is not None:
+            yield self.factory
+
+    def contents_type(self) -> type:
+        return OrderedDict if self.cls is OrderedDict else dict
+
+    def item_changes(self) -> Sequence[tuple[Value, Value | Deleted]] | None:  # type: ignore[override]
+        if self.rewritten or self.source is None:
+            return None
+        gone: list[tuple[Value, Value | Deleted]] = [(key, DELETED) for key in self.deleted.values()]
+        kept = [(entry.key, entry.value) for hashed, entry in self.entries.items() if hashed in self.stored]
+        return gone + kept
+
+    def reconstruct_contents(self, codegen: Codegen) -> None:
+        for entry in self.entries.values():
+            codegen(entry.key)
+            codegen(entry.value)
+        codegen.build("map", len(self.entries))
+
+    def reconstruct_empty(self, codegen: Codegen) -> None:
+        if self.cls is dict:
+            codegen.build("map", 0)
+            return
+        codegen.push_callable(lambda: codegen.load_const(self.cls))
+        if self.factory is not None:
+            codegen(self.factory)
+        codegen.call(int(self.factory is not None))
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None or self.cls is dict:
+            super().reconstruct(codegen)
+            return
+        codegen.push_callable(lambda: codegen.load_const(self.cls))
+        if self.factory is not None:
+            codegen(self.factory)
+        self.reconstruct_contents(codegen)
+        codegen.call(1 + (self.factory is not None))
+
+
+_ORDERED_ONLY = frozenset({"move_to_end"})
+
+
+def pairs_of(tr: Tracer, other: Value) -> list[tuple[Value, Value]]:
+    """Key-value pairs from a mapping (anything with `keys`) or an iterable of pairs."""
+    if isinstance(other, DictValue):
+        return other.pairs_now(tr)
+    if hasattr(other.python_type(), "keys"):
+        keys = other.call_method(tr, "keys", (), {}).unpack(tr)
+        return [(key, other.getitem(tr, key)) for key in keys]
+    return [_pair(tr, position, item) for position, item in enumerate(other.unpack(tr))]
+
+
+def _pair(tr: Tracer, position: int, item: Value) -> tuple[Value, Value]:
+    parts = item.unpack(tr)
+    if len(parts) != 2:
+        message = f"dictionary update sequence element #{position} has length {len(parts)}; 2 is required"
+        tr.raise_(ValueError, message)
+    return parts[0], parts[1]
+
+
+def new_dict(
+    tr: Tracer, pairs: Iterable[tuple[Value, Value]] = (), cls: type = dict, *, factory: Value | None = None
+) -> DictValue:
+    """A dict made in the trace; `cls` is dict, OrderedDict or defaultdict (with its factory)."""
+    value = DictValue(cls, factory=factory)
+    tr.journal.track_new(value)
+    for key, item in pairs:
+        hashed = key.hash_key(tr)
+        known = value.entries.get(hashed)
+        value.entries[hashed] = Entry(key if known is None else known.key, item)
+    return value
+
+
+@builds(dict, OrderedDict)
+def _build_dict(tr: Tracer, obj: dict[Any, Any]) -> Value:
+    return new_dict(tr, [(build(tr, key), build(tr, item)) for key, item in obj.items()], type(obj))
+
+
+@wraps_type(dict, OrderedDict, defaultdict)
+def wrap_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
+    """A dict met at a source: its type is guarded; keys and items when they are looked at."""
+    tr.guard(source, "TYPE_MATCH", type(obj))
+    value = DictValue(type(obj), source=source)
+    if isinstance(obj, defaultdict):
+        value.factory = tr.wrap(obj.default_factory, AttrSource(source, "default_factory"))
+    fill_from(tr, value, obj, source)
+    tr.journal.track_existing(value, obj)
+    return value
+
+
+def fill_from(tr: Tracer, value: DictValue, obj: dict[Any, Any], source: Source) -> None:
+    """Enter an existing dict's items; those of constant keys are found by key, others by position under a guard on all keys."""
+    value.real_keys = tuple(dict.keys(obj))
+    for index, (key, item) in enumerate(dict.items(obj)):
+        if is_constant(key):
+            key_value = tr.constant(key)
+            entry = Entry(key_value, LazyItem(tr, item, ItemSource(source, key)))
+        else:
+            value.fix_keys(tr)
+            key_value = tr.wrap(key, DictKeySource(source, index))
+            entry = Entry(key_value, LazyItem(tr, item, DictValueSource(source, index)))
+        hashed = key_value.hash_key(tr)
+        value.entries[hashed] = entry
+        value.found.add(hashed)

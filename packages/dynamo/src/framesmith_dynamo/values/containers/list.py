@@ -1,0 +1,185 @@
+"""Lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.constant import build, builds
+from framesmith_dynamo.values.containers.base import MutableContainer
+from framesmith_dynamo.values.containers.items import LazyItem
+from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of, subscript
+from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_guards import ItemSource
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+
+class ListValue(SequenceValue, MutableContainer):
+    """A list. Make new ones with `new_list`."""
+
+    python_types = (list,)
+    family = "list"
+    __slots__ = ()
+
+    def python_type(self) -> type:
+        return list
+
+    def of_same_kind(self, tr: Tracer, items: Sequence[Value]) -> Value:
+        return new_list(tr, items)
+
+    def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
+        where = subscript(tr, self, key)
+        if isinstance(where, slice):
+            self._set_slice(tr, where, value)
+            return
+        index = self.checked(tr, where, "assignment index out of range")
+        self.changes(tr)
+        self.items[index] = value
+
+    def _set_slice(self, tr: Tracer, where: slice, value: Value) -> None:
+        new = value.unpack(tr)
+        span = range(len(self.items))[where]
+        if span.step != 1 and len(span) != len(new):
+            tr.raise_(
+                ValueError, f"attempt to assign sequence of size {len(new)} to extended slice of size {len(span)}"
+            )
+        self.changes(tr)
+        self.items[where] = new
+
+    def delitem(self, tr: Tracer, key: Value) -> None:
+        where = subscript(tr, self, key)
+        if not isinstance(where, slice):
+            where = self.checked(tr, where, "assignment index out of range")
+        self.changes(tr)
+        del self.items[where]
+
+    def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op == "+":
+            self.m_extend(tr, other)
+            return self
+        if op == "*" and other.is_constant() and isinstance(other.as_constant(), int):
+            items = self.repeated(tr, other)
+            self.changes(tr)
+            self.items = items
+            return self
+        return None
+
+    # Methods
+
+    def m_append(self, tr: Tracer, item: Value, /) -> None:
+        """`append(item)`."""
+        self.changes(tr)
+        self.items.append(item)
+
+    def m_extend(self, tr: Tracer, items: Value, /) -> None:
+        """`extend(items)`; what an iterator gave before it raised stays, as in Python."""
+        new = items.unpack(tr)
+        self.changes(tr)
+        self.items.extend(new)
+
+    def m_insert(self, tr: Tracer, index: Value, item: Value, /) -> None:
+        """`insert(index, item)`."""
+        where = index_of(tr, index)
+        self.changes(tr)
+        self.items.insert(where, item)
+
+    def m_pop(self, tr: Tracer, index: Value | None = None, /) -> Value:
+        """`pop(index=-1)`."""
+        if not self.items:
+            tr.raise_(IndexError, "pop from empty list")
+        where = self.checked(tr, -1 if index is None else index_of(tr, index), "index out of range")
+        item = self.at(where)
+        self.changes(tr)
+        del self.items[where]
+        return item
+
+    def m_remove(self, tr: Tracer, value: Value, /) -> None:
+        """`remove(value)`."""
+        for index in range(len(self.items)):
+            if operations.equal(tr, self.at(index), value):
+                self.changes(tr)
+                del self.items[index]
+                return
+        tr.raise_(ValueError, "list.remove(x): x not in list")
+
+    def m_clear(self, tr: Tracer) -> None:
+        """`clear()`."""
+        self.changes(tr)
+        self.items.clear()
+
+    def m_reverse(self, tr: Tracer) -> None:
+        """`reverse()`."""
+        self.changes(tr)
+        self.items.reverse()
+
+    def m_copy(self, tr: Tracer) -> Value:
+        """`copy()`."""
+        return new_list(tr, self.unpack(tr))
+
+    def m_sort(self, tr: Tracer, *, key: Value | None = None, reverse: Value | None = None) -> None:
+        """`sort(key=None, reverse=False)`; stable."""
+        items = sorted_items(tr, self.unpack(tr), key, reverse)
+        self.changes(tr)
+        self.items = items
+
+    # Back to bytecode
+
+    def contents_type(self) -> type:
+        return list
+
+    def reconstruct_contents(self, codegen: Codegen) -> None:
+        for item in self.items:
+            codegen(item)
+        codegen.build("list", len(self.items))
+
+    def reconstruct_empty(self, codegen: Codegen) -> None:
+        codegen.build("list", 0)
+
+
+class _SortKey:
+    """An item under a key that compares as the program would."""
+
+    __slots__ = ("item", "key", "tr")
+
+    def __init__(self, tr: Tracer, key: Value, item: Value) -> None:
+        self.tr, self.key, self.item = tr, key, item
+
+    def __lt__(self, other: _SortKey) -> bool:
+        return operations.truth(self.tr, operations.compare(self.tr, "<", self.key, other.key))
+
+
+def sorted_items(tr: Tracer, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
+    """The items in order: the same sort as Python's, so comparisons are made in the same order."""
+    keyed = not (key is None or (key.is_constant() and key.as_constant() is None))
+    rows = [_SortKey(tr, tr.call(key, [item], {}) if keyed and key is not None else item, item) for item in items]
+    rows.sort(reverse=reverse is not None and operations.truth(tr, reverse))
+    return [row.item for row in rows]
+
+
+def new_list(tr: Tracer, items: Iterable[Value]) -> ListValue:
+    """A list made in the trace."""
+    value = ListValue(items)
+    tr.journal.track_new(value)
+    return value
+
+
+@builds(list)
+def _build_list(tr: Tracer, obj: list[Any]) -> Value:
+    return new_list(tr, [build(tr, item) for item in obj])
+
+
+@wraps_type(list)
+def wrap_list(tr: Tracer, obj: list[Any], source: Source) -> Value:
+    """A list met at a source: type and length are guarded, items when they are looked at."""
+    tr.guard(source, "TYPE_MATCH", list)
+    tr.guard(source, "LENGTH", len(obj))
+    value = ListValue((LazyItem(tr, item, ItemSource(source, index)) for index, item in enumerate(obj)), source=source)
+    tr.journal.track_existing(value, obj)
+    return value
+
+

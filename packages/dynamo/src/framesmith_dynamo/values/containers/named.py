@@ -1,0 +1,167 @@
+"""Named tuples and torch's structured results (`torch.return_types.max`): tuples with names for their items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build, plain
+from framesmith_dynamo.values.containers.dict import new_dict
+from framesmith_dynamo.values.containers.tuple import TupleValue, lazy_items
+from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.wrap_registry import wraps_protocol
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+
+def is_namedtuple_class(cls: type) -> bool:
+    """Whether a class was made by `collections.namedtuple` or `typing.NamedTuple`, or adds only methods to one."""
+    fields = type_lookup(cls, "_fields")
+    return (
+        issubclass(cls, tuple)
+        and fields is not None
+        and isinstance(fields.raw, tuple)
+        and cls.__new__ is fields.owner.__new__
+        and _is_generated_new(cls.__new__)
+    )
+
+
+def _is_generated_new(function: Any) -> bool:
+    return isinstance(function, FunctionType) and function.__code__.co_filename.startswith("<string>")
+
+
+def is_structseq_class(cls: type) -> bool:
+    """Whether a class is a C structure sequence."""
+    return issubclass(cls, tuple) and isinstance(cls.__dict__.get("n_sequence_fields"), int)
+
+
+class NamedTupleValue(TupleValue):
+    """An instance of a named tuple or structure sequence class."""
+
+    __slots__ = ("cls", "names")
+
+    def __init__(self, items: Iterable[Value], cls: type, *, source: Source | None = None) -> None:
+        super().__init__(items, source=source)
+        self.cls = cls
+        self.names: tuple[str, ...] = getattr(cls, "_fields", None) or cls.__match_args__  # type: ignore[attr-defined]
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def is_constant(self) -> bool:
+        return False
+
+    def as_constant(self) -> Any:
+        return Value.as_constant(self)
+
+    def as_plain(self) -> Any:
+        return _make(self.cls, [plain(self.at(index)) for index in range(len(self.items))])
+
+    def as_proxy(self) -> Any:
+        return _make(self.cls, super().as_proxy())
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name in self.names:
+            return self.at(self.names.index(name))
+        found = type_lookup(self.cls, name)
+        if found is not None and isinstance(found.raw, FunctionType) and name not in ("_replace", "_asdict"):
+            return tr.call(tr.constant(_bind), [tr.constant(found.raw), self], {})
+        if found is not None and isinstance(found.raw, property) and isinstance(found.raw.fget, FunctionType):
+            return tr.call(tr.constant(found.raw.fget), [self], {})
+        if name == "_fields":
+            return tr.constant(self.names)
+        return super().getattr_(tr, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Any, kwargs: Any) -> Value:
+        found = type_lookup(self.cls, name)
+        if found is not None and isinstance(found.raw, FunctionType) and name not in ("_replace", "_asdict"):
+            return tr.call(tr.constant(found.raw), [self, *args], kwargs)
+        return super().call_method(tr, name, args, kwargs)
+
+    def m__replace(self, tr: Tracer, **kwargs: Value) -> Value:
+        """`_replace(**fields)`."""
+        unknown = [name for name in kwargs if name not in self.names]
+        if unknown:
+            tr.raise_(ValueError, f"Got unexpected field names: {unknown!r}")
+        return NamedTupleValue([kwargs.get(name, self.at(i)) for i, name in enumerate(self.names)], self.cls)
+
+    def m__asdict(self, tr: Tracer) -> Value:
+        """`_asdict()`."""
+        return new_dict(tr, [(tr.constant(name), self.at(index)) for index, name in enumerate(self.names)])
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            super().reconstruct(codegen)
+        elif is_structseq_class(self.cls):
+            codegen.push_callable(lambda: codegen.load_const(self.cls))
+            self.push_items(codegen)
+            codegen.call(1)
+        else:
+            codegen.push_callable(lambda: codegen.load_const(tuple.__new__))
+            codegen.load_const(self.cls)
+            self.push_items(codegen)
+            codegen.call(2)
+
+
+def _bind(function: Any, owner: Any) -> Any:
+    """The bound method, interpreted: a closure over the owner."""
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return function(owner, *args, **kwargs)
+
+    return method
+
+
+def _make(cls: type, items: Iterable[Any]) -> Any:
+    return cls(tuple(items)) if is_structseq_class(cls) else tuple.__new__(cls, items)
+
+
+def is_named(obj: Any) -> bool:
+    """Whether an object is a named tuple or a structure sequence without hidden fields."""
+    cls = type(obj)
+    if is_structseq_class(cls):
+        return bool(cls.__dict__["n_fields"] == cls.__dict__["n_sequence_fields"])
+    return is_namedtuple_class(cls)
+
+
+def _build_named(tr: Tracer, obj: Any) -> Value:
+    return NamedTupleValue([build(tr, item) for item in tuple.__iter__(obj)], type(obj))
+
+
+BUILD_PROTOCOLS.append((is_named, _build_named))
+
+
+@wraps_protocol(is_named, priority=5)
+def wrap_named(tr: Tracer, obj: Any, source: Source) -> Value:
+    """A named tuple met at a source: type guarded, items when they are looked at."""
+    tr.guard(source, "TYPE_MATCH", type(obj))
+    return NamedTupleValue(lazy_items(tr, tuple(obj), source), type(obj), source=source)
+
+
+def new_named_tuple(tr: Tracer, cls: type, items: Iterable[Value]) -> NamedTupleValue:
+    """An instance of a named tuple or structure sequence class, made in the trace from all its items."""
+    return NamedTupleValue(items, cls)
+
+
+def construct_named(tr: Tracer, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`cls(*args, **kwargs)` for a named tuple class: fields by position, name or default."""
+    names: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
+    defaults: dict[str, Any] = cls._field_defaults  # type: ignore[attr-defined]
+    given = dict(zip(names, args, strict=False))
+    repeated = [name for name in kwargs if name in given or name not in names]
+    if repeated or len(args) > len(names):
+        tr.raise_(TypeError, f"{cls.__name__}.__new__() got unexpected arguments")
+    given.update(kwargs)
+    missing = [name for name in names if name not in given and name not in defaults]
+    if missing:
+        tr.raise_(TypeError, f"{cls.__name__}.__new__() missing required arguments: {', '.join(map(repr, missing))}")
+    try:
+        items = [given[name] if name in given else tr.constant(defaults[name]) for name in names]
+    except GraphBreak as found:
+        raise GraphBreak(UNSUPPORTED_OPERATION, f"a default of {cls.__name__}: {found}") from None
+    return NamedTupleValue(items, cls)

@@ -1,0 +1,172 @@
+"""Lists and tuples: indexing, slicing, searching and comparing, the same for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.constant import MAX_FOLDED, plain
+from framesmith_dynamo.values.containers.base import ContainerValue, type_name
+from framesmith_dynamo.values.containers.items import LazyItem, resolved
+from framesmith_dynamo.values.iterators import SequenceIterator, tracked
+
+if TYPE_CHECKING:
+    from framesmith_guards import Source
+
+
+class SequenceValue(ContainerValue):
+    """Items in order; `items` may hold `LazyItem`s, read through `at` and `unpack`."""
+
+    __slots__ = ("items",)
+    #: "list" or "tuple": what messages call it and what it may be compared and added to.
+    family: str
+
+    def __init__(self, items: Iterable[Value], *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.items: list[Value] = list(items)
+
+    def of_same_kind(self, tr: Tracer, items: Sequence[Value]) -> Value:
+        """A new plain sequence of this family."""
+        raise NotImplementedError
+
+    def at(self, index: int) -> Value:
+        """The item at a real index."""
+        item = self.items[index]
+        if isinstance(item, LazyItem):
+            item = self.items[index] = resolved(item)
+        return item
+
+    def referents(self) -> Iterable[Value]:
+        return self.items
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        return [self.at(index) for index in range(len(self.items))]
+
+    def len_(self, tr: Tracer) -> Value:
+        return tr.constant(len(self.items))
+
+    def iter_(self, tr: Tracer) -> Value:
+        return tracked(tr, SequenceIterator(self))
+
+    def m___reversed__(self, tr: Tracer) -> Value:
+        """`reversed(self)`."""
+        return tracked(tr, SequenceIterator(self, len(self.items) - 1, -1))
+
+    def size_now(self) -> int:
+        """The present number of items, for iterators."""
+        return len(self.items)
+
+    def item_now(self, tr: Tracer, index: int) -> Value:
+        """An item, for iterators."""
+        return self.at(index)
+
+    def as_plain(self) -> Any:
+        return [plain(self.at(index)) for index in range(len(self.items))]
+
+    def as_proxy(self) -> Any:
+        return [self.at(index).as_proxy() for index in range(len(self.items))]
+
+    # Items
+
+    def getitem(self, tr: Tracer, key: Value) -> Value:
+        where = subscript(tr, self, key)
+        if isinstance(where, slice):
+            return self.of_same_kind(tr, [self.at(index) for index in range(len(self.items))[where]])
+        return self.at(self.checked(tr, where, "index out of range"))
+
+    def checked(self, tr: Tracer, index: int, message: str) -> int:
+        """A real index within bounds; the program's IndexError otherwise."""
+        if not -len(self.items) <= index < len(self.items):
+            tr.raise_(IndexError, f"{self.family} {message}")
+        return index % len(self.items)
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        return tr.constant(any(operations.equal(tr, own, item) for own in self.unpack(tr)))
+
+    def m_index(self, tr: Tracer, value: Value, start: Value | None = None, stop: Value | None = None, /) -> Value:
+        """`index(value, start, stop)`."""
+        first = 0 if start is None else index_of(tr, start)
+        last = len(self.items) if stop is None else index_of(tr, stop)
+        for index in range(len(self.items))[first:last]:
+            if operations.equal(tr, self.at(index), value):
+                return tr.constant(index)
+        if self.family == "tuple":
+            tr.raise_(ValueError, "tuple.index(x): x not in tuple")
+        tr.raise_(ValueError, f"{_shown(value)} is not in list")
+
+    def m_count(self, tr: Tracer, value: Value, /) -> Value:
+        """`count(value)`."""
+        return tr.constant(sum(operations.equal(tr, own, value) for own in self.unpack(tr)))
+
+    # Operators
+
+    def is_family(self, other: Value) -> bool:
+        """Whether the other is a sequence of the same family."""
+        return isinstance(other, SequenceValue) and other.family == self.family
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if not isinstance(other, SequenceValue) or not self.is_family(other):
+            return None
+        left, right = self.unpack(tr), other.unpack(tr)
+        if len(left) != len(right) and op in ("==", "!="):
+            return tr.constant(op == "!=")
+        for a, b in zip(left, right, strict=False):
+            if not operations.equal(tr, a, b):
+                return tr.constant(op == "!=") if op in ("==", "!=") else operations.compare(tr, op, a, b)
+        return operations.compare(tr, op, tr.constant(len(left)), tr.constant(len(right)))
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op == "+" and isinstance(other, SequenceValue) and self.is_family(other):
+            return self.of_same_kind(tr, [*self.unpack(tr), *other.unpack(tr)])
+        if op == "*" and _is_count(other):
+            return self.of_same_kind(tr, self.repeated(tr, other))
+        return None
+
+    def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op == "*" and _is_count(other):
+            return self.of_same_kind(tr, self.repeated(tr, other))
+        return None
+
+    def repeated(self, tr: Tracer, count: Value) -> list[Value]:
+        """The items of `self * count`."""
+        times = count.as_constant()
+        if len(self.items) * times > MAX_FOLDED:
+            raise GraphBreak(NOT_CONSTANT, f"a {self.family} of more than {MAX_FOLDED} items")
+        return self.unpack(tr) * times
+
+
+def _is_count(value: Value) -> bool:
+    return value.is_constant() and isinstance(value.as_constant(), int)
+
+
+def _shown(value: Value) -> str:
+    return repr(value.as_constant()) if value.is_constant() else "value"
+
+
+def index_of(tr: Tracer, value: Value) -> int:
+    """A real index from an int constant (or bool); the program's TypeError for other constants, a break otherwise."""
+    if not value.is_constant():
+        raise GraphBreak(NOT_CONSTANT, f"{value.describe()} as an index")
+    index = value.as_constant()
+    if not isinstance(index, int):
+        tr.raise_(TypeError, "slice indices must be integers or None or have an __index__ method")
+    return int(index)
+
+
+def subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
+    """A real index or slice from the value between brackets."""
+    as_slice: Callable[[Tracer], slice] | None = getattr(key, "real_slice", None)
+    if as_slice is not None:
+        return as_slice(tr)
+    if not key.is_constant():
+        if isinstance(key, ContainerValue):
+            tr.raise_(TypeError, f"{type_name(owner)} indices must be integers or slices, not {type_name(key)}")
+        raise GraphBreak(NOT_CONSTANT, f"{key.describe()} as an index of {owner.describe()}")
+    index = key.as_constant()
+    if not isinstance(index, int):
+        name = type(index).__name__
+        tr.raise_(TypeError, f"{type_name(owner)} indices must be integers or slices, not {name}")
+    return int(index)

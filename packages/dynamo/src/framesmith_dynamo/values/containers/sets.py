@@ -1,0 +1,386 @@
+"""Sets and frozensets.
+
+Iteration order matters to programs, so each value keeps a real set of its members' hash keys and does every operation on it as well: a set
+made in the trace iterates as the program's own would. The order of a set that exists already is not guarded; looking at it breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.constant import build, builds, plain
+from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
+from framesmith_dynamo.values.iterators import ConsumingIterator, tracked
+from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_guards import is_constant
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+SET_ORDER = register_break(
+    "set-order",
+    what="a set made outside the compiled function is iterated over",
+    why="equal sets may iterate in different orders, and no guard compares the order",
+    hint="iterate over sorted(...) of the set, or keep a tuple or dict instead",
+)
+SET_OF_OBJECTS = register_break(
+    "set-of-objects",
+    what="a set of objects that are not constants is used",
+    why="its members cannot be found again from the set when the compiled code runs",
+    hint="keep the objects in a list or dict",
+)
+
+_OPERATORS = {"&": "intersection", "|": "union", "-": "difference", "^": "symmetric_difference"}
+
+
+class SetLike(ContainerValue):
+    """What sets, frozensets and key views share: comparison and operators."""
+
+    __slots__ = ()
+
+    def members_now(self, tr: Tracer) -> dict[object, Value]:
+        """Members by their hash keys."""
+        raise NotImplementedError
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if not isinstance(other, SetLike):
+            return None
+        mine, theirs = self.members_now(tr).keys(), other.members_now(tr).keys()
+        results = {
+            "==": mine == theirs,
+            "!=": mine != theirs,
+            "<=": mine <= theirs,
+            "<": mine < theirs,
+            ">=": mine >= theirs,
+            ">": mine > theirs,
+        }
+        return tr.constant(results[op])
+
+    def m_isdisjoint(self, tr: Tracer, other: Value, /) -> Value:
+        """`isdisjoint(other)`."""
+        return tr.constant(self.members_now(tr).keys().isdisjoint(hashed(tr, other)))
+
+
+def hashed(tr: Tracer, other: Value) -> dict[object, Value]:
+    """The members of any iterable by hash key, in order."""
+    if isinstance(other, SetLike):
+        return other.members_now(tr)
+    return {item.hash_key(tr): item for item in other.unpack(tr)}
+
+
+def _argument(other: Value, keys: dict[object, Value]) -> Any:
+    """The real object to hand to a method of set in place of `other`: of a kind that sets treat alike when they make room."""
+    if isinstance(other, FrozenSetValue):
+        return other.mirror
+    return keys if issubclass(other.python_type(), dict) else list(keys)
+
+
+class FrozenSetValue(SetLike):
+    """A frozenset. `mirror` is a real set of hash keys, `members` finds the values; `ordered` says that its order is the program's."""
+
+    python_types = (frozenset,)
+    __slots__ = ("members", "mirror", "ordered")
+
+    def __init__(
+        self,
+        mirror: set[object] | frozenset[object],
+        members: dict[object, Value],
+        *,
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(source=source)
+        self.mirror = mirror
+        self.members = members
+        self.ordered = source is None
+
+    def python_type(self) -> type:
+        return frozenset
+
+    def is_constant(self) -> bool:
+        return all(member.is_constant() for member in self.members.values())
+
+    def as_constant(self) -> Any:
+        if all(type(member) in (int, str, bool, float, bytes, type(None)) for member in self.mirror):
+            return frozenset(self.mirror)
+        return frozenset(self.members[key].as_constant() for key in self.mirror)
+
+    def as_plain(self) -> Any:
+        return frozenset(plain(self.members[key]) for key in self.mirror)
+
+    def hash_key(self, tr: Tracer) -> object:
+        return frozenset(self.mirror)
+
+    def members_now(self, tr: Tracer) -> dict[object, Value]:
+        return self.members
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        if not self.ordered and len(self.mirror) > 1:
+            raise GraphBreak(SET_ORDER, self.describe())
+        return [self.members[key] for key in self.mirror]
+
+    def iter_(self, tr: Tracer) -> Value:
+        return tracked(tr, ConsumingIterator(type(iter(set())), self, self.unpack(tr)))
+
+    def len_(self, tr: Tracer) -> Value:
+        return tr.constant(len(self.mirror))
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        return tr.constant(item.hash_key(tr) in self.mirror)
+
+    def make(self, tr: Tracer, mirror: set[object] | frozenset[object], members: dict[object, Value]) -> Value:
+        """A new set of the same type."""
+        return FrozenSetValue(frozenset(mirror), members)
+
+    # Operators
+
+    def combined(self, tr: Tracer, op: str, other: Value, *, strict: bool = True) -> Value | None:
+        """`self <op> other`; `strict` refuses what is not a set, as the operators of sets do."""
+        if op not in _OPERATORS or (strict and not isinstance(other, SetLike)):
+            return None
+        return self.operation(tr, _OPERATORS[op], [other])
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return self.combined(tr, op, other)
+
+    def operation(self, tr: Tracer, name: str, others: Sequence[Value]) -> Value:
+        """A new set by a method of set that makes one, done on the real sets of hash keys."""
+        theirs = [hashed(tr, other) for other in others]
+        arguments = [_argument(other, keys) for other, keys in zip(others, theirs, strict=True)]
+        mirror = getattr(self.mirror, name)(*arguments)
+        members = {**self.members}
+        for keys in theirs:
+            for key, value in keys.items():
+                members.setdefault(key, value)
+        result = self.make(tr, mirror, {key: members[key] for key in mirror})
+        assert isinstance(result, FrozenSetValue)
+        result.ordered = self.ordered and all(getattr(other, "ordered", True) for other in others)
+        return result
+
+    # Methods
+
+    def m_union(self, tr: Tracer, *others: Value) -> Value:
+        """`union(*others)`."""
+        return self.operation(tr, "union", others)
+
+    def m_intersection(self, tr: Tracer, *others: Value) -> Value:
+        """`intersection(*others)`."""
+        return self.operation(tr, "intersection", others)
+
+    def m_difference(self, tr: Tracer, *others: Value) -> Value:
+        """`difference(*others)`."""
+        return self.operation(tr, "difference", others)
+
+    def m_symmetric_difference(self, tr: Tracer, other: Value, /) -> Value:
+        """`symmetric_difference(other)`."""
+        return self.operation(tr, "symmetric_difference", [other])
+
+    def m_issubset(self, tr: Tracer, other: Value, /) -> Value:
+        """`issubset(other)`."""
+        return tr.constant(self.members.keys() <= hashed(tr, other).keys())
+
+    def m_issuperset(self, tr: Tracer, other: Value, /) -> Value:
+        """`issuperset(other)`."""
+        return tr.constant(self.members.keys() >= hashed(tr, other).keys())
+
+    def m_copy(self, tr: Tracer) -> Value:
+        """`copy()`: a frozenset is its own copy."""
+        return self
+
+    # Back to bytecode
+
+    def referents(self) -> Iterable[Value]:
+        return self.members.values()
+
+    def push_members(self, codegen: Codegen) -> None:
+        """Push a plain set of the members."""
+        for key in self.mirror:
+            codegen(self.members[key])
+        codegen.build("set", len(self.mirror))
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            super().reconstruct(codegen)
+        elif self.is_constant():
+            codegen.load_const(self.as_constant())
+        else:
+            codegen.push_callable(lambda: codegen.load_const(frozenset))
+            self.push_members(codegen)
+            codegen.call(1)
+
+
+class SetValue(FrozenSetValue, MutableContainer):
+    """A set. Make new ones with `new_set`."""
+
+    python_types = (set,)
+    __slots__ = ()
+    mirror: set[object]
+
+    def python_type(self) -> type:
+        return set
+
+    def is_constant(self) -> bool:
+        return False
+
+    def as_constant(self) -> Any:
+        return ContainerValue.as_plain(self)
+
+    def as_plain(self) -> Any:
+        return {plain(self.members[key]) for key in self.mirror}
+
+    def hash_key(self, tr: Tracer) -> object:
+        return ContainerValue.hash_key(self, tr)
+
+    def make(self, tr: Tracer, mirror: set[object] | frozenset[object], members: dict[object, Value]) -> Value:
+        value = SetValue(set(mirror) if isinstance(mirror, frozenset) else mirror, members)
+        tr.journal.track_new(value)
+        return value
+
+    def m_copy(self, tr: Tracer) -> Value:
+        """`copy()`."""
+        return self.operation(tr, "copy", [])
+
+    def m_add(self, tr: Tracer, item: Value, /) -> None:
+        """`add(item)`."""
+        key = item.hash_key(tr)
+        self.changes(tr)
+        self.mirror.add(key)
+        self.members.setdefault(key, item)
+
+    def m_discard(self, tr: Tracer, item: Value, /) -> None:
+        """`discard(item)`."""
+        key = item.hash_key(tr)
+        self.changes(tr)
+        self.mirror.discard(key)
+        self.members.pop(key, None)
+
+    def m_remove(self, tr: Tracer, item: Value, /) -> None:
+        """`remove(item)`."""
+        if item.hash_key(tr) not in self.mirror:
+            tr.raise_(KeyError, item)
+        self.m_discard(tr, item)
+
+    def m_pop(self, tr: Tracer) -> Value:
+        """`pop()`: the member that the program's own set would give."""
+        if not self.mirror:
+            tr.raise_(KeyError, "pop from an empty set")
+        if not self.ordered and len(self.mirror) > 1:
+            raise GraphBreak(SET_ORDER, self.describe())
+        self.changes(tr)
+        return self.members.pop(self.mirror.pop())
+
+    def m_clear(self, tr: Tracer) -> None:
+        """`clear()`."""
+        self.changes(tr)
+        self.mirror.clear()
+        self.members.clear()
+        self.ordered = True
+
+    def in_place(self, tr: Tracer, name: str, others: Sequence[Value]) -> None:
+        """A method of set that changes it, done on the real sets of hash keys."""
+        theirs = [hashed(tr, other) for other in others]
+        arguments = [_argument(other, keys) for other, keys in zip(others, theirs, strict=True)]
+        self.changes(tr)
+        getattr(self.mirror, name)(*arguments)
+        for keys in theirs:
+            for key, value in keys.items():
+                self.members.setdefault(key, value)
+        self.members = {key: self.members[key] for key in self.mirror}
+        self.ordered = self.ordered and all(getattr(other, "ordered", True) for other in others)
+
+    def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op not in _OPERATORS or not isinstance(other, SetLike):
+            return None
+        self.in_place(tr, "update" if op == "|" else f"{_OPERATORS[op]}_update", [other])
+        return self
+
+    def m_update(self, tr: Tracer, *others: Value) -> None:
+        """`update(*others)`."""
+        self.in_place(tr, "update", others)
+
+    def m_intersection_update(self, tr: Tracer, *others: Value) -> None:
+        """`intersection_update(*others)`."""
+        self.in_place(tr, "intersection_update", others)
+
+    def m_difference_update(self, tr: Tracer, *others: Value) -> None:
+        """`difference_update(*others)`."""
+        self.in_place(tr, "difference_update", others)
+
+    def m_symmetric_difference_update(self, tr: Tracer, other: Value, /) -> None:
+        """`symmetric_difference_update(other)`."""
+        self.in_place(tr, "symmetric_difference_update", [other])
+
+    # Back to bytecode
+
+    def contents_type(self) -> type:
+        return set
+
+    def reconstruct_contents(self, codegen: Codegen) -> None:
+        self.push_members(codegen)
+
+    def reconstruct_empty(self, codegen: Codegen) -> None:
+        codegen.build("set", 0)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        MutableContainer.reconstruct(self, codegen)
+
+
+def new_set(tr: Tracer, items: Iterable[Value] = ()) -> SetValue:
+    """A set made in the trace, members added in order."""
+    members: dict[object, Value] = {}
+    mirror: set[object] = set()
+    for item in items:
+        key = item.hash_key(tr)
+        mirror.add(key)
+        members.setdefault(key, item)
+    value = SetValue(mirror, members)
+    tr.journal.track_new(value)
+    return value
+
+
+def set_of(tr: Tracer, iterable: Value) -> SetValue:
+    """`set(iterable)`."""
+    members = hashed(tr, iterable)
+    value = SetValue(set(_argument(iterable, members)), dict(members))
+    value.ordered = getattr(iterable, "ordered", True)
+    tr.journal.track_new(value)
+    return value
+
+
+def frozenset_of(tr: Tracer, iterable: Value) -> FrozenSetValue:
+    """`frozenset(iterable)`."""
+    if type(iterable) is FrozenSetValue:
+        return iterable
+    members = hashed(tr, iterable)
+    value = FrozenSetValue(frozenset(_argument(iterable, members)), dict(members))
+    value.ordered = getattr(iterable, "ordered", True)
+    return value
+
+
+@builds(set)
+def _build_set(tr: Tracer, obj: set[Any]) -> Value:
+    value = SetValue(obj.copy(), {item: build(tr, item) for item in obj})
+    tr.journal.track_new(value)
+    return value
+
+
+@builds(frozenset)
+def _build_frozenset(tr: Tracer, obj: frozenset[Any]) -> Value:
+    return FrozenSetValue(obj, {item: build(tr, item) for item in obj})
+
+
+@wraps_type(set, frozenset)
+def wrap_set(tr: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Value:
+    """A set of constants met at a source: guarded by its contents."""
+    if not all(is_constant(item) for item in obj):
+        raise GraphBreak(SET_OF_OBJECTS, f"at {source.name}")
+    tr.guard(source, "EQUALS_MATCH", obj)
+    members = {item: tr.constant(item) for item in obj}
+    if isinstance(obj, frozenset):
+        return FrozenSetValue(obj, members, source=source)
+    value = SetValue(set(obj), members, source=source)
+    tr.journal.track_existing(value, obj)
+    return value

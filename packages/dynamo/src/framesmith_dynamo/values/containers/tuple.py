@@ -1,0 +1,145 @@
+"""Tuples, and the tuple subclasses torch gives out as plain data: `torch.Size`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.constant import build, builds, fold, plain
+from framesmith_dynamo.values.containers.items import LazyItem
+from framesmith_dynamo.values.containers.sequence import SequenceValue
+from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_guards import ItemSource
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+
+class TupleValue(SequenceValue):
+    """A tuple: constant when all its items are."""
+
+    python_types = (tuple,)
+    family = "tuple"
+    __slots__ = ()
+
+    def python_type(self) -> type:
+        return tuple
+
+    def of_same_kind(self, tr: Tracer, items: Sequence[Value]) -> Value:
+        return TupleValue(items)
+
+    def is_constant(self) -> bool:
+        return all(self._is_constant_at(index) for index in range(len(self.items)))
+
+    def _is_constant_at(self, index: int) -> bool:
+        item = self.items[index]
+        if isinstance(item, LazyItem) and not item.may_be_constant:
+            return False
+        return self.at(index).is_constant()
+
+    def as_constant(self) -> Any:
+        return tuple(self.at(index).as_constant() for index in range(len(self.items)))
+
+    def as_plain(self) -> Any:
+        return tuple(plain(self.at(index)) for index in range(len(self.items)))
+
+    def as_proxy(self) -> Any:
+        return tuple(self.at(index).as_proxy() for index in range(len(self.items)))
+
+    def hash_key(self, tr: Tracer) -> object:
+        return tuple(item.hash_key(tr) for item in self.unpack(tr))
+
+    def getitem(self, tr: Tracer, key: Value) -> Value:
+        where = getattr(key, "real_slice", None)
+        if where is not None and type(self) is TupleValue and range(len(self.items))[where(tr)] == range(len(self.items)):
+            return self  # a whole slice of a tuple is the tuple
+        return super().getitem(tr, key)
+
+    def m___getnewargs__(self, tr: Tracer) -> Value:
+        """What `copy` asks of tuples."""
+        return TupleValue([TupleValue(self.items)])
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            super().reconstruct(codegen)
+            return
+        self.push_items(codegen)
+
+    def push_items(self, codegen: Codegen) -> None:
+        """Push a plain tuple of the items."""
+        for item in self.items:
+            codegen(item)
+        codegen.build("tuple", len(self.items))
+
+
+class SizeValue(TupleValue):
+    """A `torch.Size`: a tuple of ints with `numel`."""
+
+    python_types = (torch.Size,)
+    __slots__ = ()
+
+    def python_type(self) -> type:
+        return torch.Size
+
+    def of_same_kind(self, tr: Tracer, items: Sequence[Value]) -> Value:
+        if all(item.is_constant() and isinstance(item.as_constant(), int) for item in items):
+            return SizeValue(items)
+        return TupleValue(items)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        return torch.Size(super().as_constant())
+
+    def as_plain(self) -> Any:
+        return self.as_constant()
+
+    def as_proxy(self) -> Any:
+        return self.as_constant()
+
+    def m_numel(self, tr: Tracer) -> Value:
+        """`numel()`."""
+        return fold(tr, torch.Size.numel, (self.as_constant(),))
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            super().reconstruct(codegen)
+            return
+        codegen.push_callable(lambda: codegen.load_const(torch.Size))
+        self.push_items(codegen)
+        codegen.call(1)
+
+
+@builds(tuple)
+def _build_tuple(tr: Tracer, obj: tuple[Any, ...]) -> Value:
+    return TupleValue([build(tr, item) for item in obj])
+
+
+@builds(torch.Size)
+def _build_size(tr: Tracer, obj: torch.Size) -> Value:
+    return SizeValue([tr.constant(int(item)) for item in obj])
+
+
+@wraps_type(tuple)
+def wrap_tuple(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
+    """A tuple met at a source: type and length are guarded, items when they are looked at."""
+    tr.guard(source, "TYPE_MATCH", tuple)
+    tr.guard(source, "LENGTH", len(obj))
+    return TupleValue(lazy_items(tr, obj, source), source=source)
+
+
+@wraps_type(torch.Size)
+def wrap_size(tr: Tracer, obj: torch.Size, source: Source) -> Value:
+    """A `torch.Size` kept somewhere: guarded by value."""
+    tr.guard(source, "EQUALS_MATCH", obj)
+    return SizeValue([tr.constant(int(item)) for item in obj], source=source)
+
+
+def lazy_items(tr: Tracer, obj: Sequence[Any], source: Source) -> list[Value]:
+    """Items of an existing sequence."""
+    return [LazyItem(tr, item, ItemSource(source, index)) for index, item in enumerate(obj)]
