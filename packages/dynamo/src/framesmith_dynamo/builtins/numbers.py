@@ -1,0 +1,139 @@
+"""Builtins about numbers and order: abs, min, max, sum, round, int, float and their like; pure functions of math."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from typing import Any
+
+import torch
+
+from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
+from framesmith_dynamo.builtins.registry import between, declare_pure, handles, one
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.classes import ClassValue, constructs
+from framesmith_dynamo.values.constant import fold, plain, plain_arguments
+from framesmith_dynamo.values.containers import TupleValue
+from framesmith_dynamo.values.iterators import next_or_none
+from framesmith_dynamo.values.lookup import type_lookup
+
+
+def special(tr: Tracer, value: Value, name: str, args: Args = ()) -> Value:
+    """`type(value).name(value, *args)`; breaks when the type has no such method the tracer could call."""
+    if type_lookup(value.python_type(), name) is None:
+        raise GraphBreak(NOT_CONSTANT, f"{name} of {value.describe()}")
+    return value.call_method(tr, name, args, {})
+
+
+@handles(len)
+def _len(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return one(tr, "len", args, kwargs).len_(tr)
+
+
+@handles(abs)
+def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    value = one(tr, "abs", args, kwargs)
+    return fold(tr, abs, (value.as_constant(),)) if value.is_constant() else special(tr, value, "__abs__")
+
+
+@handles(round)
+def _round(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if all(arg.is_constant() for arg in (*args, *kwargs.values())):
+        return fold(tr, round, *plain_arguments(args, kwargs))
+    if isinstance(args[0].python_type(), type) and issubclass(args[0].python_type(), torch.Tensor):
+        digits = args[1] if len(args) > 1 else kwargs.get("ndigits")
+        return tr.call_torch("round", args[:1], {} if digits is None else {"decimals": digits})
+    return special(tr, args[0], "__round__", args[1:])
+
+
+@handles(divmod)
+def _divmod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    left, right = between(tr, "divmod", args, kwargs, 2, 2)
+    if left.is_constant() and right.is_constant():
+        return fold(tr, divmod, (left.as_constant(), right.as_constant()))
+    return TupleValue([operations.binary(tr, "//", left, right), operations.binary(tr, "%", left, right)])
+
+
+@handles(pow)
+def _pow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    given = [*args, *(kwargs[name] for name in ("base", "exp", "mod")[len(args) :] if name in kwargs)]
+    if len(given) == 2:
+        return operations.binary(tr, "**", given[0], given[1])
+    return fold(tr, pow, [plain(arg) for arg in given])
+
+
+def extreme(tr: Tracer, name: str, op: str, args: Args, kwargs: Kwargs) -> Value:
+    """`min` (op "<") or `max` (op ">"): the first item that no other beats."""
+    unknown = set(kwargs) - {"key", "default"}
+    if unknown or not args:
+        tr.raise_(TypeError, f"{name}() got wrong arguments")
+    items = args[0].unpack(tr) if len(args) == 1 else list(args)
+    key = kwargs.get("key")
+    if not items:
+        if "default" in kwargs:
+            return kwargs["default"]
+        tr.raise_(ValueError, f"{name}() iterable argument is empty")
+    keyed = key is not None and not (key.is_constant() and key.as_constant() is None)
+    best, best_key = items[0], tr.call(key, [items[0]], {}) if keyed and key is not None else items[0]
+    for item in items[1:]:
+        item_key = tr.call(key, [item], {}) if keyed and key is not None else item
+        if operations.truth(tr, operations.compare(tr, op, item_key, best_key)):
+            best, best_key = item, item_key
+    return best
+
+
+@handles(min)
+def _min(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return extreme(tr, "min", "<", args, kwargs)
+
+
+@handles(max)
+def _max(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return extreme(tr, "max", ">", args, kwargs)
+
+
+@handles(sum)
+def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if not 1 <= len(args) <= 2 or set(kwargs) - {"start"}:
+        tr.raise_(TypeError, "sum() takes an iterable and an optional start")
+    total = args[1] if len(args) == 2 else kwargs.get("start", tr.constant(0))
+    if total.python_type() in (str, bytes):
+        tr.raise_(TypeError, "sum() can't sum strings [use ''.join(seq) instead]")
+    iterator = args[0].iter_(tr)
+    while (item := next_or_none(tr, iterator)) is not None:
+        total = operations.binary(tr, "+", total, item)
+    return total
+
+
+def _number(cls: type, method: str) -> Any:
+    """A constructor of numbers: constants fold, other objects are asked for their special method."""
+
+    def construct(tr: Tracer, value: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+        if all(arg.is_constant() for arg in (*args, *kwargs.values())):
+            return fold(tr, cls, *plain_arguments(args, kwargs))
+        if len(args) == 1 and not kwargs:
+            return special(tr, args[0], method)
+        raise GraphBreak(NOT_CONSTANT, f"{cls.__name__}() of {args[0].describe()}")
+
+    return construct
+
+
+for _cls, _method in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
+    constructs(_cls)(_number(_cls, _method))
+
+
+@constructs(bool)
+def _bool(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    (*rest,) = between(tr, "bool", args, kwargs, 0, 1)
+    return tr.constant(operations.truth(tr, rest[0]) if rest else False)
+
+
+@constructs(bytes)
+def _bytes(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    return fold(tr, bytes, *plain_arguments(args, kwargs))
+
+
+for _module in (math, cmath):
+    declare_pure(function for function in vars(_module).values() if callable(function))
+declare_pure((bin, oct, hex, ord, chr, int.from_bytes, float.fromhex, str.maketrans, bytes.fromhex))

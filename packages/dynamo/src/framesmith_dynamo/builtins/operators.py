@@ -1,0 +1,96 @@
+"""The `operator` module: the same dispatch as the operators themselves."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from framesmith_dynamo.builtins.registry import Handler, between, handles
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.constant import BINARY, COMPARE, UNARY
+
+INPLACE: dict[str, Callable[[Any, Any], Any]] = {
+    op: getattr(operator, "i" + name) for op, name in operations.BINARY_SLOTS.items()
+}
+
+
+def _binary(op: str) -> Handler:
+    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        left, right = between(tr, BINARY[op].__name__, args, kwargs, 2, 2)
+        return operations.binary(tr, op, left, right)
+
+    return handler
+
+
+def _inplace(op: str) -> Handler:
+    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        left, right = between(tr, INPLACE[op].__name__, args, kwargs, 2, 2)
+        return operations.inplace(tr, op, left, right)
+
+    return handler
+
+
+def _comparison(op: str) -> Handler:
+    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        left, right = between(tr, COMPARE[op].__name__, args, kwargs, 2, 2)
+        return operations.compare(tr, op, left, right)
+
+    return handler
+
+
+def _unary(op: str) -> Handler:
+    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        (value,) = between(tr, UNARY[op].__name__, args, kwargs, 1, 1)
+        return value.unary_op(tr, op)
+
+    return handler
+
+
+for _op in BINARY:
+    handles(BINARY[_op])(_binary(_op))
+    handles(INPLACE[_op])(_inplace(_op))
+for _op in COMPARE:
+    handles(COMPARE[_op])(_comparison(_op))
+for _op in UNARY:
+    handles(UNARY[_op])(_unary(_op))
+
+
+def _of(function: Any, count: int) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Register a handler that takes a fixed number of values."""
+
+    def register(meaning: Callable[..., Value]) -> Callable[..., Value]:
+        handles(function)(lambda tr, args, kwargs: meaning(tr, *between(tr, function.__name__, args, kwargs, count, count)))
+        return meaning
+
+    return register
+
+
+_of(operator.truth, 1)(lambda tr, value: tr.constant(operations.truth(tr, value)))
+_of(operator.not_, 1)(lambda tr, value: tr.constant(not operations.truth(tr, value)))
+_of(operator.is_, 2)(lambda tr, a, b: tr.constant(operations.same_object(a, b)))
+_of(operator.is_not, 2)(lambda tr, a, b: tr.constant(not operations.same_object(a, b)))
+_of(operator.getitem, 2)(lambda tr, obj, key: obj.getitem(tr, key))
+_of(operator.contains, 2)(lambda tr, obj, item: obj.contains(tr, item))
+
+
+@_of(operator.setitem, 3)
+def _setitem(tr: Tracer, obj: Value, key: Value, value: Value) -> Value:
+    obj.setitem(tr, key, value)
+    return tr.constant(None)
+
+
+@_of(operator.delitem, 2)
+def _delitem(tr: Tracer, obj: Value, key: Value) -> Value:
+    obj.delitem(tr, key)
+    return tr.constant(None)
+
+
+@_of(operator.index, 1)
+def _index(tr: Tracer, value: Value) -> Value:
+    if value.is_constant() and isinstance(value.as_constant(), int):
+        return tr.constant(int(value.as_constant()))
+    if value.is_constant():
+        tr.raise_(TypeError, f"'{value.python_type().__name__}' object cannot be interpreted as an integer")
+    return value.call_method(tr, "__index__", [], {})

@@ -1,0 +1,54 @@
+"""Builtins with effects outside the program: they break the graph, so that they happen in order."""
+
+from __future__ import annotations
+
+import builtins
+import warnings
+from typing import NoReturn
+
+from framesmith_dynamo.breaks import BreakKind, GraphBreak, register_break
+from framesmith_dynamo.builtins.registry import HANDLERS, Handler
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer
+
+PRINT = register_break(
+    "print",
+    what="print() is called",
+    why="the text must appear once per call, in order, and may show tensor data",
+    hint="print outside the compiled function, or accept two graphs with the print between them",
+)
+WARN = register_break(
+    "warn",
+    what="warnings.warn() is called",
+    why="whether and how it shows depends on filters and on the calling code",
+    hint="warn outside the compiled function",
+)
+INTERPRETER_ACCESS = register_break(
+    "interpreter-access",
+    what="a builtin that looks at or runs code is called",
+    why="it works on the running frame, which does not exist in compiled code",
+    hint="call it outside the compiled function",
+)
+INPUT_OUTPUT = register_break(
+    "input-output",
+    what="a builtin reads or writes files or the terminal",
+    why="it must happen once per call, in order",
+    hint="do it outside the compiled function",
+)
+
+
+def _breaks(kind: BreakKind, *names: str) -> None:
+    for name in names:
+        HANDLERS[getattr(builtins, name)] = _breaker(kind, name)
+
+
+def _breaker(kind: BreakKind, name: str) -> Handler:
+    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> NoReturn:
+        raise GraphBreak(kind, f"{name}({', '.join(arg.describe() for arg in args)})")
+
+    return handler
+
+
+_breaks(PRINT, "print")
+_breaks(INPUT_OUTPUT, "open", "input")
+_breaks(INTERPRETER_ACCESS, "globals", "locals", "exec", "eval", "compile", "__import__", "dir", "breakpoint")
+HANDLERS[warnings.warn] = _breaker(WARN, "warn")

@@ -1,0 +1,217 @@
+"""Builtins about types and attributes: isinstance, type, getattr, callable, hash, repr and their like."""
+
+from __future__ import annotations
+
+import types
+from abc import ABCMeta
+from typing import Any
+
+import torch
+
+from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak, register_break
+from framesmith_dynamo.builtins.registry import between, handles, one
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, TracedRaise, Value
+from framesmith_dynamo.values.classes import CLASS_DEFINITION, ClassValue, constructs
+from framesmith_dynamo.values.constant import fold, plain
+from framesmith_dynamo.values.lookup import is_trusted, type_lookup, user_method
+
+INSTANCE_CHECK = register_break(
+    "instance-check",
+    what="isinstance or issubclass asks a class with its own rule",
+    why="the class's __instancecheck__ or __subclasshook__ may run any code",
+    hint="compare with an ordinary class, or ask outside the compiled function",
+)
+OBJECT_ID = register_break(
+    "object-id",
+    what="id() of an object is taken",
+    why="the number is different at every run, and for objects made in the trace it does not exist yet",
+    hint="compare objects with `is`, or use them as dict keys",
+)
+TEXT_OF_OBJECT = register_break(
+    "text-of-object",
+    what="an object is turned into text",
+    why="the text depends on data or on code the tracer does not follow",
+    hint="format the text outside the compiled function",
+)
+
+#: Metaclasses of torch whose instance check only looks at the type for values the tracer has.
+_PLAIN_CHECKS = (torch.nn.Parameter, torch.nn.Buffer, torch.Tensor)
+
+
+def classes_of(tr: Tracer, value: Value, function: str) -> list[type]:
+    """The classes in the second argument of isinstance: a class, a union, or a tuple of them, nested."""
+    if isinstance(value, ClassValue):
+        return [value.cls]
+    if value.python_type() is tuple:
+        return [cls for item in value.unpack(tr) for cls in classes_of(tr, item, function)]
+    if value.is_constant() and isinstance(value.as_constant(), types.UnionType):
+        return [type(None) if arg is None else arg for arg in value.as_constant().__args__]
+    if not value.is_constant():
+        raise GraphBreak(INSTANCE_CHECK, value.describe())
+    tr.raise_(TypeError, f"{function}() arg 2 must be a type, a tuple of types, or a union")
+
+
+def is_subclass(cls: type, of: type) -> bool:
+    """`issubclass` of two real classes, without running user code."""
+    if of in _PLAIN_CHECKS:
+        return of in cls.__mro__
+    check = type_lookup(type(of), "__instancecheck__")
+    if check is None or check.owner is type:
+        return of in cls.__mro__
+    hook = type_lookup(of, "__subclasshook__")
+    if check.owner is ABCMeta and hook is not None and (hook.owner is object or is_trusted(hook.owner.__module__)):
+        return issubclass(cls, of)
+    raise GraphBreak(INSTANCE_CHECK, f"{of.__module__}.{of.__qualname__}")
+
+
+@handles(isinstance)
+def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    obj, classes = between(tr, "isinstance", args, kwargs, 2, 2)
+    own = obj.python_type()
+    return tr.constant(any(is_subclass(own, cls) for cls in classes_of(tr, classes, "isinstance")))
+
+
+@handles(issubclass)
+def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    cls, classes = between(tr, "issubclass", args, kwargs, 2, 2)
+    if not isinstance(cls, ClassValue):
+        tr.raise_(TypeError, "issubclass() arg 1 must be a class")
+    return tr.constant(any(is_subclass(cls.cls, other) for other in classes_of(tr, classes, "issubclass")))
+
+
+@constructs(type)
+def _type(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or kwargs:
+        raise GraphBreak(CLASS_DEFINITION, "type(name, bases, dict)")
+    return tr.constant(args[0].python_type())
+
+
+@handles(callable)
+def _callable(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    own = one(tr, "callable", args, kwargs).python_type()
+    return tr.constant(type_lookup(own, "__call__") is not None)
+
+
+def attribute_name(tr: Tracer, value: Value, function: str) -> str:
+    """The constant text of an attribute's name."""
+    if value.python_type() is not str:
+        tr.raise_(TypeError, f"{function}(): attribute name must be string")
+    if not value.is_constant():
+        raise GraphBreak(NOT_CONSTANT, "the name of an attribute")
+    name: str = value.as_constant()
+    return name
+
+
+def attribute_or_none(tr: Tracer, obj: Value, name: str) -> Value | None:
+    """`obj.name`, or None where Python would raise AttributeError."""
+    try:
+        return obj.getattr_(tr, name)
+    except TracedRaise as raised:
+        if issubclass(raised.value.python_type(), AttributeError):
+            return None
+        raise
+
+
+@handles(getattr)
+def _getattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    obj, name_value, *rest = between(tr, "getattr", args, kwargs, 2, 3)
+    name = attribute_name(tr, name_value, "getattr")
+    if not rest:
+        return obj.getattr_(tr, name)
+    found = attribute_or_none(tr, obj, name)
+    return rest[0] if found is None else found
+
+
+@handles(hasattr)
+def _hasattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    obj, name = between(tr, "hasattr", args, kwargs, 2, 2)
+    return tr.constant(attribute_or_none(tr, obj, attribute_name(tr, name, "hasattr")) is not None)
+
+
+@handles(setattr)
+def _setattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    obj, name, value = between(tr, "setattr", args, kwargs, 3, 3)
+    obj.setattr_(tr, attribute_name(tr, name, "setattr"), value)
+    return tr.constant(None)
+
+
+@handles(delattr)
+def _delattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    obj, name = between(tr, "delattr", args, kwargs, 2, 2)
+    obj.delattr_(tr, attribute_name(tr, name, "delattr"))
+    return tr.constant(None)
+
+
+@handles(vars)
+def _vars(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return one(tr, "vars", args, kwargs).getattr_(tr, "__dict__")
+
+
+@handles(id)
+def _id(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    raise GraphBreak(OBJECT_ID, one(tr, "id", args, kwargs).describe())
+
+
+@handles(hash)
+def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    value = one(tr, "hash", args, kwargs)
+    method = user_method(value.python_type(), "__hash__")
+    if method is not None:
+        return tr.call(tr.constant(method), [value], {})
+    if not value.is_constant():
+        value.hash_key(tr)  # the program's TypeError for what cannot be hashed
+        raise GraphBreak(OBJECT_ID, f"hash() of {value.describe()}")
+    return fold(tr, hash, (value.as_constant(),))
+
+
+# Text
+
+
+def as_text(tr: Tracer, value: Value, function: Any, methods: tuple[str, ...]) -> Value:
+    """`str(value)` or `repr(value)`: of constants, of containers of constants, or by the class's own Python method."""
+    for name in methods:
+        method = user_method(value.python_type(), name)
+        if method is not None:
+            return value.call_method(tr, name, [], {})
+    return fold(tr, function, (text_of(value),))
+
+
+def text_of(value: Value) -> Any:
+    """The real object whose text is wanted; breaks when it is not known."""
+    try:
+        return plain(value)
+    except GraphBreak:
+        raise GraphBreak(TEXT_OF_OBJECT, value.describe()) from None
+
+
+@handles(repr)
+def _repr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return as_text(tr, one(tr, "repr", args, kwargs), repr, ("__repr__",))
+
+
+@handles(ascii)
+def _ascii(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return fold(tr, ascii, (text_of(one(tr, "ascii", args, kwargs)),))
+
+
+@constructs(str)
+def _str(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    if not args and not kwargs:
+        return tr.constant("")
+    if len(args) == 1 and not kwargs:
+        special = getattr(args[0], "text", None)  # exceptions know their own
+        if special is not None:
+            return special(tr)  # type: ignore[no-any-return]
+        return as_text(tr, args[0], str, ("__str__", "__repr__"))
+    return fold(tr, str, [plain(arg) for arg in args], {name: plain(arg) for name, arg in kwargs.items()})
+
+
+@handles(format)
+def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    value, *rest = between(tr, "format", args, kwargs, 1, 2)
+    spec = plain(rest[0]) if rest else ""
+    if user_method(value.python_type(), "__format__") is not None:
+        return value.call_method(tr, "__format__", [tr.constant(spec)], {})
+    if spec == "":
+        return tr.call(tr.constant(str), [value], {})
+    return fold(tr, format, (text_of(value), spec))

@@ -1,0 +1,135 @@
+"""Functions and unbound methods written in C, known by identity."""
+
+from __future__ import annotations
+
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
+from framesmith_dynamo.builtins.registry import HANDLERS, POLYFILLS, PURE
+from framesmith_dynamo.values.attributes import CMethodValue
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.classes import make_new
+from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, CONSTANT_TYPES, build, fold, plain_arguments
+from framesmith_dynamo.values.lookup import Found, type_lookup
+from framesmith_dynamo.values.stability import is_stable
+from framesmith_dynamo.wrap_registry import wraps_protocol
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+FUNCTION_TYPES = (BuiltinFunctionType, MethodWrapperType)
+DESCRIPTOR_TYPES = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
+
+
+class BuiltinValue(Value):
+    """A callable written in C."""
+
+    python_types = (*FUNCTION_TYPES, *DESCRIPTOR_TYPES)
+    exact_operators = True
+    __slots__ = ("function",)
+
+    def __init__(self, function: Any, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.function = function
+
+    def python_type(self) -> type:
+        return type(self.function)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        return self.function
+
+    def as_proxy(self) -> Any:
+        return self.function
+
+    def describe(self) -> str:
+        owner = getattr(self.function, "__module__", None) or getattr(self.function, "__objclass__", None)
+        prefix = owner.__name__ if isinstance(owner, type) else owner
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        return f"{prefix}.{name}" if prefix and not isinstance(owner, type) else str(name)
+
+    def bool_(self, tr: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tr: Tracer) -> object:
+        return self.function
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op not in ("==", "!=") or not isinstance(other, BuiltinValue):
+            return None
+        return tr.constant((self.function == other.function) is (op == "=="))
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if not hasattr(self.function, name):
+            tr.raise_(AttributeError, f"'{type(self.function).__name__}' object has no attribute '{name}'")
+        return build(tr, getattr(self.function, name))
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen.load_const(self.function)
+
+    # Calls
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        handler = HANDLERS.get(self.function)
+        if handler is not None:
+            return handler(tr, args, kwargs)
+        polyfill = POLYFILLS.get(self.function)
+        if polyfill is not None:
+            return tr.call(tr.constant(polyfill), args, kwargs)
+        if self.function in PURE:
+            plain_args, plain_kwargs = plain_arguments(args, kwargs)
+            return fold(tr, self.function, plain_args, plain_kwargs)
+        if isinstance(self.function, DESCRIPTOR_TYPES):
+            return self._call_descriptor(tr, args, kwargs)
+        return self._call_bound(tr, args, kwargs)
+
+    def _call_descriptor(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """`list.append(xs, x)`: the method of the class itself, whatever the object's own class overrides."""
+        owner, name = self.function.__objclass__, self.function.__name__
+        if not args or not issubclass(args[0].python_type(), owner):
+            got = f"'{args[0].python_type().__name__}' object" if args else "no argument"
+            tr.raise_(TypeError, f"descriptor '{name}' for '{owner.__name__}' objects doesn't apply to a {got}")
+        found = type_lookup(args[0].python_type(), name)
+        if found is not None and found.raw is self.function and not hasattr(args[0], "call_c_method"):
+            return args[0].call_method(tr, name, args[1:], kwargs)
+        return CMethodValue(args[0], Found(owner, self.function), name).call(tr, args[1:], kwargs)
+
+    def _call_bound(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """A method bound to a class or a constant; functions of modules have no meaning left."""
+        owner = getattr(self.function, "__self__", None)
+        name = self.function.__name__
+        if isinstance(owner, type) and name == "__new__" and args and args[0].is_constant():
+            return make_new(tr, args[0].as_constant(), owner, args[1:], kwargs)
+        if type(owner) in CONSTANT_TYPES and owner is not None and not isinstance(owner, ModuleType):
+            return tr.constant(owner).call_method(tr, name, args, kwargs)
+        raise GraphBreak(UNSUPPORTED_CALL, self.describe())
+
+
+def _is_builtin(obj: Any) -> bool:
+    return type(obj) in BuiltinValue.python_types
+
+
+@wraps_protocol(_is_builtin, priority=50)
+def wrap_builtin(tr: Tracer, obj: Any, source: Source) -> Value:
+    """A C callable met at a source: the same at every call."""
+    if not is_stable(tr, source):
+        tr.guard(source, "ID_MATCH", obj)
+    return BuiltinValue(obj, source=source)
+
+
+def _build_builtin(tr: Tracer, obj: Any) -> Value:
+    return BuiltinValue(obj)
+
+
+BUILD_PROTOCOLS.append((_is_builtin, _build_builtin))
