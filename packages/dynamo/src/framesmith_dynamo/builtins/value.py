@@ -18,6 +18,7 @@ from framesmith_dynamo.values.attributes import CMethodValue
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.classes import make_new
 from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, CONSTANT_TYPES, build, fold, plain_arguments
+from framesmith_dynamo.values.intercepts import find_intercept
 from framesmith_dynamo.values.lookup import Found, type_lookup
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.wrap_registry import wraps_protocol
@@ -81,7 +82,7 @@ class BuiltinValue(Value):
     # Calls
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        handler = HANDLERS.get(self.function)
+        handler = HANDLERS.get(self.function) or find_intercept(self.function)
         if handler is not None:
             return handler(tr, args, kwargs)
         polyfill = POLYFILLS.get(self.function)

@@ -15,6 +15,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.binding import Default, bind
 from framesmith_dynamo.values.cells import CellValue
+from framesmith_dynamo.values.constant import ConstantValue, builds
 from framesmith_dynamo.values.intercepts import find_intercept
 from framesmith_dynamo.values.known import known
 from framesmith_dynamo.values.stability import is_stable
@@ -329,6 +330,19 @@ def wrap_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
     tr.guard(source, "TYPE_MATCH", MethodType)
     function = tr.wrap(obj.__func__, AttrSource(source, "__func__"))
     return MethodValue(function, tr.wrap(obj.__self__, AttrSource(source, "__self__")), source=source)
+
+
+@builds(FunctionType)
+def _build_function(tr: Tracer, obj: FunctionType) -> Value:
+    memo = tr.memo.setdefault("functions", {})
+    if obj not in memo:
+        memo[obj] = FunctionValue(obj)
+    return memo[obj]  # type: ignore[no-any-return]
+
+
+@builds(CodeType)
+def _build_code(tr: Tracer, obj: CodeType) -> Value:
+    return ConstantValue(obj)
 
 
 @wraps_type(CellType)

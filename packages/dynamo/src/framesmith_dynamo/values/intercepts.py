@@ -1,9 +1,8 @@
-"""Python functions that are not inlined but answered by the tracer: a registry by function object."""
+"""Functions, in Python or C, that the tracer answers itself instead of inlining: a registry by function object."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
@@ -13,7 +12,7 @@ INTERCEPTS: dict[int, tuple[Any, Intercept]] = {}
 
 
 def intercepts(*functions: Any) -> Callable[[Intercept], Intercept]:
-    """Register what a call of a Python function means. Raises ValueError when one has an intercept already."""
+    """Register what a call of a function means. Raises ValueError when one has an intercept already."""
 
     def register(intercept: Intercept) -> Intercept:
         for function in functions:
@@ -25,7 +24,7 @@ def intercepts(*functions: Any) -> Callable[[Intercept], Intercept]:
     return register
 
 
-def find_intercept(function: FunctionType) -> Intercept | None:
-    """The registered meaning of a Python function, or None: inline it."""
+def find_intercept(function: Any) -> Intercept | None:
+    """The registered meaning of a function, or None."""
     row = INTERCEPTS.get(id(function))
     return row[1] if row is not None else None
