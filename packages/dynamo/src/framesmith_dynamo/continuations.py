@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from types import CodeType
+from collections.abc import Collection
 
+from framesmith_bytecode import Block, Continuation, ContinuationError, control_flow, make_continuation
+from framesmith_bytecode.cfg import reachable
+from framesmith_frames import skip
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.decoded import DecodedCode
 
-
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """Where to go on: instruction `index` of `code` with `depth` stack slots, of which `nulls` are NULL, and the bound `names`."""
-
-    code: DecodedCode
-    index: int
-    depth: int
-    names: tuple[str, ...]
-    nulls: tuple[int, ...]
+NO_CONTINUATION = register_break(
+    "no-continuation",
+    what="the function cannot be continued behind a graph break",
+    why="the rest of it depends on its frame as a whole",
+    hint="move the breaking call into a function of its own",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """A continuation's code. Its arguments are the stack slots that are not NULL, deepest first, then the variables."""
+def continuation_at(code: DecodedCode, index: int, nulls: Collection[int], bound: Collection[str], broken: int) -> Continuation:
+    """The continuation of `code` at instruction `index`, with these stack slots NULL and these locals bound.
 
-    code: CodeType
-    stack_arguments: int
+    It runs as plain Python when it can come to the breaking instruction `broken` again, as in a loop: each round would
+    otherwise add a call. Raises GraphBreak when there can be no continuation.
+    """
+    place = (index, frozenset(nulls), frozenset(bound))
+    known: Continuation | None = code.continuations.get(place)
+    if known is None:
+        known = code.continuations[place] = _make(code, index, place[1], place[2])
+        if comes_again(code, index, broken):
+            skip(known.code, "continues a loop in which the graph breaks")
+    return known
 
 
-def live_variables(code: DecodedCode, targets: Sequence[int]) -> list[str]:
-    raise NotImplementedError("continuations")
+def _make(code: DecodedCode, index: int, nulls: frozenset[int], bound: frozenset[str]) -> Continuation:
+    try:
+        return make_continuation(code.bytecode, code.items[index], null_slots=nulls, bound=bound)
+    except ContinuationError as error:
+        raise GraphBreak(NO_CONTINUATION, str(error)) from error
 
 
-def continue_at(place: Continuation) -> Resumed:
-    raise NotImplementedError("continuations")
+def comes_again(code: DecodedCode, start: int, broken: int) -> bool:
+    """Whether instruction `broken` can run after instruction `start`."""
+    blocks = control_flow(code.bytecode)
+    first = _block_of(blocks, code.items[start])
+    last = _block_of(blocks, code.items[broken])
+    if first == last and start <= broken:
+        return True
+    return last in reachable(blocks, blocks[first].successors)
+
+
+def _block_of(blocks: list[Block], item: int) -> int:
+    return next(number for number, block in enumerate(blocks) if block.start <= item < block.end)

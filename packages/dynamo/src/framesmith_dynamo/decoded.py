@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
+from typing import Any
 
 from framesmith_bytecode import Bytecode, Instr, Label, Region, decode
 
@@ -25,7 +26,9 @@ class Protection:
 
 @dataclass(slots=True, eq=False)
 class DecodedCode:
-    """A code object ready to run: `handlers[i]` runs `instrs[i]`; `targets` maps labels to indices."""
+    """A code object ready to run: `handlers[i]` runs `instrs[i]`, which is item `items[i]` of the bytecode; `targets` maps labels to
+    instruction indices. `continuations` is for those who go on in the middle (see `continuations`).
+    """
 
     code: CodeType
     bytecode: Bytecode
@@ -34,6 +37,8 @@ class DecodedCode:
     targets: dict[Label, int]
     protections: list[Protection | None]
     argument_names: list[str]
+    items: list[int]
+    continuations: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def is_generator(self) -> bool:
@@ -41,15 +46,17 @@ class DecodedCode:
         return bool(self.code.co_flags & inspect.CO_GENERATOR)
 
 
-def _find_targets(bytecode: Bytecode) -> tuple[list[Instr], dict[Label, int]]:
+def _find_targets(bytecode: Bytecode) -> tuple[list[Instr], list[int], dict[Label, int]]:
     instrs: list[Instr] = []
+    items: list[int] = []
     targets: dict[Label, int] = {}
-    for item in bytecode.instructions:
+    for index, item in enumerate(bytecode.instructions):
         if isinstance(item, Label):
             targets[item] = len(instrs)
         else:
             instrs.append(item)
-    return instrs, targets
+            items.append(index)
+    return instrs, items, targets
 
 
 def _inner_first(region: tuple[int, int, int, Region]) -> tuple[int, int, int]:
@@ -77,10 +84,9 @@ def decoded(code: CodeType) -> DecodedCode:
     if known is not None and known[0]() is code:
         return known[1]
     bytecode = decode(code)
-    instrs, targets = _find_targets(bytecode)
+    instrs, items, targets = _find_targets(bytecode)
     handlers = [HANDLERS.get(instr.op, unknown_instruction) for instr in instrs]
-    made = DecodedCode(
-        code, bytecode, handlers, instrs, targets, _protections(bytecode, targets, len(instrs)), bytecode.argument_names
-    )
+    protections = _protections(bytecode, targets, len(instrs))
+    made = DecodedCode(code, bytecode, handlers, instrs, targets, protections, bytecode.argument_names, items)
     _CACHE[id(code)] = (weakref.ref(code), made)
     return made

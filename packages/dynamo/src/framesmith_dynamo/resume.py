@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from framesmith_bytecode import Instr, Label
+from framesmith_bytecode import Continuation, Instr, Label, Parameter
 from framesmith_bytecode.ops import OPS, pops, pushes
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.continuations import Continuation, continue_at, live_variables
+from framesmith_dynamo.continuations import continuation_at
 from framesmith_dynamo.method_slots import MethodSlot
 
 if TYPE_CHECKING:
+    from framesmith_dynamo.frame import Frame
     from framesmith_dynamo.output import Residual
     from framesmith_dynamo.values.base import Value
 
@@ -36,10 +37,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way on behind the breaking instruction: the instruction reached and the stack depth there."""
+    """One way on behind the breaking instruction: the stack depth there, and the continuation, or None to return the top at once."""
 
-    target: int
     depth: int
+    continuation: Continuation | None
 
 
 def emit_break(residual: Residual, reason: GraphBreak) -> None:
@@ -49,39 +50,55 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     if frame.code.protections[index] is not None:
         raise GraphBreak(BREAK_IN_BLOCK, str(reason))
     instr = frame.code.instrs[index]
-    ways = arms(residual, instr, index)
-    names = live_variables(frame.code, [way.target for way in ways])
-    given = [name for name in names if name in frame.locals]
-    slots, variables = save(residual, given)
+    ways = arms(residual.frame, instr, index)
+    slots, variables = save(residual, needed(ways))
     residual.change()
     restore_stack(residual, slots)
     label = Label() if len(ways) == 2 else None
     residual.codegen.emit(instr.op, instr.arg if label is None else label)
-    go_on(residual, ways[0], variables)
+    if ways:
+        go_on(residual, ways[0], variables)
     if label is not None:
         residual.codegen.mark(label)
         go_on(residual, ways[1], variables)
 
 
-def arms(residual: Residual, instr: Instr, index: int) -> list[Arm]:
+def arms(frame: Frame, instr: Instr, index: int) -> list[Arm]:
     """Where the instruction leads: behind it, and to its label if it branches."""
-    frame = residual.frame
-    depth = len(frame.stack)
     row = OPS[instr.op]
-    after = depth - pops(instr.op, instr.arg)
-    if row.flow == "next":
-        return [Arm(index + 1, after + pushes(instr.op, instr.arg))]
-    if row.flow == "branch":
-        return [Arm(index + 1, after + pushes(instr.op, instr.arg)), Arm(frame.code.targets[instr.arg], after + row.jump_pushes)]
-    if row.flow == "jump":
-        return [Arm(frame.code.targets[instr.arg], depth)]
-    return []
+    if row.flow in ("return", "raise"):
+        return []
+    after = len(frame.stack) - pops(instr.op, instr.arg)
+    found = []
+    if row.flow != "jump":
+        found.append(arm(frame, index, index + 1, after + pushes(instr.op, instr.arg)))
+    if row.flow != "next":
+        found.append(arm(frame, index, frame.code.targets[instr.arg], after + row.jump_pushes))
+    return found
+
+
+def arm(frame: Frame, index: int, target: int, depth: int) -> Arm:
+    """The way from the breaking instruction `index` to `target`."""
+    if frame.code.instrs[target].op == "RETURN_VALUE" and depth == 1:
+        return Arm(depth, None)
+    nulls = [slot for slot, value in enumerate(frame.stack[:depth]) if value is None]
+    bound = [name for name in frame.code.bytecode.varnames if name in frame.locals]
+    return Arm(depth, continuation_at(frame.code, target, nulls, bound, index))
+
+
+def needed(ways: Sequence[Arm]) -> list[str]:
+    """The locals some continuation takes."""
+    parameters = [p for way in ways if way.continuation is not None for p in way.continuation.parameters]
+    return list(dict.fromkeys(str(p.source) for p in parameters if p.kind == "local"))
 
 
 def save(residual: Residual, names: Sequence[str]) -> tuple[list[Slot], dict[str, str]]:
-    """Read the stack and the named variables into temporaries, before anything changes."""
+    """Read the stack and the named variables into temporaries, before anything changes.
+
+    Arguments the trace never looked at stay where they are.
+    """
     frame = residual.frame
-    untouched = [name for name in names if name in getattr(frame.locals, "pending", {})]
+    untouched = [name for name in names if name in getattr(frame.locals, "pending", ())]
     local_values = {name: frame.locals[name] for name in names if name not in untouched}
     stack_values = [value for value in frame.stack if value is not None]
     own_cells = [frame.cells[name] for name in frame.code.bytecode.cellvars]
@@ -124,24 +141,24 @@ def restore_stack(residual: Residual, slots: Sequence[Slot]) -> None:
             method = None
 
 
-def go_on(residual: Residual, arm: Arm, variables: dict[str, str]) -> None:
+def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
     """Call the continuation with the stack and the live variables, and return what it returns."""
-    frame, codegen = residual.frame, residual.codegen
-    if frame.code.instrs[arm.target].op == "RETURN_VALUE" and arm.depth == 1:
-        codegen.return_value()
-        return
-    needed = [name for name in live_variables(frame.code, [arm.target]) if name in variables]
-    target = continue_at(Continuation(frame.code, arm.target, arm.depth, tuple(needed), _nulls(residual, arm)))
-    temporaries = [codegen.new_temp("stack") for _ in range(target.stack_arguments)]
-    for name in reversed(temporaries):
-        codegen.store(name)
-    codegen.push_callable(lambda: codegen.make_function(target.code, target.code.co_freevars))
-    for name in (*temporaries, *(variables[name] for name in needed)):
-        codegen.load(name)
-    codegen.call(len(temporaries) + len(needed))
+    codegen = residual.codegen
+    continuation = way.continuation
+    if continuation is not None:
+        stack = [codegen.new_temp("stack") for _ in range(way.depth)]
+        kept = {parameter.source for parameter in continuation.parameters if parameter.kind == "stack"}
+        for slot in reversed(range(way.depth)):
+            codegen.store(stack[slot]) if slot in kept else codegen.pop()
+        codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
+        for parameter in continuation.parameters:
+            codegen.load(argument(parameter, stack, variables))
+        codegen.call(len(continuation.parameters))
     codegen.return_value()
 
 
-def _nulls(residual: Residual, arm: Arm) -> tuple[int, ...]:
-    """Which stack slots below the breaking instruction's operands are NULL."""
-    return tuple(i for i, value in enumerate(residual.frame.stack[: arm.depth]) if value is None)
+def argument(parameter: Parameter, stack: Sequence[str], variables: dict[str, str]) -> str:
+    """The variable of the residual code that holds an argument of a continuation."""
+    if isinstance(parameter.source, int):
+        return stack[parameter.source]
+    return variables[parameter.source] if parameter.kind == "local" else parameter.source

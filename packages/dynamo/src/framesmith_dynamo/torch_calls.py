@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Value
-from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list, new_named_tuple
+from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _result_value(frame: Frame, result: Any, node: fx.Node) -> Value:
         items = [_item_value(frame, item, node, index) for index, item in enumerate(result)]
         if type(result) is list:
             return new_list(frame, items)
-        return TupleValue(items) if type(result) is tuple else wrap_structseq(frame, type(result), items)
+        return TupleValue(items) if type(result) is tuple else NamedTupleValue(items, type(result))
     if type(result) is dict:
         return new_dict(frame, [(frame.constant(key), _item_value(frame, item, node, key)) for key, item in result.items()])
     return _constant_result(frame, result)
