@@ -10,8 +10,17 @@ import pytest
 import sympy
 import torch
 
-from framesmith_guards import Guard, GlobalStateSource, ItemSource, LocalSource, ShapeEnvSource, ShapeExpr, Source
-from framesmith_guards import TensorPropertySource, TensorSpec
+from framesmith_guards import (
+    GlobalStateSource,
+    Guard,
+    ItemSource,
+    LocalSource,
+    ShapeEnvSource,
+    ShapeExpr,
+    Source,
+    TensorPropertySource,
+    TensorSpec,
+)
 from framesmith_guards.state import STATE_FIELDS
 
 X, Y, Z = LocalSource("x"), LocalSource("y"), LocalSource("z")
@@ -101,7 +110,9 @@ def open_tensor_case():
     x = torch.randn(2, 3)
     spec = TensorSpec.of(x, dynamic_dims=[0])
     holds = [(torch.randn(n, 3),) for n in (0, 1, 2, 7)]
-    return Case(Guard(X, "TENSOR_MATCH", spec), holds, [(torch.randn(2, 4),), (torch.randn(3),), (torch.randn(3, 2).t(),)])
+    return Case(
+        Guard(X, "TENSOR_MATCH", spec), holds, [(torch.randn(2, 4),), (torch.randn(3),), (torch.randn(3, 2).t(),)]
+    )
 
 
 def shape_case():
@@ -112,7 +123,10 @@ def shape_case():
         b: TensorPropertySource(Y, "stride", 0),
         c: TensorPropertySource(Y, "storage_offset"),
     }
-    y = lambda stride, offset=0: torch.empty(64).as_strided((2, 2), (stride, 1), offset)
+
+    def y(stride, offset=0):
+        return torch.empty(64).as_strided((2, 2), (stride, 1), offset)
+
     return Case(
         Guard(ShapeEnvSource(), "SHAPE", ShapeExpr.of(expr, sources)),
         [(torch.empty(2), y(4)), (torch.empty(4), y(8, 3))],
@@ -153,8 +167,10 @@ def equals_cases():
 
 def object_cases():
     one, key = kept(Plain()), kept(Plain())
+
     def inner(): ...
     def other(): ...
+
     KEEP.append((inner, other))
     counted = {"a": 1, key: 2}
     return [
@@ -262,7 +278,10 @@ class InGrad:
 def state_changes():
     """For each state kind, contexts that change what it reads."""
     other_threads = 2 if torch.get_num_threads() != 2 else 1
-    identity = lambda t: t
+
+    def identity(t):
+        return t
+
     return {
         "GRAD_MODE": [torch.no_grad()],
         "INFERENCE_MODE": [torch.inference_mode()],
@@ -276,9 +295,7 @@ def state_changes():
         "TORCH_DISPATCH_MODES": [DispatchMode()],
         "FUNCTORCH_STACK": [InGrad()],
         "SAVED_TENSOR_HOOKS": [torch.autograd.graph.saved_tensors_hooks(identity, identity)],
-        "MATMUL_PRECISION": [
-            _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high")
-        ],
+        "MATMUL_PRECISION": [_Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high")],
         "NUM_THREADS": [_Setting(torch.get_num_threads, torch.set_num_threads, other_threads)],
     }
 

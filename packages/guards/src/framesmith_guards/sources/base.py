@@ -44,6 +44,7 @@ class _Interned(type):
             args += extra
             if kwargs:
                 raise TypeError(f"{cls.__name__} has no field {next(iter(kwargs))!r}; its fields are {fields}")
+        args += tuple(getattr(cls, name) for name in fields[len(args) :] if name in cls.__dict__)
         key = (cls, tuple(id(arg) if isinstance(arg, Source) else typed_key(arg) for arg in args))
         with _Interned._lock:
             known = _Interned._known.get(key)

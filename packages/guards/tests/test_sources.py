@@ -1,0 +1,194 @@
+"""Sources: interned, printed, and evaluated the same by the reference and by the rendered text."""
+
+import copy
+import pickle
+import sys
+import threading
+import weakref
+
+import pytest
+import torch
+
+from framesmith_guards import (
+    AsTensorSource,
+    AttrSource,
+    BuiltinSource,
+    CellContentsSource,
+    ClosureSource,
+    DictKeySource,
+    DictValueSource,
+    EphemeralSource,
+    FunctionSource,
+    GlobalsDictSource,
+    GlobalSource,
+    Guard,
+    GuardError,
+    GuardSource,
+    InstanceDictSource,
+    ItemSource,
+    LocalSource,
+    ModuleSource,
+    TensorPropertySource,
+    TypeSource,
+    WeakRefSource,
+    buffer_source,
+    compile_guards,
+    origin_of,
+    parameter_source,
+    submodule_source,
+)
+
+GLOBAL = object()
+
+
+class Holder:
+    pass
+
+
+def make_function():
+    captured = torch.nn.Sequential(torch.nn.BatchNorm1d(2))
+
+    def function(x, d):
+        return captured, GLOBAL
+
+    return function, captured
+
+
+def rows():
+    function, captured = make_function()
+    x = torch.randn(6, 2)[1:, :1]
+    holder = Holder()
+    holder.tensor, holder.ref = x, weakref.ref(holder)
+    key = Holder()
+    d = {"a": holder, key: 2, 1: [3, (4, 5)]}
+    L = LocalSource
+    item = ItemSource(L("d"), "a")
+    return (
+        function,
+        (x, d),
+        [
+            (L("x"), "L['x']", x),
+            (GlobalSource("GLOBAL"), "G['GLOBAL']", GLOBAL),
+            (ClosureSource("captured"), "C['captured']", captured),
+            (BuiltinSource("len"), "B['len']", len),
+            (FunctionSource(), "function", function),
+            (GlobalsDictSource(), "G", function.__globals__),
+            (ModuleSource("sys"), "sys.modules['sys']", sys),
+            (AttrSource(item, "tensor"), "L['d']['a'].tensor", x),
+            (ItemSource(ItemSource(ItemSource(L("d"), 1), 1), 0), "L['d'][1][1][0]", 4),
+            (TypeSource(item), "type(L['d']['a'])", Holder),
+            (InstanceDictSource(item), "L['d']['a'].__dict__", holder.__dict__),
+            (DictKeySource(L("d"), 1), "list(L['d'])[1]", key),
+            (DictValueSource(L("d"), 1), "list(L['d'].values())[1]", 2),
+            (WeakRefSource(AttrSource(item, "ref")), "L['d']['a'].ref()", holder),
+            (TensorPropertySource(L("x"), "size", 0), "L['x'].size(0)", 5),
+            (TensorPropertySource(L("x"), "stride", 0), "L['x'].stride(0)", 2),
+            (TensorPropertySource(L("x"), "storage_offset"), "L['x'].storage_offset()", 2),
+            (
+                CellContentsSource(ItemSource(AttrSource(FunctionSource(), "__closure__"), 0)),
+                "function.__closure__[0].cell_contents",
+                captured,
+            ),
+            (
+                submodule_source(ClosureSource("captured"), "0"),
+                "C['captured'].__dict__['_modules']['0']",
+                captured[0],
+            ),
+            (
+                parameter_source(submodule_source(ClosureSource("captured"), "0"), "weight"),
+                "C['captured'].__dict__['_modules']['0'].__dict__['_parameters']['weight']",
+                captured[0].weight,
+            ),
+            (
+                buffer_source(submodule_source(ClosureSource("captured"), "0"), "running_mean"),
+                "C['captured'].__dict__['_modules']['0'].__dict__['_buffers']['running_mean']",
+                captured[0].running_mean,
+            ),
+        ],
+    )
+
+
+def test_names_and_values_by_reference_and_by_text():
+    function, args, table = rows()
+    by_name = dict(zip(("x", "d"), args))
+    for source, name, value in table:
+        assert source.name == name
+        found = source.evaluate(by_name, function)
+        assert found is value or found == value
+        program = compile_guards([], ("x", "d"), function.__code__.co_freevars, inputs=[source])
+        [extracted] = program.extract(args, function)
+        assert extracted is value or extracted == value
+
+
+def test_as_tensor():
+    source = AsTensorSource(LocalSource("x"))
+    assert source.name == "torch.as_tensor(L['x'])"
+    program = compile_guards([], ("x",), inputs=[source])
+    assert torch.equal(program.extract(([1, 2],), test_as_tensor)[0], torch.tensor([1, 2]))
+
+
+def test_equal_sources_are_one_object():
+    _, _, table = rows()
+    for source, _, _ in table:
+        assert type(source)(*source.fields()) is source
+        assert pickle.loads(pickle.dumps(source)) is source
+        assert copy.deepcopy(source) is source
+        assert hash(source) == hash(copy.copy(source))
+    assert LocalSource(local="x") is LocalSource("x")
+    assert ItemSource(LocalSource("x"), 1) is not ItemSource(LocalSource("x"), True)
+    assert ItemSource(LocalSource("x"), 0.0) is not ItemSource(LocalSource("x"), -0.0)
+    assert LocalSource("x") is not GlobalSource("x")
+    with pytest.raises(TypeError, match="no field 'name'"):
+        LocalSource(name="x")
+
+
+def test_interning_is_safe_between_threads():
+    found = []
+
+    def work():
+        found.append([AttrSource(LocalSource("thread"), f"a{i}") for i in range(200)])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(a is b for other in found[1:] for a, b in zip(found[0], other))
+
+
+def test_sources_are_forgotten_when_unused():
+    reference = weakref.ref(AttrSource(LocalSource("never"), "again"))
+    assert reference() is None
+
+
+def test_sources_are_frozen():
+    with pytest.raises(AttributeError):
+        LocalSource("x").local = "y"
+
+
+def test_chains():
+    source = ItemSource(AttrSource(LocalSource("x"), "a"), 0)
+    assert [step.name for step in source.chain()] == ["L['x'].a[0]", "L['x'].a", "L['x']"]
+    assert source.root is LocalSource("x") and source.depth == 2
+    assert origin_of(source) is GuardSource.LOCAL
+    assert origin_of(GlobalSource("g")) is GuardSource.GLOBAL
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: AttrSource("x", "a"), "starts from a Source"),
+        (lambda: ItemSource(LocalSource("x"), object()), "use DictKeySource"),
+        (lambda: TensorPropertySource(LocalSource("x"), "sise", 0), "did you mean 'size'"),
+        (lambda: TensorPropertySource(LocalSource("x"), "size"), "needs a dimension"),
+        (lambda: TensorPropertySource(LocalSource("x"), "storage_offset", 1), "takes none"),
+        (lambda: Guard(EphemeralSource("tmp"), "NONE_MATCH"), "existed only while compiling"),
+        (lambda: Guard(AttrSource(EphemeralSource("tmp"), "a"), "NONE_MATCH"), "existed only while compiling"),
+        (lambda: compile_guards([Guard(LocalSource("xs"), "NONE_MATCH")], ["x"]), "no argument 'xs': did you mean 'x'"),
+        (lambda: compile_guards([Guard(ClosureSource("c"), "NONE_MATCH")], ["x"], ["d"]), "no free variable 'c'"),
+        (lambda: Guard("x", "NONE_MATCH"), "about a Source"),
+    ],
+)
+def test_bad_sources_are_refused(build, message):
+    with pytest.raises(GuardError, match=message):
+        build()
