@@ -68,20 +68,21 @@ def arms(frame: Frame, instr: Instr, index: int) -> list[Arm]:
     row = OPS[instr.op]
     if row.flow in ("return", "raise"):
         return []
-    after = len(frame.stack) - pops(instr.op, instr.arg)
+    below = frame.stack[: len(frame.stack) - pops(instr.op, instr.arg)]
     found = []
     if row.flow != "jump":
-        found.append(arm(frame, index, index + 1, after + pushes(instr.op, instr.arg)))
+        found.append(arm(frame, below, index, index + 1, pushes(instr.op, instr.arg)))
     if row.flow != "next":
-        found.append(arm(frame, index, frame.code.targets[instr.arg], after + row.jump_pushes))
+        found.append(arm(frame, below, index, frame.code.targets[instr.arg], row.jump_pushes))
     return found
 
 
-def arm(frame: Frame, index: int, target: int, depth: int) -> Arm:
-    """The way from the breaking instruction `index` to `target`."""
+def arm(frame: Frame, below: Sequence[Value | None], index: int, target: int, pushed: int) -> Arm:
+    """The way from the breaking instruction `index` to `target`: it leaves the stack `below` alone and pushes some values."""
+    depth = len(below) + pushed
     if frame.code.instrs[target].op == "RETURN_VALUE" and depth == 1:
         return Arm(depth, None)
-    nulls = [slot for slot, value in enumerate(frame.stack[:depth]) if value is None]
+    nulls = [slot for slot, value in enumerate(below) if value is None]
     bound = [name for name in frame.code.bytecode.varnames if name in frame.locals]
     return Arm(depth, continuation_at(frame.code, target, nulls, bound, index))
 
