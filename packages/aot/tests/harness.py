@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -64,7 +65,7 @@ def fresh(inputs: Any, history: bool = False) -> list[torch.Tensor]:
 
 def run_both(gm, inputs, *, history=False, seed=0, backward=True, calls=2, inference=False, **options):
     """Runs eager and compiled `calls` times, compares all that can be seen, returns the compiled graph."""
-    with torch.inference_mode(inference):
+    with torch.inference_mode() if inference else contextlib.nullcontext():
         return _run_both(gm, inputs, history, seed, backward and not inference, calls, options)
 
 

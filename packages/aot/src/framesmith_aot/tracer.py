@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from framesmith_aot.contracts import Decompositions
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.op_facts import HIDDEN_MUTATION
+from framesmith_aot.shape_rules import SHAPE_RULES
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
 _QUERIES: dict[Any, Callable[..., Any]] = {torch.ops.prim.device.default: lambda tensor: tensor.device}
@@ -60,7 +61,7 @@ class GraphTracer(TorchDispatchMode):
         node = self._nodes.get(id(value))
         return node if node is not None else self._attribute(value)
 
-    def __torch_dispatch__(
+    def dispatch(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
@@ -77,7 +78,10 @@ class GraphTracer(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         _refuse_hidden_mutation(func, args)
-        out = func(*args, **kwargs)
+        rule = SHAPE_RULES.get(func)
+        out = rule(*args, **kwargs) if rule is not None else None
+        if out is None:
+            out = func(*args, **kwargs)
         self._record(func, args, kwargs, out)
         return out
 
@@ -135,6 +139,11 @@ class GraphTracer(TorchDispatchMode):
                 "generator", "a random generator as an argument", "its state cannot be made a graph input"
             )
         return value
+
+
+# Assigned after the class is made: a `__torch_dispatch__` in the class body gets wrapped by torch in a
+# function that imports torch._dynamo (a second) at its first call.
+GraphTracer.__torch_dispatch__ = GraphTracer.dispatch  # type: ignore[method-assign]
 
 
 @functools.cache

@@ -1,0 +1,44 @@
+"""Graphs with views, aliases, mutations and layers behave compiled as they do eagerly."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import CASES, LAYERS
+from harness import graph_of, run_both
+
+ALL = {**CASES, **LAYERS}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("history", [False, True], ids=["leaves", "history"])
+def test_training(name, history):
+    function, inputs = ALL[name]
+    run_both(graph_of(function), inputs, history=history)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_grad(name):
+    function, inputs = ALL[name]
+    with torch.no_grad():
+        graph = run_both(graph_of(function), inputs)
+    assert graph.backward_graph is None
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_inference_mode(name):
+    function, inputs = ALL[name]
+    run_both(graph_of(function), [value.detach() for value in inputs], inference=True)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_copies_outside_the_graph(name):
+    function, inputs = ALL[name]
+    graph = run_both(graph_of(function), inputs, keep_input_mutations=False)
+    assert torch.ops.aten.copy_.default not in [node.target for node in graph.forward_graph.nodes]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_without_decompositions(name):
+    function, inputs = ALL[name]
+    run_both(graph_of(function), inputs, decompositions={})
