@@ -19,6 +19,8 @@ TABLES = (
     "framesmith_dynamo.values.iterators",
     "framesmith_dynamo.values.tensor",
     "framesmith_dynamo.values.functions",
+    "framesmith_dynamo.values.folded",
+    "framesmith_dynamo.values.library_functions",
     "framesmith_dynamo.values.classes",
     "framesmith_dynamo.values.modules",
     "framesmith_dynamo.values.construction",
