@@ -21,6 +21,7 @@ from framesmith_bytecode.liveness import liveness, observes_locals
 from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region, plain_name
 from framesmith_bytecode.nulls import Kinds, Slot, stack_kinds
 from framesmith_bytecode.ops import OPS
+from framesmith_bytecode.raw_cells import raw_cells
 from framesmith_bytecode.stack import Depths, describe, stack_depths
 
 _VARARGS, _VARKEYWORDS, _GENERATORS, _FUNCTION = 0x04, 0x08, 0x20 | 0x80 | 0x200, 0x03
@@ -73,10 +74,16 @@ def why_no_continuation(bytecode: Bytecode, index: int) -> str | None:
         return "generators and coroutines keep their own frame; they cannot be resumed by a plain call"
     if bytecode.flags & _FUNCTION != _FUNCTION:
         return "only functions can be resumed; class bodies and modules run in a namespace"
-    item = bytecode.instructions[index]
-    if isinstance(item, Instr) and item.op in ("MAKE_CELL", "END_SEND"):
-        return f"{describe(bytecode.instructions, index)} belongs to the instruction before it"
-    return _why_no_super(bytecode)
+    return _why_no_super(bytecode) or _why_no_cells(bytecode, index)
+
+
+def _why_no_cells(bytecode: Bytecode, index: int) -> str | None:
+    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" for item in bytecode.instructions):
+        return None
+    raw = raw_cells(bytecode, stack_depths(bytecode))[index]
+    if not raw:
+        return None
+    return f"a comprehension's variable stands where the cell of {sorted(raw)[0]!r} belongs"
 
 
 def _super_argument(bytecode: Bytecode) -> str | None:

@@ -12,6 +12,8 @@ from typing import Final
 from framesmith_bytecode.exception_table import Entry, read_exception_table
 from framesmith_bytecode.model import FREE_MARK, Bytecode, Instr, Item, Label, Position, Region
 from framesmith_bytecode.ops import BINARY_OPERATORS, COMPARISONS, CONVERSIONS, FUNCTION_PARTS, OPS, CallShape, SuperShape
+from framesmith_bytecode.raw_cells import raw_cells
+from framesmith_bytecode.stack import stack_depths
 from framesmith_bytecode.versions import TABLE
 
 _OPCODES: Final = TABLE.opcodes
@@ -441,6 +443,18 @@ def _read_regions(reader: _Reader, entries: list[Entry]) -> list[Region]:
     return regions
 
 
+def _tell_locals_from_cells(bytecode: Bytecode) -> None:
+    """Where a comprehension uses a cell's slot for its own variable, a load of the slot is no LOAD_CLOSURE."""
+    cells = {*bytecode.cellvars, *bytecode.freevars}
+    items = bytecode.instructions
+    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" and item.arg in cells for item in items):
+        return
+    for index, raw in enumerate(raw_cells(bytecode, stack_depths(bytecode))):
+        item = items[index]
+        if raw and isinstance(item, Instr) and item.op == "LOAD_CLOSURE" and item.arg in raw:
+            items[index] = _new(Instr, ("LOAD_FAST", item.arg, item.position))
+
+
 def decode(code: CodeType) -> Bytecode:
     """The canonical form of a code object of the running CPython.
 
@@ -457,7 +471,7 @@ def decode(code: CodeType) -> Bytecode:
         for unit in entry[:3]:
             reader.label(unit)
     _read_instructions(reader, body, _read_positions(code))
-    return Bytecode(
+    bytecode = Bytecode(
         code.co_name,
         reader.out,
         _read_regions(reader, entries) if entries else [],
@@ -474,3 +488,6 @@ def decode(code: CodeType) -> Bytecode:
         code.co_consts,
         code.co_names,
     )
+    if TABLE.closure_by_fast and code.co_nlocals and (code.co_cellvars or code.co_freevars):
+        _tell_locals_from_cells(bytecode)
+    return bytecode

@@ -66,5 +66,4 @@ TABLE = VersionTable(
     function_attributes=False,
     closure_by_fast=False,
     yield_index=None,
-    hidden_locals=False,
 )

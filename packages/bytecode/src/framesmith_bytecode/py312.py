@@ -66,7 +66,6 @@ TABLE = VersionTable(
     function_attributes=False,
     closure_by_fast=False,
     yield_index=2,
-    hidden_locals=True,
     intrinsics_1={
         "PRINT_EXPR": 1, "IMPORT_STAR": 2, "STOPITERATION_ERROR": 3, "ASYNC_GEN_WRAP": 4, "UNARY_POSITIVE": 5,
         "LIST_TO_TUPLE": 6, "TYPEVAR": 7, "PARAMSPEC": 8, "TYPEVARTUPLE": 9, "SUBSCRIPT_GENERIC": 10,

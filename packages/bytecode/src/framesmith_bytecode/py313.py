@@ -68,7 +68,6 @@ TABLE = VersionTable(
     function_attributes=True,
     closure_by_fast=True,
     yield_index=0,
-    hidden_locals=True,
     intrinsics_1={
         "PRINT_EXPR": 1, "IMPORT_STAR": 2, "STOPITERATION_ERROR": 3, "ASYNC_GEN_WRAP": 4, "UNARY_POSITIVE": 5,
         "LIST_TO_TUPLE": 6, "TYPEVAR": 7, "PARAMSPEC": 8, "TYPEVARTUPLE": 9, "SUBSCRIPT_GENERIC": 10,

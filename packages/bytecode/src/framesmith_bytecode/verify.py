@@ -10,6 +10,7 @@ from framesmith_bytecode.header import check_header
 from framesmith_bytecode.model import Bytecode, Instr, Item, Label, why_not_instruction
 from framesmith_bytecode.nulls import Kinds, Slot, stack_kinds
 from framesmith_bytecode.ops import OPS, pops
+from framesmith_bytecode.raw_cells import raw_cells
 from framesmith_bytecode.stack import BytecodeError, Depths, describe, label_indices, stack_depths
 
 _GENERATOR_FLAGS: Final = 0x20 | 0x80 | 0x200
@@ -63,16 +64,22 @@ def _variable_problems(bytecode: Bytecode) -> Iterator[str]:
             yield _problem(bytecode, index, f"{item.arg!r} is no variable of this function{_nearest(item.arg, known)}")
 
 
-def _cell_store_problems(bytecode: Bytecode, kinds: list[Kinds | None]) -> Iterator[str]:
-    """A cell variable's slot must always hold a cell: raw access is for what LOAD_FAST_AND_CLEAR saved."""
+def _cell_problems(bytecode: Bytecode, depths: Depths, kinds: list[Kinds | None]) -> Iterator[str]:
+    """A cell variable's slot must hold its cell wherever that is relied on."""
     cells = {*bytecode.cellvars, *bytecode.freevars}
+    if not cells:
+        return
+    raw = raw_cells(bytecode, depths)
     for index, item in enumerate(bytecode.instructions):
-        if not isinstance(item, Instr) or item.arg.__class__ is not str or item.arg not in cells:
-            continue
         at = kinds[index]
-        if item.op == "STORE_FAST" and at and at[-1] is Slot.VALUE:
+        if not isinstance(item, Instr) or at is None or item.arg.__class__ is not str or item.arg not in cells:
+            continue
+        operand, shadowed = OPS[item.op].operand, item.arg in raw[index]
+        if operand == "deref" and shadowed and item.op != "MAKE_CELL":
+            yield _problem(bytecode, index, "a comprehension's variable stands where the cell belongs")
+        elif item.op == "STORE_FAST" and not shadowed and at[-1] is Slot.VALUE:
             yield _problem(bytecode, index, "would put a plain value where the cell belongs; use STORE_DEREF")
-        elif item.op in ("LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST"):
+        elif item.op in ("LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST") and not shadowed:
             yield _problem(bytecode, index, "reaches past the cell; use the _DEREF operation")
 
 
@@ -142,7 +149,7 @@ def problems(bytecode: Bytecode) -> list[str]:
     kinds = stack_kinds(bytecode, depths)
     return [
         *_null_problems(bytecode, kinds),
-        *_cell_store_problems(bytecode, kinds),
+        *_cell_problems(bytecode, depths, kinds),
         *_send_problems(bytecode, depths),
     ]
 

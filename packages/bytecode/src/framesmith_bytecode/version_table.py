@@ -26,7 +26,6 @@ class VersionTable:
     `closure_by_fast`: LOAD_CLOSURE is LOAD_FAST of a cell's slot.
     `pairs`: (first, second) -> opcode that does two local-variable operations at once.
     `yield_index`: the operand of YIELD_VALUE where the instruction does not say, None if it has no operand.
-    `hidden_locals`: class bodies and modules may own locals (of inlined comprehensions) that locals() must not show.
     """
 
     version: tuple[int, int]
@@ -48,7 +47,6 @@ class VersionTable:
     function_attributes: bool
     closure_by_fast: bool
     yield_index: int | None
-    hidden_locals: bool
     intrinsics_1: Mapping[str, int] = field(default_factory=dict)
     intrinsics_2: Mapping[str, int] = field(default_factory=dict)
     pairs: Mapping[tuple[str, str], str] = field(default_factory=dict)
