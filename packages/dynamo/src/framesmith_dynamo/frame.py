@@ -15,6 +15,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Value
 from framesmith_dynamo.values.cells import CellValue
 from framesmith_dynamo.values.constant import build
 from framesmith_dynamo.values.exceptions import ExceptionValue
+from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.tensor import TensorValue
 from framesmith_dynamo.wrap import wrap_object
 
@@ -131,7 +132,8 @@ class Frame:
     def _wrap_identity(self, obj: object, source: Source) -> Value:
         met = self.state.by_identity.get(id(obj))
         if met is not None:
-            self.guard(source, "DUPLICATE_INPUT", met[2])
+            if not is_stable(self, source):
+                self.guard(source, "DUPLICATE_INPUT", met[2])
             return met[1]
         value = wrap_object(self, obj, source)
         if value.source is not None:

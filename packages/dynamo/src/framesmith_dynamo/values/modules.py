@@ -57,6 +57,17 @@ class ModuleValue(ObjectValue):
 
     # Registries
 
+    def find_attribute(self, tr: Tracer, name: str) -> Value | None:
+        """Registered names are found where they are registered: setting one elsewhere takes it out of there."""
+        if name in (self.entries() or ()) or type_lookup(self.cls, name) is not None or not self._is_registered(name):
+            return super().find_attribute(tr, name)
+        pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
+        return super().find_attribute(tr, name) if pending is not None else None
+
+    def _is_registered(self, name: str) -> bool:
+        entries = self.entries() or {}
+        return any(name in entries.get(registry, ()) for registry in REGISTRIES)
+
     def missing_attribute(self, tr: Tracer, name: str) -> Value | None:
         found = type_lookup(self.cls, "__getattr__")
         if found is not None and found.raw is Module.__getattr__:
@@ -83,7 +94,8 @@ class ModuleValue(ObjectValue):
         source = self.attribute_source(registry)
         if name in real:
             return tr.wrap(real[name], ItemSource(source, name))
-        tr.guard(source, "DICT_NOT_CONTAINS", name)
+        if not self._is_registered(name):
+            tr.guard(source, "DICT_NOT_CONTAINS", name)
         return None
 
     def generic_setattr(self, tr: Tracer, name: str, value: Value) -> None:

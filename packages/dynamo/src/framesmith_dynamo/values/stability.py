@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from framesmith_guards import AttrSource, GlobalSource, InstanceDictSource, ItemSource, ModuleSource
+from framesmith_guards import AttrSource, BuiltinSource, GlobalSource, InstanceDictSource, ItemSource, ModuleSource
 
 from framesmith_dynamo.values.lookup import is_trusted
 
@@ -26,17 +26,22 @@ def mark_stable(tr: Tracer, source: Source | None) -> None:
 
 def is_stable(tr: Tracer, source: Source | None) -> bool:
     """Whether identity guards on `source` can be left out. None (an object the trace holds itself) is stable."""
-    if source is None or ("stable", source) in tr.memo:
+    if source is None or isinstance(source, BuiltinSource) or ("stable", source) in tr.memo:
         return True
-    if isinstance(source, ModuleSource):
-        return is_trusted(source.module)
-    if isinstance(source, GlobalSource):
-        return is_trusted(tr.globals.get("__name__"))
-    if isinstance(source, AttrSource | ItemSource | InstanceDictSource):
-        return is_module_path(source) and is_stable(tr, source.base)
+    root = source.root
+    if isinstance(root, ModuleSource):
+        return is_trusted(root.module) and is_module_path(source)
+    if isinstance(root, GlobalSource):
+        return source is root and is_trusted(tr.globals.get("__name__"))
     return False
 
 
 def is_module_path(source: Source) -> bool:
-    """Whether a path walks attributes of a module only."""
-    return all(isinstance(step, AttrSource | ModuleSource) for step in source.chain())
+    """Whether a path names a module, something in a module's namespace, or a part (`__defaults__` ...) of that."""
+    while isinstance(source, AttrSource) and source.attr.startswith("__"):
+        source = source.base
+    if isinstance(source, ItemSource) and isinstance(source.base, InstanceDictSource):
+        source = source.base.base
+    elif isinstance(source, AttrSource):
+        source = source.base
+    return isinstance(source, ModuleSource)
