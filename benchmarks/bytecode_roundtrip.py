@@ -90,7 +90,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = [measure(lines) for lines in (1, 8, 52)]
     for row in rows:
-        print("  ".join(f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()))
+        print("  ".join(f"{key} {value:.3f}".removesuffix(".000") for key, value in row.items()))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=2)

@@ -1,7 +1,7 @@
 """Read, edit, verify and assemble CPython code objects; generate code; continuation functions."""
 
-from framesmith_bytecode.codegen import Codegen, Reconstructable, unique_name
 from framesmith_bytecode.cfg import Block, control_flow
+from framesmith_bytecode.codegen import Codegen, Reconstructable, unique_name
 from framesmith_bytecode.continuation import (
     UNBOUND,
     Continuation,

@@ -27,41 +27,47 @@ class _Pass:
         self.null_stores = stores_maybe_null(bytecode, depths)
         handlers = {span.key: bytecode.regions[span.key].handler for span in depths.spans}
         self.handler_at = {i: handlers[span.key] for span in depths.spans for i in range(span.start, span.end)}
+        self.labels = depths.labels
         self.at_label: dict[Label, int] = {}
         self.grew = False
         self.mask = 0
 
-    def send(self, label: Label, mask: int) -> None:
+    def send(self, label: Label, mask: int, index: int) -> None:
+        """Let a path go to the label; only labels already passed call for another sweep."""
         known = self.at_label.get(label, 0)
         if mask & ~known:
             self.at_label[label] = known | mask
-            self.grew = True
+            if self.labels[label] <= index:
+                self.grew = True
 
     def sweep(self, stop: int = -1) -> set[int]:
-        """Indices of suspicious loads; ends early with `self.mask` before item `stop`."""
+        """Indices of suspicious loads; `self.mask` becomes what holds before item `stop`."""
         mask: int = self.entry
         suspects: set[int] = set()
-        handler_at = self.handler_at
+        handler_at, reached, at_label = self.handler_at, self.reached, self.at_label
         for index, item in enumerate(self.items):
             if isinstance(item, Label):
-                mask |= self.at_label.get(item, 0)
+                mask |= at_label.get(item, 0)
+                if index == stop:
+                    self.mask = mask
+                continue
             if index == stop:
                 self.mask = mask
-            if isinstance(item, Label):
+            if reached[index] is None:
                 continue
-            if self.reached[index] is None:
-                continue
-            op = item.op
+            op = item[0]
             handler = handler_at.get(index) if handler_at else None
-            if handler is not None:
-                self.send(handler, mask)
+            if handler is not None and mask & ~at_label.get(handler, 0):
+                self.send(handler, mask, index)
             if op in _FAST:
                 mask = self.variable(index, item, mask, suspects)
-                if handler is not None:
-                    self.send(handler, mask)
+                if handler is not None and mask & ~at_label.get(handler, 0):
+                    self.send(handler, mask, index)
             elif op in _JUMPS:
-                self.send(item.arg, mask)
-            if op in _LEAVES:
+                self.send(item.arg, mask, index)
+                if op in _LEAVES:
+                    mask = 0
+            elif op in _LEAVES:
                 mask = 0
         return suspects
 

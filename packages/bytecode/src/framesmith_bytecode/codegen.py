@@ -1,6 +1,6 @@
 """Generates canonical instructions: variables, calls, functions, temporaries, blocks.
 
-It knows values only through `Reconstructable`; what a value is, and which outputs a graph has, is its caller's business.
+It knows values only through `Reconstructable`; what a value is, or which outputs a graph has, is its caller's affair.
 """
 
 from __future__ import annotations

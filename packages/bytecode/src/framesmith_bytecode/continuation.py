@@ -154,7 +154,7 @@ def _parameters(
             out.append(Parameter("stack", slot, _fresh(f"__stack_{slot}", taken), kind is Slot.MAYBE_NULL))
     for name in bytecode.varnames:
         wanted = name in live and name not in cells and (bound is None or name in bound)
-        if wanted and not (first == name):
+        if wanted and first != name:
             out.append(Parameter("local", name, name, name in missing))
     return out
 
@@ -230,9 +230,7 @@ def _variables(items: Collection[Item]) -> set[str]:
 
 def _assemble(plan: _Plan, name: str | None) -> Continuation:
     bytecode = plan.bytecode
-    position = next(
-        (item.position for item in bytecode.instructions[plan.index :] if isinstance(item, Instr)), None
-    )
+    position = next((item.position for item in bytecode.instructions[plan.index :] if isinstance(item, Instr)), None)
     resume = Label("resume")
     body, regions = _body(plan, resume)
     used = _variables([bytecode.instructions[i] for i in plan.kept])

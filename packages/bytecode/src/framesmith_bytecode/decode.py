@@ -11,7 +11,15 @@ from typing import Final
 
 from framesmith_bytecode.exception_table import Entry, read_exception_table
 from framesmith_bytecode.model import FREE_MARK, Bytecode, Instr, Item, Label, Position, Region
-from framesmith_bytecode.ops import BINARY_OPERATORS, COMPARISONS, CONVERSIONS, FUNCTION_PARTS, OPS, CallShape, SuperShape
+from framesmith_bytecode.ops import (
+    BINARY_OPERATORS,
+    COMPARISONS,
+    CONVERSIONS,
+    FUNCTION_PARTS,
+    OPS,
+    CallShape,
+    SuperShape,
+)
 from framesmith_bytecode.raw_cells import raw_cells
 from framesmith_bytecode.stack import stack_depths
 from framesmith_bytecode.versions import TABLE
@@ -60,7 +68,7 @@ class _Reader:
     def take_last(self, op: str) -> Instr:
         last = self.out.pop() if self.out else None
         if not isinstance(last, Instr) or last.op != op:
-            raise DecodeError(f"{self.code.co_name}: unit {self.where}: expected {op} directly before this instruction")
+            raise DecodeError(f"{self.code.co_name}: unit {self.where}: expected {op} right before this instruction")
         return last
 
 
@@ -78,7 +86,7 @@ def _slot_names(code: CodeType) -> list[str]:
 
 
 def _read_unknown(reader: _Reader) -> None:
-    raise DecodeError(f"{reader.code.co_name}: unit {reader.where} holds an opcode this CPython's compiler does not emit")
+    raise DecodeError(f"{reader.code.co_name}: unit {reader.where}: this CPython's compiler emits no such opcode")
 
 
 def _read_nothing(reader: _Reader) -> None:
@@ -342,19 +350,6 @@ _FOR_ITER: Final = _OPCODES["FOR_ITER"]
 _SEND: Final = _OPCODES["SEND"]
 
 
-def _read_positions(code: CodeType) -> list[Position | None]:
-    """Position of every code unit, equal ones shared."""
-    shared: dict[tuple[int | None, ...], Position | None] = {(None, None, None, None): None}
-    out = []
-    for fields in code.co_positions():
-        try:
-            out.append(shared[fields])
-        except KeyError:
-            position = shared[fields] = None if fields[0] is None else _new(Position, fields)
-            out.append(position)
-    return out
-
-
 def _mark_targets(reader: _Reader, body: bytes) -> None:
     """Make the labels of all jump targets, so that the reading pass can place them as it goes by."""
     extended = 0
@@ -376,7 +371,10 @@ def _mark_targets(reader: _Reader, body: bytes) -> None:
         unit += 1 + caches
 
 
-def _read_instructions(reader: _Reader, body: bytes, positions: list[Position | None]) -> None:
+def _read_instructions(reader: _Reader, body: bytes) -> None:
+    """One pass over the code units; equal positions are shared."""
+    ranges = list(reader.code.co_positions())
+    shared: dict[tuple[int | None, ...], Position | None] = {(None, None, None, None): None}
     plan, labels, send_targets, out = _PLAN, reader.labels, reader.send_targets, reader.out
     consts, names, slots = reader.consts, reader.names, reader.slots
     skip: set[int] = set()
@@ -402,7 +400,11 @@ def _read_instructions(reader: _Reader, body: bytes, positions: list[Position | 
             unit += 1
             continue
         kind, op, caches, read = plan[opcode]
-        position = positions[unit]
+        try:
+            position = shared[ranges[unit]]
+        except KeyError:
+            fields = ranges[unit]
+            position = shared[fields] = None if fields[0] is None else _new(Position, fields)
         after = unit + 1 + caches
         if kind == _SLOT:
             append(_new(Instr, (op, slots[arg], position)))
@@ -431,7 +433,7 @@ def _read_regions(reader: _Reader, entries: list[Entry]) -> list[Region]:
     order: dict[Label, int] = {}
     count = 0
     for item in reader.out:
-        if isinstance(item, Label):
+        if type(item) is Label:
             order[item] = count
         else:
             count += 1
@@ -470,7 +472,7 @@ def decode(code: CodeType) -> Bytecode:
     for entry in entries:
         for unit in entry[:3]:
             reader.label(unit)
-    _read_instructions(reader, body, _read_positions(code))
+    _read_instructions(reader, body)
     bytecode = Bytecode(
         code.co_name,
         reader.out,

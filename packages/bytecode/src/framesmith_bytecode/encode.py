@@ -33,11 +33,11 @@ def _settle(low: Lowered) -> tuple[list[int], list[int], list[int]]:
     """
     units, labels = low.units, low.labels
     args = [arg if isinstance(arg, int) else 0 for _, arg, _ in units]
-    sizes = [1 + _CACHES[unit.opcode] for unit in units]
+    sizes = [1 + _CACHES[opcode] for opcode, _, _ in units]
     for index, arg in enumerate(args):
         if arg > 0xFF:
             sizes[index] += _prefixes(arg)
-    jumps = [(index, unit.opcode, labels[unit.arg]) for index, unit in enumerate(units) if isinstance(unit.arg, Label)]
+    jumps = [(i, opcode, labels[arg]) for i, (opcode, arg, _) in enumerate(units) if isinstance(arg, Label)]
     while True:
         offsets = [0, *accumulate(sizes)]
         grown = False
@@ -72,8 +72,7 @@ def _position_runs(units: list[Unit], sizes: list[int]) -> list[tuple[Position |
     runs: list[tuple[Position | None, int]] = []
     current: Position | None = None
     length = 0
-    for unit, size in zip(units, sizes, strict=True):
-        position = unit.position
+    for (_, _, position), size in zip(units, sizes, strict=True):
         if position is current or position == current:
             length += size
         else:
@@ -86,8 +85,7 @@ def _position_runs(units: list[Unit], sizes: list[int]) -> list[tuple[Position |
 
 
 def _exception_entries(low: Lowered, depths: Depths, offsets: list[int]) -> list[Entry]:
-    items = low.bytecode.instructions
-    at = {index: low.labels[item] for index, item in enumerate(items) if isinstance(item, Label)}
+    at = {index: low.labels[label] for label, index in depths.labels.items()}
     entries = []
     for span in depths.spans:
         region = low.bytecode.regions[span.key]

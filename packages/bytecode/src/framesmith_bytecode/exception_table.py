@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -70,11 +71,11 @@ def innermost(spans: Sequence[Span]) -> list[Span]:
     The later start wins; of equal starts the earlier end; of equal spans the later in the list.
     """
     ordered = sorted((s for s in spans if s.start < s.end), key=lambda s: (s.start, -s.end, s.key))
-    if all(a.end <= b.start for a, b in zip(ordered, ordered[1:], strict=False)):
+    if all(a.end <= b.start for a, b in pairwise(ordered)):
         return ordered
     edges = sorted({edge for span in ordered for edge in (span.start, span.end)})
     out: list[Span] = []
-    for left, right in zip(edges, edges[1:], strict=False):
+    for left, right in pairwise(edges):
         covering = [span for span in ordered if span.start <= left and right <= span.end]
         if not covering:
             continue

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from framesmith_bytecode.lowered import Lowered, Unit
+from framesmith_bytecode.lowered import Lowered
 from framesmith_bytecode.model import Bytecode, Label, Position
 from framesmith_bytecode.ops import OPS
 from framesmith_bytecode.stack import Depths
@@ -44,12 +44,12 @@ def _put_loop_exit(low: Lowered, through: list[Label], position: Position | None
 
 def _place_run(low: Lowered) -> None:
     """Bind the labels of `low.run`, after the exits of the loops that end here."""
-    low.run_falls = bool(low.units) and low.units[-1].opcode not in _FALLS_NOT
+    low.run_falls = bool(low.units) and low.units[-1][0] not in _FALLS_NOT
     leaving = [low.loop_exits[label] for label in low.run if label in low.loop_exits]
     if leaving:
         around = Label()
         if low.run_falls and TABLE.for_exit:
-            low.put("JUMP_FORWARD", around, low.units[-1].position)
+            low.put("JUMP_FORWARD", around, low.units[-1][2])
         _put_loop_exit(low, [through for through, _ in leaving], leaving[0][1])
         low.labels[around] = len(low.units)
     for label in low.run:
@@ -91,7 +91,7 @@ def _lower_items(low: Lowered) -> None:
                 operand = low.name_index(arg)
             else:
                 operand = arg or 0
-            units.append(Unit(opcode, operand, position))
+            units.append((opcode, operand, position))
         low.last_op = op
         if run:
             run.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from framesmith_bytecode.bound import possibly_unbound
 from framesmith_bytecode.constants import ConstantPool
@@ -13,12 +13,8 @@ from framesmith_bytecode.versions import TABLE
 _CODES: Final = TABLE.opcodes
 
 
-class Unit(NamedTuple):
-    """One instruction of the running CPython: `arg` is its operand, or the jump's target."""
-
-    opcode: int
-    arg: int | Label
-    position: Position | None
+# One instruction of the running CPython: opcode, operand (or the jump's target), position.
+Unit: TypeAlias = tuple[int, int | Label, Position | None]
 
 
 class Lowered:
@@ -53,7 +49,7 @@ class Lowered:
 
     def put(self, name: str, arg: int | Label, position: Position | None) -> None:
         """Append an instruction by its version name."""
-        self.units.append(Unit(_CODES[name], arg, position))
+        self.units.append((_CODES[name], arg, position))
 
     def name_index(self, name: str) -> int:
         """Index in `co_names`, which grows if need be."""
@@ -86,8 +82,8 @@ class Lowered:
         at = len(self.units) - back
         if at < self.barrier or at < 0:
             return False
-        unit = self.units[at]
-        return unit.opcode == _CODES[name] and unit.position == position
+        opcode, _, where = self.units[at]
+        return opcode == _CODES[name] and where == position
 
     def is_jump_target(self, labels: list[Label]) -> bool:
         """Does anything but a SEND lead to one of the labels?"""

@@ -40,13 +40,11 @@ def _is_name(arg: object) -> bool:
 
 
 def _is_call(arg: object) -> bool:
-    return (
-        isinstance(arg, CallShape)
-        and _is_count(arg.argc)
-        and type(arg.kwnames) is tuple
-        and len(arg.kwnames) <= arg.argc
-        and all(isinstance(name, str) for name in arg.kwnames)
-    )
+    if not isinstance(arg, CallShape):
+        return False
+    argc: Any = arg.argc
+    kwnames: Any = arg.kwnames
+    return _is_count(argc) and isinstance(kwnames, tuple) and len(kwnames) <= argc and all(map(_is_name, kwnames))
 
 
 def _is_super(arg: object) -> bool:

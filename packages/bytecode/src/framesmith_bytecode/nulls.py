@@ -114,4 +114,3 @@ def stores_maybe_null(bytecode: Bytecode, depths: Depths) -> frozenset[int]:
         for index, (item, kinds) in enumerate(zip(items, stack_kinds(bytecode, depths), strict=True))
         if isinstance(item, Instr) and item.op == "STORE_FAST" and kinds and kinds[-1] is not Slot.VALUE
     )
-

@@ -48,14 +48,21 @@ def write_line_table(runs: Iterable[tuple[Position | None, int]], firstlineno: i
     line = firstlineno
     for position, units in runs:
         remaining = units
-        if position is None or position[0] is None:
+        if position is None or (start := position[0]) is None:
             while remaining > 0:
                 count = min(remaining, 8)
                 out.append(0x80 | _NONE << 3 | count - 1)
                 remaining -= count
             continue
-        code, payload = _payload(position, position[0] - line)
-        line = position[0]
+        _, end, column, end_column = position
+        if line == start == end and units <= 8 and column is not None and end_column is not None:
+            width = end_column - column
+            if column < _SHORT_COLUMNS and 0 <= width < 16:  # most positions, so no call
+                out.append(0x80 | column >> 3 << 3 | units - 1)
+                out.append((column & 7) << 4 | width)
+                continue
+        code, payload = _payload(position, start - line)
+        line = start
         while remaining > 0:
             count = min(remaining, 8)
             out.append(0x80 | code << 3 | count - 1)

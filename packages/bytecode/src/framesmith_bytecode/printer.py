@@ -12,13 +12,11 @@ def label_names(bytecode: Bytecode) -> dict[Label, str]:
     """L1, L2, ... in order of place; labels standing together share a name."""
     names: dict[Label, str] = {}
     previous: object = None
+    count = 1
     for item in bytecode.instructions:
         if isinstance(item, Label):
-            if not isinstance(previous, Label):
-                current = f"L{len(set(names.values())) + 1}"
-            else:
-                current = names[previous]
-            names[item] = current
+            names[item] = names[previous] if isinstance(previous, Label) else f"L{count}"
+            count += not isinstance(previous, Label)
         previous = item
     return names
 

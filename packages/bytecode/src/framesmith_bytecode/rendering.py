@@ -190,7 +190,7 @@ class _Renderer:
 
 
 def format_python(bytecode: Bytecode) -> str:
-    """Statements with labels and gotos; `$n` is slot n of the value stack where an expression had to be given a name."""
+    """Statements with labels and gotos; `$n` is slot n of the value stack where an expression needed a name."""
     depths = stack_depths(bytecode)
     renderer = _Renderer(bytecode)
     starts = {region.start: region for region in bytecode.regions}

@@ -21,6 +21,8 @@ _FIXED: Final[Mapping[str, tuple[int, int]]] = {
     for name, row in OPS.items()
     if isinstance(row.pops, int) and isinstance(row.pushes, int) and isinstance(row.peeks, int)
 }
+# the same for operations that only go on to the next instruction: most of all instructions
+_STRAIGHT: Final = {name: effect for name, effect in _FIXED.items() if OPS[name].flow == "next"}
 _ENDS: Final = frozenset(name for name, row in OPS.items() if row.flow in ("return", "raise"))
 _JUMPS: Final = frozenset(name for name, row in OPS.items() if row.flow == "jump")
 _BRANCHES: Final[Mapping[str, int]] = {
@@ -74,6 +76,9 @@ class Depths:
     spans: list[Span]
 
 
+_NEVER: Final = 1 << 62  # deeper than any stack
+
+
 class _Walk:
     def __init__(self, bytecode: Bytecode) -> None:
         self.bytecode = bytecode
@@ -106,7 +111,8 @@ class _Walk:
         if known is None:
             self.pending.append((index, depth))
         elif known != depth:
-            raise self.fail(index, f"reached with stack depth {known} and, from {describe(self.items, origin)}, {depth}")
+            source = describe(self.items, origin)
+            raise self.fail(index, f"reached with stack depth {known} and, from {source}, {depth}")
 
     def enter_region(self, index: int, depth: int) -> None:
         key = self.span_at[index]
@@ -141,30 +147,31 @@ class _Walk:
 
     def follow(self, index: int, depth: int) -> None:
         """Walk straight on from `index` until a path ends or meets one already walked."""
-        items, before, span_at, deepest = self.items, self.before, self.span_at, self.deepest
+        items, before, span_at, regions, deepest = self.items, self.before, self.span_at, self.regions, self.deepest
         size = len(items)
-        while True:
-            if index >= size:
-                raise self.fail(index, "control runs off the end")
-            known = before[index]
-            if known is not None:
-                self.deepest = max(deepest, self.deepest)
-                if known != depth:
-                    raise self.fail(index, f"reached with stack depths {known} and {depth}")
-                return
+        while index < size and before[index] is None:
             before[index] = depth
             item = items[index]
-            if isinstance(item, Instr):
-                if index in span_at:
+            if not isinstance(item, Label):
+                if span_at and (key := span_at.get(index)) is not None and depth < regions.get(key, _NEVER):
                     self.enter_region(index, depth)
-                after = self.step(index, item, depth)
-                if after is None:
-                    self.deepest = max(deepest, self.deepest)
-                    return
-                depth = after
+                effect = _STRAIGHT.get(item[0])
+                if effect is not None and depth >= effect[0]:
+                    depth += effect[1]
+                else:
+                    after = self.step(index, item, depth)
+                    if after is None:
+                        break
+                    depth = after
                 if depth > deepest:
                     deepest = depth
             index += 1
+        else:
+            if index >= size:
+                raise self.fail(index, "control runs off the end")
+            if before[index] != depth:
+                raise self.fail(index, f"reached with stack depths {before[index]} and {depth}")
+        self.deepest = max(deepest, self.deepest)
 
 
 def stack_depths(bytecode: Bytecode) -> Depths:

@@ -126,7 +126,7 @@ def unreachable_handlers(bytecode: Bytecode) -> list[str]:
     depths = stack_depths(bytecode)
     entered = set(depths.regions)
     return [
-        f"{bytecode.name}: region {key}: no path enters it, its handler (item {depths.labels[region.handler]}) cannot run"
+        f"{bytecode.name}: region {key}: no path enters it, its handler (item {depths.labels[region.handler]}) is dead"
         for key, region in enumerate(bytecode.regions)
         if key not in entered
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from framesmith_bytecode.lowered import Lowered, Unit
+from framesmith_bytecode.lowered import Lowered
 from framesmith_bytecode.model import Instr, Label, Position
 from framesmith_bytecode.ops import BINARY_OPERATORS, COMPARISONS, CONVERSIONS, FUNCTION_PARTS, OPS
 from framesmith_bytecode.versions import TABLE
@@ -27,7 +27,6 @@ _GIVES_BOOL: Final = frozenset(
 _OPERATOR_INDEX: Final = {operator: index for index, operator in enumerate(BINARY_OPERATORS)}
 
 Writer = Callable[[Lowered, Any, Position | None], None]
-
 
 
 def _load_const(low: Lowered, value: object, position: Position | None) -> None:
@@ -52,9 +51,9 @@ def _fuse_pair(low: Lowered, second: str, name: str, position: Position | None) 
     for first in ("LOAD_FAST", "STORE_FAST"):
         pair = TABLE.pairs.get((first, second))
         if pair is not None and low.last_op == first and low.previous(first, position):
-            before = low.units[-1].arg
+            before = low.units[-1][1]
             if isinstance(before, int) and before < 16 and slot < 16:
-                low.units[-1] = Unit(_CODES[pair], before << 4 | slot, position)
+                low.units[-1] = (_CODES[pair], before << 4 | slot, position)
                 return True
     return False
 
@@ -87,9 +86,9 @@ def _load_locals(low: Lowered, arg: None, position: Position | None) -> None:
 
 def _push_null(low: Lowered, arg: None, position: Position | None) -> None:
     if not TABLE.null_first and low.last_op == "LOAD_GLOBAL" and low.previous("LOAD_GLOBAL", position):
-        before = low.units[-1].arg
+        before = low.units[-1][1]
         assert isinstance(before, int)
-        low.units[-1] = Unit(_CODES["LOAD_GLOBAL"], before | 1, position)
+        low.units[-1] = (_CODES["LOAD_GLOBAL"], before | 1, position)
         return
     low.put("PUSH_NULL", 0, position)
 
@@ -97,7 +96,7 @@ def _push_null(low: Lowered, arg: None, position: Position | None) -> None:
 def _load_global(low: Lowered, name: str, position: Position | None) -> None:
     arg = low.name_index(name) << 1
     if TABLE.null_first and low.previous("PUSH_NULL", position):
-        low.units[-1] = Unit(_CODES["LOAD_GLOBAL"], arg | 1, position)
+        low.units[-1] = (_CODES["LOAD_GLOBAL"], arg | 1, position)
         return
     low.put("LOAD_GLOBAL", arg, position)
 
@@ -136,9 +135,9 @@ def _slice(with_slice: str, with_subscript: str) -> Writer:
 def _to_bool(low: Lowered, arg: None, position: Position | None) -> None:
     if TABLE.bool_jumps:
         if low.last_op == "COMPARE_OP" and low.previous("COMPARE_OP", position):
-            before = low.units[-1].arg
+            before = low.units[-1][1]
             assert isinstance(before, int)
-            low.units[-1] = Unit(_CODES["COMPARE_OP"], before | TABLE.compare_bool_bit, position)
+            low.units[-1] = (_CODES["COMPARE_OP"], before | TABLE.compare_bool_bit, position)
         else:
             low.put("TO_BOOL", 0, position)
         return
@@ -151,7 +150,7 @@ def _to_bool(low: Lowered, arg: None, position: Position | None) -> None:
 
 def _is_length_test(low: Lowered) -> bool:
     """Does a comparison of GET_LEN with a constant stand before? The compiler knows that its result is a bool."""
-    tail = [unit.opcode for unit in low.units[low.barrier :][-3:]]
+    tail = [unit[0] for unit in low.units[low.barrier :][-3:]]
     return tail == [_CODES["GET_LEN"], _CODES["LOAD_CONST"], _CODES["COMPARE_OP"]]
 
 
@@ -230,8 +229,8 @@ def _pop_top(low: Lowered, arg: None, position: Position | None) -> None:
     if "JUMP_IF_TRUE_OR_POP" in _CODES and low.last_op.startswith("POP_JUMP_IF_") and low.previous("COPY", position, 2):
         for test in ("TRUE", "FALSE"):
             copied, jump = low.units[-2:]
-            if copied.arg == 1 and low.previous(f"POP_JUMP_FORWARD_IF_{test}", position):
-                low.units[-2:] = [Unit(_CODES[f"JUMP_IF_{test}_OR_POP"], jump.arg, position)]
+            if copied[1] == 1 and low.previous(f"POP_JUMP_FORWARD_IF_{test}", position):
+                low.units[-2:] = [(_CODES[f"JUMP_IF_{test}_OR_POP"], jump[1], position)]
                 return
     low.put("POP_TOP", 0, position)
 
@@ -292,8 +291,8 @@ def _format_with_spec(low: Lowered, arg: None, position: Position | None) -> Non
     swaps = low.previous("SWAP", position) and low.previous("SWAP", position, 3)
     if swaps and low.previous("FORMAT_VALUE", position, 2):
         first, convert, second = low.units[-3:]
-        if first.arg == second.arg == 2 and isinstance(convert.arg, int) and 1 <= convert.arg <= 3:
-            low.units[-3:] = [Unit(_CODES["FORMAT_VALUE"], convert.arg | 4, position)]
+        if first[1] == second[1] == 2 and isinstance(convert[1], int) and 1 <= convert[1] <= 3:
+            low.units[-3:] = [(_CODES["FORMAT_VALUE"], convert[1] | 4, position)]
             return
     low.put("FORMAT_VALUE", 4, position)
 
@@ -304,7 +303,7 @@ def _unpack_ex(low: Lowered, pair: Any, position: Position | None) -> None:
 
 def _return_value(low: Lowered, arg: None, position: Position | None) -> None:
     if TABLE.return_const and low.last_op == "LOAD_CONST" and low.previous("LOAD_CONST", position):
-        low.units[-1] = Unit(_CODES["RETURN_CONST"], low.units[-1].arg, position)
+        low.units[-1] = (_CODES["RETURN_CONST"], low.units[-1][1], position)
         return
     low.put("RETURN_VALUE", 0, position)
 
