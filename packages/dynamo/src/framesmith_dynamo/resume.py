@@ -148,9 +148,8 @@ def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
     continuation = way.continuation
     if continuation is not None:
         stack = [codegen.new_temp("stack") for _ in range(way.depth)]
-        kept = {parameter.source for parameter in continuation.parameters if parameter.kind == "stack"}
         for slot in reversed(range(way.depth)):
-            codegen.store(stack[slot]) if slot in kept else codegen.pop()
+            codegen.store(stack[slot])  # a NULL slot too: POP_TOP takes no NULL, a store of it unbinds
         codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
         for parameter in continuation.parameters:
             codegen.load(argument(parameter, stack, variables))
