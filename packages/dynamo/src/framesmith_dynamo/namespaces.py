@@ -30,11 +30,11 @@ def namespace_source(frame: Frame) -> Source | None:
     """The source of a frame's globals dict; None for those of the outermost frame's own function."""
     if frame.globals is frame.state.globals:
         return None
-    name = frame.globals.get("__name__")
-    module = sys.modules.get(name) if isinstance(name, str) else None
-    if module is None or module.__dict__ is not frame.globals:
-        raise GraphBreak(FOREIGN_GLOBALS, f"globals of {frame.code.code.co_qualname}")
-    return InstanceDictSource(ModuleSource(module.__name__ if sys.modules.get(module.__name__) is module else str(name)))
+    for name in (frame.globals.get("__name__"), getattr(frame.globals.get("__spec__"), "name", None)):
+        module = sys.modules.get(name) if isinstance(name, str) else None
+        if module is not None and module.__dict__ is frame.globals:
+            return InstanceDictSource(ModuleSource(str(name)))
+    raise GraphBreak(FOREIGN_GLOBALS, f"globals of {frame.code.code.co_qualname}")
 
 
 def global_source(frame: Frame, name: str) -> Source:

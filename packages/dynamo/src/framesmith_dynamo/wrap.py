@@ -27,6 +27,8 @@ TABLES = (
     "framesmith_dynamo.values.container_objects",
     "framesmith_dynamo.values.user_objects",
     "framesmith_dynamo.values.partials",
+    "framesmith_dynamo.values.module_sequences",
+    "framesmith_dynamo.values.copying",
     "framesmith_dynamo.values.python_modules",
     "framesmith_dynamo.values.torch_functions",
     "framesmith_dynamo.values.torch_context",

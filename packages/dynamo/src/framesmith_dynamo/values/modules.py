@@ -98,9 +98,6 @@ class ModuleValue(ObjectValue):
             tr.guard(source, "DICT_NOT_CONTAINS", name)
         return None
 
-    def generic_setattr(self, tr: Tracer, name: str, value: Value) -> None:
-        super().generic_setattr(tr, name, value)
-
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         found = type_lookup(self.cls, "__setattr__")
         entries = self.entries() or {}
@@ -149,9 +146,7 @@ class ModuleValue(ObjectValue):
             for name in (*FORWARD_HOOKS, *BACKWARD):
                 tr.guard(self.attribute_source(name), "LENGTH", len(entries.get(name, ())))
         guard_global_hooks(tr)
-        hooks = torch.nn.modules.module
-        own = any(entries.get(name) for name in FORWARD_HOOKS)
-        return own or any(getattr(hooks, name) for name in GLOBAL_HOOKS)
+        return any(entries.get(name) for name in FORWARD_HOOKS) or has_global_hooks()
 
 
 def guard_global_hooks(tr: Tracer) -> None:
@@ -161,6 +156,11 @@ def guard_global_hooks(tr: Tracer) -> None:
         for name in GLOBAL_HOOKS:
             count = len(getattr(torch.nn.modules.module, name))
             tr.guard(AttrSource(ModuleSource(_MODULE_FILE), name), "LENGTH", count)
+
+
+def has_global_hooks() -> bool:
+    """Whether torch has hooks that apply to all modules."""
+    return any(getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS)
 
 
 def _global_backward_hooks() -> bool:

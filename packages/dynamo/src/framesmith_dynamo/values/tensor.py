@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from framesmith_guards import AttrSource
 from framesmith_sideeffects import load_source
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
@@ -144,9 +145,19 @@ class TensorValue(Value):
             raise GraphBreak(kind or AUTOGRAD_STATE, f"attribute {name!r} of {self.describe()}")
         if callable(getattr(torch.Tensor, name, None)):
             return TensorMethodValue(self, name)
-        if not hasattr(torch.Tensor, name) and self.source is None and name not in vars(self.fake):
-            tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
-        raise GraphBreak(TENSOR_ATTRIBUTE, f"{name!r} of {self.describe()}")
+        if hasattr(torch.Tensor, name):
+            raise GraphBreak(TENSOR_ATTRIBUTE, f"{name!r} of {self.describe()}")
+        return self._plain_attribute(tr, name)
+
+    def _plain_attribute(self, tr: Tracer, name: str) -> Value:
+        """An attribute a program has put on a tensor."""
+        real = self.ref.real
+        if real is not None and self.source is not None:
+            entries = real.__dict__
+            if name in entries:
+                return tr.wrap(entries[name], AttrSource(self.source, name))
+            tr.guard(self.source, "NO_HASATTR", name)
+        tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         kind = AUTOGRAD_STATE if name in ("requires_grad", "grad", "data") else TENSOR_ATTRIBUTE
@@ -218,7 +229,11 @@ class TensorValue(Value):
         return tr.call_torch(UNARY[op], (self,), {})
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        return tr.call_torch(COMPARE[op], (self, other), {}) if is_operand(other) else None
+        if is_operand(other):
+            return tr.call_torch(COMPARE[op], (self, other), {})
+        if op in ("==", "!=") and other.is_constant():
+            return tr.constant(op == "!=")  # torch refuses the operand, and identity decides
+        return None
 
 
 def _folds(value: Value) -> bool:
