@@ -1,6 +1,6 @@
 """Compile the C extension of framesmith-frames with the interpreter's own C compiler (standard library only).
 
-`python native_build.py` builds it in place for the running interpreter; the wheel's build hook calls `compile_extension`.
+`python native_build.py` builds it in place for the running interpreter; the wheel's hook calls `compile_extension`.
 """
 
 import os
@@ -31,7 +31,7 @@ def compile_extension(target: Path, extra_flags: Sequence[str] = ()) -> Path:
     """Compile every C file of `_native` into one shared library at `target`."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise BuildError(
-            "framesmith-frames does not support free-threaded CPython: install a CPython 3.11, 3.12 or 3.13 with the GIL."
+            "framesmith-frames does not support free-threaded CPython: install CPython 3.11, 3.12 or 3.13 with the GIL."
         )
     compiler = _compiler()
     include = _include_directory()
@@ -41,9 +41,7 @@ def compile_extension(target: Path, extra_flags: Sequence[str] = ()) -> Path:
     command = [*compiler, *FLAGS, *extra_flags, f"-I{include}", *sources, *_link_flags(), "-o", str(partial)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise BuildError(
-            f"The C compiler failed on framesmith-frames' extension:\n{' '.join(command)}\n{done.stderr}"
-        )
+        raise BuildError(f"The C compiler failed on framesmith-frames' extension:\n{' '.join(command)}\n{done.stderr}")
     sys.stderr.write(done.stderr)
     os.replace(partial, target)
     return target
@@ -57,8 +55,9 @@ def _compiler() -> list[str]:
         if "CC" not in os.environ and shutil.which(name) is not None:
             return [name]
     raise BuildError(
-        f"framesmith-frames compiles a C extension and found no C compiler ({words[0]!r} is not on the PATH). Install one "
-        "(Debian, Ubuntu: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install) or name one in CC."
+        f"framesmith-frames compiles a C extension and found no C compiler ({words[0]!r} is not on the PATH). "
+        "Install one (Debian, Ubuntu: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install) "
+        "or name one in CC."
     )
 
 
@@ -68,8 +67,9 @@ def _include_directory() -> str:
     for header in ("Python.h", "internal/pycore_frame.h"):
         if not (include / header).is_file():
             raise BuildError(
-                f"framesmith-frames compiles a C extension and found no {header} in {include}. Install the development "
-                f"headers of CPython {version} (Debian, Ubuntu: apt install python{version}-dev; Fedora: dnf install python3-devel)."
+                f"framesmith-frames compiles a C extension and found no {header} in {include}. Install the headers "
+                f"of CPython {version} (Debian, Ubuntu: apt install python{version}-dev; Fedora: dnf install "
+                f"python{version}-devel)."
             )
     return str(include)
 

@@ -92,6 +92,73 @@ def test_run_once_is_asked_every_time():
     assert frames.skip_reason(target) is None
 
 
+def test_a_skip_after_entries_keeps_the_entries():
+    """As a callback does that has compiled often enough."""
+    by_type = ByType()
+
+    def callback(frame):
+        return by_type(frame) if by_type.asked < 2 else frames.SKIP("enough")
+
+    with frames.activated(callback):
+        assert (target(1), target("a"), target([]), target([]), target(1)) == (1, 2, [], [], 1)
+    assert frames.stats(target) == (1, 3, 1, 0, 0, 0, "enough")
+    assert by_type.asked == 2
+
+
+def test_caches_are_kept_apart():
+    def answering(answer):
+        return lambda frame: answer if frame.code is target.__code__ else frames.SKIP("other")
+
+    first, second, third = frames.new_cache(), frames.new_cache(), frames.new_cache()
+    one_entry = answering(frames.Entry(lambda args, function: True, one.__code__))
+    two_entry = answering(frames.Entry(lambda args, function: True, two.__code__))
+    skipping = answering(frames.SKIP("third"))
+
+    def results():
+        found = []
+        for callback, cache in [(one_entry, first), (two_entry, second), (skipping, third)]:
+            with frames.activated(callback, cache=cache):
+                found.append(target(0))
+        return found
+
+    assert results() == results() == [1, 2, 0]
+    assert {entry.code.co_name for entry in frames.entries(target)} == {"one", "two"}
+    assert frames.stats(target)[:3] == (2, 3, 1)
+    compiled = [frames.CompiledFunction(target, callback, cache=second) for callback in (two_entry, one_entry)]
+    assert [function(0) for function in compiled] == [2, 2]
+    assert compiled[0].cache == second
+    frames.reset(cache=first)
+    assert [entry.code.co_name for entry in frames.entries(target)] == ["two"]
+    frames.reset(target, cache=second)
+    assert frames.entries(target) == []
+    assert frames.skip_reason(target) == "third"
+    assert results() == [1, 2, 0]
+
+
+def test_nested_activations_restore_the_cache_too():
+    cache = frames.new_cache()
+    seen = []
+
+    def outer(frame):
+        seen.append("outer")
+        return frames.SKIP("outer")
+
+    def inner(frame):
+        return frames.Entry(lambda args, function: True, one.__code__)
+
+    with frames.activated(outer, cache=cache):
+        with frames.activated(inner):
+            assert target(7) == 1
+        assert target(7) == 7
+    assert seen == ["outer"]
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 64, "a"])
+def test_a_cache_is_a_small_integer(wrong):
+    with pytest.raises((ValueError, TypeError)):
+        frames.set_callback(None, cache=wrong)
+
+
 def test_explicit_marks_survive_a_reset():
     callback = ByType()
     frames.skip(target, "by hand")

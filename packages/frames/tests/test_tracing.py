@@ -1,4 +1,4 @@
-"""Trace functions, profilers, monitoring tools and debuggers see the calls that happen, once each, and are not compiled."""
+"""Trace functions, profilers, monitoring tools, debuggers: they see the calls that happen and are not compiled."""
 
 import bdb
 import cProfile

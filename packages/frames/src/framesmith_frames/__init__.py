@@ -21,9 +21,10 @@ from framesmith_frames._hook import (
     unskip,
     without_hook,
 )
-from framesmith_frames.activation import activated, deactivated
+from framesmith_frames.activation import activated, deactivated, new_cache
 from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback
 from framesmith_frames.statistics import CodeStats, stats
+from framesmith_frames.watching import watch
 
 __all__ = [
     "RUN_ONCE",
@@ -40,6 +41,7 @@ __all__ = [
     "entries",
     "get_callback",
     "hook_state",
+    "new_cache",
     "reset",
     "set_callback",
     "set_error_handler",
@@ -47,5 +49,6 @@ __all__ = [
     "skip_reason",
     "stats",
     "unskip",
+    "watch",
     "without_hook",
 ]

@@ -1,32 +1,42 @@
 """Switching the hook on and off for a block of code, on this thread only."""
 
+import itertools
 from types import TracebackType
 
-from framesmith_frames._hook import set_callback, skip
+from framesmith_frames._hook import skip, swap_callback
 from framesmith_frames.contracts import FrameCallback
+
+_cache_ids = itertools.count(1)
+
+
+def new_cache() -> int:
+    """A number nobody uses yet, for callers that must not see each other's entries for the same code."""
+    return next(_cache_ids)
 
 
 class activated:
-    """Context manager: `callback` is this thread's frame callback inside the block; the previous one comes back after it.
+    """Context manager: `callback` is this thread's frame callback inside the block; then the previous one comes back.
 
-    Frames already running are not offered, so the block's own function is not.
+    Frames already running are not offered, so the block's own function is not. `cache` (see `new_cache`) says which
+    of a code's caches is used and filled.
     """
 
-    __slots__ = ("_callback", "_previous")
+    __slots__ = ("_cache", "_callback", "_previous")
 
-    def __init__(self, callback: FrameCallback | None) -> None:
+    def __init__(self, callback: FrameCallback | None, *, cache: int = 0) -> None:
         if callback is not None and not callable(callback):
             raise TypeError(f"activated: expected a callable or None, not {type(callback).__name__}")
         self._callback = callback
-        self._previous: list[FrameCallback | None] = []
+        self._cache = cache
+        self._previous: list[tuple[FrameCallback | None, int]] = []
 
     def __enter__(self) -> None:
-        self._previous.append(set_callback(self._callback))
+        self._previous.append(swap_callback(self._callback, self._cache))
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        set_callback(self._previous.pop())
+        swap_callback(*self._previous.pop())
 
 
 def deactivated() -> activated:
@@ -34,5 +44,5 @@ def deactivated() -> activated:
     return activated(None)
 
 
-for _method in (activated.__init__, activated.__enter__, activated.__exit__, deactivated):
-    skip(_method, "framesmith_frames itself")
+for _function in (activated.__init__, activated.__enter__, activated.__exit__, deactivated, new_cache):
+    skip(_function, "framesmith_frames itself")

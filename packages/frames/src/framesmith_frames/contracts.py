@@ -21,7 +21,7 @@ FrameCallback: TypeAlias = Callable[[FrameInfo], Entry | SKIP | RUN_ONCE]
 """Asked about a call for which no entry applies."""
 
 ErrorHandler: TypeAlias = Callable[[BaseException, FrameInfo], object]
-"""Told of an exception of a callback or checker; if it returns the call runs eagerly, what it raises reaches the caller."""
+"""Told of an exception of a callback or checker. If it returns, the call runs eagerly; what it raises propagates."""
 
 HasCode: TypeAlias = CodeType | FunctionType | MethodType | Callable[..., Any]
-"""A code object, or a Python function, a method, a CompiledFunction or a without_hook; nothing else that can be called."""
+"""A code object, or a Python function, method, CompiledFunction or without_hook; nothing else that can be called."""

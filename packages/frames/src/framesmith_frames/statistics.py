@@ -9,9 +9,9 @@ from framesmith_frames.contracts import HasCode
 class CodeStats(NamedTuple):
     """Counts since the last reset.
 
-    `hits`: calls that ran an entry. `misses`: calls for which no entry applied. `skips`: calls let through because of a skip
-    mark. `run_once`: answers of RUN_ONCE. `rejected`: new entries whose check refused the very call they were made for.
-    `errors`: exceptions of callbacks and checkers. `reason`: the latest reason given by SKIP, RUN_ONCE or skip(), or None.
+    `hits`: calls that ran an entry. `misses`: calls for which no entry applied. `skips`: calls let through because of a
+    skip mark. `run_once`: answers of RUN_ONCE. `rejected`: new entries whose check refused the very call they were made
+    for. `errors`: exceptions of callbacks and checkers. `reason`: the latest reason given by SKIP, RUN_ONCE or skip().
     """
 
     hits: int
@@ -25,7 +25,8 @@ class CodeStats(NamedTuple):
 
 def stats(code: HasCode) -> CodeStats:
     """The counts of a code object (or of a function's or method's code)."""
-    return tuple.__new__(CodeStats, counts(code))  # not CodeStats(...): its __new__ is a Python function, and would be offered
+    # Not CodeStats(...): its __new__ is a Python function, and would be offered to the callback.
+    return tuple.__new__(CodeStats, counts(code))
 
 
 skip(stats, "framesmith_frames itself")

@@ -1,14 +1,59 @@
-/* The per-code cache: entries, skip mark and counts, hung on the code object's co_extra and freed with it.
+/* What is known of a code object: a mark, and for each cache id its entries, answers and counts; on co_extra, freed with it.
  *
- * The list of entries is a tuple that is replaced when it changes, so that a thread walking it (a checker may run Python
- * code and so let other threads in) is never disturbed by another one's reset. */
+ * The list of entries is a tuple that is replaced when it changes, and a cache dropped by a reset lives on while a call uses
+ * it: a checker or callback may run Python code and so let other threads in, and must not be disturbed by what they do. */
 
 #include "native.h"
 
 static Py_ssize_t extra_index = -1;
 static CodeState *all_states = NULL;
 
-unsigned long long reset_generation = 0;
+/* ---- caches ---- */
+
+static void cache_free(Cache *cache)
+{
+    PyObject *entries = cache->entries;
+    PyObject *reason = cache->reason;
+    PyMem_Free(cache);
+    Py_XDECREF(entries);
+    Py_XDECREF(reason);
+}
+
+void cache_release(Cache *cache)
+{
+    cache->users--;
+    if (cache->dropped && cache->users == 0) {
+        cache_free(cache);
+    }
+}
+
+Cache *cache_find(CodeState *state, unsigned long long id)
+{
+    Cache *cache = state->caches;
+    while (cache != NULL && cache->id != id) {
+        cache = cache->next;
+    }
+    return cache;
+}
+
+Cache *cache_get(CodeState *state, unsigned long long id)
+{
+    Cache *cache = cache_find(state, id);
+    if (cache != NULL) {
+        return cache;
+    }
+    cache = PyMem_Calloc(1, sizeof(Cache));
+    if (cache == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    cache->id = id;
+    cache->next = state->caches;
+    state->caches = cache;
+    return cache;
+}
+
+/* ---- states ---- */
 
 static void code_state_free(void *extra)
 {
@@ -25,11 +70,15 @@ static void code_state_free(void *extra)
     if (state->next != NULL) {
         state->next->previous = state->previous;
     }
-    PyObject *entries = state->entries;
-    PyObject *reason = state->reason;
+    Cache *cache = state->caches;
+    PyObject *reason = state->mark_reason;
     PyMem_Free(state);
-    Py_XDECREF(entries);
     Py_XDECREF(reason);
+    while (cache != NULL) {
+        Cache *next = cache->next;
+        cache_free(cache);
+        cache = next;
+    }
 }
 
 int code_state_init(void)
@@ -79,6 +128,12 @@ CodeState *code_state_get(PyCodeObject *code)
     return state;
 }
 
+void code_state_mark(CodeState *state, int mark, PyObject *reason)
+{
+    state->mark = mark;
+    Py_XSETREF(state->mark_reason, Py_XNewRef(reason));
+}
+
 /* ---- entries ---- */
 
 static PyObject *with_first(PyObject *entries, PyObject *first)
@@ -101,23 +156,23 @@ static PyObject *with_first(PyObject *entries, PyObject *first)
     return result;
 }
 
-int code_state_add(CodeState *state, PyObject *entry)
+int cache_add(Cache *cache, PyObject *entry)
 {
-    PyObject *entries = with_first(state->entries, entry);
+    PyObject *entries = with_first(cache->entries, entry);
     if (entries == NULL) {
         return -1;
     }
-    Py_XSETREF(state->entries, entries);
+    Py_XSETREF(cache->entries, entries);
     return 0;
 }
 
 /* Moves the entry to the front of `entries`, unless the list has been replaced meanwhile. */
-void code_state_use(CodeState *state, PyObject *entry, PyObject *entries)
+void cache_use(Cache *cache, PyObject *entry, PyObject *entries)
 {
-    if (state->entries != entries || PyTuple_GET_ITEM(entries, 0) == entry) {
+    if (cache->entries != entries || PyTuple_GET_ITEM(entries, 0) == entry) {
         return;
     }
-    if (Py_REFCNT(entries) == 2) { /* the state's and the caller's: nobody else walks it */
+    if (Py_REFCNT(entries) == 2) { /* the cache's and the caller's: nobody else walks it */
         PyObject *moving = entry;
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
             PyObject *here = PyTuple_GET_ITEM(entries, i);
@@ -128,51 +183,54 @@ void code_state_use(CodeState *state, PyObject *entry, PyObject *entries)
             moving = here;
         }
     }
-    if (code_state_add(state, entry) < 0) {
+    if (cache_add(cache, entry) < 0) {
         PyErr_Clear(); /* the order is an optimisation */
     }
 }
 
-void code_state_skip(CodeState *state, int kind, PyObject *reason)
-{
-    state->skip = kind;
-    Py_XSETREF(state->reason, Py_XNewRef(reason));
-}
+/* ---- reset ---- */
 
-/* Forgets what callbacks answered; marks set by the program and those on residual code stay. What is forgotten goes into
- * `dropped`, because freeing it may run Python code, which must not happen while the states are walked. */
-static int code_state_reset(CodeState *state, PyObject *dropped)
+/* What is let go hangs on `dropped` at the end: freeing it may run Python code, which must not happen while the states are
+ * walked. */
+static int reset_state(CodeState *state, const unsigned long long *id, PyObject *dropped)
 {
-    if (state->entries != NULL && PyList_Append(dropped, state->entries) < 0) {
-        return -1;
-    }
-    Py_CLEAR(state->entries);
-    if (state->skip == SKIP_ANSWERED || state->skip == NOT_SKIPPED) {
-        if (state->reason != NULL && PyList_Append(dropped, state->reason) < 0) {
+    Cache **link = &state->caches;
+    while (*link != NULL) {
+        Cache *cache = *link;
+        if (id != NULL && cache->id != *id) {
+            link = &cache->next;
+            continue;
+        }
+        if (cache->entries != NULL && PyList_Append(dropped, cache->entries) < 0) {
             return -1;
         }
-        state->skip = NOT_SKIPPED;
-        Py_CLEAR(state->reason);
+        *link = cache->next;
+        cache->next = NULL;
+        cache->dropped = 1;
+        cache->users++;
+        Py_CLEAR(cache->entries);
+        cache_release(cache);
     }
-    state->hits = state->misses = state->skips = state->run_once = state->rejected = state->errors = 0;
+    if (id == NULL) {
+        state->skips = 0;
+    }
     return 0;
 }
 
-static int reset(PyCodeObject *code)
+int reset_caches(PyCodeObject *code, const unsigned long long *id)
 {
     PyObject *dropped = PyList_New(0);
     if (dropped == NULL) {
         return -1;
     }
-    reset_generation++;
     int status = 0;
     if (code != NULL) {
         CodeState *state = code_state_find(code);
-        status = state == NULL ? 0 : code_state_reset(state, dropped);
+        status = state == NULL ? 0 : reset_state(state, id, dropped);
     }
     else {
         for (CodeState *state = all_states; state != NULL && status == 0; state = state->next) {
-            status = code_state_reset(state, dropped);
+            status = reset_state(state, id, dropped);
         }
     }
     if (status == 0) {
@@ -181,117 +239,3 @@ static int reset(PyCodeObject *code)
     Py_DECREF(dropped);
     return status;
 }
-
-/* ---- for Python ---- */
-
-static PyCodeObject *code_argument(PyObject *target)
-{
-    if (PyMethod_Check(target)) {
-        target = PyMethod_GET_FUNCTION(target);
-    }
-    if (Py_IS_TYPE(target, &CompiledFunction_Type) || Py_IS_TYPE(target, &WithoutHook_Type)) {
-        target = ((Wrapper *)target)->wrapped;
-    }
-    if (PyFunction_Check(target)) {
-        return (PyCodeObject *)PyFunction_GET_CODE(target);
-    }
-    if (!PyCode_Check(target)) {
-        PyErr_Format(PyExc_TypeError, "expected a code object, a Python function or a method, not %.200s",
-                     Py_TYPE(target)->tp_name);
-        return NULL;
-    }
-    return (PyCodeObject *)target;
-}
-
-static PyObject *py_reset(PyObject *module, PyObject *args)
-{
-    PyObject *target = Py_None;
-    if (!PyArg_ParseTuple(args, "|O:reset", &target)) {
-        return NULL;
-    }
-    PyCodeObject *code = NULL;
-    if (target != Py_None && (code = code_argument(target)) == NULL) {
-        return NULL;
-    }
-    if (reset(code) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *py_skip(PyObject *module, PyObject *args)
-{
-    PyObject *target, *reason;
-    if (!PyArg_ParseTuple(args, "OU:skip", &target, &reason)) {
-        return NULL;
-    }
-    PyCodeObject *code = code_argument(target);
-    CodeState *state = code == NULL ? NULL : code_state_get(code);
-    if (state == NULL) {
-        return NULL;
-    }
-    code_state_skip(state, SKIP_EXPLICIT, reason);
-    Py_RETURN_NONE;
-}
-
-static PyObject *py_unskip(PyObject *module, PyObject *target)
-{
-    PyCodeObject *code = code_argument(target);
-    if (code == NULL) {
-        return NULL;
-    }
-    CodeState *state = code_state_find(code);
-    if (state == NULL || state->skip == NOT_SKIPPED) {
-        Py_RETURN_FALSE;
-    }
-    code_state_skip(state, NOT_SKIPPED, NULL);
-    Py_RETURN_TRUE;
-}
-
-static PyObject *py_skip_reason(PyObject *module, PyObject *target)
-{
-    PyCodeObject *code = code_argument(target);
-    if (code == NULL) {
-        return NULL;
-    }
-    CodeState *state = code_state_find(code);
-    if (state == NULL || state->skip == NOT_SKIPPED || state->reason == NULL) {
-        Py_RETURN_NONE;
-    }
-    return Py_NewRef(state->reason);
-}
-
-static PyObject *py_entries(PyObject *module, PyObject *target)
-{
-    PyCodeObject *code = code_argument(target);
-    if (code == NULL) {
-        return NULL;
-    }
-    CodeState *state = code_state_find(code);
-    return state == NULL || state->entries == NULL ? PyList_New(0) : PySequence_List(state->entries);
-}
-
-static PyObject *py_counts(PyObject *module, PyObject *target)
-{
-    PyCodeObject *code = code_argument(target);
-    if (code == NULL) {
-        return NULL;
-    }
-    CodeState none = {0};
-    CodeState *state = code_state_find(code);
-    if (state == NULL) {
-        state = &none;
-    }
-    return Py_BuildValue("KKKKKKO", state->hits, state->misses, state->skips, state->run_once, state->rejected,
-                         state->errors, state->reason == NULL ? Py_None : state->reason);
-}
-
-PyMethodDef code_state_methods[] = {
-    {"reset", py_reset, METH_VARARGS, NULL},
-    {"skip", py_skip, METH_VARARGS, NULL},
-    {"unskip", py_unskip, METH_O, NULL},
-    {"skip_reason", py_skip_reason, METH_O, NULL},
-    {"entries", py_entries, METH_O, NULL},
-    {"counts", py_counts, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -10,6 +10,7 @@
 typedef struct CompiledFunction {
     Wrapper base;
     PyObject *callback;
+    unsigned long long cache;
     PyObject *functions;                  /* dict: entry -> function that runs it, or NULL */
     PyObject *last_entry, *last_function; /* borrowed from `functions` */
     struct CompiledFunction *next, *previous;
@@ -81,11 +82,12 @@ static PyObject *call_hooked(CompiledFunction *self, Activation *activation, PyO
         return PyObject_Vectorcall(function, args, nargsf, kwnames);
     }
     int paused = activation->paused;
-    PyObject *outer = activation_swap(activation, Py_NewRef(self->callback));
+    unsigned long long outer_cache = activation->cache;
+    PyObject *outer = activation_swap(activation, Py_NewRef(self->callback), self->cache);
     activation->paused = 0;
     PyObject *result = PyObject_Vectorcall(function, args, nargsf, kwnames);
     activation->paused = paused;
-    Py_XDECREF(activation_swap(activation, outer));
+    Py_XDECREF(activation_swap(activation, outer, outer_cache));
     return result;
 }
 
@@ -109,13 +111,16 @@ static int find_for_call(CompiledFunction *self, Activation *activation, PyObjec
     PyObject *wrapped = self->base.wrapped;
     PyCodeObject *code = (PyCodeObject *)((PyFunctionObject *)wrapped)->func_code;
     CodeState *state = code_state_find(code);
-    if (state == NULL || state->entries == NULL || state->skip != NOT_SKIPPED) {
+    Cache *cache = state == NULL || state->mark != NOT_MARKED ? NULL : cache_find(state, self->cache);
+    if (cache == NULL || cache->entries == NULL) {
         return 0;
     }
     int status = bind(binding, (PyFunctionObject *)wrapped, args, PyVectorcall_NARGS(nargsf), kwnames);
     if (status > 0) {
         Py_INCREF(code); /* a checker may run Python code that gives the function another one */
-        status = find_entry(state, binding->args, code_argument_count(code), wrapped, activation, entry);
+        cache->users++;
+        status = find_entry(cache, binding->args, code_argument_count(code), wrapped, activation, entry);
+        cache_release(cache);
         Py_DECREF(code);
     }
     if (status > 0) {
@@ -177,9 +182,11 @@ static int validate(PyObject *function, PyObject *callback)
 
 static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"function", "callback", NULL};
+    static char *names[] = {"function", "callback", "cache", NULL};
     PyObject *function, *callback;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:CompiledFunction", names, &function, &callback) ||
+    unsigned long long cache = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$O&:CompiledFunction", names, &function, &callback, cache_id,
+                                     &cache) ||
         validate(function, callback) < 0) {
         return NULL;
     }
@@ -188,6 +195,7 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         self->base.vectorcall = compiled_vectorcall;
         self->base.wrapped = Py_NewRef(function);
         self->callback = Py_NewRef(callback);
+        self->cache = cache;
         self->next = all_compiled;
         if (all_compiled != NULL) {
             all_compiled->previous = self;
@@ -234,6 +242,7 @@ static PyObject *compiled_repr(CompiledFunction *self)
 
 static PyMemberDef compiled_members[] = {
     {"callback", T_OBJECT_EX, offsetof(CompiledFunction, callback), READONLY, NULL},
+    {"cache", T_ULONGLONG, offsetof(CompiledFunction, cache), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

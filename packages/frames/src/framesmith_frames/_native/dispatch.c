@@ -4,10 +4,10 @@
 
 static PyObject *error_handler = NULL;
 
-int find_entry(CodeState *state, PyObject *const *args, Py_ssize_t nargs, PyObject *function, Activation *activation,
+int find_entry(Cache *cache, PyObject *const *args, Py_ssize_t nargs, PyObject *function, Activation *activation,
                Entry **found)
 {
-    PyObject *entries = state->entries;
+    PyObject *entries = cache->entries;
     if (entries == NULL) {
         return 0;
     }
@@ -22,9 +22,9 @@ int find_entry(CodeState *state, PyObject *const *args, Py_ssize_t nargs, PyObje
     activation->busy--;
     if (status > 0) {
         entry->hits++;
-        state->hits++;
+        cache->hits++;
         *found = (Entry *)Py_NewRef((PyObject *)entry);
-        code_state_use(state, (PyObject *)entry, entries);
+        cache_use(cache, (PyObject *)entry, entries);
     }
     Py_DECREF(entries);
     return status;
@@ -40,9 +40,8 @@ static void report_unraisable(PyObject *exception, PyObject *function)
 
 /* With an exception set. 0: reported, run the frame eagerly; -1: an exception is set, and meant for the caller: what the
  * handler raised, or an interrupt (KeyboardInterrupt, SystemExit) that nobody handles. */
-static int report_error(Frame *frame, Activation *activation, CodeState *state)
+static int report_error(Frame *frame, Activation *activation)
 {
-    state->errors++;
     PyObject *exception = PyErr_GetRaisedException();
     PyObject *function = frame_function(frame);
     PyCodeObject *code = frame_code(frame);
@@ -101,50 +100,43 @@ static int mark_residual(Entry *entry, PyCodeObject *original)
     CodeState *state = code_state_get((PyCodeObject *)entry->code);
     PyObject *reason = PyUnicode_FromFormat("residual code of %U", original->co_qualname);
     if (state != NULL && reason != NULL) {
-        code_state_skip(state, SKIP_RESIDUAL, reason);
+        code_state_mark(state, MARKED_RESIDUAL, reason);
     }
     Py_XDECREF(reason);
     return state == NULL || reason == NULL ? -1 : 0;
 }
 
-/* An entry made while somebody reset is used for this call and not kept. 1: run it; 0: it does not apply; -1: error. */
-static int take_entry(Frame *frame, CodeState *state, Activation *activation, Entry *entry, unsigned long long generation)
+/* If somebody reset meanwhile, the cache has been dropped, and the entry is used for this call and not kept.
+ * 1: run it; 0: it does not apply; -1: an exception is set. */
+static int take_entry(Frame *frame, Cache *cache, Activation *activation, Entry *entry)
 {
     PyCodeObject *code = frame_code(frame);
-    if (entry_fits(entry, code) < 0 || mark_residual(entry, code) < 0) {
-        return -1;
-    }
-    if (generation == reset_generation && code_state_add(state, (PyObject *)entry) < 0) {
+    if (entry_fits(entry, code) < 0 || mark_residual(entry, code) < 0 || cache_add(cache, (PyObject *)entry) < 0) {
         return -1;
     }
     activation->busy++;
     int status = entry_check(entry, frame->localsplus, code_argument_count(code), frame_function(frame));
     activation->busy--;
-    state->rejected += status == 0;
+    cache->rejected += status == 0;
     return status;
 }
 
 /* 1: *found is an entry to run (strong); 0: run eagerly; -1: an exception is set. */
-static int ask(Frame *frame, CodeState *state, Activation *activation, Entry **found)
+static int ask(Frame *frame, Cache *cache, Activation *activation, Entry **found)
 {
-    unsigned long long generation = reset_generation;
     PyObject *answer = call_back(frame, activation);
     if (answer == NULL) {
         return -1;
     }
     int status = 0;
     if (Py_IS_TYPE(answer, &Entry_Type)) {
-        status = take_entry(frame, state, activation, (Entry *)answer, generation);
+        status = take_entry(frame, cache, activation, (Entry *)answer);
         *found = (Entry *)(status > 0 ? Py_NewRef(answer) : NULL);
     }
-    else if (Py_IS_TYPE(answer, &Skip_Type)) {
-        if (generation == reset_generation) {
-            code_state_skip(state, SKIP_ANSWERED, ((Answer *)answer)->reason);
-        }
-    }
-    else if (Py_IS_TYPE(answer, &RunOnce_Type)) {
-        state->run_once++;
-        Py_XSETREF(state->reason, Py_NewRef(((Answer *)answer)->reason));
+    else if (Py_IS_TYPE(answer, &Skip_Type) || Py_IS_TYPE(answer, &RunOnce_Type)) {
+        cache->skip = Py_IS_TYPE(answer, &Skip_Type);
+        cache->run_once += !cache->skip;
+        Py_XSETREF(cache->reason, Py_NewRef(((Answer *)answer)->reason));
     }
     else {
         PyErr_Format(PyExc_TypeError, "a frame callback must answer Entry, SKIP or RUN_ONCE, not %.200s",
@@ -155,22 +147,34 @@ static int ask(Frame *frame, CodeState *state, Activation *activation, Entry **f
     return status;
 }
 
-PyObject *dispatch(PyThreadState *tstate, Frame *frame, CodeState *state, Local *local)
+/* Like ask(), but looks into the cache first. */
+static int decide(Frame *frame, Cache *cache, Activation *activation, Entry **found)
 {
-    Activation *activation = local->activation;
     PyCodeObject *code = frame_code(frame);
-    Entry *entry = NULL;
-    int status = find_entry(state, frame->localsplus, code_argument_count(code), frame_function(frame), activation, &entry);
-    if (status == 0) {
-        state->misses++;
-        status = activation->callback == NULL || Py_IsFinalizing() ? 0 : ask(frame, state, activation, &entry);
+    cache->users++;
+    int status = find_entry(cache, frame->localsplus, code_argument_count(code), frame_function(frame), activation, found);
+    if (status == 0 && cache->skip) {
+        cache->skips++; /* entries made before the SKIP are still used, new ones not asked for */
     }
+    else if (status == 0) {
+        cache->misses++;
+        status = activation->callback == NULL || Py_IsFinalizing() ? 0 : ask(frame, cache, activation, found);
+    }
+    cache->errors += status < 0;
+    cache_release(cache);
+    return status;
+}
+
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local)
+{
+    Entry *entry = NULL;
+    int status = decide(frame, cache, local->activation, &entry);
     if (status > 0) {
         PyObject *result = run_entry(tstate, frame, entry, local);
         Py_DECREF(entry);
         return result;
     }
-    if (status < 0 && report_error(frame, activation, state) < 0) {
+    if (status < 0 && report_error(frame, local->activation) < 0) {
         return abandon_frame(tstate, frame);
     }
     return evaluate(tstate, frame, 0, local);
@@ -180,7 +184,7 @@ PyObject *dispatch(PyThreadState *tstate, Frame *frame, CodeState *state, Local 
 
 static PyObject *optional(PyObject *value) { return value == Py_None ? NULL : Py_NewRef(value); }
 
-static PyObject *py_set_callback(PyObject *module, PyObject *callback)
+static PyObject *swap(PyObject *callback, unsigned long long cache)
 {
     if (callback != Py_None && !PyCallable_Check(callback)) {
         return PyErr_Format(PyExc_TypeError, "set_callback: expected a callable or None, not %.200s",
@@ -190,8 +194,33 @@ static PyObject *py_set_callback(PyObject *module, PyObject *callback)
     if (activation == NULL) {
         return NULL;
     }
-    PyObject *old = activation_swap(activation, optional(callback));
+    PyObject *old = activation_swap(activation, optional(callback), cache);
     return old == NULL ? Py_NewRef(Py_None) : old;
+}
+
+static PyObject *py_set_callback(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"", "cache", NULL};
+    PyObject *callback;
+    unsigned long long cache = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O&:set_callback", names, &callback, cache_id, &cache)) {
+        return NULL;
+    }
+    return swap(callback, cache);
+}
+
+/* What `activated` needs to put everything back: (previous callback, previous cache). */
+static PyObject *py_swap_callback(PyObject *module, PyObject *args)
+{
+    PyObject *callback;
+    unsigned long long cache;
+    if (!PyArg_ParseTuple(args, "OO&:swap_callback", &callback, cache_id, &cache)) {
+        return NULL;
+    }
+    Activation *activation = local_state()->activation;
+    unsigned long long previous = activation == NULL ? 0 : activation->cache;
+    PyObject *old = swap(callback, cache);
+    return old == NULL ? NULL : Py_BuildValue("NK", old, previous);
 }
 
 static PyObject *py_get_callback(PyObject *module, PyObject *unused)
@@ -223,7 +252,8 @@ static PyObject *py_never_in_place(PyObject *module, PyObject *flag)
 }
 
 PyMethodDef dispatch_methods[] = {
-    {"set_callback", py_set_callback, METH_O, NULL},
+    {"set_callback", (PyCFunction)(void (*)(void))py_set_callback, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"swap_callback", py_swap_callback, METH_VARARGS, NULL},
     {"get_callback", py_get_callback, METH_NOARGS, NULL},
     {"set_error_handler", py_set_error_handler, METH_O, NULL},
     {"never_in_place", py_never_in_place, METH_O, NULL},

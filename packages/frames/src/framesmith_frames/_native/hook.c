@@ -161,13 +161,18 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
         return evaluate(tstate, frame, throwflag, local);
     }
     CodeState *state = code_state_get(frame_code(frame));
-    if (state == NULL) {
-        PyErr_Clear();
-        return evaluate(tstate, frame, throwflag, local);
-    }
-    if (state->skip != NOT_SKIPPED) {
+    Cache *cache = NULL;
+    if (state != NULL && state->mark != NOT_MARKED) {
         state->skips++;
         return evaluate(tstate, frame, throwflag, local);
     }
-    return dispatch(tstate, frame, state, local);
+    if (state == NULL || (cache = cache_get(state, activation->cache)) == NULL) {
+        PyErr_Clear(); /* out of memory: the program itself may still get by */
+        return evaluate(tstate, frame, throwflag, local);
+    }
+    if (cache->skip && cache->entries == NULL) {
+        cache->skips++;
+        return evaluate(tstate, frame, throwflag, local);
+    }
+    return dispatch(tstate, frame, cache, local);
 }

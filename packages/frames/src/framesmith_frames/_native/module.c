@@ -11,7 +11,7 @@ static int module_exec(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "framesmith_frames works in the main interpreter only");
         return -1;
     }
-    if (code_state_init() < 0 || PyModule_AddFunctions(module, code_state_methods) < 0 ||
+    if (code_state_init() < 0 || PyModule_AddFunctions(module, code_methods) < 0 ||
         PyModule_AddFunctions(module, dispatch_methods) < 0) {
         return -1;
     }

@@ -9,6 +9,7 @@
 
 typedef struct {
     PyObject *callback; /* strong, or NULL: the hook is off on this thread */
+    unsigned long long cache; /* which of a code's caches the callback fills and uses */
     int busy;           /* greater than 0: a callback, a checker or an error handler runs, and the hook is off */
     int paused;         /* greater than 0: a complete entry or a function without the hook runs, and the hook is off */
 } Activation;
@@ -20,8 +21,9 @@ typedef struct {
 } Local;
 
 Local *local_state(void);
-Activation *local_activation(void);                     /* made if missing; NULL with an exception */
-PyObject *activation_swap(Activation *, PyObject *new); /* steals new (or NULL), returns the old (or NULL) */
+Activation *local_activation(void); /* made if missing; NULL with an exception */
+/* Steals callback (or NULL), returns the old one (or NULL). */
+PyObject *activation_swap(Activation *activation, PyObject *callback, unsigned long long cache);
 extern Py_ssize_t active_threads;
 
 static inline int activation_is_off(const Activation *activation)
@@ -36,27 +38,45 @@ void hook_uninstall(void);
 PyObject *hook_state(PyObject *module, PyObject *unused);
 PyObject *evaluate(PyThreadState *tstate, Frame *frame, int throwflag, Local *local);
 
-/* ---- code_state.c: the per-code cache on co_extra ---- */
+/* ---- code_state.c: what is known of a code object, on its co_extra ---- */
 
-enum { NOT_SKIPPED = 0, SKIP_ANSWERED, SKIP_EXPLICIT, SKIP_RESIDUAL };
+typedef struct Cache {
+    struct Cache *next; /* another cache of the same code */
+    unsigned long long id;
+    PyObject *entries; /* tuple of Entry, most recently used first, or NULL; replaced, never changed while others see it */
+    PyObject *reason;  /* why skipped or last run eagerly (str), or NULL */
+    int skip;          /* the callback answered SKIP */
+    int users;         /* calls that hold this pointer while Python code may run */
+    int dropped;       /* by a reset: freed by its last user */
+    unsigned long long hits, misses, skips, run_once, rejected, errors;
+} Cache;
+
+enum { NOT_MARKED = 0, MARKED_BY_PROGRAM, MARKED_RESIDUAL };
 
 typedef struct CodeState {
     struct CodeState *next, *previous; /* all states, so that reset() finds them */
     PyCodeObject *code;                /* borrowed: the state dies with its code */
-    PyObject *entries;                 /* tuple of Entry, most recently used first, or NULL; replaced, never changed */
-    PyObject *reason;                  /* why skipped or last run eagerly (str), or NULL */
-    int skip;
-    unsigned long long hits, misses, skips, run_once, rejected, errors;
+    Cache *caches;
+    int mark;              /* never offered, whatever the cache */
+    PyObject *mark_reason; /* str, or NULL */
+    unsigned long long skips;
 } CodeState;
 
-extern unsigned long long reset_generation;
 int code_state_init(void);
 CodeState *code_state_find(PyCodeObject *code); /* NULL if there is none; never fails */
 CodeState *code_state_get(PyCodeObject *code);  /* made if missing; NULL with an exception */
-int code_state_add(CodeState *state, PyObject *entry);
-void code_state_use(CodeState *state, PyObject *entry, PyObject *entries);
-void code_state_skip(CodeState *state, int kind, PyObject *reason);
-extern PyMethodDef code_state_methods[];
+void code_state_mark(CodeState *state, int mark, PyObject *reason);
+Cache *cache_find(CodeState *state, unsigned long long id);
+Cache *cache_get(CodeState *state, unsigned long long id); /* made if missing; NULL with an exception */
+void cache_release(Cache *cache);                          /* ends what `cache->users++` began */
+int cache_add(Cache *cache, PyObject *entry);
+void cache_use(Cache *cache, PyObject *entry, PyObject *entries);
+int reset_caches(PyCodeObject *code, const unsigned long long *id); /* of one code or of all; of one id or of all */
+
+/* ---- code_api.c: the same, for Python ---- */
+
+extern PyMethodDef code_methods[];
+int cache_id(PyObject *value, void *id); /* a PyArg converter */
 
 /* ---- records.c: what the callback gets and answers ---- */
 
@@ -87,9 +107,9 @@ PyObject *entry_flat_code(Entry *entry); /* borrowed */
 /* ---- dispatch.c: find an entry or ask for one ---- */
 
 /* 1: *found is an entry (strong) that applies; 0: none; -1: a checker raised. */
-int find_entry(CodeState *state, PyObject *const *args, Py_ssize_t nargs, PyObject *function, Activation *activation,
+int find_entry(Cache *cache, PyObject *const *args, Py_ssize_t nargs, PyObject *function, Activation *activation,
                Entry **found);
-PyObject *dispatch(PyThreadState *tstate, Frame *frame, CodeState *state, Local *local);
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local);
 extern PyMethodDef dispatch_methods[];
 
 /* ---- replace.c: run an entry's code in place of a frame ---- */

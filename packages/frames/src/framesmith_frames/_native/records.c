@@ -224,7 +224,7 @@ PyObject *entry_flat_code(Entry *entry)
         Py_XDECREF(flat);
         return NULL;
     }
-    code_state_skip(state, SKIP_RESIDUAL, original == NULL ? NULL : original->reason);
+    code_state_mark(state, MARKED_RESIDUAL, original == NULL ? NULL : original->mark_reason);
     Py_XSETREF(entry->flat_code, flat);
     return flat;
 }

@@ -13,10 +13,11 @@ Py_ssize_t active_threads = 0;
 
 Local *local_state(void) { return &local; }
 
-PyObject *activation_swap(Activation *activation, PyObject *new)
+PyObject *activation_swap(Activation *activation, PyObject *new, unsigned long long cache)
 {
     PyObject *old = activation->callback;
     activation->callback = new;
+    activation->cache = cache;
     active_threads += (new != NULL) - (old != NULL);
     if (new != NULL) {
         hook_install();
@@ -32,7 +33,7 @@ PyObject *activation_swap(Activation *activation, PyObject *new)
 static void activation_forget(PyObject *capsule)
 {
     Activation *activation = PyCapsule_GetPointer(capsule, ACTIVATION_KEY);
-    PyObject *callback = activation_swap(activation, NULL);
+    PyObject *callback = activation_swap(activation, NULL, 0);
     if (local.activation == activation) {
         local.activation = NULL;
         PyMem_Free(activation);

@@ -1,0 +1,156 @@
+/* Marks, entries and counts of code objects, for Python. */
+
+#include "native.h"
+
+static PyCodeObject *code_argument(PyObject *target)
+{
+    if (PyMethod_Check(target)) {
+        target = PyMethod_GET_FUNCTION(target);
+    }
+    if (Py_IS_TYPE(target, &CompiledFunction_Type) || Py_IS_TYPE(target, &WithoutHook_Type)) {
+        target = ((Wrapper *)target)->wrapped;
+    }
+    if (PyFunction_Check(target)) {
+        return (PyCodeObject *)PyFunction_GET_CODE(target);
+    }
+    if (!PyCode_Check(target)) {
+        PyErr_Format(PyExc_TypeError, "expected a code object, a Python function or a method, not %.200s",
+                     Py_TYPE(target)->tp_name);
+        return NULL;
+    }
+    return (PyCodeObject *)target;
+}
+
+static CodeState *state_of(PyObject *target, int *failed)
+{
+    PyCodeObject *code = code_argument(target);
+    *failed = code == NULL;
+    return code == NULL ? NULL : code_state_find(code);
+}
+
+int cache_id(PyObject *value, void *id)
+{
+    unsigned long long number = PyLong_AsUnsignedLongLong(value);
+    *(unsigned long long *)id = number;
+    if (number == (unsigned long long)-1 && PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError, "cache: expected an integer from 0 to 2**64 - 2, not %R", value);
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *py_reset(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"", "cache", NULL};
+    PyObject *target = Py_None, *cache = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O:reset", names, &target, &cache)) {
+        return NULL;
+    }
+    unsigned long long id = 0;
+    if (cache != Py_None && !cache_id(cache, &id)) {
+        return NULL;
+    }
+    PyCodeObject *code = NULL;
+    if (target != Py_None && (code = code_argument(target)) == NULL) {
+        return NULL;
+    }
+    if (reset_caches(code, cache == Py_None ? NULL : &id) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_skip(PyObject *module, PyObject *args)
+{
+    PyObject *target, *reason;
+    if (!PyArg_ParseTuple(args, "OU:skip", &target, &reason)) {
+        return NULL;
+    }
+    PyCodeObject *code = code_argument(target);
+    CodeState *state = code == NULL ? NULL : code_state_get(code);
+    if (state == NULL) {
+        return NULL;
+    }
+    if (state->mark != MARKED_RESIDUAL) {
+        code_state_mark(state, MARKED_BY_PROGRAM, reason);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_unskip(PyObject *module, PyObject *target)
+{
+    int failed;
+    CodeState *state = state_of(target, &failed);
+    if (failed) {
+        return NULL;
+    }
+    if (state == NULL || state->mark != MARKED_BY_PROGRAM) {
+        Py_RETURN_FALSE;
+    }
+    code_state_mark(state, NOT_MARKED, NULL);
+    Py_RETURN_TRUE;
+}
+
+static PyObject *py_skip_reason(PyObject *module, PyObject *target)
+{
+    int failed;
+    CodeState *state = state_of(target, &failed);
+    if (failed) {
+        return NULL;
+    }
+    PyObject *reason = NULL;
+    if (state != NULL && state->mark != NOT_MARKED) {
+        reason = state->mark_reason;
+    }
+    for (Cache *cache = state == NULL ? NULL : state->caches; cache != NULL && reason == NULL; cache = cache->next) {
+        reason = cache->skip ? cache->reason : NULL;
+    }
+    return Py_NewRef(reason == NULL ? Py_None : reason);
+}
+
+static PyObject *py_entries(PyObject *module, PyObject *target)
+{
+    int failed;
+    CodeState *state = state_of(target, &failed);
+    PyObject *all = failed ? NULL : PyList_New(0);
+    for (Cache *cache = state == NULL ? NULL : state->caches; cache != NULL && all != NULL; cache = cache->next) {
+        Py_ssize_t end = PyList_GET_SIZE(all);
+        if (cache->entries != NULL && PyList_SetSlice(all, end, end, cache->entries) < 0) {
+            Py_CLEAR(all);
+        }
+    }
+    return all;
+}
+
+static PyObject *py_counts(PyObject *module, PyObject *target)
+{
+    int failed;
+    CodeState *state = state_of(target, &failed);
+    if (failed) {
+        return NULL;
+    }
+    Cache sum = {0};
+    PyObject *reason = state == NULL ? NULL : state->mark_reason;
+    sum.skips = state == NULL ? 0 : state->skips;
+    for (Cache *cache = state == NULL ? NULL : state->caches; cache != NULL; cache = cache->next) {
+        sum.hits += cache->hits;
+        sum.misses += cache->misses;
+        sum.skips += cache->skips;
+        sum.run_once += cache->run_once;
+        sum.rejected += cache->rejected;
+        sum.errors += cache->errors;
+        reason = reason == NULL ? cache->reason : reason;
+    }
+    return Py_BuildValue("KKKKKKO", sum.hits, sum.misses, sum.skips, sum.run_once, sum.rejected, sum.errors,
+                         reason == NULL ? Py_None : reason);
+}
+
+PyMethodDef code_methods[] = {
+    {"reset", (PyCFunction)(void (*)(void))py_reset, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"skip", py_skip, METH_VARARGS, NULL},
+    {"unskip", py_unskip, METH_O, NULL},
+    {"skip_reason", py_skip_reason, METH_O, NULL},
+    {"entries", py_entries, METH_O, NULL},
+    {"counts", py_counts, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
