@@ -31,8 +31,11 @@ TABLES = (
     "framesmith_dynamo.values.copying",
     "framesmith_dynamo.values.python_modules",
     "framesmith_dynamo.values.torch_functions",
+    "framesmith_dynamo.values.torch_ops",
     "framesmith_dynamo.values.torch_context",
+    "framesmith_dynamo.values.autograd_functions",
     "framesmith_dynamo.builtins",
+    "framesmith_dynamo.values.opaque",
 )
 
 UNKNOWN_OBJECT = register_break(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import torch
+
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.classes import CONSTRUCTION, ClassValue, constructs, makes
 from framesmith_dynamo.values.exceptions import ExceptionValue
 from framesmith_dynamo.values.lookup import user_method
+from framesmith_dynamo.values.modules import ModuleValue
 from framesmith_dynamo.values.objects import ObjectValue, has_plain_layout
 from framesmith_dynamo.values.supers import SuperValue
 
@@ -21,9 +24,14 @@ def make_object(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
         tr.raise_(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
     if not has_plain_layout(cls):
         raise GraphBreak(CONSTRUCTION, f"{cls.__module__}.{cls.__qualname__}")
-    value = ObjectValue(cls)
+    value = family_of(cls)(cls)
     value.track(tr)
     return value
+
+
+def family_of(cls: type) -> type[ObjectValue]:
+    """The value class for new objects of a class."""
+    return ModuleValue if issubclass(cls, torch.nn.Module) else ObjectValue
 
 
 @makes(BaseException)

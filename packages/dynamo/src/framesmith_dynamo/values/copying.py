@@ -38,6 +38,8 @@ def deep(tr: Tracer, value: Value, memo: Memo) -> Value:
         return memo[id(value)]
     if value.is_constant():
         return value
+    if isinstance(value, InstanceDictValue):
+        value = value.snapshot(tr)
     if type(value) is TupleValue:
         return TupleValue([deep(tr, item, memo) for item in value.unpack(tr)])
     if type(value) is ListValue:

@@ -134,7 +134,10 @@ def build_folded(tr: Tracer, obj: Any) -> Value:
 
 @wraps_type(*FOLDED_TYPES)
 def wrap_folded_object(tr: Tracer, obj: Any, source: Source) -> Value:
-    """One met at a source: the same object at every call."""
+    """One met at a source: the same object at every call; those without weak references are guarded by type and by what is read."""
     if not is_stable(tr, source):
-        tr.guard(source, "ID_MATCH", obj)
+        if type(obj).__weakrefoffset__:
+            tr.guard(source, "ID_MATCH", obj)
+        else:
+            tr.guard(source, "TYPE_MATCH", type(obj))
     return FoldedValue(obj, source=source)

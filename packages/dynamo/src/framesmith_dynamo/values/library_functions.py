@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 import types
-from typing import TYPE_CHECKING, Any
+import typing
+from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_guards import AttrSource
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build, plain_arguments
+from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build, fold, plain_arguments
 from framesmith_dynamo.values.functions import FunctionValue, MethodValue
-from framesmith_dynamo.values.intercepts import find_intercept, intercepts
+from framesmith_dynamo.values.intercepts import Intercept, find_intercept, intercepts
 from framesmith_dynamo.values.known import known
 from framesmith_dynamo.values.lookup import is_trusted
 from framesmith_dynamo.values.stability import is_stable
@@ -77,6 +79,31 @@ def is_dataclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     target = args[0]
     cls = target.as_constant() if issubclass(target.python_type(), type) else target.python_type()
     return tr.constant(hasattr(cls, "__dataclass_fields__"))
+
+
+#: Pure Python functions of the standard library that are called while tracing when all their arguments are constants.
+FOLDED: Final = (
+    typing.get_origin,
+    typing.get_args,
+    inspect.isclass,
+    inspect.isfunction,
+    inspect.ismethod,
+    inspect.isbuiltin,
+    inspect.isroutine,
+    inspect.cleandoc,
+    re.escape,
+)
+
+
+def _folds(function: Any) -> Intercept:
+    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return fold(tr, function, *plain_arguments(args, kwargs))
+
+    return intercept
+
+
+for _function in FOLDED:
+    intercepts(_function)(_folds(_function))
 
 
 class CachedFunctionValue(Value):

@@ -9,7 +9,6 @@ from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, Module
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.classes import ClassValue, constructs_family
 from framesmith_dynamo.values.intercepts import intercepts
 from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects import ObjectValue
@@ -83,20 +82,25 @@ class ModuleValue(ObjectValue):
         return None
 
     def _registered_in(self, tr: Tracer, registry: str, name: str) -> Value | None:
-        entries = self.entries()
-        real = None if entries is None else entries.get(registry)
+        real = self._unchanged_registry(tr, registry)
         if real is None:
-            return None
-        tracked = tr.journal.value_of(real)
-        if isinstance(tracked, Value) and tr.journal.is_mutated(tracked):
+            entries = self.own_attribute(tr, registry)
             key = tr.constant(name)
-            return tracked.getitem(tr, key) if tracked.contains(tr, key).bool_(tr) else None
+            return entries.getitem(tr, key) if entries is not None and entries.contains(tr, key).bool_(tr) else None
         source = self.attribute_source(registry)
         if name in real:
             return tr.wrap(real[name], ItemSource(source, name))
         if not self._is_registered(name):
             tr.guard(source, "DICT_NOT_CONTAINS", name)
         return None
+
+    def _unchanged_registry(self, tr: Tracer, registry: str) -> dict[str, Any] | None:
+        """The real dictionary of a registry, unless the trace has changed or replaced it."""
+        real = (self.entries() or {}).get(registry)
+        if real is None or (self.mutation is not None and tr.journal.load_attr(self, registry) is not None):
+            return None
+        tracked = tr.journal.value_of(real)
+        return None if tracked is not None and tr.journal.is_mutated(tracked) else real
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         found = type_lookup(self.cls, "__setattr__")
@@ -122,11 +126,10 @@ class ModuleValue(ObjectValue):
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if not self._is_called_plainly():
             return super().call(tr, args, kwargs)
-        entries = self.entries() or {}
-        hooked = self._guard_hooks(tr, entries)
-        if any(entries.get(name) for name in BACKWARD) or _global_backward_hooks():
+        guard_global_hooks(tr)
+        if self._has_hooks(tr, BACKWARD) or _global_backward_hooks():
             raise GraphBreak(BACKWARD_HOOKS, self.describe())
-        if hooked:
+        if self._has_hooks(tr, FORWARD_HOOKS) or has_global_hooks():
             return tr.call(self.getattr_(tr, "_call_impl"), args, kwargs)
         return self.call_method(tr, "forward", args, kwargs)
 
@@ -138,15 +141,19 @@ class ModuleValue(ObjectValue):
         entries = self.entries() or {}
         return "_call_impl" not in entries and entries.get("_compiled_call_impl") is None
 
-    def _guard_hooks(self, tr: Tracer, entries: dict[str, Any]) -> bool:
-        """Guard that the module and torch have as many hooks as now; whether there are any."""
-        key = ("module hooks guarded", id(self))
-        if key not in tr.memo:
-            tr.memo[key] = True
-            for name in (*FORWARD_HOOKS, *BACKWARD):
-                tr.guard(self.attribute_source(name), "LENGTH", len(entries.get(name, ())))
-        guard_global_hooks(tr)
-        return any(entries.get(name) for name in FORWARD_HOOKS) or has_global_hooks()
+    def _has_hooks(self, tr: Tracer, names: tuple[str, ...]) -> bool:
+        """Whether any of the module's hook dictionaries has entries; their lengths are guarded."""
+        return any([self._hook_count(tr, name) for name in names])
+
+    def _hook_count(self, tr: Tracer, name: str) -> int:
+        real = self._unchanged_registry(tr, name)
+        if real is not None:
+            if (key := ("module hooks guarded", id(self), name)) not in tr.memo:
+                tr.memo[key] = True
+                tr.guard(self.attribute_source(name), "LENGTH", len(real))
+            return len(real)
+        hooks = self.own_attribute(tr, name)
+        return 0 if hooks is None else int(hooks.len_(tr).as_constant())
 
 
 def guard_global_hooks(tr: Tracer) -> None:
@@ -196,9 +203,3 @@ def wrap_module(tr: Tracer, obj: torch.nn.Module, source: Source) -> Value:
     """A module: guarded by type; everything else is guarded when it is read."""
     tr.guard(source, "TYPE_MATCH", type(obj))
     return ModuleValue(type(obj), obj, source=source)
-
-
-@constructs_family(lambda cls: issubclass(cls, Module))
-def construct_module(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    """Making a module breaks."""
-    raise GraphBreak(MODULE_CONSTRUCTION, self.describe())
