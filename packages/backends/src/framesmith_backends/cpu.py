@@ -1,0 +1,103 @@
+"""The `cpu` backend: kernels through LLVM in this process, everything else as ATen calls."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_backends.contract import ROLES, BoxedFn, Role
+from framesmith_backends.eager import run_eagerly
+from framesmith_backends.lower.graph import Lowering, lower_graph, why_not_functional
+from framesmith_backends.options import checked_options, checked_role
+from framesmith_backends.plan import Plan, Run, make_plan
+
+NUMERICS = ("contract", "strict")
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Every stage of one compilation, for reading: each prints as text."""
+
+    lowering: Lowering
+    plan: Plan
+    llvm: str
+    source: str
+
+    def text(self) -> str:
+        """All stages, under headings."""
+        notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
+        kernels = "\n\n".join(k.text() for k in self.plan.kernels)
+        parts = (
+            ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("kernels", kernels),
+            ("plan", self.plan.text()), ("launcher", self.source), ("LLVM", self.llvm),
+        )  # fmt: skip
+        return "\n\n".join(f"# {title}\n{body}" for title, body in parts)
+
+
+class CpuBackend:
+    """Compiles graphs of CPU tensors. Option `numerics`: "contract" may fuse a*b+c, "strict" does not."""
+
+    name = "cpu"
+    devices: tuple[str, ...] = ("cpu",)
+    roles: tuple[Role, ...] = ROLES
+    options: Mapping[str, object] = {"numerics": "contract"}
+
+    def compile(
+        self,
+        gm: fx.GraphModule,
+        inputs: Sequence[torch.Tensor],
+        role: Role = "inference",
+        options: Mapping[str, object] | None = None,
+    ) -> BoxedFn:
+        checked_role(role, self.name)
+        chosen = checked_options(options, self.options, {"numerics": NUMERICS}, self.name)
+        if why_not_functional(gm) is not None:
+            return run_eagerly(gm)
+        return self._launcher(gm, chosen)[0]
+
+    def why_not(self, gm: fx.GraphModule) -> str | None:
+        if importlib.util.find_spec("llvmlite") is None:
+            return "llvmlite is not installed: python -m pip install 'framesmith-backends[cpu]'"
+        return why_not_functional(gm)
+
+    def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> Stages:
+        """Compile the graph and keep every stage's text."""
+        chosen = checked_options(options, self.options, {"numerics": NUMERICS}, self.name)
+        return self._launcher(gm, chosen)[1]
+
+    def _launcher(self, gm: fx.GraphModule, options: Mapping[str, object]) -> tuple[BoxedFn, Stages]:
+        from framesmith_backends.launch.native import compile_module, machine
+        from framesmith_backends.launch.source import write
+        from framesmith_backends.render.llvm_module import Launch, Module, add_entry
+
+        lowering = lower_graph(gm, "cpu")
+        plan = make_plan(lowering.program)
+        source, space = write(plan, gm)
+        runs = [step for step in plan.steps if isinstance(step, Run)]
+        llvm = ""
+        if runs:
+            known = machine()
+            module = Module(known.target, known.bytes_to_handle, known.tensor_types, options["numerics"] == "strict")
+            for run in runs:
+                launches = [
+                    Launch(kernel, tuple(run.buffers.index(p.name) for p in kernel.params)) for kernel in run.kernels
+                ]
+                add_entry(module, run.entry, len(run.buffers), launches)
+            llvm = module.text()
+            space.update(compile_module(llvm, [run.entry for run in runs]))
+        call = _executed(source, space)
+        return call, Stages(lowering, plan, llvm, source)
+
+
+def _executed(source: str, space: dict[str, Any]) -> BoxedFn:
+    exec(compile(source, "<framesmith launcher>", "exec"), space)
+    call: BoxedFn = space["call"]
+    return call
+
+
+backend = CpuBackend()

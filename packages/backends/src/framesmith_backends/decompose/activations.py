@@ -1,0 +1,207 @@
+"""Activation functions and their derivatives in the core operations, as ATen computes them."""
+
+from __future__ import annotations
+
+import math
+
+from framesmith_backends.ir.expr import Const, Expr, Op
+
+RSQRT2 = math.sqrt(0.5)
+GELU_BETA = math.sqrt(2.0 / math.pi)
+GELU_KAPPA = 0.044715
+
+
+def fn(name: str, *args: Expr) -> Expr:
+    return Op(name, *args)
+
+
+def where(condition: Expr, a: Expr, b: Expr) -> Expr:
+    return Op("where", condition, a, b)
+
+
+def like(value: float, other: Expr) -> Expr:
+    return Const(value, other.dtype)
+
+
+def relu(x: Expr) -> Expr:
+    # The operand order matters for -0.0: on a tie `max` returns its second operand, as ATen's relu does.
+    return fn("max", like(0, x), x)
+
+
+def gelu(x: Expr) -> Expr:
+    return x * 0.5 * (fn("erf", x * RSQRT2) + 1.0)
+
+
+def _gelu_inner(x: Expr) -> Expr:
+    return (x + x * x * x * GELU_KAPPA) * GELU_BETA
+
+
+def gelu_tanh(x: Expr) -> Expr:
+    return x * 0.5 * (fn("tanh", _gelu_inner(x)) + 1.0)
+
+
+def gelu_backward(grad: Expr, x: Expr) -> Expr:
+    cdf = (fn("erf", x * RSQRT2) + 1.0) * 0.5
+    pdf = fn("exp", x * x * -0.5) * (2.0 / math.sqrt(math.pi) * RSQRT2 * 0.5)
+    return grad * (cdf + x * pdf)
+
+
+def gelu_tanh_backward(grad: Expr, x: Expr) -> Expr:
+    t = fn("tanh", _gelu_inner(x))
+    left = (t + 1.0) * 0.5
+    inner = (x * x * (3.0 * GELU_KAPPA) + 1.0) * GELU_BETA
+    return grad * (left + x * 0.5 * (1.0 - t * t) * inner)
+
+
+def silu(x: Expr) -> Expr:
+    return x / (fn("exp", -x) + 1.0)
+
+
+def silu_backward(grad: Expr, x: Expr) -> Expr:
+    s = fn("sigmoid", x)
+    return grad * s * (x * (1.0 - s) + 1.0)
+
+
+def sigmoid_backward(grad: Expr, y: Expr) -> Expr:
+    return grad * ((1.0 - y) * y)
+
+
+def tanh_backward(grad: Expr, y: Expr) -> Expr:
+    return grad * (1.0 - y * y)
+
+
+def threshold(x: Expr, at: float, value: float) -> Expr:
+    return where(x <= at, like(value, x), x)
+
+
+def threshold_backward(grad: Expr, x: Expr, at: float) -> Expr:
+    return where(x <= at, like(0, grad), grad)
+
+
+def leaky_relu(x: Expr, slope: float) -> Expr:
+    return where(x > 0.0, x, x * slope)
+
+
+def leaky_relu_backward(grad: Expr, x: Expr, slope: float) -> Expr:
+    return where(x > 0.0, grad, grad * slope)
+
+
+def elu(x: Expr, alpha: float, scale: float, input_scale: float) -> Expr:
+    return where(x <= 0.0, fn("expm1", x * input_scale) * (alpha * scale), x * scale)
+
+
+def elu_backward(grad: Expr, y: Expr, alpha: float, scale: float, input_scale: float, is_result: bool) -> Expr:
+    if is_result:
+        return where(y <= 0.0, grad * input_scale * (y + alpha * scale), grad * scale)
+    return where(y <= 0.0, grad * (input_scale * alpha * scale) * fn("exp", y * input_scale), grad * scale)
+
+
+def hardtanh(x: Expr, low: float, high: float) -> Expr:
+    return fn("min", like(high, x), fn("max", like(low, x), x))
+
+
+def hardtanh_backward(grad: Expr, x: Expr, low: float, high: float) -> Expr:
+    return where(fn("or", x <= low, x >= high), like(0, grad), grad)
+
+
+def hardsigmoid(x: Expr) -> Expr:
+    return hardtanh(x + 3.0, 0.0, 6.0) * (1.0 / 6.0)
+
+
+def hardsigmoid_backward(grad: Expr, x: Expr) -> Expr:
+    return where(fn("and", x > -3.0, x < 3.0), grad * (1.0 / 6.0), like(0, grad))
+
+
+def hardswish(x: Expr) -> Expr:
+    return x * hardtanh(x + 3.0, 0.0, 6.0) * (1.0 / 6.0)
+
+
+def hardswish_backward(grad: Expr, x: Expr) -> Expr:
+    middle = grad * (x * (1.0 / 3.0) + 0.5)
+    return where(x <= -3.0, like(0, grad), where(x < 3.0, middle, grad))
+
+
+def softplus(x: Expr, beta: float, at: float) -> Expr:
+    scaled = x * beta
+    return where(scaled > at, x, fn("log1p", fn("exp", scaled)) * (1.0 / beta))
+
+
+def softplus_backward(grad: Expr, x: Expr, beta: float, at: float) -> Expr:
+    z = fn("exp", x * beta)
+    return where(x * beta > at, grad, grad * z / (z + 1.0))
+
+
+def mish(x: Expr) -> Expr:
+    return x * fn("tanh", fn("log1p", fn("exp", x)))
+
+
+def logit(x: Expr) -> Expr:
+    return fn("log", x / (1.0 - x))
+
+
+def sign(x: Expr) -> Expr:
+    positive = where(x > 0, like(1, x), like(0, x))
+    return positive if x.dtype == "u8" else where(x < 0, like(-1, x), positive)
+
+
+def tan(x: Expr) -> Expr:
+    return fn("sin", x) / fn("cos", x)
+
+
+def lerp(a: Expr, b: Expr, weight: Expr) -> Expr:
+    low = a + weight * (b - a)
+    high = b - (b - a) * (1.0 - weight)
+    return where(fn("abs", weight) < 0.5, low, high)
+
+
+def floor_divide(a: Expr, b: Expr) -> Expr:
+    """Python's floor division: on floats as CPython (and ATen) compute it from the remainder."""
+    if Const(0, a.dtype).dtype[0] != "f":
+        quotient = fn("idiv", a, b)
+        rest = a - quotient * b
+        if a.dtype == "u8":
+            return quotient
+        off = fn("and", fn("ne", rest, like(0, a)), fn("ne", rest < 0, b < 0))
+        return where(off, quotient - 1, quotient)
+    rest = fn("fmod", a, b)
+    exact = (a - rest) / b
+    off = fn("and", fn("ne", rest, like(0, a)), fn("ne", b < 0.0, rest < 0.0))
+    exact = where(off, exact - 1.0, exact)
+    floored = fn("floor", exact)
+    floored = where(exact - floored > 0.5, floored + 1.0, floored)
+    result = where(fn("eq", exact, like(0, a)), fn("copysign", like(0, a), a / b), floored)
+    return where(fn("eq", b, like(0, b)), a / b, result)
+
+
+def remainder(a: Expr, b: Expr) -> Expr:
+    """Python's modulo: the sign of the divisor."""
+    if a.dtype[0] != "f" and a.dtype != "bf16":
+        rest = a - fn("idiv", a, b) * b
+        if a.dtype == "u8":
+            return rest
+        off = fn("and", fn("ne", rest, like(0, a)), fn("ne", rest < 0, b < 0))
+        return where(off, rest + b, rest)
+    rest = fn("fmod", a, b)
+    off = fn("and", fn("ne", rest, like(0, a)), fn("ne", b < 0.0, rest < 0.0))
+    return where(off, rest + b, rest)
+
+
+def smooth_l1(x: Expr, y: Expr, beta: float) -> Expr:
+    z = fn("abs", x - y)
+    return where(z < beta, z * z * 0.5 / like(beta, z), z - 0.5 * beta) if beta else z
+
+
+def huber(x: Expr, y: Expr, delta: float) -> Expr:
+    z = fn("abs", x - y)
+    return where(z <= delta, z * z * 0.5, (z - 0.5 * delta) * delta)
+
+
+def binary_cross_entropy(x: Expr, target: Expr) -> Expr:
+    low = like(-100.0, x)
+    left = fn("max", low, fn("log1p", -x))
+    right = fn("max", low, fn("log", x))
+    return (target - 1.0) * left - target * right
+
+
+def bce_with_logits(x: Expr, target: Expr) -> Expr:
+    return (1.0 - target) * x - fn("min", x, like(0, x)) + fn("log1p", fn("exp", -fn("abs", x)))

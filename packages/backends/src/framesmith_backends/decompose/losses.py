@@ -1,0 +1,108 @@
+"""Losses and their gradients: an elementwise distance, then the asked-for reduction (0 none, 1 mean, 2 sum)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from framesmith_backends.decompose import activations as act
+from framesmith_backends.ir.dtypes import compute_type
+from framesmith_backends.ir.expr import Const, Expr, Index, Op
+from framesmith_backends.lower.registry import add_row, rule
+from framesmith_backends.lower.scope import Decline, Scope, broadcast_shape
+from framesmith_backends.lower.tensor import Tensor, broadcast, element, point
+
+NONE, MEAN, SUM = 0, 1, 2
+
+
+def reduced_loss(s: Scope, formula: Callable[..., Expr], operands: tuple[Tensor, ...], reduction: int) -> Tensor:
+    shape = broadcast_shape([t.shape for t in operands])
+    if reduction == NONE:
+        return s.compute(formula, *operands, shape=shape, dtype=s.result.dtype)
+    within = compute_type(s.result.dtype)
+    total = s.reduce_formula("sum", formula, operands, shape, tuple(range(len(shape))), False, within)
+    n = float(math.prod(shape)) if reduction == MEAN else 1.0
+    return s.compute(lambda v: v / n if n != 1.0 else v, total, dtype=s.result.dtype)
+
+
+def _squared(x: Expr, y: Expr) -> Expr:
+    return (x - y) * (x - y)
+
+
+def _loss(formula: Callable[..., Expr], parameters: tuple[float, ...] = ()) -> Callable[..., Tensor]:
+    def lowered(s: Scope, x: Tensor, y: Tensor, reduction: int = MEAN, *given: float) -> Tensor:
+        values = given or parameters
+        return reduced_loss(s, lambda a, b: formula(a, b, *values), (x, y), reduction)
+
+    return lowered
+
+
+add_row(_loss(_squared), "mse_loss")
+add_row(_loss(lambda x, y: Op("abs", x - y)), "l1_loss")
+add_row(_loss(act.smooth_l1, (1.0,)), "smooth_l1_loss")
+add_row(_loss(act.huber, (1.0,)), "huber_loss")
+
+
+def _weighted(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
+    def lowered(s: Scope, x: Tensor, y: Tensor, weight: Tensor | None = None, *rest: Any) -> Tensor:
+        *extra, reduction = rest or (MEAN,)
+        if any(e is not None for e in extra):
+            raise Decline("a positive-class weight")
+        operands = (x, y) if weight is None else (x, y, weight)
+        whole = formula if weight is None else (lambda a, b, w: formula(a, b) * w)
+        return reduced_loss(s, whole, operands, reduction)
+
+    return lowered
+
+
+add_row(_weighted(act.bce_with_logits), "binary_cross_entropy_with_logits")
+
+
+def _scale(reduction: int, shape: tuple[int, ...]) -> float:
+    return 1.0 / math.prod(shape) if reduction == MEAN else 1.0
+
+
+@rule("mse_loss_backward")
+def mse_loss_backward(s: Scope, grad: Tensor, x: Tensor, y: Tensor, reduction: int) -> Tensor:
+    norm = 2.0 * _scale(reduction, x.shape)
+    return s.compute(lambda g, a, b: (a - b) * norm * g, grad, x, y, shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("smooth_l1_loss_backward")
+def smooth_l1_loss_backward(s: Scope, grad: Tensor, x: Tensor, y: Tensor, reduction: int, beta: float) -> Tensor:
+    norm = _scale(reduction, x.shape)
+
+    def formula(g: Expr, a: Expr, b: Expr) -> Expr:
+        d = a - b
+        limit = Const(norm, d.dtype)
+        inner = d * norm / Const(beta, d.dtype)
+        return g * Op("where", d <= -beta, -limit, Op("where", d >= beta, limit, inner))
+
+    if not beta:
+        raise Decline("beta = 0")
+    return s.compute(formula, grad, x, y, shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("nll_loss_backward")
+def nll_loss_backward(
+    s: Scope, grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore: int,
+    total_weight: Tensor,
+) -> Tensor:  # fmt: skip
+    """-grad at the target's class, 0 elsewhere. Targets were checked by the forward pass, an ATen call."""
+    if weight is not None or target.dtype != "i64" or len(x.shape) not in (1, 2):
+        raise Decline("class weights, or a target that is not int64")
+    shape, within = x.shape, compute_type(s.result.dtype)
+    here = point(shape)
+    rows = here[:-1]
+    wanted = broadcast(target, shape[:-1]).at(rows)
+    chosen = Op("and", Op("eq", wanted, Index(here[-1])), Op("ne", wanted, Const(ignore, "i64")))
+    if reduction == NONE and grad.shape == shape[:-1]:
+        slope = element(grad, rows, shape[:-1], within)
+    else:
+        slope = element(grad, (), (), within)
+    value = -slope
+    if reduction == MEAN:
+        value = value / element(total_weight, (), (), within)
+    body: Expr = Op("where", chosen, value, Const(0, within))
+    return s.compute(lambda: body, shape=shape, dtype=s.result.dtype)

@@ -1,0 +1,251 @@
+"""Layer, RMS, group and batch normalisation, forward and backward, as reductions and elementwise steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from framesmith_backends.ir.dtypes import compute_type
+from framesmith_backends.ir.expr import Expr, Op
+from framesmith_backends.lower.reductions import moments, stored
+from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.scope import Decline, Scope
+from framesmith_backends.lower.tensor import Shape, Tensor
+from framesmith_backends.lower.views import reshaped
+
+Maybe = Tensor | None
+
+
+def _inverse_root(s: Scope, variance: Tensor, eps: float) -> Tensor:
+    return s.compute(lambda v: Op("rsqrt", v + eps), variance, dtype=variance.dtype)
+
+
+def _scaled(s: Scope, formula: Any, operands: Sequence[Tensor], weight: Maybe, bias: Maybe, shape: Shape) -> Tensor:
+    """formula(operands) * weight + bias, leaving out what is None."""
+    extra = [t for t in (weight, bias) if t is not None]
+
+    def whole(*values: Expr) -> Expr:
+        body: Expr = formula(*values[: len(operands)])
+        rest = list(values[len(operands) :])
+        if weight is not None:
+            body = body * rest.pop(0)
+        return body + rest.pop(0) if bias is not None else body
+
+    return s.compute(whole, *operands, *extra, shape=shape, dtype=s.result.dtype)
+
+
+def _standardized(v: Expr, mean: Expr, rstd: Expr) -> Expr:
+    return (v - mean) * rstd
+
+
+@rule("native_layer_norm")
+def native_layer_norm(
+    s: Scope, x: Tensor, normalized: Sequence[int], weight: Maybe, bias: Maybe, eps: float
+) -> tuple[Tensor, ...]:
+    dims = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
+    mean, variance = moments(s, x, dims, True, 0, compute_type(x.dtype))
+    rstd = _inverse_root(s, variance, eps)
+    out = _scaled(s, _standardized, (x, mean, rstd), weight, bias, x.shape)
+    return out, stored(s, mean, s.results[1].dtype), stored(s, rstd, s.results[2].dtype)
+
+
+def _row_gradient(s: Scope, gy: Tensor, hat: Tensor, rstd: Tensor, dims: tuple[int, ...], center: bool) -> Tensor:
+    """rstd * (gy - mean(gy) - hat * mean(gy * hat)) over `dims`; without the mean of gy for RMS norms."""
+    within = gy.dtype
+    n = float(math.prod(gy.shape[d] for d in dims))
+    along = s.reduce_formula("sum", lambda g, h: g * h, (gy, hat), gy.shape, dims, True, within)
+    if not center:
+        return s.compute(
+            lambda g, h, a, r: (g - h * (a / n)) * r, gy, hat, along, rstd, dtype=s.result.dtype, within=within
+        )
+    total = s.reduce("sum", gy, dims, True, within)
+    return s.compute(
+        lambda g, h, t, a, r: (g - t / n - h * (a / n)) * r,
+        gy, hat, total, along, rstd, dtype=s.result.dtype, within=within,
+    )  # fmt: skip
+
+
+@rule("native_layer_norm_backward")
+def native_layer_norm_backward(
+    s: Scope, grad: Tensor, x: Tensor, normalized: Sequence[int], mean: Tensor, rstd: Tensor,
+    weight: Maybe, bias: Maybe, mask: Sequence[bool],
+) -> tuple[Maybe, ...]:  # fmt: skip
+    rank = len(x.shape) - len(normalized)
+    dims, lead = tuple(range(rank, len(x.shape))), tuple(range(rank))
+    within = compute_type(x.dtype)
+    hat = s.compute(_standardized, x, mean, rstd, dtype=within)
+    dx = dw = db = None
+    if mask[0]:
+        gy = grad if weight is None else s.compute(lambda g, w: g * w, grad, weight, dtype=within)
+        gy = stored(s, gy, within)
+        dx = _row_gradient(s, gy, hat, rstd, dims, center=True)
+    if mask[1] and weight is not None:
+        dw = _summed(s, lambda g, h: g * h, (grad, hat), lead, x.shape, weight.shape, weight.dtype, within)
+    if mask[2] and bias is not None:
+        db = _summed(s, lambda g: g, (grad,), lead, x.shape, bias.shape, bias.dtype, within)
+    return dx, dw, db
+
+
+def _summed(
+    s: Scope, formula: Any, operands: Sequence[Tensor], dims: Sequence[int], shape: Shape, result: Shape,
+    dtype: str, within: str,
+) -> Tensor:  # fmt: skip
+    """Sum of formula(operands) over `dims` (none: no sum), in shape `result`."""
+    if not dims:
+        return s.compute(formula, *operands, shape=shape, dtype=dtype)
+    total = s.reduce_formula("sum", formula, operands, shape, dims, False, within)
+    if total.shape != result:
+        total = reshaped(total, result)
+    return stored(s, total, dtype)
+
+
+@rule("_fused_rms_norm")
+def fused_rms_norm(
+    s: Scope, x: Tensor, normalized: Sequence[int], weight: Maybe, eps: float | None
+) -> tuple[Tensor, ...]:
+    if eps is None:
+        raise Decline("an RMS norm with the default epsilon")
+    within = compute_type(x.dtype)
+    dims = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
+    n = float(math.prod(normalized))
+    squares = s.reduce_formula("sum", lambda v: v * v, (x,), x.shape, dims, True, within)
+    rstd = s.compute(lambda v: Op("rsqrt", v / n + eps), squares, dtype=within)
+    out = _scaled(s, lambda v, r: v * r, (x, rstd), weight, None, x.shape)
+    return out, stored(s, rstd, s.results[1].dtype)
+
+
+@rule("_fused_rms_norm_backward")
+def fused_rms_norm_backward(
+    s: Scope, grad: Tensor, x: Tensor, normalized: Sequence[int], rstd: Tensor, weight: Maybe, mask: Sequence[bool]
+) -> tuple[Maybe, ...]:
+    rank = len(x.shape) - len(normalized)
+    dims, lead = tuple(range(rank, len(x.shape))), tuple(range(rank))
+    within = compute_type(x.dtype)
+    hat = s.compute(lambda v, r: v * r, x, rstd, dtype=within)
+    dx = dw = None
+    if mask[0]:
+        gy = grad if weight is None else s.compute(lambda g, w: g * w, grad, weight, dtype=within)
+        dx = _row_gradient(s, stored(s, gy, within), hat, rstd, dims, center=False)
+    if mask[1] and weight is not None:
+        dw = _summed(s, lambda g, h: g * h, (grad, hat), lead, x.shape, weight.shape, weight.dtype, within)
+    return dx, dw
+
+
+@rule("native_group_norm")
+def native_group_norm(
+    s: Scope, x: Tensor, weight: Maybe, bias: Maybe, n: int, c: int, hw: int, group: int, eps: float
+) -> tuple[Tensor, ...]:
+    grouped = reshaped(x, (n, group, c // group, hw))
+    mean, variance = moments(s, grouped, (2, 3), True, 0, compute_type(x.dtype))
+    rstd = _inverse_root(s, variance, eps)
+    hat = s.compute(_standardized, grouped, mean, rstd, dtype=compute_type(x.dtype))
+    channel = (1, c, *([1] * (len(x.shape) - 2)))
+    out = _scaled(
+        s, lambda v: v, (reshaped(hat, x.shape),),
+        None if weight is None else reshaped(weight, channel), None if bias is None else reshaped(bias, channel),
+        x.shape,
+    )  # fmt: skip
+    flat_mean = stored(s, mean, s.results[1].dtype)
+    flat_rstd = stored(s, rstd, s.results[2].dtype)
+    return out, _copied(s, reshaped(flat_mean, (n, group))), _copied(s, reshaped(flat_rstd, (n, group)))
+
+
+def _copied(s: Scope, x: Tensor) -> Tensor:
+    return s.compute(lambda v: v, x, dtype=x.dtype)
+
+
+def _channels(x: Tensor) -> tuple[tuple[int, ...], Shape]:
+    """The dimensions a batch norm reduces over, and the shape its channel vectors broadcast from."""
+    rank = len(x.shape)
+    return (0, *range(2, rank)), (x.shape[1], *([1] * (rank - 2)))
+
+
+def _as_channel(t: Maybe, shape: Shape) -> Maybe:
+    return None if t is None else reshaped(t, shape)
+
+
+@rule("_native_batch_norm_legit_no_training")
+def batch_norm_inference(
+    s: Scope, x: Tensor, weight: Maybe, bias: Maybe, mean: Tensor, var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, ...]:
+    _, shape = _channels(x)
+    rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), reshaped(var, shape), dtype=compute_type(var.dtype))
+    out = _scaled(
+        s, _standardized, (x, reshaped(mean, shape), rstd),
+        _as_channel(weight, shape), _as_channel(bias, shape), x.shape,
+    )  # fmt: skip
+    empty = [s.elementwise(r.shape, _zero(r.dtype)) for r in s.results[1:]]
+    return out, *empty
+
+
+def _zero(dtype: str) -> Expr:
+    from framesmith_backends.ir.expr import Const
+
+    return Const(0, dtype)
+
+
+@rule("_native_batch_norm_legit_functional")
+def batch_norm_training(
+    s: Scope, x: Tensor, weight: Maybe, bias: Maybe, mean: Tensor, var: Tensor, training: bool,
+    momentum: float, eps: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    if not training:
+        raise Decline("a batch norm in evaluation mode through the training operator")
+    center, variance, saved_mean, rstd, out = _batch_statistics(s, x, weight, bias, eps)
+    n = x.shape[0] * math.prod(x.shape[2:])
+    unbiased = n / (n - 1) if n > 1 else math.nan
+    channels = (x.shape[1],)
+    new_mean = s.compute(
+        lambda b, r: b * momentum + r * (1 - momentum), reshaped(center, channels), mean, dtype=mean.dtype
+    )
+    new_var = s.compute(
+        lambda b, r: b * (momentum * unbiased) + r * (1 - momentum), reshaped(variance, channels), var,
+        dtype=var.dtype,
+    )  # fmt: skip
+    return out, saved_mean, rstd, new_mean, new_var
+
+
+def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: float) -> tuple[Tensor, ...]:
+    dims, shape = _channels(x)
+    within = compute_type(x.dtype)
+    center, variance = moments(s, x, dims, True, 0, within)
+    rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), variance, dtype=within)
+    out = _scaled(
+        s, _standardized, (x, center, rstd), _as_channel(weight, shape), _as_channel(bias, shape), x.shape
+    )
+    channels = (x.shape[1],)
+    saved_mean = _copied(s, stored(s, reshaped(center, channels), s.results[1].dtype))
+    saved_rstd = _copied(s, stored(s, reshaped(rstd, channels), s.results[2].dtype))
+    return center, variance, saved_mean, saved_rstd, out
+
+
+@rule("native_batch_norm_backward")
+def native_batch_norm_backward(
+    s: Scope, grad: Tensor, x: Tensor, weight: Maybe, running_mean: Maybe, running_var: Maybe,
+    saved_mean: Maybe, saved_rstd: Maybe, train: bool, eps: float, mask: Sequence[bool],
+) -> tuple[Maybe, ...]:  # fmt: skip
+    if not train or saved_mean is None or saved_rstd is None:
+        raise Decline("the gradient of a batch norm in evaluation mode")
+    dims, shape = _channels(x)
+    within = compute_type(x.dtype)
+    mean, rstd = reshaped(saved_mean, shape), reshaped(saved_rstd, shape)
+    hat = s.compute(_standardized, x, mean, rstd, dtype=within)
+    total = s.reduce("sum", grad, dims, True, within)
+    along = s.reduce_formula("sum", lambda g, h: g * h, (grad, hat), x.shape, dims, True, within)
+    n = float(math.prod(x.shape[d] for d in dims))
+    dx = dw = db = None
+    if mask[0]:
+        scale = (rstd,) if weight is None else (rstd, reshaped(weight, shape))
+
+        def gradient(g: Expr, h: Expr, t: Expr, a: Expr, r: Expr, *w: Expr) -> Expr:
+            body = (g - t / n - h * (a / n)) * (r * w[0] if w else r)
+            return body
+
+        dx = s.compute(gradient, grad, hat, total, along, *scale, dtype=s.result.dtype, within=within)
+    channels = (x.shape[1],)
+    if mask[1] and weight is not None:
+        dw = _copied(s, stored(s, reshaped(along, channels), weight.dtype))
+    if mask[2]:
+        db = _copied(s, stored(s, reshaped(total, channels), s.results[-1].dtype))
+    return dx, dw, db

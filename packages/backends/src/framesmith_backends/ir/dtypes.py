@@ -1,0 +1,52 @@
+"""The scalar types of the loop IR and what each is to torch. Half types are storage: arithmetic is in float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One row: `kind` is b(ool), u(nsigned), i(nteger) or f(loat); `compute` is the type arithmetic runs in."""
+
+    name: str
+    torch: torch.dtype
+    kind: str
+    bits: int
+    compute: str
+
+    @property
+    def itemsize(self) -> int:
+        return 1 if self.kind == "b" else self.bits // 8
+
+
+_ROWS = (
+    DType("b1", torch.bool, "b", 1, "b1"),
+    DType("u8", torch.uint8, "u", 8, "u8"),
+    DType("i8", torch.int8, "i", 8, "i8"),
+    DType("i16", torch.int16, "i", 16, "i16"),
+    DType("i32", torch.int32, "i", 32, "i32"),
+    DType("i64", torch.int64, "i", 64, "i64"),
+    DType("f16", torch.float16, "f", 16, "f32"),
+    DType("bf16", torch.bfloat16, "f", 16, "f32"),
+    DType("f32", torch.float32, "f", 32, "f32"),
+    DType("f64", torch.float64, "f", 64, "f64"),
+)
+
+DTYPES: dict[str, DType] = {row.name: row for row in _ROWS}
+FROM_TORCH: dict[torch.dtype, str] = {row.torch: row.name for row in _ROWS}
+
+
+def is_float(name: str) -> bool:
+    return DTYPES[name].kind == "f"
+
+
+def is_integer(name: str) -> bool:
+    return DTYPES[name].kind in "iu"
+
+
+def compute_type(name: str) -> str:
+    """The type in which a value of this type takes part in arithmetic (float32 for the half types)."""
+    return DTYPES[name].compute

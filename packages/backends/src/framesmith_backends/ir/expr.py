@@ -1,0 +1,292 @@
+"""Scalar expressions: what one element of a tensor is. Frozen and interned; types are checked when built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.interning import Node, make
+from framesmith_backends.ir.ops import OPS
+
+
+class Value(Node):
+    """Arithmetic notation for expressions: `x * 0.5 + y` builds `Op` nodes; a number takes the operand's type."""
+
+    __slots__ = ()
+    dtype: str
+
+    def _binary(self, name: str, other: Expr | int | float, swapped: bool = False) -> Expr:
+        right: Expr = Const(other, self.dtype) if isinstance(other, (int, float)) else other
+        left: Expr = self  # type: ignore[assignment]
+        return Op(name, right, left) if swapped else Op(name, left, right)
+
+    def __add__(self, other: Expr | int | float) -> Expr:
+        return self._binary("add", other)
+
+    def __radd__(self, other: int | float) -> Expr:
+        return self._binary("add", other, True)
+
+    def __sub__(self, other: Expr | int | float) -> Expr:
+        return self._binary("sub", other)
+
+    def __rsub__(self, other: int | float) -> Expr:
+        return self._binary("sub", other, True)
+
+    def __mul__(self, other: Expr | int | float) -> Expr:
+        return self._binary("mul", other)
+
+    def __rmul__(self, other: int | float) -> Expr:
+        return self._binary("mul", other, True)
+
+    def __truediv__(self, other: Expr | int | float) -> Expr:
+        return self._binary("div", other)
+
+    def __rtruediv__(self, other: int | float) -> Expr:
+        return self._binary("div", other, True)
+
+    def __gt__(self, other: Expr | int | float) -> Expr:
+        return self._binary("gt", other)
+
+    def __ge__(self, other: Expr | int | float) -> Expr:
+        return self._binary("ge", other)
+
+    def __lt__(self, other: Expr | int | float) -> Expr:
+        return self._binary("lt", other)
+
+    def __le__(self, other: Expr | int | float) -> Expr:
+        return self._binary("le", other)
+
+    def __neg__(self) -> Expr:
+        return Op("neg", self)  # type: ignore[arg-type]
+
+
+class Const(Value):
+    """A number of the given dtype."""
+
+    __slots__ = ("dtype", "value")
+    dtype: str
+    value: bool | int | float
+
+    def __new__(cls, value: bool | int | float, dtype: str) -> Const:
+        kind = DTYPES[dtype].kind
+        if kind == "b":
+            value = bool(value)
+        elif kind == "f":
+            value = float(value)
+        else:
+            row = DTYPES[dtype]
+            value = int(value) % (1 << row.bits)
+            if kind == "i" and value >= 1 << (row.bits - 1):
+                value -= 1 << row.bits
+        return make(cls, dtype, value)
+
+    def __repr__(self) -> str:
+        return f"{self.value}:{self.dtype}"
+
+
+class Index(Value):
+    """An index expression as an int64 value."""
+
+    __slots__ = ("ix",)
+    ix: Ix
+    dtype = "i64"
+
+    def __new__(cls, ix: Ix) -> Index:
+        return make(cls, ix)
+
+    def __repr__(self) -> str:
+        return f"index({self.ix})"
+
+
+class Load(Value):
+    """The element of `source` at `index`; where `guard` is false the value is 0 and nothing is read."""
+
+    __slots__ = ("dtype", "guard", "index", "source")
+    dtype: str
+    guard: Expr | None
+    index: tuple[Ix, ...]
+    source: str
+
+    def __new__(cls, source: str, index: tuple[Ix, ...], dtype: str, guard: Expr | None = None) -> Load:
+        return make(cls, dtype, guard, index, source)
+
+    def __repr__(self) -> str:
+        suffix = f" if {self.guard!r}" if self.guard is not None else ""
+        return f"{self.source}[{', '.join(map(repr, self.index))}]{suffix}"
+
+
+class Ref(Value):
+    """The result of the reduction of that name in the kernel at hand, at the current point."""
+
+    __slots__ = ("dtype", "name")
+    dtype: str
+    name: str
+
+    def __new__(cls, name: str, dtype: str) -> Ref:
+        return make(cls, dtype, name)
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+class Cast(Value):
+    """The value in another type: to a half type it rounds, to a bool it asks != 0, float to integer truncates."""
+
+    __slots__ = ("dtype", "value")
+    dtype: str
+    value: Expr
+
+    def __new__(cls, value: Expr, dtype: str) -> Cast:
+        return make(cls, dtype, value)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}({self.value!r})"
+
+
+class Op(Value):
+    """A row of `ops.OPS` applied to operands of one type (`where`: a bool, then two of one type)."""
+
+    __slots__ = ("args", "dtype", "name")
+    args: tuple[Expr, ...]
+    dtype: str
+    name: str
+
+    def __new__(cls, name: str, *args: Expr) -> Op:
+        problem = why_not_op(name, args)
+        if problem is not None:
+            raise TypeError(problem)
+        row = OPS[name]
+        return make(cls, args, row.result if row.result != "same" else args[-1].dtype, name)
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(map(repr, self.args))})"
+
+
+Expr = Const | Index | Load | Ref | Cast | Op
+
+
+def why_not_op(name: str, args: tuple[Expr, ...]) -> str | None:
+    """Why these operands do not fit the operation, or None."""
+    row = OPS.get(name)
+    if row is None:
+        return f"unknown scalar operation {name!r}"
+    if len(args) != row.arity:
+        return f"{name} takes {row.arity} operands, got {len(args)}"
+    operands = args[1:] if name == "where" else args
+    if name == "where" and args[0].dtype != "b1":
+        return f"where takes a b1 condition, got {args[0].dtype}"
+    for arg in operands:
+        if arg.dtype != operands[0].dtype:
+            return f"{name} takes operands of one type, got {[a.dtype for a in args]}"
+        kind = DTYPES[arg.dtype].kind
+        if ("i" if kind == "u" else kind) not in row.kinds or arg.dtype in ("f16", "bf16"):
+            return f"{name} does not take {arg.dtype}"
+    return None
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    if isinstance(e, Op):
+        return e.args
+    if isinstance(e, Cast):
+        return (e.value,)
+    if isinstance(e, Load) and e.guard is not None:
+        return (e.guard,)
+    return ()
+
+
+def walk(*roots: Expr) -> Iterator[Expr]:
+    """Every distinct node under the roots, operands before users."""
+    seen: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(children(node)))
+
+
+def loads(*roots: Expr) -> list[Load]:
+    return [node for node in walk(*roots) if isinstance(node, Load)]
+
+
+def cost(*roots: Expr) -> int:
+    """Rough cycles per vector of evaluating the roots, shared parts once."""
+    return sum(OPS[n.name].cost if isinstance(n, Op) else 1 for n in walk(*roots) if isinstance(n, (Op, Cast)))
+
+
+Rule = Callable[[Expr], Expr | None]
+
+
+def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
+    """The same node over other children."""
+    if isinstance(e, Op):
+        return Op(e.name, *parts)
+    if isinstance(e, Cast):
+        return Cast(parts[0], e.dtype)
+    if isinstance(e, Load) and parts:
+        return Load(e.source, e.index, e.dtype, parts[0])
+    return e
+
+
+def transform(root: Expr, rule: Rule) -> Expr:
+    """Bottom-up rewrite: `rule` sees each node with its children already rewritten, and may decline with None."""
+    done: dict[Expr, Expr] = {}
+    for node in walk(root):
+        parts = children(node)
+        fresh = tuple(done[child] for child in parts)
+        changed = any(a is not b for a, b in zip(parts, fresh, strict=True))
+        current = rebuild(node, fresh) if changed else node
+        replaced = rule(current)
+        done[node] = current if replaced is None else replaced
+    return done[root]
+
+
+def substitute(root: Expr, values: Mapping[Var, Ix]) -> Expr:
+    """Replace loop variables in every index under `root`."""
+
+    def rule(e: Expr) -> Expr | None:
+        if isinstance(e, Load):
+            return Load(e.source, tuple(index.substitute(i, values) for i in e.index), e.dtype, e.guard)
+        if isinstance(e, Index):
+            return Index(index.substitute(e.ix, values))
+        return None
+
+    return transform(root, rule) if values else root
+
+
+def guarded(root: Expr, guard: Expr) -> Expr:
+    """`root` where `guard` holds, else 0, reading nothing where it does not."""
+
+    def rule(e: Expr) -> Expr | None:
+        if isinstance(e, Load):
+            both = guard if e.guard is None else Op("and", guard, e.guard)
+            return Load(e.source, e.index, e.dtype, both)
+        return None
+
+    inner = transform(root, rule)
+    if isinstance(inner, Load):
+        return inner
+    compute = DTYPES[inner.dtype].compute
+    if compute != inner.dtype:
+        return Cast(guarded_value(Cast(inner, compute), guard), inner.dtype)
+    return guarded_value(inner, guard)
+
+
+def guarded_value(value: Expr, guard: Expr) -> Expr:
+    return Op("where", guard, value, Const(0, value.dtype))
+
+
+def variables(root: Expr) -> frozenset[Var]:
+    found: set[Var] = set()
+    for node in walk(root):
+        if isinstance(node, Index):
+            found |= index.variables(node.ix)
+        elif isinstance(node, Load):
+            for position in node.index:
+                found |= index.variables(position)
+    return frozenset(found)

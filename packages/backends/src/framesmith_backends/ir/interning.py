@@ -1,0 +1,37 @@
+"""Interning of frozen IR nodes: equal construction gives the same object, so that identity is equality."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+N = TypeVar("N", bound="Node")
+
+
+class Node:
+    """A frozen, interned node. Subclasses list their fields in `__slots__` and build through `_make`."""
+
+    __slots__ = ("__weakref__",)
+    _table: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: make a new node instead of setting {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make, (type(self), *(getattr(self, name) for name in type(self).__slots__))
+
+
+def _make(cls: type[N], *fields: Any) -> N:
+    # Types belong to the key: 1, 1.0 and True are equal to each other but are different constants,
+    # and so are 0.0 and -0.0, which is why floats go in by their text.
+    key = (cls, *[(type(f), repr(f)) if isinstance(f, (float, bool)) else f for f in fields])
+    found = Node._table.get(key)
+    if found is None:
+        found = object.__new__(cls)
+        for name, value in zip(cls.__slots__, fields, strict=True):
+            object.__setattr__(found, name, value)
+        Node._table[key] = found
+    return found  # type: ignore[no-any-return]
+
+
+make = _make

@@ -1,0 +1,111 @@
+"""The kernel form: loops over `outer` (each point on its own) and, inside, passes over the `row` loops.
+
+A pass runs over every point of the row loops, accumulating its reductions and doing its stores; a later
+pass may use the results of earlier reductions as `Ref`s. Statements `before` a pass run once for each
+outer point. `Load` indices are flat: one expression, in elements from the buffer's data pointer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framesmith_backends.ir.expr import Expr
+from framesmith_backends.ir.index import Ix, Var
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A buffer the kernel reads or writes."""
+
+    name: str
+    dtype: str
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A row of values kept from one pass for a later one, private to one outer point."""
+
+    name: str
+    dtype: str
+    numel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[index] = value."""
+
+    buffer: str
+    index: Ix
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Ref(name) is `value` combined over the row loops by the reduction `kind`."""
+
+    name: str
+    kind: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    before: tuple[Store, ...]
+    reductions: tuple[Accumulate, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def has_loop(self) -> bool:
+        return bool(self.reductions or self.stores)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """`lane` is the loop variable whose consecutive values are computed side by side; it may be outer or row."""
+
+    name: str
+    params: tuple[Param, ...]
+    outer: tuple[Var, ...]
+    row: tuple[Var, ...]
+    lane: Var | None
+    passes: tuple[Pass, ...]
+    scratch: tuple[Scratch, ...] = ()
+
+    @property
+    def points(self) -> int:
+        count = 1
+        for var in (*self.outer, *self.row):
+            count *= var.size
+        return count
+
+    def text(self) -> str:
+        lines = [f"kernel {self.name}({', '.join(_param_text(p) for p in self.params)})"]
+        lines += [f"  scratch {s.name}: {s.dtype}[{s.numel}]" for s in self.scratch]
+        indent = "  "
+        for var in self.outer:
+            lines.append(f"{indent}for {var.name} < {var.size}{_lane_mark(self, var)}:")
+            indent += "  "
+        for one in self.passes:
+            lines += [f"{indent}{_store_text(s)}" for s in one.before]
+            if not one.has_loop:
+                continue
+            inner = indent
+            for var in self.row:
+                lines.append(f"{inner}for {var.name} < {var.size}{_lane_mark(self, var)}:")
+                inner += "  "
+            lines += [f"{inner}{a.name} = {a.kind} {a.value!r}" for a in one.reductions]
+            lines += [f"{inner}{_store_text(s)}" for s in one.stores]
+        return "\n".join(lines)
+
+
+def _param_text(p: Param) -> str:
+    return f"{'out ' if p.written else ''}{p.name}: {p.dtype}"
+
+
+def _store_text(s: Store) -> str:
+    return f"{s.buffer}[{s.index}] = {s.value!r}"
+
+
+def _lane_mark(kernel: Kernel, var: Var) -> str:
+    return " (lanes)" if var is kernel.lane else ""

@@ -1,0 +1,136 @@
+"""The core set of scalar operations: one row each, read by the verifier, the interpreter and the scheduler.
+
+Every renderer has its own table keyed by the same names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow:
+    """`kinds`: the operand kinds taken (b, i for integers signed or not, f); `result`: "same" or "b1".
+
+    `cost` is in cycles per vector, roughly; `meaning` is the operation on torch tensors of equal dtype.
+    """
+
+    name: str
+    arity: int
+    kinds: str
+    cost: int
+    meaning: Callable[..., Any]
+    result: str = "same"
+
+
+def _truncated(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+def _maximum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.maximum(a, b)
+
+
+_UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
+    ("sqrt", 12, torch.sqrt),
+    ("rsqrt", 20, torch.rsqrt),
+    ("exp", 20, torch.exp),
+    ("exp2", 18, torch.exp2),
+    ("expm1", 28, torch.expm1),
+    ("log", 25, torch.log),
+    ("log2", 28, torch.log2),
+    ("log10", 28, torch.log10),
+    ("log1p", 32, torch.log1p),
+    ("sin", 40, torch.sin),
+    ("cos", 40, torch.cos),
+    ("tanh", 30, torch.tanh),
+    ("erf", 45, torch.erf),
+    ("sigmoid", 26, torch.sigmoid),
+    ("floor", 2, torch.floor),
+    ("ceil", 2, torch.ceil),
+    ("round", 2, torch.round),
+    ("trunc", 2, torch.trunc),
+)
+
+_ROWS: tuple[OpRow, ...] = (
+    OpRow("add", 2, "if", 1, torch.add),
+    OpRow("sub", 2, "if", 1, torch.sub),
+    OpRow("mul", 2, "if", 1, torch.mul),
+    OpRow("div", 2, "f", 8, torch.div),
+    OpRow("idiv", 2, "i", 30, _truncated),
+    OpRow("fmod", 2, "if", 30, torch.fmod),
+    OpRow("pow", 2, "f", 80, torch.pow),
+    OpRow("neg", 1, "if", 1, torch.neg),
+    OpRow("abs", 1, "if", 1, torch.abs),
+    OpRow("max", 2, "if", 3, _maximum),
+    OpRow("min", 2, "if", 3, torch.minimum),
+    OpRow("copysign", 2, "f", 2, torch.copysign),
+    OpRow("eq", 2, "bif", 1, torch.eq, "b1"),
+    OpRow("ne", 2, "bif", 1, torch.ne, "b1"),
+    OpRow("lt", 2, "if", 1, torch.lt, "b1"),
+    OpRow("le", 2, "if", 1, torch.le, "b1"),
+    OpRow("gt", 2, "if", 1, torch.gt, "b1"),
+    OpRow("ge", 2, "if", 1, torch.ge, "b1"),
+    OpRow("isnan", 1, "f", 1, torch.isnan, "b1"),
+    OpRow("signbit", 1, "f", 1, torch.signbit, "b1"),
+    OpRow("and", 2, "bi", 1, torch.bitwise_and),
+    OpRow("or", 2, "bi", 1, torch.bitwise_or),
+    OpRow("xor", 2, "bi", 1, torch.bitwise_xor),
+    OpRow("not", 1, "bi", 1, torch.bitwise_not),
+    OpRow("where", 3, "bif", 1, torch.where),
+    *(OpRow(name, 1, "f", cost, meaning) for name, cost, meaning in _UNARY_FLOAT),
+)
+
+OPS: dict[str, OpRow] = {row.name: row for row in _ROWS}
+
+# Operations whose float64 form no renderer has: a node that needs one runs as an ATen call.
+FLOAT32_ONLY = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tanh erf sigmoid pow fmod".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionRow:
+    """A reduction: the scalar operation that combines two values, its start value by kind, and its meaning."""
+
+    name: str
+    combine: str
+    kinds: str
+    start: Callable[[str], bool | int | float]
+    meaning: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
+
+
+def _product(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    for dim in sorted(dims, reverse=True):
+        x = torch.prod(x, dim, dtype=x.dtype)
+    return x
+
+
+def _limit(name: str, sign: int) -> int | float:
+    table: dict[str, tuple[int | float, int | float]] = {
+        "u8": (0, 255),
+        "i8": (-128, 127),
+        "i16": (-(2**15), 2**15 - 1),
+        "i32": (-(2**31), 2**31 - 1),
+        "i64": (-(2**63), 2**63 - 1),
+    }
+    return table.get(name, (-math.inf, math.inf))[0 if sign < 0 else 1]
+
+
+_REDUCTIONS: tuple[ReductionRow, ...] = (
+    ReductionRow(
+        "sum", "add", "if", lambda d: 0.0 if d[0] == "f" else 0, lambda x, dims: x.sum(dims, dtype=x.dtype)
+    ),
+    ReductionRow("prod", "mul", "if", lambda d: 1.0 if d[0] == "f" else 1, _product),
+    ReductionRow("max", "max", "if", lambda d: _limit(d, -1), lambda x, dims: x.amax(dims)),
+    ReductionRow("min", "min", "if", lambda d: _limit(d, 1), lambda x, dims: x.amin(dims)),
+    ReductionRow("any", "or", "b", lambda d: False, lambda x, dims: torch.any(x, dims)),
+    ReductionRow("all", "and", "b", lambda d: True, lambda x, dims: torch.all(x, dims)),
+)
+
+REDUCTIONS: dict[str, ReductionRow] = {row.name: row for row in _REDUCTIONS}

@@ -1,0 +1,119 @@
+"""The lowered graph: definitions of tensors, element by element, and calls of ATen for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from framesmith_backends.ir.expr import Expr
+from framesmith_backends.ir.index import Var
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A tensor in memory: sizes, strides in elements, dtype name, device text. Dense from its data pointer."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: str = "cpu"
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Def:
+    """`name[axes] = body`, or a reduction of `body` over the variables in `reduced`.
+
+    `domain` lists every loop variable, the reduced ones too, in the order of the data being read; `axes` has
+    one entry for each dimension of the result: a variable of the domain, or None for a dimension of size 1.
+    """
+
+    name: str
+    layout: Layout
+    domain: tuple[Var, ...]
+    axes: tuple[Var | None, ...]
+    body: Expr
+    reduction: str | None = None
+    reduced: frozenset[Var] = frozenset()
+    origin: str = ""
+    position: int = 0
+
+    @property
+    def dtype(self) -> str:
+        return self.layout.dtype
+
+    @property
+    def kept(self) -> tuple[Var, ...]:
+        return tuple(v for v in self.domain if v not in self.reduced)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """An FX node run as it is; its arguments name runtime values. `position` is its place in the graph."""
+
+    name: str
+    node: fx.Node
+    needs: tuple[str, ...]
+    position: int
+    effect: bool = False
+
+
+@dataclass(slots=True)
+class Program:
+    """A lowered graph. `layouts` has every buffer whose elements definitions read or write.
+
+    `kept` are definitions that must exist in memory; `runtime` says under which name a graph node's value is
+    found when the graph runs.
+    """
+
+    inputs: list[str] = field(default_factory=list)
+    defs: dict[str, Def] = field(default_factory=dict)
+    calls: dict[str, Call] = field(default_factory=dict)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    outputs: list[object] = field(default_factory=list)
+    runtime: dict[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        lines = [f"{name}: {describe(self.layouts[name])}" for name in self.inputs if name in self.layouts]
+        lines += [describe_def(d, d.name in self.kept) for d in self.defs.values()]
+        lines += [f"{c.name} = {c.node.target}({', '.join(c.needs)})" for c in self.calls.values()]
+        lines.append(f"return {', '.join(str(o) for o in self.outputs)}")
+        return "\n".join(lines)
+
+
+def describe(layout: Layout) -> str:
+    return f"{layout.dtype}{list(layout.shape)}" + (
+        "" if is_contiguous(layout) else f" strides {list(layout.strides)}"
+    )
+
+
+def is_contiguous(layout: Layout) -> bool:
+    return layout.strides == contiguous_strides(layout.shape) or layout.numel == 0
+
+
+def contiguous_strides(shape: Iterable[int]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for size in reversed(tuple(shape)):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def describe_def(d: Def, kept: bool) -> str:
+    left = ", ".join(v.name if v is not None else "0" for v in d.axes)
+    right = repr(d.body)
+    if d.reduction is not None:
+        over = ", ".join(f"{v.name}<{v.size}" for v in d.domain if v in d.reduced)
+        right = f"{d.reduction}[{over}] {right}"
+    mark = "store" if kept else "def"
+    return f"{mark} {d.name}: {describe(d.layout)}  {d.name}[{left}] = {right}"

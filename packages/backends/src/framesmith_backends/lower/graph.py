@@ -1,0 +1,256 @@
+"""FX graph -> program: each node becomes definitions by its rule, or an ATen call with the reason noted."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_backends.decompose import losses, normalization, softmax
+from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
+from framesmith_backends.ir.ops import FLOAT32_ONLY
+from framesmith_backends.ir.expr import Op, walk
+from framesmith_backends.ir.program import Call, Layout, Program
+from framesmith_backends.lower import movement, pointwise, reductions, views
+from framesmith_backends.lower.registry import RULES, VIEWS
+from framesmith_backends.lower.scope import Decline, Scope
+from framesmith_backends.lower.tensor import Tensor, point, whole
+
+# The modules whose import fills the tables.
+RULE_MODULES = (pointwise, views, movement, reductions, softmax, normalization, losses)
+
+Lowered = Tensor | tuple[Tensor | None, ...] | None
+
+
+@dataclass(slots=True)
+class Lowering:
+    """The state of one lowering. `notes` says for each ATen call why it is one."""
+
+    device: str
+    program: Program = field(default_factory=Program)
+    values: dict[fx.Node, Lowered] = field(default_factory=dict)
+    runtime: dict[fx.Node, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    positions: dict[fx.Node, int] = field(default_factory=dict)
+
+
+def why_no_layout(value: object, device: str) -> str | None:
+    """Why this value cannot be read or written by a kernel, or None."""
+    if not isinstance(value, torch.Tensor):
+        return f"a value of type {type(value).__name__}"
+    if value.dtype not in FROM_TORCH:
+        return f"dtype {value.dtype}"
+    if value.device.type != device:
+        return f"device {value.device}"
+    if value.layout != torch.strided or value.is_conj() or value.is_neg():
+        return f"layout {value.layout} or a lazy conjugate"
+    if not all(isinstance(n, int) for n in (*value.shape, *value.stride())):
+        return "a symbolic shape"
+    return None
+
+
+def layout_of(value: torch.Tensor) -> Layout:
+    return Layout(
+        tuple(value.shape), tuple(value.stride()), FROM_TORCH[value.dtype], str(value.device)
+    )
+
+
+def is_dense(layout: Layout) -> bool:
+    """Whether the elements fill memory without gaps or overlaps, in some order of the dimensions."""
+    step = 1
+    for stride, size in sorted(zip(layout.strides, layout.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def is_effect(node: fx.Node) -> bool:
+    """Whether the call does more than return fresh values: random numbers, mutations, assertions."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return node.op != "get_attr" and target is not operator.getitem and target not in PURE_FUNCTIONS
+    tags = torch.Tag.nondeterministic_seeded in target.tags
+    return bool(target._schema.is_mutable or tags or not target._schema.returns)
+
+
+PURE_FUNCTIONS: frozenset[object] = frozenset(
+    getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "getitem")
+)
+
+
+def lower_graph(gm: fx.GraphModule, device: str = "cpu") -> Lowering:
+    """Lower every node of the graph for kernels on that type of device."""
+    low = Lowering(device)
+    for position, node in enumerate(gm.graph.nodes):
+        low.positions[node] = position
+        _HANDLERS[node.op](low, node)
+    low.program.runtime = {node.name: name for node, name in low.runtime.items()}
+    return low
+
+
+def _external(low: Lowering, node: fx.Node) -> None:
+    """A value that exists at run time under the node's own name."""
+    low.runtime[node] = node.name
+    value = node.meta.get("val")
+    low.values[node] = None
+    if why_no_layout(value, low.device) is None:
+        layout = layout_of(value)
+        low.program.layouts[node.name] = layout
+        low.values[node] = whole(node.name, layout.shape, layout.dtype)
+
+
+def _placeholder(low: Lowering, node: fx.Node) -> None:
+    low.program.inputs.append(node.name)
+    _external(low, node)
+
+
+def _get_attr(low: Lowering, node: fx.Node) -> None:
+    _external(low, node)
+    low.program.calls[node.name] = Call(node.name, node, (), low.positions[node])
+
+
+def _call(low: Lowering, node: fx.Node) -> None:
+    if node.target is operator.getitem:
+        found = low.values.get(node.args[0])  # type: ignore[call-overload]
+        if isinstance(found, tuple):
+            low.values[node] = found[node.args[1]]  # type: ignore[index]
+            return
+    reason = _lowered(low, node)
+    if reason is not None:
+        low.notes[node.name] = reason
+        run_as_call(low, node)
+
+
+def run_as_call(low: Lowering, node: fx.Node) -> None:
+    _external(low, node)
+    needs = tuple(dict.fromkeys(realize(low, n) for n in node.all_input_nodes))
+    low.program.calls[node.name] = Call(node.name, node, needs, low.positions[node], is_effect(node))
+
+
+def _results(node: fx.Node) -> tuple[object, ...]:
+    value = node.meta.get("val")
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _lowered(low: Lowering, node: fx.Node) -> str | None:
+    """Lower the node by its rule; the reason if it cannot be."""
+    key = str(node.target)
+    found = RULES.get(key) or VIEWS.get(key)
+    if found is None:
+        return "no rule"
+    layouts: list[Layout] = []
+    for value in _results(node):
+        problem = None if value is None else why_no_layout(value, low.device)
+        if problem is not None:
+            return problem
+        layouts.append(Layout((), (), "f32") if value is None else layout_of(value))  # type: ignore[arg-type]
+    before = len(low.program.defs)
+    scope = Scope(low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node])
+    try:
+        args, kwargs = _arguments(low, node)
+        result = found(scope, *args, **kwargs)
+        low.values[node] = result if key in VIEWS else _finished(low, scope, result, layouts, before)
+    except Decline as decline:
+        for name in list(low.program.defs)[before:]:
+            del low.program.defs[name]
+        return str(decline)
+    return None
+
+
+def _arguments(low: Lowering, node: fx.Node) -> tuple[Any, Any]:
+    def value(arg: fx.Node) -> object:
+        found = low.values.get(arg)
+        if not isinstance(found, Tensor):
+            raise Decline(f"argument {arg.name} is not a dense tensor on {low.device}")
+        return found
+
+    args, kwargs = fx.map_arg((node.args, node.kwargs), value)  # type: ignore[arg-type]
+    return args, kwargs
+
+
+def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], before: int) -> Lowered:
+    """Check what the rule made and give each result the memory layout that eager would have."""
+    many = isinstance(result, tuple)
+    finished = tuple(
+        None if t is None else _in_layout(low, scope, t, layout)
+        for t, layout in zip(result if many else (result,), layouts, strict=False)
+    )
+    for name in list(low.program.defs)[before:]:
+        for part in walk(low.program.defs[name].body):
+            if isinstance(part, Op) and part.dtype == "f64" and part.name in FLOAT32_ONLY:
+                raise Decline(f"{part.name} in float64")
+    return finished if many else finished[0]
+
+
+def _in_layout(low: Lowering, scope: Scope, t: Tensor, layout: Layout) -> Tensor:
+    if t.shape != layout.shape or t.dtype != layout.dtype:
+        raise RuntimeError(
+            f"rule for {scope.origin} made {t.dtype}{t.shape}, the graph says {layout.dtype}{layout.shape}"
+        )
+    if not is_dense(layout) and layout.numel:
+        raise Decline(f"a result with gaps or overlaps: strides {layout.strides}")
+    fresh = t.source.rpartition(".")[0] == scope.name
+    if fresh and t.index == point(t.shape) and t.guard is None and low.program.layouts[t.source] == layout:
+        return t
+    copied = scope.compute(lambda v: v, t, dtype=t.dtype, within=compute_type(t.dtype))
+    low.program.layouts[copied.source] = layout
+    low.program.defs[copied.source] = replace(low.program.defs[copied.source], layout=layout)
+    return copied
+
+
+def realize(low: Lowering, node: fx.Node) -> str:
+    """The name under which the node's value exists at run time, made to exist if it was only an index map."""
+    found = low.runtime.get(node)
+    if found is not None:
+        return found
+    value = low.values[node]
+    if isinstance(value, Tensor) and str(node.target) not in VIEWS and not _is_view_item(node):
+        low.runtime[node] = value.source
+        return value.source
+    low.runtime[node] = node.name
+    needs = tuple(dict.fromkeys(realize(low, n) for n in node.all_input_nodes))
+    low.program.calls[node.name] = Call(node.name, node, needs, low.positions[node])
+    low.notes[node.name] = "a view needed as a tensor"
+    return node.name
+
+
+def _is_view_item(node: fx.Node) -> bool:
+    """Whether this is an item of a view that returns several tensors (split, unbind)."""
+    return node.target is operator.getitem and str(node.args[0].target) in VIEWS  # type: ignore[union-attr]
+
+
+def _output(low: Lowering, node: fx.Node) -> None:
+    results = node.args[0]
+    for result in results if isinstance(results, (tuple, list)) else (results,):
+        low.program.outputs.append(realize(low, result) if isinstance(result, fx.Node) else result)
+
+
+_HANDLERS: dict[str, Callable[[Lowering, fx.Node], None]] = {
+    "placeholder": _placeholder,
+    "get_attr": _get_attr,
+    "call_function": _call,
+    "output": _output,
+}
+
+
+def why_not_functional(gm: fx.GraphModule) -> str | None:
+    """Why the graph cannot be scheduled freely: it mutates something other than by trailing copies."""
+    mutated = False
+    for node in gm.graph.nodes:
+        if node.op not in _HANDLERS:
+            return f"node {node.name} is a {node.op}: expected ATen calls only"
+        if node.op != "call_function":
+            continue
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            mutated = True
+        elif mutated and node.target is not operator.getitem:
+            return f"{node.name} runs after a mutation"
+    return None

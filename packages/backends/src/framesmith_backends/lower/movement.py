@@ -1,0 +1,195 @@
+"""Lowering of operations that move elements into new tensors: padding, concatenation, flips, masks, creation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import compute_type, is_float
+from framesmith_backends.ir.expr import Const, Expr, Index, Op, guarded
+from framesmith_backends.ir.index import Ix
+from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.tensor import Tensor, point
+from framesmith_backends.lower.views import normal_start
+
+# A concatenation of more tensors than this is copied by ATen: every piece is a test in the loop.
+LARGEST_CAT = 4
+
+
+def at_least(ix: Ix, bound: int) -> Expr:
+    return Op("ge", Index(ix), Const(bound, "i64"))
+
+
+def below(ix: Ix, bound: int) -> Expr:
+    return Op("lt", Index(ix), Const(bound, "i64"))
+
+
+def inside(ix: Ix, size: int) -> Expr | None:
+    """The condition that 0 <= ix < size; None where it always holds."""
+    low, high = index.bounds(ix)
+    tests = ([at_least(ix, 0)] if low < 0 else []) + ([below(ix, size)] if high >= size else [])
+    if not tests:
+        return None
+    return tests[0] if len(tests) == 1 else Op("and", tests[0], tests[1])
+
+
+def _all(conditions: Sequence[Expr]) -> Expr | None:
+    found: Expr | None = None
+    for condition in conditions:
+        found = condition if found is None else Op("and", found, condition)
+    return found
+
+
+def _choose(s: Scope, condition: Expr | None, value: Expr, fill: bool | int | float) -> Tensor:
+    """`value` where the condition holds, else `fill`."""
+    if condition is None:
+        return s.elementwise(s.result.shape, value)
+    inner = compute_type(s.result.dtype)
+    body: Expr = cast(guarded(value, condition), inner)
+    if fill != 0:
+        body = Op("where", condition, body, Const(fill, inner))
+    return s.elementwise(s.result.shape, cast(body, s.result.dtype))
+
+
+@rule("constant_pad_nd")
+def constant_pad_nd(s: Scope, x: Tensor, pad: Sequence[int], value: bool | int | float = 0) -> Tensor:
+    where = list(point(s.result.shape))
+    conditions: list[Expr] = []
+    for k in range(len(pad) // 2):
+        dim = len(x.shape) - 1 - k
+        where[dim] = index.add(where[dim], index.const(-pad[2 * k]))
+        test = inside(where[dim], x.shape[dim])
+        if test is not None:
+            conditions.append(test)
+    return _choose(s, _all(conditions), x.at(tuple(where)), value)
+
+
+@rule("slice_backward")
+def slice_backward(
+    s: Scope, grad: Tensor, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
+) -> Tensor:
+    dim %= len(input_sizes)
+    if step != 1:
+        raise Decline("a strided slice")
+    where = list(point(s.result.shape))
+    where[dim] = index.add(where[dim], index.const(-normal_start(start, input_sizes[dim])))
+    return _choose(s, inside(where[dim], grad.shape[dim]), grad.at(tuple(where)), 0)
+
+
+@rule("select_backward")
+def select_backward(s: Scope, grad: Tensor, input_sizes: Sequence[int], dim: int, at: int) -> Tensor:
+    dim %= len(input_sizes)
+    where = list(point(s.result.shape))
+    chosen = where.pop(dim)
+    test = Op("eq", Index(chosen), Const(at % input_sizes[dim], "i64"))
+    return _choose(s, test, grad.at(tuple(where)), 0)
+
+
+@rule("cat")
+def cat(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    shape = s.result.shape
+    dim %= len(shape)
+    pieces = [t for t in tensors if len(t.shape) == len(shape)]
+    if len(pieces) != len(tensors) or len(pieces) > LARGEST_CAT:
+        raise Decline(f"a concatenation of {len(tensors)} tensors (or of legacy empty ones)")
+    inner = compute_type(s.result.dtype)
+    here = point(shape)
+    body: Expr | None = None
+    end = shape[dim]
+    for piece in reversed(pieces):
+        first = end - piece.shape[dim]
+        if first == end:
+            continue
+        where = list(here)
+        where[dim] = index.add(here[dim], index.const(-first))
+        bounded = inside(where[dim], piece.shape[dim])
+        value = piece.at(tuple(where))
+        value = cast(value if bounded is None else guarded(value, bounded), inner)
+        body = value if body is None else Op("where", below(here[dim], end), value, body)
+        end = first
+    if body is None:
+        raise Decline("a concatenation of nothing")
+    return s.elementwise(shape, cast(body, s.result.dtype))
+
+
+@rule("stack")
+def stack(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    dim %= len(s.result.shape)
+    widened = []
+    for piece in tensors:
+        shape = (*piece.shape[:dim], 1, *piece.shape[dim:])
+        here = list(point(shape))
+        del here[dim]
+        widened.append(piece.viewed(shape, tuple(here)))
+    return cat(s, widened, dim)
+
+
+@rule("flip")
+def flip(s: Scope, x: Tensor, dims: Sequence[int]) -> Tensor:
+    where = list(point(x.shape))
+    for dim in dims:
+        where[dim] = index.total(((where[dim], -1),), x.shape[dim] - 1)
+    return s.elementwise(x.shape, x.at(tuple(where)))
+
+
+@rule("repeat")
+def repeat(s: Scope, x: Tensor, repeats: Sequence[int]) -> Tensor:
+    here = point(s.result.shape)[len(s.result.shape) - len(x.shape) :]
+    where = tuple(index.mod(i, size) if size else index.ZERO for i, size in zip(here, x.shape, strict=True))
+    return s.elementwise(s.result.shape, x.at(where))
+
+
+def _triangle(s: Scope, x: Tensor, diagonal: int, upper: bool) -> Tensor:
+    *_, row, column = here = point(x.shape)
+    distance = index.total(((column, 1), (row, -1)))
+    test = at_least(distance, diagonal) if upper else below(distance, diagonal + 1)
+    return _choose(s, test, x.at(here), 0)
+
+
+@rule("tril")
+def tril(s: Scope, x: Tensor, diagonal: int = 0) -> Tensor:
+    return _triangle(s, x, diagonal, upper=False)
+
+
+@rule("triu")
+def triu(s: Scope, x: Tensor, diagonal: int = 0) -> Tensor:
+    return _triangle(s, x, diagonal, upper=True)
+
+
+def _filled(s: Scope, value: bool | int | float) -> Tensor:
+    if not isinstance(value, (bool, int, float)):
+        raise Decline(f"a fill value of type {type(value).__name__}")
+    return s.elementwise(s.result.shape, Const(value, s.result.dtype))
+
+
+@rule("full", "full_like", "new_full")
+def full(s: Scope, *args: Any, **options: Any) -> Tensor:
+    value = args[-1] if len(args) > 1 else options["fill_value"]
+    return _filled(s, value)
+
+
+@rule("scalar_tensor")
+def scalar_tensor(s: Scope, value: Any, **options: Any) -> Tensor:
+    return _filled(s, value)
+
+
+@rule("zeros", "zeros_like", "new_zeros")
+def zeros(s: Scope, *args: Any, **options: Any) -> Tensor:
+    return _filled(s, 0)
+
+
+@rule("ones", "ones_like", "new_ones")
+def ones(s: Scope, *args: Any, **options: Any) -> Tensor:
+    return _filled(s, 1)
+
+
+@rule("arange", "arange.start", "arange.start_step")
+def arange(s: Scope, *args: Any, **options: Any) -> Tensor:
+    if is_float(s.result.dtype) or not all(isinstance(a, int) for a in args):
+        raise Decline("arange of other than integers")
+    start, step = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1)
+    (here,) = point(s.result.shape)
+    value = index.add(index.scale(here, step), index.const(start))
+    return s.elementwise(s.result.shape, cast(Index(value), s.result.dtype))

@@ -1,0 +1,372 @@
+"""Lowering of elementwise operations: tables of (ATen names, formula), one table for each typing rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from framesmith_backends.decompose import activations as act
+from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float
+from framesmith_backends.ir.expr import Const, Expr, Op
+from framesmith_backends.lower.registry import add_row, rule
+from framesmith_backends.lower.scope import Decline, Scope, cast, float_of, promoted
+from framesmith_backends.lower.tensor import Operand, Tensor, element, point
+
+
+def _identity(x: Expr) -> Expr:
+    return x
+
+
+def _core(name: str) -> Callable[..., Expr]:
+    return lambda *args: Op(name, *args)
+
+
+def _abs(x: Expr) -> Expr:
+    return x if x.dtype == "u8" else Op("abs", x)
+
+
+def _rounding(name: str) -> Callable[[Expr], Expr]:
+    return lambda x: Op(name, x) if is_float(x.dtype) else x
+
+
+def _neg(x: Expr) -> Expr:
+    return -x
+
+
+def _either(on_bool: str, otherwise: str) -> Callable[[Expr, Expr], Expr]:
+    return lambda a, b: Op(on_bool if a.dtype == "b1" else otherwise, a, b)
+
+
+def _square(x: Expr) -> Expr:
+    return x * x
+
+
+# Result type: the operands' common type, which is also the type computed in (float32 for half types).
+SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
+    ("abs", _abs),
+    ("neg", _neg),
+    ("relu", act.relu),
+    ("floor", _rounding("floor")),
+    ("ceil", _rounding("ceil")),
+    ("trunc", _rounding("trunc")),
+    ("round", _rounding("round")),
+    ("sgn", act.sign),
+    ("sign", act.sign),
+    ("square", _square),
+    ("positive", _identity),
+    ("hardsigmoid", act.hardsigmoid),
+    ("hardswish", act.hardswish),
+    ("mish", act.mish),
+    ("silu", act.silu),
+    ("mul.Tensor", _either("and", "mul")),
+    ("mul.Scalar", _either("and", "mul")),
+    ("maximum", _either("or", "max")),
+    ("minimum", _either("and", "min")),
+    ("fmod.Tensor", lambda a, b: Op("fmod", a, b) if is_float(a.dtype) else a - Op("idiv", a, b) * b),
+    ("bitwise_and.Tensor", _core("and")),
+    ("bitwise_and.Scalar", _core("and")),
+    ("bitwise_or.Tensor", _core("or")),
+    ("bitwise_or.Scalar", _core("or")),
+    ("bitwise_xor.Tensor", _core("xor")),
+    ("bitwise_not", _core("not")),
+    ("lerp.Tensor", act.lerp),
+    ("lerp.Scalar", act.lerp),
+    ("sigmoid_backward", act.sigmoid_backward),
+    ("tanh_backward", act.tanh_backward),
+    ("silu_backward", act.silu_backward),
+    ("hardsigmoid_backward", act.hardsigmoid_backward),
+    ("hardswish_backward", act.hardswish_backward),
+)
+
+# Integers and bools become the default floating type first.
+FLOAT: tuple[tuple[str, Callable[..., Expr]], ...] = (
+    *((name, _core(name)) for name in ("sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10")),
+    *((name, _core(name)) for name in ("log1p", "sin", "cos", "tanh", "erf", "sigmoid")),
+    ("tan", act.tan),
+    ("reciprocal", lambda x: 1.0 / x),
+    ("logit", act.logit),
+)
+
+# Operands meet in their common type; the result is a bool.
+COMPARE: tuple[tuple[str, Callable[..., Expr]], ...] = tuple(
+    (f"{name}.{overload}", _core(name))
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for overload in ("Tensor", "Scalar")
+)
+
+# Each operand is first turned into a bool.
+LOGICAL: tuple[tuple[str, Callable[..., Expr]], ...] = (
+    ("logical_and", _core("and")),
+    ("logical_or", _core("or")),
+    ("logical_xor", _core("xor")),
+    ("logical_not", _core("not")),
+)
+
+
+def _declined(reason: str) -> Expr:
+    raise Decline(reason)
+
+
+def _same(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
+    def lowered(s: Scope, *operands: Operand) -> Tensor:
+        return s.compute(formula, *operands, shape=s.result.shape, dtype=s.result.dtype)
+
+    return lowered
+
+
+def _float(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
+    def lowered(s: Scope, x: Tensor) -> Tensor:
+        within = compute_type(float_of(x.dtype))
+        return s.compute(formula, x, shape=s.result.shape, dtype=s.result.dtype, within=within)
+
+    return lowered
+
+
+def _compare(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
+    def lowered(s: Scope, a: Operand, b: Operand) -> Tensor:
+        common = compute_type(promoted(a, b))
+        if common == "b1" and formula(Const(True, "i64"), Const(True, "i64")).name not in ("eq", "ne"):  # type: ignore[union-attr]
+            common = "u8"
+        return s.compute(formula, a, b, shape=s.result.shape, dtype="b1", within=common)
+
+    return lowered
+
+
+def _logical(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
+    def lowered(s: Scope, *operands: Operand) -> Tensor:
+        return s.compute(formula, *operands, shape=s.result.shape, dtype="b1")
+
+    return lowered
+
+
+for _table, _wrap in ((SAME, _same), (FLOAT, _float), (COMPARE, _compare), (LOGICAL, _logical)):
+    for _name, _formula in _table:
+        add_row(_wrap(_formula), _name)
+
+
+def _scaled_sum(sign: int, alpha: int | float) -> Callable[[Expr, Expr], Expr]:
+    def formula(a: Expr, b: Expr) -> Expr:
+        if a.dtype == "b1":
+            return Op("or", a, b) if sign > 0 and alpha in (1, True) else _declined("bool sum with alpha")
+        if alpha != 1:
+            b = b * alpha
+        return a + b if sign > 0 else a - b
+
+    return formula
+
+
+@rule("add.Tensor", "add.Scalar")
+def add(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
+    return s.compute(_scaled_sum(1, alpha), a, b, shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("sub.Tensor", "sub.Scalar")
+def sub(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
+    return s.compute(_scaled_sum(-1, alpha), a, b, shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("rsub.Tensor", "rsub.Scalar")
+def rsub(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
+    return s.compute(_scaled_sum(-1, alpha), b, a, shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("div.Tensor", "div.Scalar")
+def div(s: Scope, a: Operand, b: Operand) -> Tensor:
+    return s.compute(lambda x, y: x / y, a, b, shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode is None:
+        return div(s, a, b)
+    if rounding_mode == "floor":
+        return floor_divide(s, a, b)
+    _check_integer_divisor(s, b)
+    integer = not is_float(s.result.dtype)
+    formula = _core("idiv") if integer else (lambda x, y: Op("trunc", x / y))
+    return s.compute(formula, a, b, shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("floor_divide", "floor_divide.Scalar")
+def floor_divide(s: Scope, a: Operand, b: Operand) -> Tensor:
+    _check_integer_divisor(s, b)
+    return s.compute(act.floor_divide, a, b, shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("remainder.Tensor", "remainder.Scalar")
+def remainder(s: Scope, a: Operand, b: Operand) -> Tensor:
+    _check_integer_divisor(s, b)
+    return s.compute(act.remainder, a, b, shape=s.result.shape, dtype=s.result.dtype)
+
+
+def _check_integer_divisor(s: Scope, b: Operand) -> None:
+    """ATen raises on an integer division by zero, and LLVM has no meaning for it: only known divisors are lowered."""
+    if not is_float(s.result.dtype) and (isinstance(b, Tensor) or b in (0, -1)):
+        raise Decline("integer division by a divisor that may be 0 or -1")
+
+
+@rule("pow.Tensor_Scalar")
+def pow_scalar(s: Scope, x: Tensor, exponent: int | float) -> Tensor:
+    def formula(v: Expr) -> Expr:
+        if exponent in (0, 1, 2, 3):
+            return (Const(1, v.dtype), v, v * v, v * v * v)[int(exponent)]
+        if not is_float(v.dtype):
+            return _declined("an integer power")
+        if exponent in _SPECIAL_POWERS:
+            return _SPECIAL_POWERS[exponent](v)
+        return Op("pow", v, Const(exponent, v.dtype))
+
+    return s.compute(formula, x, shape=s.result.shape, dtype=s.result.dtype)
+
+
+_SPECIAL_POWERS: dict[int | float, Callable[[Expr], Expr]] = {
+    0.5: lambda v: Op("sqrt", v),
+    -0.5: lambda v: Op("rsqrt", v),
+    -1: lambda v: 1.0 / v,
+    -2: lambda v: 1.0 / (v * v),
+}
+
+
+@rule("pow.Tensor_Tensor", "pow.Scalar")
+def pow_tensor(s: Scope, x: Operand, y: Operand) -> Tensor:
+    if not is_float(s.result.dtype):
+        raise Decline("an integer power")
+    return s.compute(_core("pow"), x, y, shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("gelu")
+def gelu(s: Scope, x: Tensor, *, approximate: str = "none") -> Tensor:
+    formula = act.gelu if approximate == "none" else act.gelu_tanh
+    return s.compute(formula, x, dtype=s.result.dtype)
+
+
+@rule("gelu_backward")
+def gelu_backward(s: Scope, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+    formula = act.gelu_backward if approximate == "none" else act.gelu_tanh_backward
+    return s.compute(formula, grad, x, dtype=s.result.dtype)
+
+
+def _with_parameters(formula: Callable[..., Expr], tensors: int, *defaults: Any) -> Callable[..., Tensor]:
+    """A rule for `formula(tensor elements..., parameters...)`, the parameters being Python numbers."""
+
+    def lowered(s: Scope, *args: Any) -> Tensor:
+        given = args[tensors:]
+        values = (*given, *defaults[len(given) :])
+        if any(isinstance(v, Tensor) for v in values):
+            raise Decline("a parameter given as a tensor")
+        return s.compute(
+            lambda *xs: formula(*xs, *values), *args[:tensors], shape=s.result.shape, dtype=s.result.dtype
+        )
+
+    return lowered
+
+
+for _name, _formula, _tensors, _defaults in (
+    ("threshold", act.threshold, 1, ()),
+    ("threshold_backward", act.threshold_backward, 2, ()),
+    ("leaky_relu", act.leaky_relu, 1, (0.01,)),
+    ("leaky_relu_backward", lambda g, x, slope, _=False: act.leaky_relu_backward(g, x, slope), 2, (0.01, False)),
+    ("elu", act.elu, 1, (1.0, 1.0, 1.0)),
+    ("hardtanh", act.hardtanh, 1, (-1.0, 1.0)),
+    ("hardtanh_backward", act.hardtanh_backward, 2, (-1.0, 1.0)),
+    ("softplus", act.softplus, 1, (1.0, 20.0)),
+    ("softplus_backward", act.softplus_backward, 2, (1.0, 20.0)),
+):
+    add_row(_with_parameters(_formula, _tensors, *_defaults), _name)
+
+
+@rule("elu_backward")
+def elu_backward(
+    s: Scope, grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, y: Tensor
+) -> Tensor:
+    formula = lambda g, v: act.elu_backward(g, v, alpha, scale, input_scale, is_result)  # noqa: E731
+    return s.compute(formula, grad, y, dtype=s.result.dtype)
+
+
+def _clamp(low: Operand | None, high: Operand | None, s: Scope, x: Tensor) -> Tensor:
+    bounds = [(n, b) for n, b in (("max", low), ("min", high)) if b is not None]
+
+    def formula(v: Expr, *limits: Expr) -> Expr:
+        for (name, _), limit in zip(bounds, limits, strict=True):
+            v = Op(name, limit, v)
+        return v
+
+    return s.compute(formula, x, *(b for _, b in bounds), shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("clamp", "clamp.Tensor")
+def clamp(s: Scope, x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
+    return _clamp(min, max, s, x)
+
+
+@rule("clamp_min", "clamp_min.Tensor")
+def clamp_min(s: Scope, x: Tensor, min: Operand) -> Tensor:
+    return _clamp(min, None, s, x)
+
+
+@rule("clamp_max", "clamp_max.Tensor")
+def clamp_max(s: Scope, x: Tensor, max: Operand) -> Tensor:
+    return _clamp(None, max, s, x)
+
+
+@rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+def where(s: Scope, condition: Tensor, a: Operand, b: Operand) -> Tensor:
+    return _select(s, condition, a, b)
+
+
+@rule("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(s: Scope, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    return _select(s, mask, value, x)
+
+
+def _select(s: Scope, condition: Tensor, a: Operand, b: Operand) -> Tensor:
+    def formula(c: Expr, x: Expr, y: Expr) -> Expr:
+        return Op("where", Op("ne", c, Const(0, c.dtype)) if c.dtype != "b1" else c, x, y)
+
+    inner = compute_type(s.result.dtype)
+    shape = s.result.shape
+    where_ = point(shape)
+    body = formula(
+        element(condition, where_, shape, "b1"), element(a, where_, shape, inner), element(b, where_, shape, inner)
+    )
+    return s.elementwise(shape, cast(body, s.result.dtype))
+
+
+@rule("isnan")
+def isnan(s: Scope, x: Tensor) -> Tensor:
+    if not is_float(x.dtype):
+        return s.compute(lambda v: Const(False, "b1"), x, dtype="b1")
+    return s.compute(_core("isnan"), x, dtype="b1", within=compute_type(x.dtype))
+
+
+@rule("isinf")
+def isinf(s: Scope, x: Tensor) -> Tensor:
+    if not is_float(x.dtype):
+        return s.compute(lambda v: Const(False, "b1"), x, dtype="b1")
+    formula = lambda v: Op("eq", Op("abs", v), Const(float("inf"), v.dtype))  # noqa: E731
+    return s.compute(formula, x, dtype="b1", within=compute_type(x.dtype))
+
+
+@rule("clone", "contiguous", "alias_copy", "lift_fresh_copy")
+def clone(s: Scope, x: Tensor, *, memory_format: object = None) -> Tensor:
+    return s.compute(_identity, x, dtype=s.result.dtype)
+
+
+@rule("_to_copy", "prims.convert_element_type")
+def to_copy(s: Scope, x: Tensor, **options: Any) -> Tensor:
+    return s.compute(_identity, x, shape=s.result.shape, dtype=s.result.dtype, within=_copy_type(x.dtype, s.result.dtype))
+
+
+def _copy_type(source: str, target: str) -> str:
+    """A conversion is one step from the source's own type, except that a half value is first a float32."""
+    return compute_type(source) if DTYPES[source].compute != source else source
+
+
+@rule("addcmul")
+def addcmul(s: Scope, x: Tensor, a: Tensor, b: Tensor, *, value: int | float = 1) -> Tensor:
+    return s.compute(lambda v, p, q: v + p * q * value, x, a, b, dtype=s.result.dtype)
+
+
+@rule("addcdiv")
+def addcdiv(s: Scope, x: Tensor, a: Tensor, b: Tensor, *, value: int | float = 1) -> Tensor:
+    return s.compute(lambda v, p, q: v + p / q * value, x, a, b, dtype=s.result.dtype)

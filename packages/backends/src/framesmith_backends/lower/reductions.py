@@ -1,0 +1,168 @@
+"""Lowering of reductions: sums, means, variances, extremes, any and all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from framesmith_backends.ir.dtypes import compute_type, is_float
+from framesmith_backends.ir.expr import Const, Expr, Op
+from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.scope import Decline, Scope
+from framesmith_backends.lower.tensor import Tensor
+
+Dims = Sequence[int] | int | None
+
+
+def dims_of(dims: Dims, x: Tensor) -> tuple[int, ...]:
+    """The dimensions reduced, as non-negative numbers: all of them where none is named."""
+    rank = len(x.shape)
+    if isinstance(dims, int):
+        dims = (dims,)
+    if not dims:
+        return tuple(range(rank))
+    return tuple(d % rank if rank else 0 for d in dims)
+
+
+def count(x: Tensor, dims: Sequence[int]) -> int:
+    return math.prod(x.shape[d] for d in dims) if x.shape else 1
+
+
+def stored(s: Scope, value: Tensor, dtype: str) -> Tensor:
+    """The value converted to the type it is returned in."""
+    return value if value.dtype == dtype else s.compute(lambda v: v, value, dtype=dtype, within=value.dtype)
+
+
+def _accumulated(s: Scope, kind: str, x: Tensor, dims: Dims, keepdim: bool) -> Tensor:
+    inner = compute_type(s.result.dtype)
+    return stored(s, s.reduce(kind, x, dims_of(dims, x), keepdim, inner), s.result.dtype)
+
+
+@rule("sum", "sum.dim_IntList")
+def sum_(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: object = None) -> Tensor:
+    return _accumulated(s, "sum", x, dim, keepdim)
+
+
+@rule("prod", "prod.dim_int")
+def prod(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: object = None) -> Tensor:
+    return _accumulated(s, "prod", x, dim, keepdim)
+
+
+@rule("mean", "mean.dim")
+def mean(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: object = None) -> Tensor:
+    inner = compute_type(s.result.dtype)
+    dims = dims_of(dim, x)
+    total = s.reduce("sum", x, dims, keepdim, inner)
+    n = count(x, dims)
+    return s.compute(lambda v: v / float(n), total, dtype=s.result.dtype)
+
+
+@rule("amax")
+def amax(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return _extreme(s, "max", "any", x, dim, keepdim)
+
+
+@rule("amin")
+def amin(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return _extreme(s, "min", "all", x, dim, keepdim)
+
+
+@rule("max")
+def max_(s: Scope, x: Tensor) -> Tensor:
+    return _extreme(s, "max", "any", x, None, False)
+
+
+@rule("min")
+def min_(s: Scope, x: Tensor) -> Tensor:
+    return _extreme(s, "min", "all", x, None, False)
+
+
+def _extreme(s: Scope, kind: str, of_bools: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+    return _accumulated(s, of_bools if x.dtype == "b1" else kind, x, dim, keepdim)
+
+
+@rule("any", "any.dim", "any.dims")
+def any_(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return _truth(s, "any", x, dim, keepdim)
+
+
+@rule("all", "all.dim", "all.dims")
+def all_(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return _truth(s, "all", x, dim, keepdim)
+
+
+def _truth(s: Scope, kind: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+    return stored(s, s.reduce(kind, x, dims_of(dim, x), keepdim, "b1"), s.result.dtype)
+
+
+def moments(
+    s: Scope, x: Tensor, dims: Sequence[int], keepdim: bool, correction: float, within: str
+) -> tuple[Tensor, Tensor]:
+    """(mean, variance), both kept-dimension first; two passes, so that no digits cancel."""
+    n = count(x, dims)
+    total = s.reduce("sum", x, dims, True, within)
+    center = s.compute(lambda v: v / float(n), total, dtype=within)
+    squares = s.reduce_formula("sum", _squared_distance, (x, center), x.shape, dims, keepdim, within)
+    divisor = max(n - correction, 0.0)
+    variance = s.compute(lambda v: v / float(divisor), squares, dtype=within)
+    return center, variance
+
+
+def _squared_distance(v: Expr, center: Expr) -> Expr:
+    d = v - center
+    return d * d
+
+
+def _correction(unbiased: Any, correction: Any) -> float:
+    if isinstance(unbiased, bool):
+        return 1.0 if unbiased else 0.0
+    return 1.0 if correction is None else float(correction)
+
+
+@rule("var.correction", "var.dim", "var")
+def var(s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> Tensor:
+    return stored(s, _variance(s, x, dim, unbiased, keepdim, correction), s.result.dtype)
+
+
+@rule("std.correction", "std.dim", "std")
+def std(s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> Tensor:
+    variance = _variance(s, x, dim, unbiased, keepdim, correction)
+    return s.compute(lambda v: Op("sqrt", v), variance, dtype=s.result.dtype)
+
+
+def _variance(s: Scope, x: Tensor, dim: Any, unbiased: Any, keepdim: bool, correction: Any) -> Tensor:
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    return moments(s, x, dims_of(dim, x), keepdim, _correction(unbiased, correction), compute_type(s.result.dtype))[1]
+
+
+@rule("var_mean.correction", "var_mean.dim", "var_mean")
+def var_mean(
+    s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> tuple[Tensor, Tensor]:
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    dims = dims_of(dim, x)
+    variance = _variance(s, x, dim, unbiased, keepdim, correction)
+    within = compute_type(s.result.dtype)
+    n = count(x, dims)
+    total = s.reduce("sum", x, dims, keepdim, within)
+    center = s.compute(lambda v: v / float(n), total, dtype=s.results[1].dtype)
+    return stored(s, variance, s.result.dtype), center
+
+
+@rule("logsumexp")
+def logsumexp(s: Scope, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    if not is_float(x.dtype):
+        raise Decline("logsumexp of integers")
+    within = compute_type(x.dtype)
+    dims = dims_of(dim, x)
+
+    def finite(v: Expr) -> Expr:
+        return Op("where", Op("eq", Op("abs", v), Const(math.inf, v.dtype)), Const(0, v.dtype), v)
+
+    top = s.compute(finite, s.reduce("max", x, dims, True, within), dtype=within)
+    total = s.reduce_formula("sum", lambda v, m: Op("exp", v - m), (x, top), x.shape, dims, keepdim, within)
+    flat = s.compute(finite, s.reduce("max", x, dims, keepdim, within), dtype=within)
+    return s.compute(lambda v, m: Op("log", v) + m, total, flat, dtype=s.result.dtype)

@@ -1,0 +1,39 @@
+"""The table of lowering rules: ATen overload name -> rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from framesmith_backends.lower.scope import Scope
+from framesmith_backends.lower.tensor import Tensor
+
+Rule = Callable[..., Tensor | tuple[Tensor | None, ...]]
+
+# Rules that compute new elements.
+RULES: dict[str, Rule] = {}
+# Rules whose result is the argument seen through an index map (the operation is a view in ATen too).
+VIEWS: dict[str, Rule] = {}
+
+
+def rule(*names: str, table: dict[str, Rule] = RULES) -> Callable[[Rule], Rule]:
+    """Register the decorated function for `aten.<name>`; a name without overload means `.default`."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            key = name if name.startswith("prims.") else f"aten.{name}"
+            key = key if key.count(".") == 2 else f"{key}.default"
+            if key in table:
+                raise ValueError(f"{key} has two lowering rules")
+            table[key] = function
+        return function
+
+    return register
+
+
+def view(*names: str) -> Callable[[Rule], Rule]:
+    return rule(*names, table=VIEWS)
+
+
+def add_row(function: Callable[[Scope, Any], Any], *names: str) -> None:
+    rule(*names)(function)

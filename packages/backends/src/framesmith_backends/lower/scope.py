@@ -1,0 +1,168 @@
+"""What a lowering rule works with: it makes definitions in the program, and declines with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type, is_float
+from framesmith_backends.ir.expr import Cast, Expr
+from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
+from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axis, element, point, whole
+
+
+class Decline(Exception):
+    """A rule's answer that this node is to run as an ATen call; the message says why."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """The lowering of one FX node: `results` are the layouts its outputs must have, `name` its name."""
+
+    program: Program
+    name: str
+    origin: str
+    results: tuple[Layout, ...]
+    position: int = 0
+    count: int = 0
+
+    @property
+    def result(self) -> Layout:
+        return self.results[0]
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"{self.name}.{self.count}"
+
+    def define(
+        self,
+        layout: Layout,
+        domain: tuple[Var, ...],
+        axes: tuple[Var | None, ...],
+        body: Expr,
+        reduction: str | None = None,
+        reduced: frozenset[Var] = frozenset(),
+    ) -> Tensor:
+        """Add a definition; the name is the caller's business only through `finish`."""
+        name = self.fresh()
+        d = Def(name, layout, domain, axes, body, reduction, reduced, self.origin, self.position)
+        self.program.defs[name] = d
+        self.program.layouts[name] = layout
+        return whole(name, layout.shape, layout.dtype)
+
+    def elementwise(self, shape: Shape, body: Expr) -> Tensor:
+        """A tensor of `shape` whose element at the canonical variables is `body`."""
+        axes = tuple(axis(k, size) if size != 1 else None for k, size in enumerate(shape))
+        layout = self.layout_for(shape, body.dtype)
+        return self.define(layout, tuple(v for v in axes if v is not None), axes, body)
+
+    def layout_for(self, shape: Shape, dtype: str) -> Layout:
+        for wanted in self.results:
+            if wanted.shape == shape and wanted.dtype == dtype:
+                return wanted
+        device = self.results[0].device if self.results else "cpu"
+        return Layout(shape, contiguous_strides(shape), dtype, device)
+
+    def compute(
+        self, formula: Formula, *operands: Operand, shape: Shape | None = None, dtype: str, within: str | None = None
+    ) -> Tensor:
+        """`formula` of the operands' elements, computed in `within` (dtype's own compute type), stored as dtype."""
+        if shape is None:
+            shape = broadcast_shape([o.shape for o in operands if isinstance(o, Tensor)])
+        inner = compute_type(dtype) if within is None else within
+        where = point(shape)
+        body = formula(*(element(o, where, shape, inner) for o in operands))
+        return self.elementwise(shape, cast(body, dtype))
+
+    def reduce(self, kind: str, tensor: Tensor, dims: Sequence[int], keepdim: bool, dtype: str) -> Tensor:
+        """Reduce over `dims`; elements are first cast to `dtype`, which is also the type of the result."""
+        return self.reduce_formula(kind, lambda x: x, (tensor,), tensor.shape, dims, keepdim, dtype)
+
+    def reduce_formula(
+        self,
+        kind: str,
+        formula: Formula,
+        operands: Sequence[Operand],
+        shape: Shape,
+        dims: Sequence[int],
+        keepdim: bool,
+        dtype: str,
+    ) -> Tensor:
+        """Reduce `formula` of the operands (broadcast to `shape`) over `dims`."""
+        over = {d % max(len(shape), 1) for d in dims} if dims else set(range(len(shape)))
+        row = REDUCTIONS[kind]
+        if ("i" if DTYPES[dtype].kind == "u" else DTYPES[dtype].kind) not in row.kinds:
+            raise Decline(f"{kind} over {dtype}")
+        if DTYPES[dtype].compute != dtype:
+            raise Decline(f"{kind} accumulated in {dtype}")
+        where = point(shape)
+        body = cast(formula(*(element(o, where, shape, dtype) for o in operands)), dtype)
+        if keepdim:
+            kept_shape = tuple(1 if k in over else size for k, size in enumerate(shape))
+        else:
+            kept_shape = tuple(size for k, size in enumerate(shape) if k not in over)
+        variables = tuple(axis(k, size) for k, size in enumerate(shape) if size != 1)
+        reduced = frozenset(axis(k, shape[k]) for k in over if shape[k] != 1)
+        slots: list[Var | None] = []
+        for k, size in enumerate(shape):
+            if k not in over:
+                slots.append(axis(k, size) if size != 1 else None)
+            elif keepdim:
+                slots.append(None)
+        if any(shape[k] == 0 for k in over):
+            raise Decline("a reduction over no elements")
+        layout = self.layout_for(kept_shape, dtype)
+        if not reduced:
+            return self.define(layout, variables, tuple(slots), body)
+        return self.define(layout, variables, tuple(slots), body, kind, reduced)
+
+
+def cast(body: Expr, dtype: str) -> Expr:
+    return body if body.dtype == dtype else Cast(body, dtype)
+
+
+def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
+    return tuple(torch.broadcast_shapes(*shapes)) if shapes else ()
+
+
+def float_of(dtype: str) -> str:
+    """The type a floating point function of this type returns: itself, or the default type for the others."""
+    return dtype if is_float(dtype) else FROM_TORCH[torch.get_default_dtype()]
+
+
+def promoted(*operands: Operand) -> str:
+    """The common type of tensors, zero-dimensional tensors and Python numbers, as `torch.result_type` has it."""
+    groups: list[torch.dtype | None] = [None, None, None]
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            rank, dtype = (0 if operand.shape else 1), DTYPES[operand.dtype].torch
+        elif isinstance(operand, bool):
+            rank, dtype = 2, torch.bool
+        elif isinstance(operand, int):
+            rank, dtype = 2, torch.int64
+        else:
+            rank, dtype = 2, torch.get_default_dtype()
+        groups[rank] = dtype if groups[rank] is None else torch.promote_types(groups[rank], dtype)  # type: ignore[arg-type]
+    found = _combined(groups[0], _combined(groups[1], groups[2]))
+    if found is None or found not in FROM_TORCH:
+        raise Decline(f"operands of type {found}")
+    return FROM_TORCH[found]
+
+
+def _combined(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    if higher is None or lower is None:
+        return higher if lower is None else lower
+    if higher.is_floating_point:
+        return higher
+    if higher == torch.bool or lower.is_floating_point:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
+def linear(where: Sequence[Ix], sizes: Shape) -> Ix:
+    return index.linearize(where, sizes)

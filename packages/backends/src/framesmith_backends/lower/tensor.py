@@ -1,0 +1,78 @@
+"""A lowered tensor value: a buffer seen through an index map. Views are maps and cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import Cast, Const, Expr, Load, guarded, substitute
+from framesmith_backends.ir.index import Ix, Var
+
+Shape = tuple[int, ...]
+
+
+def axis(k: int, size: int) -> Var:
+    """The canonical variable of dimension `k` of a tensor of that size there."""
+    return Var(f"d{k}", size)
+
+
+def point(shape: Shape) -> tuple[Ix, ...]:
+    """One index expression for each dimension: its canonical variable (0 where the size is 1)."""
+    return tuple(index.of(axis(k, size)) for k, size in enumerate(shape))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """`index[k]` is the position in dimension k of `source`, in terms of this tensor's canonical variables.
+
+    Where `guard` is given and false, the element is 0.
+    """
+
+    source: str
+    shape: Shape
+    dtype: str
+    index: tuple[Ix, ...]
+    guard: Expr | None = None
+
+    def at(self, where: tuple[Ix, ...]) -> Expr:
+        """The element at `where` (one expression for each dimension)."""
+        values = {axis(k, size): ix for k, (size, ix) in enumerate(zip(self.shape, where, strict=True)) if size != 1}
+        position = tuple(index.substitute(i, values) for i in self.index)
+        load = Load(self.source, position, self.dtype)
+        return load if self.guard is None else guarded(load, substitute(self.guard, values))
+
+    def viewed(self, shape: Shape, where: tuple[Ix, ...], guard: Expr | None = None) -> Tensor:
+        """The view of `shape` whose element d is this tensor's element `where` (in d's canonical variables)."""
+        values = {axis(k, size): ix for k, (size, ix) in enumerate(zip(self.shape, where, strict=True)) if size != 1}
+        moved = tuple(index.substitute(i, values) for i in self.index)
+        inner = None if self.guard is None else substitute(self.guard, values)
+        if guard is None or inner is None:
+            return Tensor(self.source, shape, self.dtype, moved, guard if inner is None else inner)
+        both = guarded(inner, guard)
+        return Tensor(self.source, shape, self.dtype, moved, both)
+
+
+def whole(source: str, shape: Shape, dtype: str) -> Tensor:
+    return Tensor(source, shape, dtype, point(shape))
+
+
+def broadcast(tensor: Tensor, shape: Shape) -> Tensor:
+    """The tensor expanded to `shape` by the usual rules (dimensions aligned at the right)."""
+    if tensor.shape == shape:
+        return tensor
+    here = point(shape)[len(shape) - len(tensor.shape) :]
+    where = tuple(i if size != 1 else index.ZERO for i, size in zip(here, tensor.shape, strict=True))
+    return tensor.viewed(shape, where)
+
+
+Operand = Tensor | bool | int | float
+Formula = Callable[..., Expr]
+
+
+def element(operand: Operand, where: tuple[Ix, ...], shape: Shape, dtype: str) -> Expr:
+    """The operand's value at `where` of the broadcast shape, cast to `dtype`."""
+    if not isinstance(operand, Tensor):
+        return Const(operand, dtype)
+    value = broadcast(operand, shape).at(where)
+    return value if value.dtype == dtype else Cast(value, dtype)

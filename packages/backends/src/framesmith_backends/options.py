@@ -1,0 +1,39 @@
+"""Checking of a backend's arguments at the door: roles and options, with the nearest valid name in the error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from framesmith_backends.contract import ROLES, Role
+
+
+def checked_role(role: str, backend: str, roles: tuple[Role, ...] = ROLES) -> Role:
+    for known in roles:
+        if role == known:
+            return known
+    raise ValueError(f"backend {backend!r} has no role {role!r}: expected one of {list(roles)}{nearest(role, roles)}")
+
+
+def checked_options(
+    given: Mapping[str, object] | None, defaults: Mapping[str, object], choices: Mapping[str, tuple[object, ...]], backend: str
+) -> dict[str, object]:
+    """The defaults overridden by `given`; a ValueError for an unknown option or a value not among its choices."""
+    found = dict(defaults)
+    for name, value in (given or {}).items():
+        if name not in defaults:
+            raise ValueError(
+                f"backend {backend!r} has no option {name!r}: expected one of {sorted(defaults)}{nearest(name, defaults)}"
+            )
+        if name in choices and value not in choices[name]:
+            raise ValueError(
+                f"option {name!r} of backend {backend!r} is {value!r}: expected one of {list(choices[name])}"
+                f"{nearest(str(value), [str(c) for c in choices[name]])}"
+            )
+        found[name] = value
+    return found
+
+
+def nearest(name: str, known: object) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)  # type: ignore[call-overload]
+    return f" (did you mean {close[0]!r}?)" if close else ""

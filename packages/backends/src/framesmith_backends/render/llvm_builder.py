@@ -1,0 +1,162 @@
+"""Writing LLVM IR as text: typed values, scalar or vector, and the instructions the kernels are made of."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+# Types in registers. Half types are held as float, see `ir.dtypes`.
+REGISTER = {
+    "b1": "i1", "u8": "i8", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
+    "f16": "float", "bf16": "float", "f32": "float", "f64": "double",
+}  # fmt: skip
+# Types in memory.
+MEMORY = {**REGISTER, "b1": "i8", "f16": "half", "bf16": "i16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An SSA name or constant of LLVM element type `kind` ("float", "i64", ...), in `lanes` lanes (1: scalar)."""
+
+    text: str
+    kind: str
+    lanes: int = 1
+
+    @property
+    def type(self) -> str:
+        return self.kind if self.lanes == 1 else f"<{self.lanes} x {self.kind}>"
+
+    @property
+    def typed(self) -> str:
+        return f"{self.type} {self.text}"
+
+
+def float_text(value: float, kind: str) -> str:
+    """A floating constant as LLVM reads it: the bits of the double (of the value rounded to float, for float)."""
+    if kind == "float":
+        try:
+            value = struct.unpack("<f", struct.pack("<f", value))[0]
+        except OverflowError:
+            value = float("inf") if value > 0 else float("-inf")
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def constant(value: bool | int | float, kind: str, lanes: int = 1) -> Value:
+    if kind in ("float", "double"):
+        text = float_text(float(value), kind)
+    elif kind == "i1":
+        text = "true" if value else "false"
+    else:
+        text = str(int(value))
+    return Value(text if lanes == 1 else f"splat ({kind} {text})", kind, lanes)
+
+
+@dataclass(slots=True)
+class Builder:
+    """Appends instructions to `out`, the list of lines of the region being written."""
+
+    prefix: str = "v"
+    count: int = 0
+    # " contract" lets LLVM fuse a product into a sum; the elementary functions are written without it.
+    flags: str = ""
+    out: list[object] = field(default_factory=list)
+    declared: dict[str, None] = field(default_factory=dict)
+
+    def name(self) -> str:
+        self.count += 1
+        return f"%{self.prefix}{self.count}"
+
+    def line(self, text: str) -> None:
+        self.out.append(text)
+
+    def emit(self, text: str, kind: str, lanes: int = 1) -> Value:
+        name = self.name()
+        self.out.append(f"{name} = {text}")
+        return Value(name, kind, lanes)
+
+    def declare(self, text: str) -> None:
+        self.declared[text] = None
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """The value in every lane."""
+        if value.lanes == lanes:
+            return value
+        if not value.text.startswith("%"):
+            return Value(f"splat ({value.kind} {value.text})", value.kind, lanes)
+        one = f"<{lanes} x {value.kind}>"
+        first = self.emit(f"insertelement {one} poison, {value.typed}, i64 0", value.kind, lanes)
+        return self.emit(
+            f"shufflevector {first.typed}, {one} poison, <{lanes} x i32> zeroinitializer", value.kind, lanes
+        )
+
+    def same(self, *values: Value) -> tuple[Value, ...]:
+        """The values brought to the largest number of lanes among them."""
+        lanes = max(v.lanes for v in values)
+        return tuple(self.splat(v, lanes) for v in values)
+
+    def number(self, value: bool | int | float, like: Value, kind: str | None = None) -> Value:
+        return constant(value, like.kind if kind is None else kind, like.lanes)
+
+    def binary(self, op: str, a: Value, b: Value | float | int) -> Value:
+        right = b if isinstance(b, Value) else self.number(b, a)
+        a, right = self.same(a, right)
+        return self.emit(f"{op} {a.typed}, {right.text}", a.kind, a.lanes)
+
+    def add(self, a: Value, b: Value | float | int) -> Value:
+        return self.binary(f"fadd{self.flags}" if a.kind in ("float", "double") else "add", a, b)
+
+    def sub(self, a: Value, b: Value | float | int) -> Value:
+        return self.binary(f"fsub{self.flags}" if a.kind in ("float", "double") else "sub", a, b)
+
+    def mul(self, a: Value, b: Value | float | int) -> Value:
+        return self.binary(f"fmul{self.flags}" if a.kind in ("float", "double") else "mul", a, b)
+
+    def div(self, a: Value, b: Value | float | int) -> Value:
+        return self.binary("fdiv", a, b)
+
+    def neg(self, a: Value) -> Value:
+        if a.kind in ("float", "double"):
+            return self.emit(f"fneg {a.typed}", a.kind, a.lanes)
+        return self.binary("sub", self.number(0, a), a)
+
+    def compare(self, predicate: str, a: Value, b: Value | float | int) -> Value:
+        right = b if isinstance(b, Value) else self.number(b, a)
+        a, right = self.same(a, right)
+        op = "fcmp" if a.kind in ("float", "double") else "icmp"
+        return self.emit(f"{op} {predicate} {a.typed}, {right.text}", "i1", a.lanes)
+
+    def select(self, condition: Value, a: Value, b: Value) -> Value:
+        a, b = self.same(a, b)
+        if condition.lanes > a.lanes:
+            a, b = self.splat(a, condition.lanes), self.splat(b, condition.lanes)
+        return self.emit(f"select {condition.typed}, {a.typed}, {b.typed}", a.kind, a.lanes)
+
+    def convert(self, op: str, a: Value, kind: str) -> Value:
+        target = Value("", kind, a.lanes).type
+        return self.emit(f"{op} {a.typed} to {target}", kind, a.lanes)
+
+    def bits(self, a: Value, kind: str) -> Value:
+        return self.convert("bitcast", a, kind)
+
+    def intrinsic(self, name: str, *args: Value) -> Value:
+        """An intrinsic whose result and operands have one type, such as llvm.fabs."""
+        args = self.same(*args)
+        kind = args[0].kind
+        scalar = {"float": "f32", "double": "f64"}.get(kind, kind)
+        suffix = scalar if args[0].lanes == 1 else f"v{args[0].lanes}{scalar}"
+        types = ", ".join(a.type for a in args)
+        self.declare(f"declare {args[0].type} @llvm.{name}.{suffix}({types})")
+        return self.emit(
+            f"call {args[0].type} @llvm.{name}.{suffix}({', '.join(a.typed for a in args)})", kind, args[0].lanes
+        )
+
+    def fma(self, a: Value, b: Value | float, c: Value | float) -> Value:
+        lifted = [v if isinstance(v, Value) else self.number(v, a) for v in (b, c)]
+        return self.intrinsic("fma", a, *lifted)
+
+    def polynomial(self, x: Value, coefficients: tuple[float, ...]) -> Value:
+        """Sum of coefficients[k] * x**k by Horner's rule in fused steps."""
+        result = self.number(coefficients[-1], x)
+        for c in reversed(coefficients[:-1]):
+            result = self.fma(result, x, self.number(c, x))
+        return result

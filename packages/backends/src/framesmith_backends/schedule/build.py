@@ -1,0 +1,186 @@
+"""A group as a kernel: members expanded into each other, passes assigned, indices flattened to memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import Expr, Load, Ref, cost, loads, transform
+from framesmith_backends.ir.expr import substitute as substitute_expr
+from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.kernel import Accumulate, Kernel, Param, Pass, Scratch, Store
+from framesmith_backends.ir.program import Def, Program
+from framesmith_backends.schedule.domains import variables_of
+from framesmith_backends.schedule.group import Group, positions
+from framesmith_backends.schedule.loops import arrange
+
+# A value at least this expensive is kept for a later pass, if a row of such values is no longer than this.
+KEEP_COST, LONGEST_SCRATCH, SCRATCH_BYTES = 12, 16384, 1 << 16
+
+
+@dataclass(slots=True)
+class Building:
+    """One group being built. `first` is the pass in which a member can be computed (a reduction: accumulated)."""
+
+    program: Program
+    group: Group
+    stored: frozenset[str]
+    where: dict[str, dict[Var, Ix]] = field(default_factory=dict)
+    members: dict[str, Def] = field(default_factory=dict)
+    first: dict[str, int] = field(default_factory=dict)
+    uses: dict[str, set[int]] = field(default_factory=dict)
+    row: tuple[Var, ...] = ()
+    scratch: dict[str, Scratch] = field(default_factory=dict)
+    memo: dict[tuple[str, int], Expr] = field(default_factory=dict)
+
+
+def build_kernel(name: str, program: Program, group: Group, stored: frozenset[str]) -> Kernel:
+    """The kernel that computes the group's members and stores those in `stored`."""
+    b = Building(program, group, stored)
+    flags = group.reduced or (False,) * len(group.sizes)
+    variables = variables_of(group.sizes)
+    b.row = tuple(v for v, flag in zip(variables, flags, strict=True) if flag)
+    outer = tuple(v for v, flag in zip(variables, flags, strict=True) if not flag)
+    for d in group.members:
+        b.members[d.name] = d
+        b.where[d.name] = positions(d, group.sizes, group.reduced)
+    _assign_passes(b)
+    _choose_scratch(b)
+    passes = tuple(_make_pass(b, p) for p in range(_last_pass(b) + 1))
+    params = _params(b, passes)
+    return arrange(Kernel(name, params, outer, b.row, None, passes, tuple(b.scratch.values())))
+
+
+def _is_full(b: Building, d: Def) -> bool:
+    """Whether the member runs over the row loops (a reduction's result does not)."""
+    return d.reduction is None and _covers_row(b, d)
+
+
+def _covers_row(b: Building, d: Def) -> bool:
+    return not b.row or math.prod(v.size for v in d.domain) == math.prod(b.group.sizes)
+
+
+def _internal(b: Building, d: Def) -> list[Def]:
+    return [b.members[load.source] for load in loads(d.body) if load.source in b.members]
+
+
+def _assign_passes(b: Building) -> None:
+    for d in b.group.members:
+        b.first[d.name] = max(
+            (b.first[m.name] + (m.reduction is not None) for m in _internal(b, d)), default=0
+        )
+        b.uses[d.name] = set()
+    for d in reversed(b.group.members):
+        if d.reduction is not None or d.name in b.stored:
+            b.uses[d.name].add(b.first[d.name])
+        for m in _internal(b, d):
+            b.uses[m.name] |= b.uses[d.name]
+
+
+def _choose_scratch(b: Building) -> None:
+    """Give a scratch row to members that are expensive and used in several passes."""
+    numel = math.prod(v.size for v in b.row)
+    if numel > LONGEST_SCRATCH:
+        return
+    room = SCRATCH_BYTES
+    for d in b.group.members:
+        if len(b.uses[d.name]) < 2 or not _is_full(b, d) or d.name in b.stored:
+            continue
+        if cost(_expand_member(b, d, min(b.uses[d.name]))) < KEEP_COST:
+            continue
+        # A scratch holds the value in the type it is computed in; 8 bytes is the largest.
+        room -= numel * 8
+        if room >= 0:
+            b.scratch[d.name] = Scratch(f"row.{d.name}", d.dtype, numel)
+            b.memo.clear()
+    b.memo.clear()
+
+
+def _last_pass(b: Building) -> int:
+    return max(
+        b.first[d.name] + (d.reduction is not None and d.name in b.stored) for d in b.group.members
+    )
+
+
+def _make_pass(b: Building, number: int) -> Pass:
+    before: list[Store] = []
+    reductions: list[Accumulate] = []
+    stores: list[Store] = []
+    for d in b.group.members:
+        if d.reduction is not None and b.first[d.name] == number:
+            reductions.append(Accumulate(d.name, d.reduction, _expand_body(b, d, number)))
+        if d.name in b.scratch and min(b.uses[d.name]) == number:
+            value = _expand_body(b, d, number)
+            stores.append(Store(b.scratch[d.name].name, _row_index(b), value))
+        if d.name not in b.stored:
+            continue
+        if d.reduction is not None and b.first[d.name] + 1 == number:
+            before.append(Store(d.name, _address(b, d), Ref(d.name, d.dtype)))
+        elif d.reduction is None and b.first[d.name] == number:
+            place = stores if _is_full(b, d) else before
+            place.append(Store(d.name, _address(b, d), _expand_member(b, d, number)))
+    return Pass(tuple(before), tuple(reductions), tuple(stores))
+
+
+def _row_index(b: Building) -> Ix:
+    return index.linearize([index.of(v) for v in b.row], [v.size for v in b.row])
+
+
+def _address(b: Building, d: Def) -> Ix:
+    """Where the member's element at the current point lies in its buffer."""
+    where = b.where[d.name]
+    return index.total(
+        (where[axis], stride) for axis, stride in zip(d.axes, d.layout.strides, strict=True) if axis is not None
+    )
+
+
+def _expand_member(b: Building, d: Def, number: int) -> Expr:
+    """The member's value at the current point in pass `number`."""
+    if d.reduction is not None:
+        return Ref(d.name, d.dtype)
+    if _is_full(b, d) and number > min(b.uses[d.name], default=number):
+        if d.name in b.stored and number > b.first[d.name]:
+            return Load(d.name, (_address(b, d),), d.dtype)
+        if d.name in b.scratch:
+            return Load(b.scratch[d.name].name, (_row_index(b),), d.dtype)
+    return _expand_body(b, d, number)
+
+
+def _expand_body(b: Building, d: Def, number: int) -> Expr:
+    key = (d.name, number)
+    found = b.memo.get(key)
+    if found is None:
+        moved = substitute_expr(d.body, b.where[d.name])
+        found = b.memo[key] = transform(moved, lambda e: _resolve(b, e, number))
+    return found
+
+
+def _resolve(b: Building, e: Expr, number: int) -> Expr | None:
+    if not isinstance(e, Load):
+        return None
+    member = b.members.get(e.source)
+    if member is not None:
+        return _expand_member(b, member, number)
+    strides = b.program.layouts[e.source].strides
+    flat = index.total(zip(e.index, strides, strict=True))
+    return Load(e.source, (flat,), e.dtype, e.guard)
+
+
+def _params(b: Building, passes: tuple[Pass, ...]) -> tuple[Param, ...]:
+    """Every buffer once: those read in order of first use, then those written."""
+    own = {s.name for s in b.scratch.values()}
+    read: dict[str, str] = {}
+    written: dict[str, str] = {}
+    for one in passes:
+        for store in (*one.before, *one.stores):
+            if store.buffer not in own:
+                written[store.buffer] = store.value.dtype
+        roots = [*(s.value for s in (*one.before, *one.stores)), *(a.value for a in one.reductions)]
+        for load in loads(*roots):
+            if load.source not in own:
+                read[load.source] = load.dtype
+    return (
+        *(Param(name, dtype, False) for name, dtype in read.items() if name not in written),
+        *(Param(name, dtype, True) for name, dtype in written.items()),
+    )

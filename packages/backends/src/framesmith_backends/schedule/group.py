@@ -1,0 +1,310 @@
+"""Fusion: definitions gathered into groups that become one kernel each, and the order of groups and calls.
+
+A group has one domain, `sizes`, some axes of which are reduced. A member is full (it runs over the whole
+domain) or outer (over the axes that are not reduced). A definition joins a group if its domain refines
+with the group's, it reads the group's members only at the point it is at itself, and no path leads from
+the group out and back to it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import loads
+from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.program import Call, Def, Program
+from framesmith_backends.schedule.domains import Sizes, flags_of, merged_axes, refine, variables_of
+
+# Beyond these a kernel is too large to be worth growing.
+MOST_MEMBERS, MOST_BUFFERS = 48, 40
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Members in order; `reduced` has a flag for each axis, or is None while nothing is reduced."""
+
+    number: int
+    members: list[Def]
+    sizes: Sizes
+    reduced: tuple[bool, ...] | None
+    before: int = 0
+    position: int = 0
+
+    @property
+    def outer_sizes(self) -> Sizes:
+        flags = self.reduced or (False,) * len(self.sizes)
+        return tuple(size for size, flag in zip(self.sizes, flags, strict=True) if not flag)
+
+
+@dataclass(slots=True, eq=False)
+class CallNode:
+    """An ATen call as a node of the group graph."""
+
+    number: int
+    call: Call
+    before: int = 0
+
+    @property
+    def position(self) -> int:
+        return self.call.position
+
+
+Node = Group | CallNode
+
+
+@dataclass(slots=True)
+class Grouping:
+    """The group graph while it grows. `before` of a node is the bit set of node numbers it depends on."""
+
+    program: Program
+    nodes: dict[int, Node] = field(default_factory=dict)
+    owner: dict[str, int] = field(default_factory=dict)
+    readers: dict[str, list[int]] = field(default_factory=dict)
+    count: int = 0
+
+
+def group(program: Program) -> list[Node]:
+    """All definitions and calls of the program as nodes, in an order in which they can run."""
+    g = Grouping(program)
+    items: list[Def | Call] = [*program.defs.values(), *program.calls.values()]
+    effect: CallNode | None = None
+    for item in sorted(items, key=lambda i: i.position):
+        if isinstance(item, Call):
+            effect = _add_call(g, item, effect)
+        else:
+            _add_def(g, item)
+    return ordered(g)
+
+
+def _add_call(g: Grouping, call: Call, effect: CallNode | None) -> CallNode | None:
+    """Add a call; calls with effects keep their order among themselves, and mutations come after all before."""
+    node = CallNode(g.count, call)
+    g.count += 1
+    node.before = _closure(g, call.needs)
+    if call.effect:
+        if effect is not None:
+            node.before |= 1 << effect.number | effect.before
+        node.before |= _mutation_order(g, call)
+        effect = node
+    g.nodes[node.number] = node
+    g.owner[call.name] = node.number
+    return effect
+
+
+def _mutation_order(g: Grouping, call: Call) -> int:
+    schema = getattr(call.node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return 0
+    return sum(1 << n for n in g.nodes)
+
+
+def _closure(g: Grouping, names: tuple[str, ...] | list[str]) -> int:
+    bits = 0
+    for name in names:
+        owner = g.owner.get(name)
+        if owner is not None:
+            bits |= 1 << owner | g.nodes[owner].before
+    return bits
+
+
+def _add_def(g: Grouping, d: Def) -> None:
+    sources = list(dict.fromkeys(load.source for load in loads(d.body)))
+    for number in _candidates(g, d, sources):
+        host = g.nodes[number]
+        if isinstance(host, Group) and why_not_join(g, host, d, sources) is None:
+            _join(g, host, d, sources)
+            _merge_others(g, host, d, sources)
+            return
+    fresh = Group(g.count, [d], tuple(v.size for v in d.domain), None, _closure(g, sources), d.position)
+    if d.reduced:
+        fresh.reduced = tuple(v in d.reduced for v in d.domain)
+    g.nodes[fresh.number] = fresh
+    g.count += 1
+    _register(g, fresh, d, sources)
+
+
+def _register(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
+    g.owner[d.name] = host.number
+    host.position = max(host.position, d.position)
+    for source in sources:
+        g.readers.setdefault(source, []).append(host.number)
+
+
+def _candidates(g: Grouping, d: Def, sources: list[str]) -> list[int]:
+    """Groups worth trying: producers of what it reads, latest first, then other readers of the same buffers."""
+    producers = {g.owner[s] for s in sources if s in g.owner}
+    siblings = {n for s in sources for n in g.readers.get(s, ())} - producers
+    return sorted(producers, reverse=True) + sorted(siblings, reverse=True)[:4]
+
+
+def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | None:
+    """Why the definition cannot become a member of the group, or None."""
+    if len(host.members) >= MOST_MEMBERS:
+        return "the group is large enough"
+    for source in sources:
+        owner = g.owner.get(source)
+        if owner is not None and owner != host.number and g.nodes[owner].before >> host.number & 1:
+            return f"it needs {source}, which needs the group"
+    placed = placement(host, d)
+    if placed is None:
+        return "its domain does not fit the group's"
+    sizes, reduced = placed
+    if reduced is not None and host.reduced is None and _too_serial(sizes, reduced, host):
+        return "the group would lose its parallel loops"
+    return _why_not_same_point(host, d, sizes, reduced)
+
+
+def _too_serial(sizes: Sizes, reduced: tuple[bool, ...], host: Group) -> bool:
+    outer = math.prod(s for s, flag in zip(sizes, reduced, strict=True) if not flag)
+    return outer < 4 and math.prod(sizes) > 1 << 15
+
+
+def placement(host: Group, d: Def) -> tuple[Sizes, tuple[bool, ...] | None] | None:
+    """The group's sizes and flags after the definition joins; None if the domains do not fit."""
+    sizes = tuple(v.size for v in d.domain)
+    flags = tuple(v in d.reduced for v in d.domain)
+    refined = refine(sizes, host.sizes)
+    if refined is not None:
+        old = None if host.reduced is None else flags_of(host.sizes, host.reduced, refined)
+        if not d.reduced:
+            return refined, old
+        new = flags_of(sizes, flags, refined)
+        return (refined, new) if old is None or old == new else None
+    if d.reduced or host.reduced is None:
+        return None
+    outer = refine(sizes, host.outer_sizes)
+    return None if outer is None else _with_outer(host, outer)
+
+
+def _with_outer(host: Group, outer: Sizes) -> tuple[Sizes, tuple[bool, ...]] | None:
+    """The group's sizes with its outer axes replaced by their refinement."""
+    assert host.reduced is not None
+    sizes: list[int] = []
+    flags: list[bool] = []
+    rest = list(reversed(outer))
+    for size, flag in zip(reversed(host.sizes), reversed(host.reduced), strict=True):
+        covered = 1
+        while covered < size:
+            step = size if flag else rest.pop(0)
+            covered *= step
+            sizes.append(step)
+            flags.append(flag)
+    return tuple(reversed(sizes)), tuple(reversed(flags))
+
+
+def positions(d: Def, sizes: Sizes, reduced: tuple[bool, ...] | None) -> dict[Var, Ix]:
+    """Each domain variable of a member as an expression in the group's variables."""
+    variables = variables_of(sizes)
+    own = tuple(v.size for v in d.domain)
+    if math.prod(own) == math.prod(sizes) and refine(own, sizes) == sizes:
+        return dict(zip(d.domain, merged_axes(own, sizes, variables), strict=True))
+    flags = reduced or (False,) * len(sizes)
+    outer = [v for v, flag in zip(variables, flags, strict=True) if not flag]
+    where = merged_axes(own, tuple(v.size for v in outer), outer)
+    return dict(zip(d.domain, where, strict=True))
+
+
+def _why_not_same_point(
+    host: Group, d: Def, sizes: Sizes, reduced: tuple[bool, ...] | None, others: list[Def] | None = None
+) -> str | None:
+    members = {m.name: m for m in (others if others is not None else host.members)}
+    mine: dict[Var, Ix] | None = None
+    for load in loads(d.body):
+        member = members.get(load.source)
+        if member is None:
+            continue
+        if load.guard is not None:
+            return f"it reads {member.name} under a condition"
+        if mine is None:
+            mine = positions(d, sizes, reduced)
+        theirs = positions(member, sizes, reduced)
+        for axis, ix in zip(member.axes, load.index, strict=True):
+            expected = index.ZERO if axis is None else theirs[axis]
+            if index.substitute(ix, mine) is not expected:
+                return f"it reads {member.name} at another point"
+    return None
+
+
+def _join(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
+    placed = placement(host, d)
+    assert placed is not None
+    host.sizes, host.reduced = placed
+    host.members.append(d)
+    _register(g, host, d, sources)
+    own = 1 << host.number
+    _extend(g, host, _closure(g, sources) & ~own)
+
+
+def _extend(g: Grouping, host: Group, bits: int) -> None:
+    """The group now also depends on `bits`, and so do all nodes that depend on the group."""
+    host.before |= bits
+    for node in g.nodes.values():
+        if node.before >> host.number & 1:
+            node.before |= host.before
+
+
+def _merge_others(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
+    """Merge the other groups the definition reads into its group, where they fit."""
+    for number in sorted({g.owner[s] for s in sources if s in g.owner} - {host.number}, reverse=True):
+        other = g.nodes[number]
+        if isinstance(other, Group) and _why_not_merge(g, host, other) is None:
+            _merge(g, host, other)
+
+
+def _why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
+    if len(host.members) + len(other.members) > MOST_MEMBERS:
+        return "together too large"
+    if other.before >> host.number & 1:
+        return "the other group needs this one"
+    between = [n for n in g.nodes.values() if host.before >> n.number & 1 and n is not other]
+    if any(n.before >> other.number & 1 for n in between):
+        return "something between the two"
+    trial = Group(host.number, list(host.members), host.sizes, host.reduced)
+    for member in other.members:
+        placed = placement(trial, member)
+        if placed is None:
+            return "domains do not fit"
+        trial.sizes, trial.reduced = placed
+    if trial.reduced is not None and _too_serial(trial.sizes, trial.reduced, trial):
+        return "the group would lose its parallel loops"
+    everyone = [*other.members, *host.members]
+    for member in everyone:
+        problem = _why_not_same_point(trial, member, trial.sizes, trial.reduced, everyone)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _merge(g: Grouping, host: Group, other: Group) -> None:
+    for member in other.members:
+        placed = placement(host, member)
+        assert placed is not None
+        host.sizes, host.reduced = placed
+    host.members = [*other.members, *host.members]
+    for member in other.members:
+        g.owner[member.name] = host.number
+    del g.nodes[other.number]
+    gone, own = 1 << other.number, 1 << host.number
+    host.before = (host.before | other.before) & ~gone & ~own
+    for readers in g.readers.values():
+        readers[:] = [host.number if n == other.number else n for n in readers]
+    for node in g.nodes.values():
+        if node is not host and (node.before & (gone | own)):
+            node.before = (node.before | host.before | own) & ~gone
+
+
+def ordered(g: Grouping) -> list[Node]:
+    """Nodes so that each comes after all it depends on; otherwise by their place in the graph."""
+    waiting = sorted(g.nodes.values(), key=lambda n: n.position)
+    done = 0
+    found: list[Node] = []
+    while waiting:
+        ready = next((n for n in waiting if not n.before & ~done), None)
+        if ready is None:
+            raise RuntimeError("fusion made a cycle between kernels")
+        waiting.remove(ready)
+        found.append(ready)
+        done |= 1 << ready.number
+    return found

@@ -1,0 +1,65 @@
+"""Inline elementwise definitions into their users where computing again costs no more than storing."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, cost, guarded, loads, substitute, transform
+from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.program import Def, Program
+
+# An expression this cheap is computed again by each of this many users.
+CHEAP_COST, CHEAP_LOADS, CHEAP_USERS = 4, 2, 4
+
+
+def inline(program: Program) -> Program:
+    """Replace loads of definitions by their bodies where `worth_inlining` says so, in order of definition."""
+    users = _users(program)
+    bodies: dict[str, Expr] = {}
+    defs: dict[str, Def] = {}
+    for d in program.defs.values():
+        body = transform(d.body, lambda e: _expanded(e, program, bodies)) if bodies else d.body
+        d = replace(d, body=body) if body is not d.body else d
+        if d.name not in program.kept and why_not_inline(d, users[d.name]) is None:
+            bodies[d.name] = d.body
+        else:
+            defs[d.name] = d
+    return replace(program, defs=defs)
+
+
+def _users(program: Program) -> dict[str, list[tuple[Def, int]]]:
+    """For each definition its users, each with the number of different places it is read at."""
+    found: dict[str, list[tuple[Def, int]]] = defaultdict(list)
+    for d in program.defs.values():
+        places: dict[str, int] = defaultdict(int)
+        for load in loads(d.body):
+            places[load.source] += 1
+        for source, count in places.items():
+            found[source].append((d, count))
+    return found
+
+
+def why_not_inline(d: Def, users: list[tuple[Def, int]]) -> str | None:
+    """Why this definition keeps a place of its own, or None."""
+    if d.reduction is not None:
+        return "a reduction"
+    if isinstance(d.body, (Const, Index, Load)) or (isinstance(d.body, Cast) and isinstance(d.body.value, Load)):
+        return None
+    price, reads = cost(d.body), len(loads(d.body))
+    if price <= CHEAP_COST and reads <= CHEAP_LOADS and sum(n for _, n in users) <= CHEAP_USERS:
+        return None
+    if len(users) > 1 or users[0][1] > 1:
+        return "several users"
+    points = math.prod(v.size for v in users[0][0].domain)
+    return None if points <= math.prod(v.size for v in d.domain) else "its user needs each element more than once"
+
+
+def _expanded(e: Expr, program: Program, bodies: dict[str, Expr]) -> Expr | None:
+    if not isinstance(e, Load) or e.source not in bodies:
+        return None
+    axes = program.defs[e.source].axes
+    values: dict[Var, Ix] = {v: ix for v, ix in zip(axes, e.index, strict=True) if v is not None}
+    body = substitute(bodies[e.source], values)
+    return body if e.guard is None else guarded(body, e.guard)

@@ -1,0 +1,34 @@
+"""What of a lowered program is needed at all, and which definitions must exist in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from framesmith_backends.ir.expr import loads
+from framesmith_backends.ir.program import Program
+
+
+def needed(program: Program) -> Program:
+    """The program without dead definitions and calls; `kept` are the definitions calls or outputs use."""
+    used: set[str] = set()
+    kept: set[str] = set()
+    stack = [name for name in program.outputs if isinstance(name, str)]
+    stack += [need for call in program.calls.values() if call.effect for need in (call.name, *call.needs)]
+    kept.update(stack)
+    while stack:
+        name = stack.pop()
+        if name in used:
+            continue
+        used.add(name)
+        if name in program.defs:
+            stack += [load.source for load in loads(program.defs[name].body)]
+        elif name in program.calls:
+            needs = program.calls[name].needs
+            kept.update(needs)
+            stack += needs
+    return replace(
+        program,
+        defs={name: d for name, d in program.defs.items() if name in used},
+        calls={name: c for name, c in program.calls.items() if name in used},
+        kept=kept & set(program.defs),
+    )

@@ -1,0 +1,178 @@
+"""The loops of a kernel: splitting a variable used by division, ordering by stride, merging, choosing lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import Expr, Index, Load, transform, walk
+from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Var
+from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
+
+
+def arrange(kernel: Kernel) -> Kernel:
+    """All steps: the same computation over loops that suit the memory it touches."""
+    kernel = split_divided(kernel)
+    kernel = replace(kernel, outer=ordered(kernel, kernel.outer), row=ordered(kernel, kernel.row))
+    kernel = merge(kernel)
+    return replace(kernel, lane=choose_lane(kernel))
+
+
+def accesses(kernel: Kernel) -> Iterator[tuple[Ix, bool]]:
+    """Every index expression of the kernel, and whether it addresses memory."""
+    for one in kernel.passes:
+        for store in (*one.before, *one.stores):
+            yield store.index, True
+        for node in walk(*_roots(one)):
+            if isinstance(node, Load):
+                yield node.index[0], True
+            elif isinstance(node, Index):
+                yield node.ix, False
+
+
+def _roots(one: Pass) -> list[Expr]:
+    return [*(s.value for s in (*one.before, *one.stores)), *(a.value for a in one.reductions)]
+
+
+def rewrite_indices(kernel: Kernel, change: Callable[[Ix], Ix]) -> Kernel:
+    """Apply `change` to every index expression."""
+
+    def rule(e: Expr) -> Expr | None:
+        if isinstance(e, Load):
+            return Load(e.source, (change(e.index[0]),), e.dtype, e.guard)
+        if isinstance(e, Index):
+            return Index(change(e.ix))
+        return None
+
+    def store(s: Store) -> Store:
+        return Store(s.buffer, change(s.index), transform(s.value, rule))
+
+    passes = tuple(
+        Pass(
+            tuple(map(store, one.before)),
+            tuple(Accumulate(a.name, a.kind, transform(a.value, rule)) for a in one.reductions),
+            tuple(map(store, one.stores)),
+        )
+        for one in kernel.passes
+    )
+    return replace(kernel, passes=passes)
+
+
+def _divided(kernel: Kernel) -> tuple[Var, int] | None:
+    """A loop variable that occurs alone under a division or remainder by a divisor of its size."""
+    for ix, _ in accesses(kernel):
+        for atom in _atoms(ix):
+            if isinstance(atom, Var):
+                continue
+            base = atom.base
+            if base.const or len(base.terms) != 1:
+                continue
+            var, k = base.terms[0]
+            if isinstance(var, Var) and k == 1 and var.size % atom.divisor == 0:
+                return var, atom.divisor
+    return None
+
+
+def _atoms(ix: Ix) -> Iterator[Atom]:
+    for atom, _ in ix.terms:
+        yield atom
+        if isinstance(atom, (Div, Mod)):
+            yield from _atoms(atom.base)
+
+
+def split_divided(kernel: Kernel) -> Kernel:
+    """Make x // k and x % k loop variables of their own, so that the indices are affine."""
+    for _ in range(16):
+        found = _divided(kernel)
+        if found is None:
+            return kernel
+        var, divisor = found
+        high, low = Var(f"{var.name}h", var.size // divisor), Var(f"{var.name}l", divisor)
+        values = {var: index.total(((index.of(high), divisor), (index.of(low), 1)))}
+
+        def expand(loops: tuple[Var, ...], var: Var = var, pair: tuple[Var, Var] = (high, low)) -> tuple[Var, ...]:
+            return tuple(w for v in loops for w in (pair if v is var else (v,)) if w.size != 1)
+
+        def change(ix: Ix, values: dict[Var, Ix] = values) -> Ix:
+            return index.substitute(ix, values)
+
+        kernel = rewrite_indices(kernel, change)
+        kernel = replace(kernel, outer=expand(kernel.outer), row=expand(kernel.row))
+    return kernel
+
+
+def ordered(kernel: Kernel, loops: tuple[Var, ...]) -> tuple[Var, ...]:
+    """The loops with large strides outside: by the stores, and where those do not say, by the loads."""
+    if len(loops) < 2:
+        return loops
+    weights: dict[Var, int] = dict.fromkeys(loops, 0)
+    strides = [ix for one in kernel.passes for ix in (s.index for s in (*one.stores, *one.before))]
+    from_stores = [ix for ix in strides if all(index.coefficient(ix, v) for v in loops)]
+    reads = [ix for ix, memory in accesses(kernel) if memory]
+    full_reads = [ix for ix in reads if all(index.coefficient(ix, v) for v in loops)]
+    guide = from_stores or full_reads or reads
+    for ix in guide[:1]:
+        for var in loops:
+            weights[var] = abs(index.coefficient(ix, var) or 0)
+    if not all(weights.values()):
+        return loops
+    return tuple(sorted(loops, key=lambda v: -weights[v]))
+
+
+def merge(kernel: Kernel) -> Kernel:
+    """Merge neighbouring loops through which every access moves as through one."""
+    for name in ("outer", "row"):
+        changed = True
+        while changed:
+            changed = False
+            loops: tuple[Var, ...] = getattr(kernel, name)
+            for k in range(len(loops) - 1):
+                a, b = loops[k], loops[k + 1]
+                if all(_moves_as_one(ix, a, b) for ix, _ in accesses(kernel)):
+                    kernel = _merged(kernel, name, k)
+                    changed = True
+                    break
+    return kernel
+
+
+def _moves_as_one(ix: Ix, a: Var, b: Var) -> bool:
+    first, second = index.coefficient(ix, a), index.coefficient(ix, b)
+    return first is not None and second is not None and first == second * b.size
+
+
+def _merged(kernel: Kernel, name: str, k: int) -> Kernel:
+    loops: tuple[Var, ...] = getattr(kernel, name)
+    a, b = loops[k], loops[k + 1]
+    joined = Var(f"{a.name}_{b.name}", a.size * b.size)
+
+    def change(ix: Ix) -> Ix:
+        step = index.coefficient(ix, b) or 0
+        if not step:
+            return ix
+        return index.total(((index.substitute(ix, {a: index.ZERO, b: index.ZERO}), 1), (index.of(joined), step)))
+
+    kernel = rewrite_indices(kernel, change)
+    fresh = (*loops[:k], joined, *loops[k + 2 :])
+    return replace(kernel, outer=fresh) if name == "outer" else replace(kernel, row=fresh)
+
+
+# Weight of an access by its stride along the lanes: next to each other, all the same, or scattered.
+UNIT, SAME, SCATTERED, STORE_FACTOR = 2, 1, -4, 2
+
+
+def choose_lane(kernel: Kernel) -> Var | None:
+    """The variable along which most accesses are contiguous; an inner loop in case of doubt."""
+    candidates = [v for v in (*reversed(kernel.row), *reversed(kernel.outer)) if v.size > 1]
+    if not candidates:
+        return None
+    return max(candidates, key=lambda v: (lane_score(kernel, v), v.size >= 8, -candidates.index(v)))
+
+
+def lane_score(kernel: Kernel, var: Var) -> int:
+    score = 0
+    for ix, memory in accesses(kernel):
+        if memory:
+            step = index.coefficient(ix, var)
+            score += UNIT if step == 1 else SAME if step == 0 else SCATTERED
+    return score if var.size >= 4 else score - 100
