@@ -48,7 +48,7 @@ def _is_call(arg: object) -> bool:
 
 
 def _is_super(arg: object) -> bool:
-    return isinstance(arg, SuperShape) and isinstance(arg.name, str) and isinstance(arg.two_args, bool)
+    return isinstance(arg, SuperShape) and _is_name(arg.name) and type(arg.two_args) is bool
 
 
 def _is_unpack_ex(arg: object) -> bool:

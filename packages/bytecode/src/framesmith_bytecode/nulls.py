@@ -103,14 +103,70 @@ def stack_kinds(bytecode: Bytecode, depths: Depths) -> list[Kinds | None]:
     return before
 
 
-def stores_maybe_null(bytecode: Bytecode, depths: Depths) -> frozenset[int]:
+class _SavedSlots:
+    """Sweeps that follow what LOAD_FAST_AND_CLEAR pushed; bit i of a mask means stack slot i may be such a NULL.
+
+    Only comprehensions put raw slots on the stack; the NULL of a call never gets to a store.
+    """
+
+    def __init__(self, bytecode: Bytecode, depths: Depths) -> None:
+        self.items = bytecode.instructions
+        self.depths = depths
+        self.at_label: dict[Label, int] = {}
+        self.found: set[int] = set()
+        self.grew = True
+        self.handlers = {
+            index: (bytecode.regions[span.key].handler, depths.regions.get(span.key, 0))
+            for span in depths.spans
+            for index in range(span.start, span.end)
+        }
+
+    def send(self, label: Label, mask: int, index: int) -> None:
+        known = self.at_label.get(label, 0)
+        if mask & ~known:
+            self.at_label[label] = known | mask
+            if self.depths.labels[label] <= index:
+                self.grew = True
+
+    def sweep(self) -> None:
+        self.grew = False
+        mask = 0
+        for index, item in enumerate(self.items):
+            if isinstance(item, Label):
+                mask |= self.at_label.get(item, 0)
+                continue
+            depth = self.depths.before[index]
+            if depth is None or not (mask or item.op == "LOAD_FAST_AND_CLEAR"):
+                continue
+            if index in self.handlers:
+                label, kept = self.handlers[index]
+                self.send(label, mask & (1 << kept) - 1, index)
+            mask = self.step(index, item, depth, mask)
+
+    def step(self, index: int, item: Instr, depth: int, mask: int) -> int:
+        op, arg, _ = item
+        if op == "LOAD_FAST_AND_CLEAR":
+            return mask | 1 << depth
+        if op in ("COPY", "SWAP"):
+            slot: int = depth - arg
+            top, other = mask >> depth - 1 & 1, mask >> slot & 1
+            if op == "COPY":
+                return mask | other << depth
+            return mask & ~(1 << depth - 1 | 1 << slot) | other << depth - 1 | top << slot
+        if op == "STORE_FAST" and mask >> depth - 1:
+            self.found.add(index)
+        mask &= (1 << depth - pops(op, arg)) - 1
+        flow = OPS[op].flow
+        if flow in ("jump", "branch"):
+            self.send(arg, mask, index)
+        return mask if flow in ("next", "branch") else 0
+
+
+def stores_maybe_null(bytecode: Bytecode, depths: Depths) -> set[int]:
     """Indices of STORE_FAST items that may store NULL, which leaves the local unbound (ends of comprehensions)."""
-    items = bytecode.instructions
-    # Only comprehensions put raw slots on the stack; the NULL of a call never gets to a store.
-    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" for item in items):
-        return frozenset()
-    return frozenset(
-        index
-        for index, (item, kinds) in enumerate(zip(items, stack_kinds(bytecode, depths), strict=True))
-        if isinstance(item, Instr) and item.op == "STORE_FAST" and kinds and kinds[-1] is not Slot.VALUE
-    )
+    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" for item in bytecode.instructions):
+        return set()
+    state = _SavedSlots(bytecode, depths)
+    while state.grew:
+        state.sweep()
+    return state.found
