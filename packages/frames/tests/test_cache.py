@@ -123,6 +123,8 @@ def test_caches_are_kept_apart():
 
     assert results() == results() == [1, 2, 0]
     assert {entry.code.co_name for entry in frames.entries(target)} == {"one", "two"}
+    assert [entry.code.co_name for entry in frames.entries(target, cache=second)] == ["two"]
+    assert frames.entries(target, cache=third) == []
     assert frames.stats(target)[:3] == (2, 3, 1)
     compiled = [frames.CompiledFunction(target, callback, cache=second) for callback in (two_entry, one_entry)]
     assert [function(0) for function in compiled] == [2, 2]

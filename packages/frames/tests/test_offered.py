@@ -37,6 +37,7 @@ def test_what_the_callback_sees():
     assert frame.globals is globals()
     assert frame.builtins is frame.globals["__builtins__"] or frame.builtins == vars(__import__("builtins"))
     assert frame.closure == function.__closure__
+    assert frame.cache == 0
     assert "function" in repr(frame)
 
 

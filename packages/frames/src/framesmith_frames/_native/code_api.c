@@ -108,14 +108,24 @@ static PyObject *py_skip_reason(PyObject *module, PyObject *target)
     return Py_NewRef(reason == NULL ? Py_None : reason);
 }
 
-static PyObject *py_entries(PyObject *module, PyObject *target)
+static PyObject *py_entries(PyObject *module, PyObject *args, PyObject *kwargs)
 {
+    static char *names[] = {"", "cache", NULL};
+    PyObject *target, *only = Py_None;
+    unsigned long long id = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:entries", names, &target, &only) ||
+        (only != Py_None && !cache_id(only, &id))) {
+        return NULL;
+    }
     int failed;
     CodeState *state = state_of(target, &failed);
     PyObject *all = failed ? NULL : PyList_New(0);
     for (Cache *cache = state == NULL ? NULL : state->caches; cache != NULL && all != NULL; cache = cache->next) {
+        if (cache->entries == NULL || (only != Py_None && cache->id != id)) {
+            continue;
+        }
         Py_ssize_t end = PyList_GET_SIZE(all);
-        if (cache->entries != NULL && PyList_SetSlice(all, end, end, cache->entries) < 0) {
+        if (PyList_SetSlice(all, end, end, cache->entries) < 0) {
             Py_CLEAR(all);
         }
     }
@@ -150,7 +160,7 @@ PyMethodDef code_methods[] = {
     {"skip", py_skip, METH_VARARGS, NULL},
     {"unskip", py_unskip, METH_O, NULL},
     {"skip_reason", py_skip_reason, METH_O, NULL},
-    {"entries", py_entries, METH_O, NULL},
+    {"entries", (PyCFunction)(void (*)(void))py_entries, METH_VARARGS | METH_KEYWORDS, NULL},
     {"counts", py_counts, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -57,7 +57,7 @@ static int report_error(Frame *frame, Activation *activation)
         }
     }
     else {
-        PyObject *info = frame_info_new(function, code, frame->localsplus, code_argument_count(code));
+        PyObject *info = frame_info_new(function, code, frame->localsplus, activation->cache);
         PyObject *answer = NULL;
         if (info != NULL) {
             PyObject *call[] = {exception, info};
@@ -78,8 +78,7 @@ static int report_error(Frame *frame, Activation *activation)
 
 static PyObject *call_back(Frame *frame, Activation *activation)
 {
-    PyCodeObject *code = frame_code(frame);
-    PyObject *info = frame_info_new(frame_function(frame), code, frame->localsplus, code_argument_count(code));
+    PyObject *info = frame_info_new(frame_function(frame), frame_code(frame), frame->localsplus, activation->cache);
     if (info == NULL) {
         return NULL;
     }

@@ -99,7 +99,7 @@ typedef struct {
 
 extern PyTypeObject Entry_Type, Skip_Type, RunOnce_Type, FrameInfo_Type;
 int code_argument_count(PyCodeObject *code);
-PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, Py_ssize_t nargs);
+PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, unsigned long long cache);
 int entry_fits(Entry *entry, PyCodeObject *code); /* -1 with an exception naming the difference */
 int entry_check(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function);
 PyObject *entry_flat_code(Entry *entry); /* borrowed */

@@ -293,10 +293,12 @@ typedef struct {
     PyObject *globals;
     PyObject *builtins;
     PyObject *closure;
+    unsigned long long cache;
 } FrameInfo;
 
-PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, Py_ssize_t nargs)
+PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, unsigned long long cache)
 {
+    Py_ssize_t nargs = code_argument_count(code);
     PyObject *locals = PyTuple_New(nargs);
     if (locals == NULL) {
         return NULL;
@@ -315,6 +317,7 @@ PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const
     info->locals = locals;
     info->globals = Py_NewRef(called->func_globals);
     info->builtins = Py_NewRef(called->func_builtins);
+    info->cache = cache;
     info->closure = Py_NewRef(called->func_closure == NULL ? Py_None : called->func_closure);
     return (PyObject *)info;
 }
@@ -361,6 +364,7 @@ static PyMemberDef frame_info_members[] = {
     {"globals", T_OBJECT_EX, offsetof(FrameInfo, globals), READONLY, NULL},
     {"builtins", T_OBJECT_EX, offsetof(FrameInfo, builtins), READONLY, NULL},
     {"closure", T_OBJECT_EX, offsetof(FrameInfo, closure), READONLY, NULL},
+    {"cache", T_ULONGLONG, offsetof(FrameInfo, cache), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
