@@ -1,6 +1,6 @@
 """Builtins: what calls of Python's own C functions and classes mean to the tracer. Importing loads every table."""
 
-from framesmith_dynamo.builtins import construction, iteration, numbers, operators, output, types
+from framesmith_dynamo.builtins import construction, iteration, numbers, operators, output, polyfilled, types
 from framesmith_dynamo.builtins.registry import HANDLERS, POLYFILLS, PURE, declare_pure, handles, lookup_handler
 from framesmith_dynamo.builtins.value import BuiltinValue
 
@@ -17,5 +17,6 @@ __all__ = [
     "numbers",
     "operators",
     "output",
+    "polyfilled",
     "types",
 ]

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from framesmith_guards import Source
 
 #: Distributions whose functions and classes are taken to stay as they are: no guards on their code and class attributes' identity.
-TRUSTED: Final = frozenset({"torch", "transformers", "functorch", "torchvision", "numpy"} | set(sys.stdlib_module_names))
+TRUSTED: Final = frozenset(
+    {"torch", "transformers", "functorch", "torchvision", "numpy", "framesmith_dynamo"} | set(sys.stdlib_module_names)
+)
 
 _type_dict = type.__dict__["__dict__"].__get__  # type: ignore[attr-defined]
 _type_mro = type.__dict__["__mro__"].__get__  # type: ignore[attr-defined]

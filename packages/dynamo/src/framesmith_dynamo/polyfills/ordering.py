@@ -1,0 +1,124 @@
+"""heapq and bisect in plain Python, comparing as the C versions do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def sift_down(heap: list[Any], start: int, position: int) -> None:
+    """Move the item at `position` towards the root until its parent is not larger."""
+    item = heap[position]
+    while position > start:
+        parent = (position - 1) >> 1
+        if not item < heap[parent]:
+            break
+        heap[position] = heap[parent]
+        position = parent
+    heap[position] = item
+
+
+def sift_up(heap: list[Any], position: int) -> None:
+    """Let the smaller children bubble up, then put the item in its place."""
+    end, start, item = len(heap), position, heap[position]
+    child = 2 * position + 1
+    while child < end:
+        right = child + 1
+        if right < end and not heap[child] < heap[right]:
+            child = right
+        heap[position] = heap[child]
+        position = child
+        child = 2 * position + 1
+    heap[position] = item
+    sift_down(heap, start, position)
+
+
+def heappush(heap: list[Any], item: Any, /) -> None:
+    """`heapq.heappush`."""
+    heap.append(item)
+    sift_down(heap, 0, len(heap) - 1)
+
+
+def heappop(heap: list[Any], /) -> Any:
+    """`heapq.heappop`."""
+    last = heap.pop()
+    if not heap:
+        return last
+    smallest = heap[0]
+    heap[0] = last
+    sift_up(heap, 0)
+    return smallest
+
+
+def heapify(heap: list[Any], /) -> None:
+    """`heapq.heapify`."""
+    for position in reversed(range(len(heap) // 2)):
+        sift_up(heap, position)
+
+
+def heapreplace(heap: list[Any], item: Any, /) -> Any:
+    """`heapq.heapreplace`."""
+    smallest = heap[0]
+    heap[0] = item
+    sift_up(heap, 0)
+    return smallest
+
+
+def heappushpop(heap: list[Any], item: Any, /) -> Any:
+    """`heapq.heappushpop`."""
+    if heap and heap[0] < item:
+        item, heap[0] = heap[0], item
+        sift_up(heap, 0)
+    return item
+
+
+def bisect_right(
+    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
+) -> int:
+    """`bisect.bisect_right`."""
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    end = len(a) if hi is None else hi
+    while lo < end:
+        middle = (lo + end) // 2
+        if x < (a[middle] if key is None else key(a[middle])):
+            end = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
+def bisect_left(
+    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
+) -> int:
+    """`bisect.bisect_left`."""
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    end = len(a) if hi is None else hi
+    while lo < end:
+        middle = (lo + end) // 2
+        if (a[middle] if key is None else key(a[middle])) < x:
+            lo = middle + 1
+        else:
+            end = middle
+    return lo
+
+
+def insort_right(
+    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
+) -> None:
+    """`bisect.insort_right`."""
+    a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+def insort_left(
+    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
+) -> None:
+    """`bisect.insort_left`."""
+    a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+def count_elements(mapping: dict[Any, int], iterable: Any) -> None:
+    """`collections._count_elements`, the loop of `Counter.update`."""
+    for item in iterable:
+        mapping[item] = mapping.get(item, 0) + 1
