@@ -18,7 +18,7 @@ from framesmith_bytecode.bound import possibly_unbound_before
 from framesmith_bytecode.cfg import control_flow, reachable
 from framesmith_bytecode.encode import encode
 from framesmith_bytecode.liveness import liveness, observes_locals
-from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region, plain_name
+from framesmith_bytecode.model import FREE_MARK, Bytecode, Instr, Item, Label, Position, Region, plain_name
 from framesmith_bytecode.nulls import Kinds, Slot, stack_kinds
 from framesmith_bytecode.ops import OPS
 from framesmith_bytecode.raw_cells import raw_cells
@@ -66,7 +66,7 @@ class Continuation:
     freevars: tuple[str, ...]
 
 
-def why_no_continuation(bytecode: Bytecode, index: int) -> str | None:
+def why_no_continuation(bytecode: Bytecode, index: int, *, own_cells: bool = False) -> str | None:
     """The reason why `make_continuation` refuses, or None if it does not."""
     if not 0 <= index < len(bytecode.instructions):
         return f"index {index} is outside the {len(bytecode.instructions)} items"
@@ -74,16 +74,7 @@ def why_no_continuation(bytecode: Bytecode, index: int) -> str | None:
         return "generators and coroutines keep their own frame; they cannot be resumed by a plain call"
     if bytecode.flags & _FUNCTION != _FUNCTION:
         return "only functions can be resumed; class bodies and modules run in a namespace"
-    return _why_no_super(bytecode) or _why_no_cells(bytecode, index)
-
-
-def _why_no_cells(bytecode: Bytecode, index: int) -> str | None:
-    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" for item in bytecode.instructions):
-        return None
-    raw = raw_cells(bytecode, stack_depths(bytecode))[index]
-    if not raw:
-        return None
-    return f"a comprehension's variable stands where the cell of {sorted(raw)[0]!r} belongs"
+    return _why_no_super(bytecode, own_cells) or _why_no_cells(bytecode, index)
 
 
 def _super_argument(bytecode: Bytecode) -> str | None:
@@ -93,15 +84,24 @@ def _super_argument(bytecode: Bytecode) -> str | None:
     return bytecode.varnames[0]
 
 
-def _why_no_super(bytecode: Bytecode) -> str | None:
+def _why_no_super(bytecode: Bytecode, own_cells: bool) -> str | None:
     first = _super_argument(bytecode)
-    if first is None or first not in bytecode.cellvars:
+    if own_cells or first is None or first not in bytecode.cellvars:
         return None
     written = any(
         isinstance(item, Instr) and item.op in ("STORE_DEREF", "DELETE_DEREF") and item.arg == first
         for item in bytecode.instructions
     )
     return f"super() may be called and its argument {first!r} is a cell that is assigned to" if written else None
+
+
+def _why_no_cells(bytecode: Bytecode, index: int) -> str | None:
+    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" for item in bytecode.instructions):
+        return None
+    raw = raw_cells(bytecode, stack_depths(bytecode))[index]
+    if not raw:
+        return None
+    return f"a comprehension's variable stands where the cell of {min(raw)!r} belongs"
 
 
 @dataclass(slots=True)
@@ -112,6 +112,7 @@ class _Plan:
     parameters: list[Parameter]
     kept: set[int]
     depths: Depths
+    own_cells: bool
 
 
 def _kinds_at(bytecode: Bytecode, depths: Depths, index: int, null_slots: Collection[int] | None) -> Kinds:
@@ -135,7 +136,13 @@ def _fresh(base: str, taken: Collection[str]) -> str:
 
 
 def _parameters(
-    bytecode: Bytecode, index: int, kinds: Kinds, depths: Depths, bound: Collection[str] | None, kept: set[int]
+    bytecode: Bytecode,
+    index: int,
+    kinds: Kinds,
+    depths: Depths,
+    bound: Collection[str] | None,
+    kept: set[int],
+    own_cells: bool,
 ) -> list[Parameter]:
     taken = {*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars}
     cells = {*bytecode.cellvars, *bytecode.freevars}
@@ -146,7 +153,7 @@ def _parameters(
     first = _super_argument(bytecode)
     out: list[Parameter] = []
     if first in cells and first is not None:
-        out.append(Parameter("contents", first, _fresh("__super_argument", taken)))
+        out.append(Parameter("contents", first, first if own_cells else _fresh("__super_argument", taken)))
     elif first is not None and (bound is None or first in bound):
         out.append(Parameter("local", first, first, first in missing))
     for slot, kind in enumerate(kinds):
@@ -180,6 +187,9 @@ def _entry(plan: _Plan, resume: Label, position: Position | None) -> list[Item]:
         emit("IS_OP", False)
         emit("POP_JUMP_IF_FALSE", otherwise)
 
+    for cell, passed in _own_cells(plan).items():
+        emit("LOAD_CLOSURE", passed)
+        emit("STORE_FAST", cell)
     for parameter in plan.parameters:
         if parameter.kind == "local" and parameter.maybe_missing:
             bound = Label()
@@ -228,15 +238,30 @@ def _variables(items: Collection[Item]) -> set[str]:
     return {item.arg for item in items if isinstance(item, Instr) and OPS[item.op].operand in ("local", "deref")}
 
 
+def _used_cells(plan: _Plan) -> list[str]:
+    used = _variables([plan.bytecode.instructions[i] for i in plan.kept])
+    cells = [*plan.bytecode.cellvars, *plan.bytecode.freevars]
+    return [cell for cell in cells if cell in used or plain_name(cell) == "__class__"]
+
+
+def _own_cells(plan: _Plan) -> dict[str, str]:
+    """Cells that stay cells of the continuation, and the free variables that bring them."""
+    if not plan.own_cells:
+        return {}
+    free = set(plan.bytecode.freevars)
+    used = _used_cells(plan)
+    return {c: c + FREE_MARK for c in plan.bytecode.cellvars if c in used and c + FREE_MARK not in free}
+
+
 def _assemble(plan: _Plan, name: str | None) -> Continuation:
     bytecode = plan.bytecode
     position = next((item.position for item in bytecode.instructions[plan.index :] if isinstance(item, Instr)), None)
     resume = Label("resume")
     body, regions = _body(plan, resume)
-    used = _variables([bytecode.instructions[i] for i in plan.kept])
-    cells = [*bytecode.cellvars, *bytecode.freevars]
-    free = [cell for cell in cells if cell in used or plain_name(cell) == "__class__"]
+    free = _used_cells(plan)
+    own = _own_cells(plan)
     names = [parameter.name for parameter in plan.parameters]
+    cells = {*bytecode.cellvars, *bytecode.freevars}
     locals_left = [var for var in bytecode.varnames if var not in names and var not in cells]
     line = position[0] if position is not None and position[0] is not None else bytecode.firstlineno
     result = Bytecode(
@@ -249,7 +274,8 @@ def _assemble(plan: _Plan, name: str | None) -> Continuation:
         argcount=len(names),
         flags=bytecode.flags & ~(_VARARGS | _VARKEYWORDS | _HAS_DOCSTRING),
         varnames=names + locals_left,
-        freevars=free,
+        cellvars=list(own),
+        freevars=[own.get(cell, cell) for cell in free],
     )
     return Continuation(encode(result), result, plan.index, tuple(plan.parameters), tuple(free))
 
@@ -261,6 +287,7 @@ def make_continuation(
     null_slots: Collection[int] | None = None,
     bound: Collection[str] | None = None,
     name: str | None = None,
+    own_cells: bool = False,
 ) -> Continuation:
     """Code that does what the function does from item `index` (an instruction or a label) on.
 
@@ -268,15 +295,16 @@ def make_continuation(
     `maybe_missing` parameters where it depends on the run. `bound`: the locals that are bound now (others start
     unbound); None passes every live local, `maybe_missing` where some path leaves it unbound. Only locals that are
     still needed become parameters, all of them if the rest may call locals() or its like. Cells and free variables
-    that are still used become free variables.
+    that are still used become free variables. With `own_cells` the function's own cells arrive the same way but are
+    cells of the continuation too, so that reading an empty one raises UnboundLocalError and not NameError.
 
     Raises `ContinuationError` for generators, for code that is not a function's, and for unreachable places.
     """
-    problem = why_no_continuation(bytecode, index)
+    problem = why_no_continuation(bytecode, index, own_cells=own_cells)
     if problem is not None:
         raise ContinuationError(f"{bytecode.name}: {problem}")
     depths = stack_depths(bytecode)
     kinds = _kinds_at(bytecode, depths, index, null_slots)
     kept = _kept_items(bytecode, index)
-    parameters = _parameters(bytecode, index, kinds, depths, bound, kept)
-    return _assemble(_Plan(bytecode, index, kinds, parameters, kept, depths), name)
+    parameters = _parameters(bytecode, index, kinds, depths, bound, kept, own_cells)
+    return _assemble(_Plan(bytecode, index, kinds, parameters, kept, depths, own_cells), name)

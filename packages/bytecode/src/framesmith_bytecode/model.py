@@ -213,4 +213,4 @@ FREE_MARK = " (free)"
 
 def plain_name(name: str) -> str:
     """The Python name of a variable name used in operands (see `Bytecode` on free variables)."""
-    return name.removesuffix(FREE_MARK)
+    return name.partition(FREE_MARK)[0]

@@ -16,6 +16,7 @@ class Slot(Enum):
     """What a stack slot can hold."""
 
     VALUE = "value"
+    CELL = "cell"
     NULL = "null"
     MAYBE_NULL = "maybe null"
 
@@ -24,6 +25,7 @@ Kinds: TypeAlias = tuple[Slot, ...]
 
 _METHOD: Final[Kinds] = (Slot.MAYBE_NULL, Slot.VALUE) if TABLE.null_first else (Slot.VALUE, Slot.MAYBE_NULL)
 _PUSHED: Final[Mapping[str, Kinds]] = {
+    "LOAD_CLOSURE": (Slot.CELL,),
     "PUSH_NULL": (Slot.NULL,),
     "LOAD_METHOD": _METHOD,
     "LOAD_SUPER_METHOD": _METHOD,
@@ -58,8 +60,14 @@ def _after(op: str, arg: Any, kinds: Kinds) -> Kinds:
     return kept + (_PUSHED.get(op) or _values(pushes(op, arg)))
 
 
+def _join_slots(left: Slot, right: Slot) -> Slot:
+    if left is right:
+        return left
+    return Slot.VALUE if {left, right} == {Slot.VALUE, Slot.CELL} else Slot.MAYBE_NULL
+
+
 def _join(left: Kinds, right: Kinds) -> Kinds:
-    return tuple(a if a is b else Slot.MAYBE_NULL for a, b in zip(left, right, strict=True))
+    return tuple(map(_join_slots, left, right))
 
 
 def stack_kinds(bytecode: Bytecode, depths: Depths) -> list[Kinds | None]:

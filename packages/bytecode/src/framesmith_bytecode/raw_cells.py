@@ -67,6 +67,8 @@ def _step(item: Instr, stack: _Stack, raw: frozenset[str], cells: set[str]) -> t
         if op == "MAKE_CELL":
             return stack, raw - {arg}
         return stack[:-1], raw - {arg} if stack[-1] is False else raw | {arg}
+    if op == "LOAD_CLOSURE":
+        return (*stack, False), raw
     taken = pops(op, arg)
     if op in ("FOR_ITER", "GET_LEN", "SEND"):
         taken, added = taken - 1, pushes(op, arg) - 1

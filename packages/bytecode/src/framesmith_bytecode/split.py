@@ -69,7 +69,7 @@ def split(bytecode: Bytecode, index: int) -> Split:
 
     Raises `ContinuationError` where there can be no continuation.
     """
-    continuation = make_continuation(bytecode, index)
+    continuation = make_continuation(bytecode, index, own_cells=True)
     depths = stack_depths(bytecode)
     depth = depths.before[index]
     assert depth is not None
