@@ -56,7 +56,11 @@ def class_source(tr: Tracer, cls: type, instance: Source | None) -> Source | Non
 
 def entry_source(tr: Tracer, cls: type, found: Found, name: str, instance: Source | None) -> Source | None:
     """Where the raw entry `name` of `found.owner`, a base of `cls`, can be read without descriptors being called."""
-    base = class_source(tr, cls, instance)
+    return source_in_class(class_source(tr, cls, instance), cls, found, name)
+
+
+def source_in_class(base: Source | None, cls: type, found: Found, name: str) -> Source | None:
+    """Where the raw entry is, given where the class is."""
     if base is None:
         return None
     if found.owner is cls:

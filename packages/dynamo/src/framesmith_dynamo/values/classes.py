@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from framesmith_guards import AttrSource
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.values.attributes import CMethodValue
+from framesmith_dynamo.values.attributes import CMethodValue, class_source, source_in_class
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build
 from framesmith_dynamo.values.functions import MethodValue
@@ -182,7 +182,9 @@ class ClassValue(Value):
             return known(tr, raw, source, stable=stable)
         getter = user_method(type(raw), "__get__")
         if getter is not None:
-            return tr.call(tr.constant(getter), (known(tr, raw, None, stable=stable), tr.constant(None), self), {})
+            base = self.source if self.source is not None else class_source(tr, self.cls, None)
+            descriptor = known(tr, raw, source_in_class(base, self.cls, found, name), stable=stable)
+            return tr.call(tr.constant(getter), (descriptor, tr.constant(None), self), {})
         return build(tr, type.__getattribute__(self.cls, name))
 
     def _from_meta(self, tr: Tracer, meta: Found, name: str) -> Value:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from framesmith_sideeffects import DELETED
 
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.constant import plain
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.lookup import Found, user_method
 from framesmith_dynamo.values.object_methods import OBJECT_METHODS, c_method
@@ -68,6 +69,10 @@ class ExceptionValue(ObjectValue):
         if found.owner is not object and (BaseException, name) in OBJECT_METHODS:
             return OBJECT_METHODS[BaseException, name](tr, self, args, kwargs)
         return super().call_c_method(tr, found, name, args, kwargs)
+
+    def as_plain(self) -> Any:
+        """A real exception with the same arguments, for pure functions such as `str`."""
+        return build_exception(self.cls, *(plain(arg) for arg in self.args))
 
     def referents(self) -> Iterable[Value]:
         return self.args

@@ -94,6 +94,9 @@ class InstanceDictValue(Value):
             return self.snapshot(tr).call_method(tr, name, args, kwargs)
         raise GraphBreak(INSTANCE_DICT, f"{name}() of the __dict__ of {self.owner.describe()}")
 
+    def referents(self) -> tuple[Value, ...]:
+        return (self.owner,)
+
     def reconstruct(self, codegen: Codegen) -> None:
         codegen(self.owner)
         codegen.load_attr("__dict__")

@@ -1,0 +1,227 @@
+"""Functions: binding, closures, defaults, partials, decorators, generators-based context managers, recompilation when they change."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from driver import check, compiled
+
+X = torch.arange(4.0)
+
+
+def every_kind(a: Any, b: Any = 2, /, c: Any = 3, *rest: Any, d: Any, e: Any = 5, **more: Any) -> Any:
+    return a, b, c, rest, d, e, sorted(more.items())
+
+
+def trace_calls(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs) + 1
+
+    return wrapper
+
+
+@trace_calls
+def decorated(x: Any, k: int = 2) -> Any:
+    return x * k
+
+
+@contextlib.contextmanager
+def scaled(log: list[str], factor: float) -> Iterator[float]:
+    log.append("in")
+    try:
+        yield factor
+    finally:
+        log.append("out")
+
+
+def binding(x: Any) -> Any:
+    first = every_kind(x, d=4)
+    second = every_kind(x, 1, 2, 3, 4, d=0, z=9, y=8)
+    third = every_kind(*(x, 7), **{"d": 1, "c": 0})
+    return first, second, third
+
+
+def binding_errors(x: Any) -> Any:
+    messages = []
+    for args, kwargs in (((), {}), ((1, 2, 3), {"a": 1}), ((1,), {"d": 1, "c": 2, "b": 3})):
+        try:
+            every_kind(*args, **kwargs)
+        except TypeError:
+            messages.append(len(args))
+    try:
+        (lambda q: q)(1, 2)
+    except TypeError:
+        messages.append(99)
+    return x + 1, messages
+
+
+def closures(x: Any) -> Any:
+    total = x * 0
+    seen = []
+
+    def add(value: Any, weight: Any = x) -> Any:
+        nonlocal total
+        total = total + value * weight
+        seen.append(value)
+        return total
+
+    adders = [lambda v, k=k: add(v * k) for k in range(3)]
+    return [a(2.0) for a in adders], total, seen
+
+
+def recursion(x: Any) -> Any:
+    def power(n: int) -> Any:
+        return x if n == 0 else power(n - 1) * 2
+
+    return power(4)
+
+
+def partials(x: Any) -> Any:
+    add = functools.partial(every_kind, x, d=1)
+    again = functools.partial(add, 5, e=6)
+    return again(7), again.func is every_kind, again.args[1:], sorted(again.keywords)
+
+
+def decorators(x: Any) -> Any:
+    @trace_calls
+    def inner(y: Any) -> Any:
+        """Doc."""
+        return y * 3
+
+    return decorated(x), inner(x), inner.__name__, inner.__doc__, decorated.__name__, inner.__wrapped__(x)  # type: ignore[attr-defined]
+
+
+def context_managers(x: Any) -> Any:
+    log: list[str] = []
+    with scaled(log, 3.0) as f, contextlib.suppress(ValueError):
+        x = x * f
+        raise ValueError
+    with contextlib.nullcontext(2) as k:
+        x = x + k
+    return x, log
+
+
+def functions_as_values(x: Any) -> Any:
+    table = {"relu": torch.relu, "neg": lambda t: -t, "double": functools.partial(torch.mul, 2)}
+    results = [fn(x - 1) for fn in table.values()]
+    return results, callable(table["neg"]), table["relu"] is torch.relu
+
+
+def attributes(x: Any) -> Any:
+    def counter() -> Any:
+        counter.calls = getattr(counter, "calls", 0) + 1  # type: ignore[attr-defined]
+        return counter.calls  # type: ignore[attr-defined]
+
+    counter()
+    return x + counter(), counter.__code__.co_argcount, counter.__defaults__ is None if False else 0
+
+
+def star_and_mixed(x: Any) -> Any:
+    head, *middle, last = (lambda *a: a)(1, *[2, 3], 4)
+    return x * head + last, middle, max(3, *middle), dict(a=1, **{"b": 2})
+
+
+PROGRAMS = [
+    binding,
+    binding_errors,
+    closures,
+    recursion,
+    partials,
+    decorators,
+    context_managers,
+    functions_as_values,
+    attributes,
+    star_and_mixed,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_program(program: Any) -> None:
+    subject = check(program, X)
+    assert not subject.of_kind("break"), [str(event.broken) for event in subject.of_kind("break")]
+
+
+def test_returned_closure_works_outside() -> None:
+    def program(x: Any) -> Any:
+        count = 0
+
+        def bump(step: int = 2) -> Any:
+            nonlocal count
+            count += step
+            return x + count
+
+        bump()
+        return bump
+
+    subject = compiled(program)
+    for _ in range(2):
+        bump = subject(X)
+        assert torch.equal(bump(), X + 4)
+        assert torch.equal(bump(step=1), X + 5)
+
+
+def test_code_of_a_global_function_is_guarded() -> None:
+    namespace: dict[str, Any] = {}
+
+    def old(x: Any) -> Any:
+        return x + 1
+
+    def new(x: Any) -> Any:
+        return x + 2
+
+    namespace["helper"] = old
+
+    def program(x: Any) -> Any:
+        return namespace["helper"](x)
+
+    subject = compiled(program)
+    assert torch.equal(subject(X), X + 1)
+    namespace["helper"] = new
+    assert torch.equal(subject(X), X + 2)
+    new.__code__ = (lambda x: x + 3).__code__
+    assert torch.equal(subject(X), X + 3)
+
+
+def test_closure_contents_and_defaults_are_guarded() -> None:
+    factor = 2.0
+
+    def scale(x: Any, bias: float = 1.0) -> Any:
+        return x * factor + bias
+
+    subject = compiled(lambda x: scale(x))
+    assert torch.equal(subject(X), X * 2 + 1)
+    factor = 3.0
+    assert torch.equal(subject(X), X * 3 + 1)
+    scale.__defaults__ = (5.0,)
+    assert torch.equal(subject(X), X * 3 + 5)
+
+
+def test_nonlocal_of_a_caller_is_written_back() -> None:
+    calls = 0
+
+    def program(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return x + 1
+
+    subject = compiled(program)
+    for _ in range(3):
+        subject(X)
+    assert calls == 3
+
+
+def test_user_cache_is_filled_by_the_real_call() -> None:
+    @functools.lru_cache
+    def slow(n: int) -> int:
+        return n * 2
+
+    subject = compiled(lambda x: x + slow(3))
+    assert torch.equal(subject(X), X + 6)
+    assert torch.equal(subject(X), X + 6)
+    assert slow.cache_info().hits == 1
