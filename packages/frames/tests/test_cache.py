@@ -105,6 +105,61 @@ def test_a_skip_after_entries_keeps_the_entries():
     assert by_type.asked == 2
 
 
+def test_entries_belong_to_the_callback_that_made_them():
+    class Answering:
+        def __init__(self, code):
+            self.code = code
+
+        def __call__(self, frame):
+            if frame.code is not target.__code__:
+                return frames.SKIP("other")
+            return frames.Entry(lambda args, function: True, self.code)
+
+        method = __call__
+
+    def run(callback):
+        with frames.activated(callback):
+            return target(0)
+
+    first, second = Answering(one.__code__), Answering(two.__code__)
+    assert [run(first), run(second), run(first), run(second.method), run(second.method)] == [1, 2, 1, 2, 2]
+    assert frames.stats(target).misses == 3
+    assert len(frames.entries(target)) == 3
+    with frames.activated(first):
+        assert [entry.code.co_name for entry in frames.entries(target)] == ["one"]
+    third = frames.CompiledFunction(target, second)
+    assert third(0) == 2
+    assert frames.stats(target).misses == 3
+    del third, second
+    gc.collect()
+    assert [entry.code.co_name for entry in frames.entries(target)] == ["one"]
+    del first
+    assert frames.entries(target) == []
+
+
+def test_callbacks_at_the_same_address_are_not_confused():
+    def run(code):
+        answer = frames.Entry(lambda args, function: True, code)
+        with frames.activated(lambda frame: answer if frame.code is target.__code__ else frames.SKIP("other")):
+            return target(0)
+
+    assert [run(code) for code in (one.__code__, two.__code__, three.__code__) * 5] == [1, 2, 3] * 5
+
+
+def test_a_callback_without_weak_references_shares_a_cache():
+    class Slotted:
+        __slots__ = ()
+
+        def __call__(self, frame):
+            return frames.SKIP("slotted")
+
+    with frames.activated(Slotted()):
+        target(1)
+    with frames.activated(Slotted()):
+        target(1)
+    assert frames.stats(target).misses == 1
+
+
 def test_caches_are_kept_apart():
     def answering(answer):
         return lambda frame: answer if frame.code is target.__code__ else frames.SKIP("other")
@@ -234,7 +289,8 @@ def test_entries_die_with_their_code():
 
     with frames.activated(callback):
         assert namespace["f"](1) == -1
-    del entry, callback
+    callback.__defaults__ = None
+    del entry
     gc.collect()
     assert dead() is not None
     assert frames.entries(namespace["f"]) == [dead()]
@@ -244,7 +300,8 @@ def test_entries_die_with_their_code():
 
 
 def test_entries_die_at_a_reset():
-    with frames.activated(ByType()):
+    callback = ByType()
+    with frames.activated(callback):
         target(1)
     dead = weakref.ref(frames.entries(target)[0])
     frames.reset()

@@ -37,7 +37,9 @@ def test_what_the_callback_sees():
     assert frame.globals is globals()
     assert frame.builtins is frame.globals["__builtins__"] or frame.builtins == vars(__import__("builtins"))
     assert frame.closure == function.__closure__
-    assert frame.cache == 0
+    with frames.activated(watching, cache=7):
+        plain()
+    assert (frame.cache, watching.frames[-1].cache) == (watching.frames[0].cache, 7)
     assert "function" in repr(frame)
 
 

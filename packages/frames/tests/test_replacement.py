@@ -178,7 +178,8 @@ def test_recursion_through_replaced_code(replacing):
     def replacement(n):
         return 0 if n == 0 else 1 + original(n - 1)
 
-    assert run(replacing({original: replacement}), original, 50) == 50
+    callback = replacing({original: replacement})
+    assert run(callback, original, 50) == 50
     assert frames.stats(original).hits == 101
 
 

@@ -13,6 +13,7 @@ from framesmith_frames._hook import (
     entries,
     get_callback,
     hook_state,
+    new_cache,
     reset,
     set_callback,
     set_error_handler,
@@ -21,7 +22,7 @@ from framesmith_frames._hook import (
     unskip,
     without_hook,
 )
-from framesmith_frames.activation import activated, deactivated, new_cache
+from framesmith_frames.activation import activated, deactivated
 from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback
 from framesmith_frames.statistics import CodeStats, stats
 from framesmith_frames.watching import watch

@@ -1,29 +1,21 @@
 """Switching the hook on and off for a block of code, on this thread only."""
 
-import itertools
 from types import TracebackType
 
 from framesmith_frames._hook import skip, swap_callback
 from framesmith_frames.contracts import FrameCallback
 
-_cache_ids = itertools.count(1)
-
-
-def new_cache() -> int:
-    """A number nobody uses yet, for callers that must not see each other's entries for the same code."""
-    return next(_cache_ids)
-
 
 class activated:
     """Context manager: `callback` is this thread's frame callback inside the block; then the previous one comes back.
 
-    Frames already running are not offered, so the block's own function is not. `cache` (see `new_cache`) says which
-    of a code's caches is used and filled.
+    Frames already running are not offered, so the block's own function is not. Entries belong to the callback that
+    made them and die with it, unless `cache` (see `new_cache`) names another place for them.
     """
 
     __slots__ = ("_cache", "_callback", "_previous")
 
-    def __init__(self, callback: FrameCallback | None, *, cache: int = 0) -> None:
+    def __init__(self, callback: FrameCallback | None, *, cache: int | None = None) -> None:
         if callback is not None and not callable(callback):
             raise TypeError(f"activated: expected a callable or None, not {type(callback).__name__}")
         self._callback = callback
@@ -44,5 +36,5 @@ def deactivated() -> activated:
     return activated(None)
 
 
-for _function in (activated.__init__, activated.__enter__, activated.__exit__, deactivated, new_cache):
+for _function in (activated.__init__, activated.__enter__, activated.__exit__, deactivated):
     skip(_function, "framesmith_frames itself")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import TypeAlias
 
-from framesmith_frames._hook import RUN_ONCE, SKIP, FrameInfo, skip
-from framesmith_frames.activation import activated, new_cache
+from framesmith_frames._hook import RUN_ONCE, SKIP, FrameInfo, new_cache, skip
+from framesmith_frames.activation import activated
 
 Observer: TypeAlias = Callable[[FrameInfo], object]
 

@@ -28,12 +28,16 @@ static CodeState *state_of(PyObject *target, int *failed)
     return code == NULL ? NULL : code_state_find(code);
 }
 
-int cache_id(PyObject *value, void *id)
+int cache_argument(PyObject *value, void *argument)
 {
-    unsigned long long number = PyLong_AsUnsignedLongLong(value);
-    *(unsigned long long *)id = number;
-    if (number == (unsigned long long)-1 && PyErr_Occurred()) {
-        PyErr_Format(PyExc_ValueError, "cache: expected an integer from 0 to 2**64 - 2, not %R", value);
+    CacheArgument *cache = argument;
+    cache->given = value != Py_None;
+    if (!cache->given) {
+        return 1;
+    }
+    cache->id = PyLong_AsUnsignedLongLong(value);
+    if (cache->id == (unsigned long long)-1 && PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError, "cache: expected None or an integer from new_cache(), not %R", value);
         return 0;
     }
     return 1;
@@ -42,19 +46,16 @@ int cache_id(PyObject *value, void *id)
 static PyObject *py_reset(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"", "cache", NULL};
-    PyObject *target = Py_None, *cache = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O:reset", names, &target, &cache)) {
-        return NULL;
-    }
-    unsigned long long id = 0;
-    if (cache != Py_None && !cache_id(cache, &id)) {
+    PyObject *target = Py_None;
+    CacheArgument cache = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O&:reset", names, &target, cache_argument, &cache)) {
         return NULL;
     }
     PyCodeObject *code = NULL;
     if (target != Py_None && (code = code_argument(target)) == NULL) {
         return NULL;
     }
-    if (reset_caches(code, cache == Py_None ? NULL : &id) < 0) {
+    if (reset_caches(code, cache.given ? &cache.id : NULL) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -111,17 +112,21 @@ static PyObject *py_skip_reason(PyObject *module, PyObject *target)
 static PyObject *py_entries(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"", "cache", NULL};
-    PyObject *target, *only = Py_None;
-    unsigned long long id = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:entries", names, &target, &only) ||
-        (only != Py_None && !cache_id(only, &id))) {
+    PyObject *target;
+    CacheArgument only = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O&:entries", names, &target, cache_argument, &only)) {
         return NULL;
+    }
+    Activation *activation = local_state()->activation;
+    if (!only.given && activation != NULL && activation->callback != NULL) {
+        only.given = 1;
+        only.id = activation->cache;
     }
     int failed;
     CodeState *state = state_of(target, &failed);
     PyObject *all = failed ? NULL : PyList_New(0);
     for (Cache *cache = state == NULL ? NULL : state->caches; cache != NULL && all != NULL; cache = cache->next) {
-        if (cache->entries == NULL || (only != Py_None && cache->id != id)) {
+        if (cache->entries == NULL || (only.given && cache->id != only.id)) {
             continue;
         }
         Py_ssize_t end = PyList_GET_SIZE(all);

@@ -81,6 +81,18 @@ static inline void frame_go_to(Frame *frame, _Py_CODEUNIT *next) { frame->instr_
 #define TAKE_RECURSION(tstate) ((void)(tstate))
 #endif
 
+static inline int weakref_refers_to(PyObject *reference, PyObject *object)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    return PyWeakref_GetObject(reference) == object;
+#else
+    PyObject *alive = NULL;
+    int same = PyWeakref_GetRef(reference, &alive) > 0 && alive == object;
+    Py_XDECREF(alive);
+    return same;
+#endif
+}
+
 #if PY_VERSION_HEX < 0x030C0000
 #define request_code_extra_index _PyEval_RequestCodeExtraIndex
 #define get_code_extra _PyCode_GetExtra

@@ -184,10 +184,10 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
 {
     static char *names[] = {"function", "callback", "cache", NULL};
     PyObject *function, *callback;
-    unsigned long long cache = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$O&:CompiledFunction", names, &function, &callback, cache_id,
+    CacheArgument cache = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$O&:CompiledFunction", names, &function, &callback, cache_argument,
                                      &cache) ||
-        validate(function, callback) < 0) {
+        validate(function, callback) < 0 || (!cache.given && callback_cache(callback, &cache.id) < 0)) {
         return NULL;
     }
     CompiledFunction *self = (CompiledFunction *)type->tp_alloc(type, 0);
@@ -195,7 +195,7 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         self->base.vectorcall = compiled_vectorcall;
         self->base.wrapped = Py_NewRef(function);
         self->callback = Py_NewRef(callback);
-        self->cache = cache;
+        self->cache = cache.id;
         self->next = all_compiled;
         if (all_compiled != NULL) {
             all_compiled->previous = self;

@@ -183,7 +183,7 @@ PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *loc
 
 static PyObject *optional(PyObject *value) { return value == Py_None ? NULL : Py_NewRef(value); }
 
-static PyObject *swap(PyObject *callback, unsigned long long cache)
+static PyObject *swap(PyObject *callback, CacheArgument cache)
 {
     if (callback != Py_None && !PyCallable_Check(callback)) {
         return PyErr_Format(PyExc_TypeError, "set_callback: expected a callable or None, not %.200s",
@@ -193,7 +193,10 @@ static PyObject *swap(PyObject *callback, unsigned long long cache)
     if (activation == NULL) {
         return NULL;
     }
-    PyObject *old = activation_swap(activation, optional(callback), cache);
+    if (!cache.given && callback != Py_None && callback_cache(callback, &cache.id) < 0) {
+        return NULL;
+    }
+    PyObject *old = activation_swap(activation, optional(callback), cache.id);
     return old == NULL ? Py_NewRef(Py_None) : old;
 }
 
@@ -201,8 +204,8 @@ static PyObject *py_set_callback(PyObject *module, PyObject *args, PyObject *kwa
 {
     static char *names[] = {"", "cache", NULL};
     PyObject *callback;
-    unsigned long long cache = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O&:set_callback", names, &callback, cache_id, &cache)) {
+    CacheArgument cache = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O&:set_callback", names, &callback, cache_argument, &cache)) {
         return NULL;
     }
     return swap(callback, cache);
@@ -212,8 +215,8 @@ static PyObject *py_set_callback(PyObject *module, PyObject *args, PyObject *kwa
 static PyObject *py_swap_callback(PyObject *module, PyObject *args)
 {
     PyObject *callback;
-    unsigned long long cache;
-    if (!PyArg_ParseTuple(args, "OO&:swap_callback", &callback, cache_id, &cache)) {
+    CacheArgument cache = {0};
+    if (!PyArg_ParseTuple(args, "OO&:swap_callback", &callback, cache_argument, &cache)) {
         return NULL;
     }
     Activation *activation = local_state()->activation;

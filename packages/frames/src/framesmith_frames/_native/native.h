@@ -76,7 +76,19 @@ int reset_caches(PyCodeObject *code, const unsigned long long *id); /* of one co
 /* ---- code_api.c: the same, for Python ---- */
 
 extern PyMethodDef code_methods[];
-int cache_id(PyObject *value, void *id); /* a PyArg converter */
+
+/* ---- owner.c: which cache belongs to a callback ---- */
+
+int callback_cache(PyObject *callback, unsigned long long *id);
+extern PyMethodDef owner_methods[];
+
+/* An argument `cache`: None or an integer. */
+typedef struct {
+    int given;
+    unsigned long long id;
+} CacheArgument;
+
+int cache_argument(PyObject *value, void *argument); /* a PyArg converter */
 
 /* ---- records.c: what the callback gets and answers ---- */
 
