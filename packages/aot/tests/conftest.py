@@ -13,3 +13,11 @@ torch.set_num_threads(1)
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "broad: the whole operator database (minutes)")
+
+
+def pytest_collection_modifyitems(config, items):
+    if "broad" in config.option.markexpr:
+        return
+    kept = [item for item in items if item.get_closest_marker("broad") is None]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept

@@ -7,8 +7,9 @@ import itertools
 from typing import Any
 
 import torch
-from framesmith_aot import CompiledGraph, compile_graph, verify
 from torch import fx
+
+from framesmith_aot import CompiledGraph, compile_graph, verify
 
 
 class Recording:

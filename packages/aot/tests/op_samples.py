@@ -17,7 +17,7 @@ if importlib.util.find_spec("expecttest") is None:
     stand_in.TestCase = unittest.TestCase
     sys.modules["expecttest"] = stand_in
 
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from torch.testing._internal.common_methods_invocations import op_db
 
 OPS = {f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name: op for op in op_db}
 
@@ -47,7 +47,6 @@ def one_call(op, sample):
             tensors.append(item)
         else:
             operands.append(item)
-    args, kwargs = tree_unflatten(operands, spec)
 
     def call(*values):
         it = iter(values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -25,7 +25,9 @@ class BackwardPass:
     One program is compiled for each pattern of absent tangents that occurs.
     """
 
-    def __init__(self, graph: fx.Graph, saved: int, places: Sequence[int | None], root: Any, compiler: Compiler) -> None:
+    def __init__(
+        self, graph: fx.Graph, saved: int, places: Sequence[int | None], root: Any, compiler: Compiler
+    ) -> None:
         self.graph = graph
         self.places = tuple(places)
         self._root = root
@@ -88,10 +90,13 @@ class _NotDifferentiable(torch.autograd.Function):
         raise DoubleBackwardError
 
 
+_not_differentiable: Callable[..., tuple[torch.Tensor, ...]] = _NotDifferentiable.apply
+
+
 def _refuse_derivative(grads: Grads) -> Grads:
     present = [grad for grad in grads if grad is not None]
     if not present:
         return grads
     anchor = torch.zeros((), requires_grad=True)
-    marked = iter(_NotDifferentiable.apply(anchor, *present))
+    marked = iter(_not_differentiable(anchor, *present))
     return tuple([None if grad is None else next(marked) for grad in grads])

@@ -30,7 +30,8 @@ def _transpose(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     rank = _rank(node)
     order = list(range(rank))
     if rank:
-        first, second = (int(dim) % rank for dim in node.args[1:3])  # type: ignore[call-overload]
+        dims: Any = node.args[1:3]
+        first, second = (dim % rank for dim in dims)
         order[first], order[second] = order[second], order[first]
     return aten.permute.default, (node.args[0], order), {}
 
@@ -68,19 +69,17 @@ def _rsub(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
 
 
 def _permute(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    inner, outer = node.args[0], node.args[1]
-    assert isinstance(inner, fx.Node) and isinstance(outer, (list, tuple))
+    inner: Any = node.args[0]
     if inner.target is not aten.permute.default:
         return None
-    rank = len(outer)
-    first: Any = inner.args[1]
-    return aten.permute.default, (inner.args[0], [int(first[int(dim) % rank]) % rank for dim in outer]), {}  # type: ignore[call-overload]
+    outer: Any = node.args[1]
+    first = [dim % len(outer) for dim in inner.args[1]]
+    return aten.permute.default, (inner.args[0], [first[dim % len(outer)] for dim in outer]), {}
 
 
 def _view(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    inner = node.args[0]
-    assert isinstance(inner, fx.Node)
-    if inner.target is not aten.view.default or not inner.args[0].meta["val"].is_contiguous():  # type: ignore[union-attr]
+    inner: Any = node.args[0]
+    if inner.target is not aten.view.default or not inner.args[0].meta["val"].is_contiguous():
         return None
     return aten.view.default, (inner.args[0], node.args[1]), {}
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from framesmith_guards.fake_mode import new_fake_mode
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -20,6 +19,7 @@ from framesmith_aot.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.partition import forward_graph, partition
 from framesmith_aot.runtime import Calling, CallShape, CompiledGraph, inference_function, training_function
 from framesmith_aot.verify import verify
+from framesmith_guards.fake_mode import new_fake_mode
 
 
 def compile_graph(
@@ -117,7 +117,7 @@ def _check_input(value: Any, what: str) -> None:
         raise TypeError(f"{what} must be a tensor, got {type(value).__name__}")
     plain = isinstance(value, (FakeTensor, torch.nn.Parameter)) or type(value) is torch.Tensor
     if not plain:
-        raise AotUnsupported("subclass", f"{what} of type {type(value).__name__}", "tensor subclasses are not taken apart")
+        raise AotUnsupported("subclass", f"{what} of type {type(value).__name__}", "subclasses are not taken apart")
     if value.layout is not torch.strided or value.is_quantized:
         raise AotUnsupported("layout", f"{what} of layout {value.layout}", "only strided tensors are traced")
     if value._has_symbolic_sizes_strides:
@@ -154,13 +154,13 @@ def _refuse_shared_memory(examples: Sequence[torch.Tensor], joint: JointGraph) -
     storages = [functional.storage_id(value) for value in examples]
     for index in changed:
         if storages.count(storages[index]) > 1:
-            raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and shares memory with another input")
+            raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and shares memory with another")
 
 
 def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler) -> CompiledGraph:
     state = ambient.read()
-    wants_no_grad = state.grad and any(joint.meta.requires_grad) and not joint.training
-    calling = Calling(no_grad=wants_no_grad, no_autocast=state.any_autocast)
+    turn_grad = state.grad is not joint.training and any(joint.meta.requires_grad)
+    calling = Calling(joint.training if turn_grad else None, state.any_autocast)
     root = dict(joint.attributes)
     changed = [*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)]
     overwritten = tuple(call.shape.source[index] for index in changed if index < len(call.shape.source))

@@ -5,37 +5,39 @@ Operations on a wrapper run autograd above it, and reach the tracer as functiona
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+_api: Any = torch  # the functionalisation functions are outside torch's annotated surface
+
 
 @contextmanager
 def functionalising() -> Iterator[None]:
     """While active, operators remove mutation, and re-apply views after it."""
-    torch._enable_functionalization(reapply_views=True)  # type: ignore[attr-defined]
+    _api._enable_functionalization(reapply_views=True)
     try:
         yield
     finally:
-        torch._disable_functionalization()  # type: ignore[attr-defined]
+        _api._disable_functionalization()
 
 
 @contextmanager
 def below() -> Iterator[None]:
     """While active, operators on fake tensors go straight to the tracer."""
-    torch._disable_functionalization()  # type: ignore[attr-defined]
+    _api._disable_functionalization()
     try:
         with torch.no_grad():
             yield
     finally:
-        torch._enable_functionalization(reapply_views=True)  # type: ignore[attr-defined]
+        _api._enable_functionalization(reapply_views=True)
 
 
 def wrap(value: torch.Tensor) -> torch.Tensor:
     """A functional tensor, without history, whose value is the fake tensor `value`."""
-    wrapper: torch.Tensor = torch._to_functional_tensor(value)
+    wrapper: torch.Tensor = _api._to_functional_tensor(value)
     return wrapper
 
 
@@ -48,7 +50,7 @@ def wrap_input(value: torch.Tensor, requires_grad: bool, is_leaf: bool) -> tuple
     if not requires_grad:
         return leaf, leaf
     leaf.requires_grad_(True)
-    return (leaf, leaf) if is_leaf else (leaf, _WithHistory.apply(leaf, value))
+    return (leaf, leaf) if is_leaf else (leaf, _with_history(leaf, value))
 
 
 class _WithHistory(torch.autograd.Function):
@@ -63,17 +65,25 @@ class _WithHistory(torch.autograd.Function):
         return grads[0], None
 
 
+_with_history: Callable[..., torch.Tensor] = _WithHistory.apply
+
+
 def current_value(wrapper: torch.Tensor) -> torch.Tensor:
     """The fake tensor that holds the wrapper's value now, pending mutations applied."""
-    if not torch._is_functional_tensor(wrapper):
+    if not _api._is_functional_tensor(wrapper):
         return wrapper
-    torch._sync(wrapper)  # type: ignore[attr-defined]
-    value: torch.Tensor = torch._from_functional_tensor(wrapper)
+    _api._sync(wrapper)
+    value: torch.Tensor = _api._from_functional_tensor(wrapper)
     return value
 
 
 def is_functional(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and torch._is_functional_tensor(value)
+    return isinstance(value, torch.Tensor) and _api._is_functional_tensor(value)
+
+
+def differentiable(wrapper: torch.Tensor) -> bool:
+    """Whether gradients flow through the wrapper. (A view made in no_grad reports its base's requires_grad.)"""
+    return wrapper.grad_fn is not None
 
 
 def storage_id(value: torch.Tensor) -> int:
@@ -81,17 +91,19 @@ def storage_id(value: torch.Tensor) -> int:
     return int(value.untyped_storage()._cdata)
 
 
+def has_data_mutation(wrapper: torch.Tensor) -> bool:
+    """Whether the wrapper's elements were written to."""
+    return bool(_api._functionalize_has_data_mutation(wrapper))
+
+
 def has_metadata_mutation(wrapper: torch.Tensor) -> bool:
     """Whether shape, strides or storage of the tensor itself were changed in place."""
-    return bool(
-        torch._functionalize_has_metadata_mutation(wrapper)  # type: ignore[attr-defined]
-        or torch._functionalize_was_storage_changed(wrapper)  # type: ignore[attr-defined]
-    )
+    return bool(_api._functionalize_has_metadata_mutation(wrapper) or _api._functionalize_was_storage_changed(wrapper))
 
 
 def mutated_without_autograd(wrapper: torch.Tensor) -> bool:
     """Whether every mutation of the wrapper happened where autograd does not record."""
     return bool(
-        torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(wrapper)  # type: ignore[attr-defined]
-        or torch._functionalize_are_all_mutations_hidden_from_autograd(wrapper)  # type: ignore[attr-defined]
+        _api._functionalize_are_all_mutations_under_no_grad_or_inference_mode(wrapper)
+        or _api._functionalize_are_all_mutations_hidden_from_autograd(wrapper)
     )

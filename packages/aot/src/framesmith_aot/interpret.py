@@ -132,8 +132,12 @@ def _lstm(*args: Any, **kwargs: Any) -> Any:
     """
     if not torch.is_grad_enabled():
         return torch.lstm(*args, **kwargs)
-    with torch.backends.mkldnn.flags(enabled=False):  # type: ignore[attr-defined]
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
         return torch.lstm(*args, **kwargs)
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 #: Torch calls run through another function of the same meaning.

@@ -52,7 +52,7 @@ class JointGraph:
             if node.op == "output":
                 self.graph.erase_node(node)
             break
-        self.graph.output(tuple([*self.slots, *self.written, *self.grads]))
+        self.graph.output((*self.slots, *self.written, *self.grads))
 
     def read_output(self) -> None:
         """Takes them back from the output node, after a pass replaced nodes."""
@@ -116,15 +116,24 @@ def _tracing(tracer: GraphTracer, training: bool) -> Iterator[ambient.Ambient]:
     """The tracing environment; yields the ambient switches the graph starts with."""
     with ambient.preserved() as before, torch.inference_mode(False), _no_saved_tensor_hooks():
         torch._C._set_grad_enabled(before.grad)
-        # The autocast cache would keep fake casts of weights alive, and hand them to real calls.
-        torch.set_autocast_cache_enabled(False)
         with (
+            _own_autocast_cache(),
             torch.autograd.set_multithreading_enabled(False),
             tracer.fake_mode,
             tracer,
             functional.functionalising(),
         ):
             yield ambient.read()
+
+
+@contextmanager
+def _own_autocast_cache() -> Iterator[None]:
+    """Keeps the casts of fake weights that autocast remembers out of real calls."""
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
 
 
 @contextmanager
@@ -169,19 +178,16 @@ def _fresh_node(tracer: GraphTracer, wrapper: torch.Tensor) -> fx.Node:
         return tracer.node_of(aten.copy.default(frame, value))
 
 
-def _trace_backward(
-    tracer: GraphTracer, joint: JointGraph, found: Collected, pairs: Sequence[InputPair]
-) -> None:
+def _trace_backward(tracer: GraphTracer, joint: JointGraph, found: Collected, pairs: Sequence[InputPair]) -> None:
     tracer.phase = "backward"
-    roots = [wrapper for wrapper in found.slots if wrapper.requires_grad]
+    roots = [wrapper for wrapper in found.slots if functional.differentiable(wrapper)]
     seeds: list[torch.Tensor] = []
     for node, wrapper in zip(joint.slots, found.slots, strict=True):
-        if wrapper.requires_grad:
+        if functional.differentiable(wrapper):
             with functional.below():
-                value = torch.empty_strided(
-                    wrapper.shape, wrapper.stride(), dtype=wrapper.dtype, device=wrapper.device
-                )
+                value = torch.empty_strided(wrapper.shape, wrapper.stride(), dtype=wrapper.dtype, device=wrapper.device)
             joint.tangents.append(tracer.placeholder(f"tangent_{node.name}", value))
+            joint.tangents[-1].meta["tangent"] = True
             seeds.append(functional.wrap(value))
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
     with _no_autocast(), torch.no_grad():
@@ -190,7 +196,8 @@ def _trace_backward(
         except AotUnsupported:
             raise
         except Exception as error:
-            raise AotUnsupported("backward-error", f"{type(error).__name__} in the backward pass", str(error)) from error
+            what = f"{type(error).__name__} in the backward pass"
+            raise AotUnsupported("backward-error", what, str(error)) from error
     results = iter(grads)
     for pair in pairs:
         grad = next(results) if pair.requires_grad else None
@@ -212,9 +219,19 @@ def _finish(joint: JointGraph) -> None:
     joint.read_output()
     _isolate(joint)
     joint.write_output()
+    _mark_kept(joint.graph)
     merge_equal(joint.graph, set(joint.slots))
     eliminate_dead(joint.graph)
     joint.read_output()
+
+
+def _mark_kept(graph: fx.Graph) -> None:
+    """Marks what eager mode keeps for the backward pass: memory that a derivative's formula reads."""
+    for node in graph.nodes:
+        if node.op == "call_function" and node.meta["phase"] == "backward":
+            for operand in node.all_input_nodes:
+                if operand.meta["phase"] == "forward":
+                    view_root(operand).meta["kept_by_eager"] = True
 
 
 def _isolate(joint: JointGraph) -> None:

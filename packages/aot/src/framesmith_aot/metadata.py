@@ -122,7 +122,7 @@ def collect(
     meta = GraphMeta(
         requires_grad=tuple(pair.requires_grad for pair in inputs),
         is_leaf=tuple(pair.is_leaf for pair in inputs),
-        slots=tuple(wrapper.requires_grad for wrapper in slots.wrappers),
+        slots=tuple(functional.differentiable(wrapper) for wrapper in slots.wrappers),
         outputs=tuple(forms),
         copy_back=tuple(copies),
         written=tuple(written),
@@ -159,7 +159,7 @@ def _mutations(inputs: Sequence[InputPair], slots: _Slots, keep: bool) -> tuple[
             raise AotUnsupported(
                 "metadata-mutation", f"input {index}", "its shape, strides or storage are changed in place"
             )
-        if not torch._functionalize_has_data_mutation(pair.run):  # type: ignore[attr-defined]
+        if not functional.has_data_mutation(pair.run):
             if pair.run.requires_grad != pair.requires_grad:
                 raise AotUnsupported("requires-grad-change", f"input {index}", "its requires_grad is changed in place")
             continue
@@ -205,7 +205,7 @@ def _constant(value: Any, position: int) -> Constant:
 
 
 def _check_fresh(value: torch.Tensor, position: int) -> None:
-    if value.requires_grad and value.is_leaf:
+    if value.requires_grad and value.is_leaf and not value._is_view():
         raise AotUnsupported("leaf-output", f"output {position}", "a leaf that requires gradients made in the graph")
 
 
@@ -230,12 +230,12 @@ def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor
         return group[0], {}
     bases = [value._base for value in group if value._base is not None]
     candidates = [*(value for value in group if value._base is None), *bases, *group]
-    needs_grad = any(value.requires_grad for value in group)
+    needs_grad = any(functional.differentiable(value) for value in group)
     if not needs_grad:
         root = view_root(slots.tracer.node_of(functional.current_value(group[0])))
         candidates.append(functional.wrap(root.meta["val"]))
     for candidate in candidates:
-        if needs_grad and not candidate.requires_grad:
+        if needs_grad and not functional.differentiable(candidate):
             continue
         steps = {id(value): slots.steps(value, candidate) for value in group}
         known = {key: way for key, way in steps.items() if way is not None}
@@ -252,7 +252,9 @@ def _restrided(value: torch.Tensor, base: torch.Tensor, what: str) -> tuple[Rest
 
 
 def _outside_autograd(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> bool:
-    if value.requires_grad and not base.requires_grad:
+    """Whether the view has to be made in no_grad: its base has gradients, but they do not flow through it."""
+    flows = functional.differentiable(value)
+    if flows and not base.requires_grad:
         raise AotUnsupported("view-replay", "a view that requires gradients", "its base does not")
     detached = any(isinstance(step, ViewStep) and step.target in IDENTITY_VIEWS for step in steps)
-    return base.requires_grad and not value.requires_grad and not detached
+    return base.requires_grad and not flows and not detached

@@ -15,22 +15,79 @@ IDENTITY_VIEWS = frozenset({aten.detach.default, aten.alias.default})
 
 #: Pointwise, but costing tens of instructions an element.
 COSTLY_POINTWISE = frozenset(
-    """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh
-    atanh erf erfc erfinv gelu gelu_backward sigmoid silu mish softplus logit pow lgamma digamma i0
-    logaddexp logaddexp2 xlogy special_xlog1py remainder fmod""".split()
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "atan2",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "erfinv",
+        "gelu",
+        "gelu_backward",
+        "sigmoid",
+        "silu",
+        "mish",
+        "softplus",
+        "logit",
+        "pow",
+        "lgamma",
+        "digamma",
+        "i0",
+        "logaddexp",
+        "logaddexp2",
+        "xlogy",
+        "special_xlog1py",
+        "remainder",
+        "fmod",
+    ]
 )
 
 #: Creates values out of nothing: cheaper to make again than to keep.
 FACTORIES = frozenset(
-    """full full_like zeros zeros_like ones ones_like empty empty_like empty_strided arange scalar_tensor
-    new_full new_zeros new_ones new_empty eye""".split()
+    [
+        "full",
+        "full_like",
+        "zeros",
+        "zeros_like",
+        "ones",
+        "ones_like",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "arange",
+        "scalar_tensor",
+        "new_full",
+        "new_zeros",
+        "new_ones",
+        "new_empty",
+        "eye",
+    ]
 )
 
 #: Not tagged pointwise by torch, yet each element of the output depends on one element of each input.
-ALSO_POINTWISE = frozenset("clone _to_copy copy masked_fill where fill lerp native_dropout_backward".split())
+ALSO_POINTWISE = frozenset(
+    ["clone", "_to_copy", "copy", "masked_fill", "where", "fill", "lerp", "native_dropout_backward"]
+)
 
 #: Mutates arguments that its schema does not annotate, when trained with running statistics.
-HIDDEN_MUTATION = frozenset("native_batch_norm cudnn_batch_norm miopen_batch_norm".split())
+HIDDEN_MUTATION = frozenset(["native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"])
 
 
 def op_name(target: Any) -> str:

@@ -100,7 +100,7 @@ def choose_saved(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
     wanted = _wanted(joint, late)
     source, sink = 2 * len(early), 2 * len(early) + 1
     network = FlowNetwork(sink + 1)
-    visible = _visible(joint) - {view_root(node) for node in wanted} | overwritten_inputs(joint)
+    visible = _visible(joint) | overwritten_inputs(joint)
     for node in early:
         vertex = number[node]
         network.add_edge(vertex, vertex + 1, _saving_price(node, visible))
@@ -129,8 +129,9 @@ def _wanted(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
 
 
 def _visible(joint: JointGraph) -> set[fx.Node]:
-    """Nodes whose memory the user holds: inputs and results."""
-    return {*joint.inputs, *(view_root(node) for node in joint.slots)}
+    """Nodes whose memory the user holds (inputs and results) and eager mode does not keep."""
+    held = [*joint.inputs, *(view_root(node) for node in joint.slots)]
+    return {node for node in held if not node.meta.get("kept_by_eager")}
 
 
 def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from framesmith_aot.metadata import Constant, GraphMeta, InputView, Output, SameInput, Slot, SlotView
+from framesmith_aot.metadata import Constant, GraphMeta, InputView, Output, SameInput, Slot
 from framesmith_aot.op_facts import op_name
 from framesmith_aot.views import Restride, Steps, ViewStep
 
@@ -89,19 +89,15 @@ def write_epilogue(text: FunctionText, meta: GraphMeta, inputs: Sequence[str]) -
 
 
 def _write_output(text: FunctionText, position: int, output: Output, inputs: Sequence[str]) -> str:
-    match output:
-        case Constant(value):
-            return text.literal(value)
-        case SameInput(index):
-            return inputs[index]
-        case Slot(index):
-            return f"r{index}"
-        case InputView(index, steps, no_grad):
-            base = inputs[index]
-        case SlotView(index, steps, no_grad):
-            base = f"r{index}"
+    if isinstance(output, Constant):
+        return text.literal(output.value)
+    if isinstance(output, SameInput):
+        return inputs[output.index]
+    if isinstance(output, Slot):
+        return f"r{output.index}"
+    base = inputs[output.index] if isinstance(output, InputView) else f"r{output.index}"
     name = f"out{position}"
-    _guarded(text, no_grad, f"{name} = {_view_text(text, base, steps)}")
+    _guarded(text, output.no_grad, f"{name} = {_view_text(text, base, output.steps)}")
     return name
 
 

@@ -36,9 +36,10 @@ class CallShape:
 class CompiledGraph:
     """A compiled graph: call it with the run-time tensors, it returns the tuple of outputs.
 
-    `function` is the generated function itself (one call less), `text` its source, `forward_graph` and `backward_graph` (None without
-    training) what the compiler was or will be given, `overwritten` the positions of arguments the
-    call mutates: they must not share memory with other arguments.
+    `function` is the generated function itself (one call less), `text` its source, `forward_graph`
+    and `backward_graph` (None without training) what the compiler was or will be given,
+    `overwritten` the positions of arguments the call mutates: they must not share memory with
+    other arguments.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class CompiledGraph:
 
 @dataclass(frozen=True)
 class Calling:
-    """Switches the graph must run under: autograd off, autocast off, where they were on while tracing."""
+    """Switches to turn around the graph: grad mode to `grad` (None: leave it), autocast off."""
 
-    no_grad: bool
+    grad: bool | None
     no_autocast: bool
 
 
@@ -92,10 +93,14 @@ def training_function(
     """The texts for a graph with gradients: one call of the autograd node, and the node's forward."""
     names = shape.names()
     node_text = _node_forward(run, meta, len(names), saved)
-    node = type("CompiledGraphNode", (torch.autograd.Function,), {
-        "forward": staticmethod(node_text.build()),
-        "backward": staticmethod(_node_backward(backward, meta)),
-    })
+    node: Any = type(
+        "CompiledGraphNode",
+        (torch.autograd.Function,),
+        {
+            "forward": staticmethod(node_text.build()),
+            "backward": staticmethod(_node_backward(backward, meta)),
+        },
+    )
     text = _begin(shape)
     text.bind("graph", node.apply)
     _write_call(text, f"{unpacking(result_names(len(meta.slots)))} = graph({', '.join(names)})", calling)
@@ -112,9 +117,10 @@ def _begin(shape: CallShape) -> FunctionText:
 
 def _write_call(text: FunctionText, call: str, calling: Calling) -> None:
     guards = []
-    if calling.no_grad:
-        text.bind("no_grad", torch.no_grad)
-        guards.append("no_grad()")
+    if calling.grad is not None:
+        name = "enable_grad" if calling.grad else "no_grad"
+        text.bind(name, getattr(torch, name))
+        guards.append(f"{name}()")
     if calling.no_autocast:
         text.bind("no_autocast", torch._C._DisableAutocast)
         guards.append("no_autocast()")

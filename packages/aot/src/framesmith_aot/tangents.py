@@ -60,8 +60,7 @@ def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node]) -> tuple[fx.Gra
 def _dependent(graph: fx.Graph) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        is_tangent = node.op == "placeholder" and node.meta["phase"] == "backward"
-        if is_tangent or any(source in found for source in node.all_input_nodes):
+        if node.meta.get("tangent") or any(source in found for source in node.all_input_nodes):
             found.add(node)
     return found
 

@@ -26,7 +26,7 @@ _QUERIES: dict[Any, Callable[..., Any]] = {torch.ops.prim.device.default: lambda
 _LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
 
 
-class GraphTracer(TorchDispatchMode):
+class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that appends every call to `graph`.
 
     `source` is the torch-level node being run (its stack trace is copied), `phase` is written to
@@ -34,7 +34,7 @@ class GraphTracer(TorchDispatchMode):
     """
 
     def __init__(self, fake_mode: FakeTensorMode, decompositions: Decompositions) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.fake_mode = fake_mode
         self.decompositions = decompositions
@@ -143,7 +143,7 @@ class GraphTracer(TorchDispatchMode):
 
 # Assigned after the class is made: a `__torch_dispatch__` in the class body gets wrapped by torch in a
 # function that imports torch._dynamo (a second) at its first call.
-GraphTracer.__torch_dispatch__ = GraphTracer.dispatch  # type: ignore[method-assign]
+setattr(GraphTracer, "__torch_dispatch__", GraphTracer.dispatch)  # noqa: B010
 
 
 @functools.cache
@@ -151,7 +151,8 @@ def _is_composite(func: Any) -> bool:
     """Whether autograd takes the operator apart by itself; seen here only inside a decomposition."""
     if not isinstance(func, torch._ops.OpOverload):
         return False
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    name: str = func.name()  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 
 def _refuse_hidden_mutation(func: Any, args: tuple[Any, ...]) -> None:

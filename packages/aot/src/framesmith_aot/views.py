@@ -54,11 +54,10 @@ def chain(node: fx.Node, base: fx.Node) -> Steps | None:
 
 
 def _step(node: fx.Node) -> ViewStep:
-    item: int | None = None
-    call = node
+    call: Any = node
+    item: Any = None
     if node.target is operator.getitem:
-        call, index = node.args  # type: ignore[assignment]
-        item = int(index)  # type: ignore[call-overload]
+        call, item = node.args
     return ViewStep(call.target, tuple(call.args[1:]), tuple(call.kwargs.items()), item)
 
 

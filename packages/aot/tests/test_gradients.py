@@ -1,0 +1,179 @@
+"""The engine's ways of asking for gradients: partial, repeated, strided, twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from harness import compiled, graph_of
+
+from framesmith_aot import DoubleBackwardError
+
+
+def parameters(*sizes):
+    torch.manual_seed(0)
+    return [torch.randn(*size, requires_grad=True) for size in sizes]
+
+
+def two_parts(x, w):
+    return x.sin(), w.cos() * 2
+
+
+def test_unused_output_gives_no_gradient():
+    x, w = parameters((3,), (3,))
+    graph = compiled(graph_of(two_parts), [x, w])
+    first, _ = graph(x, w)
+    grads = torch.autograd.grad(first.sum(), [x, w], allow_unused=True)
+    assert grads[1] is None
+    torch.testing.assert_close(grads[0], x.cos())
+
+
+def test_every_pattern_of_used_outputs():
+    def fn(x, w):
+        y = x * w
+        return y.exp(), y.sum(0), F.softmax(y @ w.t(), -1)
+
+    inputs = parameters((3, 4), (3, 4))
+    graph = compiled(graph_of(fn), inputs)
+    for used in ([0], [1], [2], [0, 1], [1, 2], [0, 2], [0, 1, 2]):
+        loss = sum(fn(*inputs)[at].pow(2).sum() for at in used)
+        ours = sum(graph(*inputs)[at].pow(2).sum() for at in used)
+        for one, two in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(ours, inputs)):
+            torch.testing.assert_close(one, two)
+
+
+def test_retained_graph_gives_the_same_twice():
+    inputs = parameters((3, 4), (4, 5))
+    (out,) = compiled(graph_of(lambda x, w: F.gelu(x @ w)), inputs)(*inputs)
+    once = torch.autograd.grad(out.sum(), inputs, retain_graph=True)
+    again = torch.autograd.grad(out.sum(), inputs)
+    for one, two in zip(once, again):
+        assert torch.equal(one, two)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(out.sum(), inputs)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        lambda: torch.ones(()).expand(4, 6),
+        lambda: torch.randn(6, 4).t(),
+        lambda: torch.randn(8, 12)[::2, ::2],
+        lambda: torch.eye(6)[:4].to_sparse(),
+    ],
+    ids=["expanded", "transposed", "strided", "sparse"],
+)
+def test_gradient_of_any_layout(seed):
+    def fn(x, w):
+        return torch.tanh(x @ w).view(24).view(4, 6)
+
+    inputs = parameters((4, 5), (5, 6))
+    torch.manual_seed(1)
+    grad = seed()
+    (ours,) = compiled(graph_of(fn), inputs)(*inputs)
+    for one, two in zip(
+        torch.autograd.grad(fn(*inputs), inputs, grad.to_dense()), torch.autograd.grad(ours, inputs, grad)
+    ):
+        torch.testing.assert_close(one, two)
+
+
+def test_second_derivative_is_an_error():
+    (x,) = parameters((3,))
+    (out,) = compiled(graph_of(lambda x: x.sin()), [x])(x)
+    (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    torch.testing.assert_close(grad.detach(), x.detach().cos())
+    with pytest.raises(DoubleBackwardError, match="run the function eagerly"):
+        grad.sum().backward()
+
+
+def test_gradients_accumulate_into_shared_parameter():
+    def fn(x, w):
+        return F.relu(x @ w) @ w
+
+    x, w = parameters((3, 4), (4, 4))
+    graph = compiled(graph_of(fn), [x, w])
+    for _ in range(2):
+        graph(x, w)[0].sum().backward()
+    ours, w.grad = w.grad, None
+    for _ in range(2):
+        fn(x, w).sum().backward()
+    torch.testing.assert_close(ours, w.grad)
+
+
+def test_parameter_passed_twice():
+    (w,) = parameters((4, 4))
+    graph = compiled(graph_of(lambda a, b: (a @ b.t(), b)), [w, w])
+    out, same = graph(w, w)
+    assert same is w
+    out.sum().backward()
+    ours, w.grad = w.grad, None
+    (w @ w.t()).sum().backward()
+    torch.testing.assert_close(ours, w.grad)
+
+
+def test_result_overwritten_before_backward_is_an_error_as_in_eager():
+    (x,) = parameters((3,))
+    (out,) = compiled(graph_of(lambda x: x.exp()), [x])(x)
+    out.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_result_overwritten_where_eager_does_not_keep_it():
+    def fn(x, w):
+        y = x * 2
+        return y, (y + 1).sin() * w
+
+    x, w = parameters((3,), (3,))
+    results = []
+    for function in (compiled(graph_of(fn), [x, w]), fn):
+        y, z = function(x, w)
+        y.detach().add_(5)
+        results.append(torch.autograd.grad(z.sum(), [x, w]))
+    for one, two in zip(*results):
+        torch.testing.assert_close(one, two)
+
+
+def test_input_overwritten_where_eager_does_not_keep_it():
+    def fn(x, w):
+        return (x + 1).sin() * w
+
+    results = []
+    for make in (lambda x, w: compiled(graph_of(fn), [x, w])(x, w)[0], fn):
+        x, w = parameters((3,), (3,))
+        h = x * 1
+        z = make(h, w)
+        h.detach().add_(5)
+        results.append(torch.autograd.grad(z.sum(), [x, w]))
+    for one, two in zip(*results):
+        torch.testing.assert_close(one, two)
+
+
+def test_backward_is_compiled_when_first_needed():
+    inputs = parameters((3, 4), (4, 5))
+    roles = []
+
+    def compiler(gm, vals, role):
+        roles.append(role)
+        return lambda args: gm(*args)
+
+    from framesmith_aot import compile_graph
+
+    (out,) = compile_graph(graph_of(lambda x, w: x @ w), inputs, compiler=compiler)(*inputs)
+    assert roles == ["forward"]
+    out.sum().backward(retain_graph=True)
+    out.sum().backward()
+    assert roles == ["forward", "backward"]
+
+
+def test_saved_tensor_hooks_see_what_is_saved():
+    (x,) = parameters((3,))
+    graph = compiled(graph_of(lambda x: x.exp().sin()), [x])
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.shape) or t, lambda t: t):
+        compiled(graph_of(lambda x: x.exp()), [x])
+        assert not packed, "tracing must not call the user's hooks"
+        (out,) = graph(x)
+    assert packed
+    out.sum().backward()
+    torch.testing.assert_close(x.grad, (x.exp().cos() * x.exp()).detach())

@@ -1,0 +1,134 @@
+"""The graphs handed to a compiler: canonical, verified, with provenance; and the generated text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from harness import compiled, graph_of
+from torch import fx
+
+from framesmith_aot import GraphInvariantError, default_decompositions, verify
+from framesmith_aot.cleanup import canonicalise, merge_equal
+from framesmith_aot.tracer import GraphTracer
+from framesmith_guards.fake_mode import new_fake_mode
+
+aten = torch.ops.aten
+
+
+def inference(fn, *inputs):
+    with torch.no_grad():
+        return compiled(graph_of(fn), list(inputs))
+
+
+def targets(graph):
+    return [node.target for node in graph.nodes if node.op == "call_function"]
+
+
+def test_transposes_compose():
+    graph = inference(lambda x: x.t().transpose(0, 1).t() + 1, torch.randn(2, 3))
+    assert targets(graph.forward_graph) == [aten.permute.default, aten.add.Tensor]
+
+
+def test_equal_calls_are_one_but_random_ones_are_not():
+    graph = inference(lambda x: x.sin() + x.sin() + torch.rand_like(x) + torch.rand_like(x), torch.randn(2))
+    assert targets(graph.forward_graph).count(aten.sin.default) == 1
+    assert targets(graph.forward_graph).count(aten.rand_like.default) == 2
+
+
+def test_signed_zero_is_another_constant():
+    graph = inference(lambda x: torch.atan2(x * 0.0, x * -0.0), torch.randn(2))
+    assert targets(graph.forward_graph).count(aten.mul.Tensor) == 2
+
+
+def test_unused_work_is_dropped():
+    graph = inference(lambda x: (x.exp(), x + 1)[1], torch.randn(2))
+    assert targets(graph.forward_graph) == [aten.add.Tensor]
+
+
+def test_decomposition_or_whole():
+
+    def fn(x):
+        return torch.nn.functional.silu(x)
+
+    assert aten.sigmoid.default in targets(inference(fn, torch.randn(2)).forward_graph)
+    with torch.no_grad():
+        whole = compiled(graph_of(fn), [torch.randn(2)], decompositions={})
+    assert targets(whole.forward_graph) == [aten.silu.default]
+    assert aten.native_layer_norm.default not in default_decompositions()
+
+
+def test_provenance_is_kept():
+    gm = graph_of(lambda x: x.sin() + 1)
+    for node in gm.graph.nodes:
+        node.meta["stack_trace"] = f"at {node.name}"
+    with torch.no_grad():
+        graph = compiled(gm, [torch.randn(2)])
+    assert [n.meta["stack_trace"] for n in graph.forward_graph.nodes if n.op == "call_function"] == ["at sin", "at add"]
+
+
+def test_text_of_inference():
+    graph = inference(lambda x, y: (x + y, x.view(-1), 3), torch.randn(2, 2), torch.randn(2, 2))
+    assert graph.text.splitlines() == [
+        "def compiled_graph(in0, in1):",
+        "    [r0] = graph([in0, in1])",
+        "    out1 = view(in0, [-1])",
+        "    return (r0, out1, 3, )",
+    ]
+
+
+def test_attributes_become_inputs():
+    root = torch.nn.Module()
+    root.count = torch.nn.Buffer(torch.zeros(2))
+    ops = fx.Graph()
+    x = ops.placeholder("x")
+    count = ops.get_attr("count")
+    ops.call_method("add_", (count, 1))
+    ops.output((ops.call_method("add", (x, count)),))
+    gm = fx.GraphModule(root, ops)
+    with torch.no_grad():
+        graph = compiled(gm, [torch.zeros(2)])
+        assert graph(torch.zeros(2))[0].tolist() == [1, 1]
+        assert graph(torch.zeros(2))[0].tolist() == [2, 2]
+    assert gm.count.tolist() == [2, 2]
+
+
+def test_verify_names_the_fault():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.zeros(2)
+    y = graph.call_function(aten.add_.Tensor, (x, 1))
+    with pytest.raises(GraphInvariantError, match=r'node add__tensor: has no meta\["val"\]'):
+        graph.output((y,))
+        verify(graph)
+    y.meta["val"] = torch.zeros(2)
+    with pytest.raises(GraphInvariantError, match="mutates"):
+        verify(graph)
+    y.target = torch.add
+    with pytest.raises(GraphInvariantError, match="no ATen overload"):
+        verify(graph)
+
+
+def test_verify_reads_after_write():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    write = graph.call_function(aten.copy_.default, (x, x))
+    y = graph.call_function(aten.neg.default, (x,))
+    graph.output((y,))
+    for node in (x, write, y):
+        node.meta["val"] = torch.zeros(2)
+    with pytest.raises(GraphInvariantError, match="reads x after copy_"):
+        verify(graph)
+
+
+def test_tracer_alone():
+    mode = new_fake_mode()
+    tracer = GraphTracer(mode, {})
+    value = mode.from_tensor(torch.randn(2, 3))
+    tracer.placeholder("x", value)
+    with mode, tracer:
+        out = torch.addmm(value.sum(0), value, torch.ones(3, 3)).t()
+    tracer.graph.output((tracer.node_of(out),))
+    canonicalise(tracer.graph)
+    merge_equal(tracer.graph, set())
+    assert tracer.attributes == {}
+    assert targets(tracer.graph)[-1] is aten.permute.default

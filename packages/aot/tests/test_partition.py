@@ -1,0 +1,90 @@
+"""What is saved for the backward pass, and what is computed again."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from harness import compiled, graph_of
+
+aten = torch.ops.aten
+
+
+def targets(graph):
+    return [node.target for node in graph.nodes if node.op == "call_function"]
+
+
+def saved(graph):
+    return [node for node in graph.backward_graph.nodes if node.op == "placeholder" and not node.meta.get("tangent")]
+
+
+def leaves(*sizes):
+    torch.manual_seed(0)
+    return [torch.randn(*size, requires_grad=True) for size in sizes]
+
+
+def test_cheap_pointwise_chain_keeps_its_input_only():
+    def fn(x, w):
+        return F.relu((x + 1) * 2 - w).abs() + 3
+
+    graph = compiled(graph_of(lambda x, w: fn(x @ w, w)), leaves((8, 8), (8, 8)))
+    sizes = [node.meta["val"].numel() for node in saved(graph)]
+    assert len(sizes) == 3  # x, w, and one of the chain
+    assert aten.mm.default not in targets(graph.backward_graph)[:1]
+
+
+def test_matrix_products_and_random_numbers_run_once():
+    def fn(x, w):
+        return F.dropout(torch.tanh(x @ w), 0.5) @ w
+
+    graph = compiled(graph_of(fn), leaves((8, 8), (8, 8)))
+    assert targets(graph.forward_graph).count(aten.mm.default) == 2
+    assert targets(graph.backward_graph).count(aten.mm.default) == 4
+    assert targets(graph.backward_graph).count(aten.bernoulli.p) == 0
+
+
+def test_views_are_not_saved():
+    def fn(x, w):
+        return (x.view(4, 16).t() @ w).permute(1, 0).exp()
+
+    graph = compiled(graph_of(fn), leaves((8, 8), (4, 4)))
+    roots = [node.meta["val"] for node in saved(graph)]
+    assert sorted(tuple(val.shape) for val in roots) == sorted([(8, 8), (4, 4), (4, 16)]) or len(roots) == 3
+
+
+def test_mask_is_saved_rather_than_floats():
+    def fn(x, w):
+        return torch.where(x @ w > 0, w, 0.0)
+
+    graph = compiled(graph_of(fn), leaves((64, 64), (64, 64)))
+    assert [node.meta["val"].dtype for node in saved(graph)] == [torch.bool]
+
+
+def test_overwritten_input_is_copied_for_the_backward_pass():
+    def fn(x, w):
+        y = x.clone() * w
+        x.add_(1)
+        return (y,)
+
+    graph = compiled(graph_of(fn), [torch.randn(4), *leaves((4,))])
+    assert graph.overwritten == (0,)
+    assert aten.clone.default in targets(graph.forward_graph)
+
+
+def test_result_returned_as_view_is_not_the_saved_memory():
+    def fn(x, w):
+        h = torch.tanh(x @ w)
+        return h.view(-1), h.sum()
+
+    inputs = leaves((4, 4), (4, 4))
+    graph = compiled(graph_of(fn), inputs)
+    view, total = graph(*inputs)
+    view.detach().zero_()
+    total.backward()
+
+
+def test_batch_norm_saves_no_running_statistics():
+    def fn(x, m, v):
+        return F.batch_norm(x, m, v, None, None, True)
+
+    graph = compiled(graph_of(fn), [*leaves((8, 4)), torch.zeros(4), torch.ones(4)])
+    assert len(saved(graph)) == 3

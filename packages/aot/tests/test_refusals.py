@@ -1,0 +1,129 @@
+"""What cannot be compiled faithfully is refused with an error that says what and why."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+from harness import Recording, compiled, graph_of
+from torch import fx
+
+from framesmith_aot import AotUnsupported, compile_graph
+
+
+def one_node(*calls, inputs=1):
+    """A graph of call_method / call_function nodes on its inputs; returns the last."""
+    graph = fx.Graph()
+    values = [graph.placeholder(f"x{at}") for at in range(inputs)]
+    last = values[0]
+    for kind, target, *args in calls:
+        last = getattr(graph, kind)(target, (values[0], *args))
+    graph.output((last,))
+    return fx.GraphModule({}, graph)
+
+
+@pytest.mark.parametrize(
+    ("calls", "id"),
+    [
+        ([("call_method", "requires_grad_")], "tensor-method"),
+        ([("call_method", "resize_", 2)], "tensor-method"),
+        ([("call_method", "item")], "tensor-method"),
+        ([("call_method", "t_")], "metadata-mutation"),
+        ([("call_method", "unsqueeze_", 0)], "metadata-mutation"),
+        ([("call_function", torch.nonzero)], "trace-error"),
+    ],
+)
+def test_refused(calls, id):
+    with pytest.raises(AotUnsupported) as caught:
+        compiled(one_node(*calls), [torch.ones(2, 3)])
+    assert caught.value.id == id
+    assert caught.value.what and caught.value.why
+
+
+def test_no_change_of_requires_grad_is_allowed():
+    x = torch.ones(2, requires_grad=True)
+    compiled(one_node(("call_method", "requires_grad_")), [x])
+
+
+def test_leaf_made_in_the_graph():
+    gm = one_node(("call_function", lambda x: torch.ones(2, requires_grad=True)))
+    with pytest.raises(AotUnsupported, match="leaf-output"):
+        compiled(gm, [torch.ones(2)])
+
+
+def test_mutated_input_that_overlaps_another():
+    base = torch.zeros(4)
+    gm = graph_of(lambda x, y: x.add_(1) + y)
+    with pytest.raises(AotUnsupported, match="shares memory"):
+        compiled(gm, [base[:2], base[1:3]])
+    compiled(graph_of(lambda x, y: x + y), [base[:2], base[1:3]])
+
+
+def test_mutated_leaf_that_requires_gradients():
+    gm = graph_of(lambda x: x.add_(1))
+    with pytest.raises(AotUnsupported, match="leaf Variable"):
+        compiled(gm, [torch.zeros(2, requires_grad=True)])
+
+
+def test_value_needed_by_backward_overwritten():
+    def fn(x, w):
+        y = x * w
+        x.add_(1)
+        return (y,)
+
+    with pytest.raises(AotUnsupported, match="modified by an inplace operation"):
+        compiled(graph_of(fn), [torch.zeros(2), torch.ones(2, requires_grad=True)])
+
+
+def test_error_of_the_graph_itself():
+    with pytest.raises(AotUnsupported, match="trace-error"):
+        compiled(graph_of(lambda x, y: x @ y), [torch.zeros(2, 3), torch.zeros(2, 3)])
+
+
+def test_subclass_and_layout():
+    class Mine(torch.Tensor):
+        pass
+
+    gm = graph_of(lambda x: x + 1)
+    with pytest.raises(AotUnsupported, match="Mine"):
+        compiled(gm, [torch.zeros(2).as_subclass(Mine)])
+    with pytest.raises(AotUnsupported, match="layout"):
+        compiled(gm, [torch.eye(2).to_sparse()])
+
+
+def test_statistics_updated_behind_the_schema():
+    def fn(x, m, v):
+        return torch.instance_norm(x, None, None, m, v, True, 0.1, 1e-5, False)
+
+    with pytest.raises(AotUnsupported, match="hidden-mutation"):
+        compiled(graph_of(fn), [torch.randn(2, 3, 4), torch.zeros(3), torch.ones(3)])
+
+
+def test_nested_output():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(((x,),))
+    with pytest.raises(AotUnsupported, match="nested"):
+        compiled(fx.GraphModule({}, graph), [torch.zeros(2)])
+
+
+def test_wrong_arguments():
+    gm = graph_of(lambda x, y: x + y)
+    with pytest.raises(ValueError, match="takes 2 inputs, 1 examples"):
+        compile_graph(gm, [torch.zeros(2)], compiler=Recording())
+    with pytest.raises(TypeError, match="must be a tensor"):
+        compile_graph(gm, [torch.zeros(2), 3], compiler=Recording())
+
+
+def test_state_is_restored_after_a_refusal():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_function(torch._C._set_grad_enabled, (False,))
+    graph.call_function(torch.amp.autocast_mode._enter_autocast, ("cpu", torch.bfloat16, True, True))
+    graph.output((graph.call_function(operator.matmul, (x, x)),))
+    with pytest.raises(AotUnsupported):
+        compiled(fx.GraphModule({}, graph), [torch.zeros(2, 3)])
+    assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+    torch.autocast_increment_nesting()
+    assert torch.autocast_decrement_nesting() == 0
