@@ -9,7 +9,7 @@ from framesmith_bytecode.cfg import reachable
 from framesmith_frames import skip
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.decoded import DecodedCode
+from framesmith_dynamo.decoded import DecodedCode, decoded
 
 NO_CONTINUATION = register_break(
     "no-continuation",
@@ -27,10 +27,16 @@ def continuation_at(code: DecodedCode, index: int, nulls: Collection[int], bound
     """
     place = (index, frozenset(nulls), frozenset(bound))
     known: Continuation | None = code.continuations.get(place)
-    if known is None:
-        known = code.continuations[place] = _make(code, index, place[1], place[2])
-        if comes_again(code, index, broken):
-            skip(known.code, "continues a loop in which the graph breaks")
+    if known is not None:
+        return known
+    here = (code.instrs[broken].op, code.instrs[broken].position)
+    if here in code.broken_at:
+        raise GraphBreak(NO_CONTINUATION, "a continuation breaks at the same instruction again")
+    known = code.continuations[place] = _make(code, index, place[1], place[2])
+    if comes_again(code, index, broken):
+        skip(known.code, "continues a loop in which the graph breaks")
+    else:
+        decoded(known.code).broken_at = code.broken_at | {here}
     return known
 
 

@@ -27,7 +27,8 @@ class Protection:
 @dataclass(slots=True, eq=False)
 class DecodedCode:
     """A code object ready to run: `handlers[i]` runs `instrs[i]`, which is item `items[i]` of the bytecode; `targets` maps labels to
-    instruction indices. `continuations` is for those who go on in the middle (see `continuations`).
+    instruction indices. `continuations` are those made of it; `broken_at` tells, for a continuation, which instructions broke before it
+    (see `continuations`).
     """
 
     code: CodeType
@@ -39,6 +40,7 @@ class DecodedCode:
     argument_names: list[str]
     items: list[int]
     continuations: dict[Any, Any] = field(default_factory=dict)
+    broken_at: frozenset[Any] = frozenset()
 
     @property
     def is_generator(self) -> bool:
