@@ -10,6 +10,7 @@ import torch
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak, register_break
 from framesmith_dynamo.builtins.registry import between, handles, one
+from framesmith_dynamo.values.attributes import class_value
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, TracedRaise, Value
 from framesmith_dynamo.values.classes import CLASS_DEFINITION, ClassValue, constructs
 from framesmith_dynamo.values.constant import fold, plain
@@ -83,7 +84,7 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _type(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or kwargs:
         raise GraphBreak(CLASS_DEFINITION, "type(name, bases, dict)")
-    return tr.constant(args[0].python_type())
+    return class_value(tr, args[0].python_type(), args[0].source)
 
 
 @handles(callable)

@@ -167,12 +167,17 @@ class ClassValue(Value):
             return tr.call(tr.constant(getattr_), (self, tr.constant(name)), {})
         tr.raise_(AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
 
-    def _attribute_source(self, name: str) -> Source | None:
-        return AttrSource(self.source, name) if self.source is not None else None
+    def _where(self, tr: Tracer) -> Source | None:
+        """Where the class itself is found."""
+        return self.source if self.source is not None else class_source(tr, self.cls, None)
+
+    def _attribute_source(self, tr: Tracer, name: str) -> Source | None:
+        base = self._where(tr)
+        return AttrSource(base, name) if base is not None else None
 
     def _from_class(self, tr: Tracer, found: Found, name: str) -> Value:
         raw, stable = found.raw, is_trusted(found.owner.__module__)
-        source = self._attribute_source(name)
+        source = self._attribute_source(tr, name)
         if isinstance(raw, classmethod):
             function_source = AttrSource(source, "__func__") if source is not None else None
             return MethodValue(known(tr, raw.__func__, function_source, stable=stable), self)
@@ -182,8 +187,7 @@ class ClassValue(Value):
             return known(tr, raw, source, stable=stable)
         getter = user_method(type(raw), "__get__")
         if getter is not None:
-            base = self.source if self.source is not None else class_source(tr, self.cls, None)
-            descriptor = known(tr, raw, source_in_class(base, self.cls, found, name), stable=stable)
+            descriptor = known(tr, raw, source_in_class(self._where(tr), self.cls, found, name), stable=stable)
             return tr.call(tr.constant(getter), (descriptor, tr.constant(None), self), {})
         return build(tr, type.__getattribute__(self.cls, name))
 
@@ -245,7 +249,7 @@ class ClassValue(Value):
         found = type_lookup(self.cls, "__new__")
         assert found is not None
         if isinstance(found.raw, staticmethod):
-            function = known(tr, found.raw.__func__, self._attribute_source("__new__"), stable=is_trusted(found.owner.__module__))
+            function = known(tr, found.raw.__func__, self._attribute_source(tr, "__new__"), stable=is_trusted(found.owner.__module__))
             return tr.call(function, (self, *args), kwargs)
         return make_new(tr, self.cls, found.owner, args, kwargs)
 
@@ -289,6 +293,7 @@ def wrap_class(tr: Tracer, obj: type, source: Source) -> Value:
     """A class met at a source: the same class at every call."""
     if not is_stable(tr, source):
         tr.guard(source, "ID_MATCH", obj)
+    tr.memo.setdefault("class sources", {}).setdefault(obj, source)
     return ClassValue(obj, source=source)
 
 
