@@ -15,7 +15,7 @@ from typing import Any
 
 from framesmith_bytecode import decode, encode
 
-SOURCE = '''
+SOURCE = """
 def function(a, b=1, *rest, key=None, **options):
     total = 0
     for item in rest:
@@ -28,7 +28,7 @@ def function(a, b=1, *rest, key=None, **options):
     except (ValueError, KeyError) as error:
         return [str(error), total]
     return {{"total": total, "rest": [x for x in rest]}}
-'''
+"""
 LINE = "        total = self_{i}.method(total, a + {i}, b)[{i}].attr if a < {i} else key(total)\n"
 
 

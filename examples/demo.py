@@ -1,4 +1,4 @@
-"""The main job: train a digits classifier compiled, run a compiled BERT against eager, and time both beside their peers.
+"""The main job: train a digits classifier compiled, check a compiled BERT against eager, and time both and their peers.
 
 Run with `nox -s demo`, or, in an environment with framesmith, transformers and scikit-learn: `python -m examples.demo`.
 """

@@ -17,7 +17,7 @@ PLANTS = {
     "bytecode.encode": "framesmith_bytecode.encode",
     "guards.compile": "framesmith_guards.compile_guards",
     "guards.fake mode": "framesmith_guards.fake_mode.new_fake_mode",
-    "sideeffects.replay": "framesmith_sideeffects.Journal.replay",
+    "sideeffects.replay": "framesmith_sideeffects.Replay.make",
     "aot": "framesmith_aot.compile_graph",
 }
 
@@ -51,14 +51,19 @@ def plant(monkeypatch: pytest.MonkeyPatch, dotted: str) -> None:
             monkeypatch.setattr(module, parts[-1], fail)
 
 
+SOURCE = """
+def f(x):
+    log.append(x.shape[0])
+    return (x.sin() + 1).sum(-1)
+"""
+
+
 def program() -> tuple[Callable[..., Any], list]:
+    """A function with a code object of its own, so that nothing about it is cached, and the list it appends to."""
     log: list = []
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        log.append(x.shape[0])
-        return (x.sin() + 1).sum(-1)
-
-    return f, log
+    namespace: dict[str, Any] = {"log": log}
+    exec(compile(SOURCE, __file__, "exec"), namespace)
+    return namespace["f"], log
 
 
 @pytest.fixture(autouse=True)
@@ -156,9 +161,15 @@ def test_a_failing_check_is_reported_and_the_call_runs_eagerly(monkeypatch: pyte
 
     original = framesmith_guards.compile_guards
 
+    class Broken:
+        text = "broken"
+
+        def __call__(self, *args: Any) -> bool:
+            raise Planted("planted")
+
     def broken(*args: Any, **kwargs: Any) -> Any:
         original(*args, **kwargs)
-        return fail
+        return Broken()
 
     for module in list(__import__("sys").modules.values()):
         if getattr(module, "compile_guards", None) is original:

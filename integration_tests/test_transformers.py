@@ -1,4 +1,4 @@
-"""Transformers architectures with tiny random configs, under `compile()` and under eager: inference, then training steps."""
+"""Transformers architectures with tiny random configs, compiled and eager: inference, then training steps."""
 
 from __future__ import annotations
 

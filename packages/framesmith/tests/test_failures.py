@@ -26,3 +26,6 @@ def test_strict_raises_with_the_cause() -> None:
     with pytest.raises(FramesmithError, match="failed to compile f: ValueError: why") as caught:
         Failures(strict=True).report("f", cause)
     assert caught.value.__cause__ is cause
+    with pytest.raises(FramesmithError) as again:
+        Failures(strict=True).report("g", caught.value)
+    assert again.value is caught.value

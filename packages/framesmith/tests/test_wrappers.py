@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import inspect
 import pickle
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from framesmith.wrappers import CompiledModule, compile_function, compile_module, original_of
+from framesmith.wrappers import CompiledModule, compile_callable, compile_module, original_of
+from framesmith_frames import SKIP, FrameInfo
 
 active: list[str] = []
 
@@ -93,9 +95,15 @@ def test_a_compiled_function_looks_like_the_function() -> None:
         return x + y
 
     f.note = "kept"  # type: ignore[attr-defined]
-    active.clear()
-    compiled = compile_function(f, activate)
-    assert compiled(1) == 3 and active == ["on", "off"]
+    asked = []
+
+    def callback(frame: FrameInfo) -> SKIP:
+        asked.append(frame.code)
+        return SKIP("seen")
+
+    compiled = compile_callable(f, callback)
+    assert compiled(1) == 3 and asked == [f.__code__]
     assert (compiled.__name__, compiled.__doc__, compiled.note, compiled.__wrapped__) == ("f", "Adds.", "kept", f)
+    assert inspect.signature(compiled) == inspect.signature(f)
     partial = functools.partial(f, 1)
-    assert compile_function(partial, activate)(y=5) == 6
+    assert compile_callable(partial, callback)(y=5) == 6

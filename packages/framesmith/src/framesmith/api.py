@@ -15,7 +15,7 @@ from framesmith.config import make_config
 from framesmith.session import install_error_handler, reset_sessions, session_for
 from framesmith.stats import clear
 from framesmith.targets import check_target
-from framesmith.wrappers import compile_function, compile_module, original_of
+from framesmith.wrappers import compile_callable, compile_module, original_of
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -94,7 +94,7 @@ def compile(
     session = session_for(config)
     if isinstance(original, torch.nn.Module):
         return compile_module(original, session.activate, functools.partial(compile, **settings))
-    return compile_function(original, session.activate)
+    return compile_callable(original, session)
 
 
 def reset() -> None:

@@ -27,6 +27,8 @@ class Failures:
 
     def report(self, where: str, error: BaseException) -> None:
         """Warn once about a failure at `where`, or raise it as a FramesmithError when strict."""
+        if isinstance(error, FramesmithError):
+            raise error  # told already, on its way to the user
         count("frames_failed")
         message = f"framesmith failed to compile {where}: {type(error).__name__}: {error}"
         if self.strict:

@@ -12,18 +12,34 @@ from typing import Any
 
 import torch
 
+from framesmith_frames import CompiledFunction, FrameCallback, activated
+
 #: Gives a context within which this thread's frames are compiled.
 Activate = Callable[[], AbstractContextManager[Any]]
 #: Compiles another module as this one was.
 Restore = Callable[[torch.nn.Module], torch.nn.Module]
 
 
-def compile_function(target: Callable[..., Any], activate: Activate) -> Callable[..., Any]:
-    """A function that runs `target` with the frame hook active; `__wrapped__` is the target."""
+def compile_callable(target: Callable[..., Any], callback: FrameCallback) -> Callable[..., Any]:
+    """A callable like `target` whose Python function dispatches natively to its entries.
 
-    @functools.wraps(target)
+    Functions keep name, signature, method binding and pickling; methods and partials keep what they bind.
+    """
+    if isinstance(target, types.FunctionType):
+        return CompiledFunction(target, callback)
+    if isinstance(target, types.MethodType):
+        return types.MethodType(compile_callable(target.__func__, callback), target.__self__)
+    if isinstance(target, functools.partial):
+        return functools.partial(compile_callable(target.func, callback), *target.args, **target.keywords)
+    return compile_object(target, callback)
+
+
+def compile_object(target: Callable[..., Any], callback: FrameCallback) -> Callable[..., Any]:
+    """A function that calls an object of a class with `__call__` while the frame hook is active."""
+
+    @functools.wraps(target, updated=())
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        with activate():
+        with activated(callback):
             return target(*args, **kwargs)
 
     return compiled
