@@ -59,8 +59,13 @@ PYTHON_CALLBACK = register_break(
 
 
 
-#: Attributes that are constants once the tensor's type, dtype, shape... are guarded: name -> how to read it off the fake.
-FOLDED_ATTRIBUTES: dict[str, Callable[[torch.Tensor], Any]] = {
+
+def _of_this_torch(rows: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """The rows whose names this version's tensors have."""
+    return {name: reader for name, reader in rows.items() if hasattr(torch.Tensor, name)}
+
+
+_ATTRIBUTES: dict[str, Callable[..., Any]] = {
     "shape": lambda t: t.shape,
     "dtype": lambda t: t.dtype,
     "device": lambda t: t.device,
@@ -87,6 +92,8 @@ FOLDED_ATTRIBUTES: dict[str, Callable[[torch.Tensor], Any]] = {
     "nbytes": lambda t: t.element_size() * t.numel(),
     "names": lambda t: (None,) * t.dim(),
 }
+#: Attributes that are constants once the tensor's type, dtype, shape... are guarded: name -> how to read it off the fake.
+FOLDED_ATTRIBUTES = _of_this_torch(_ATTRIBUTES)
 
 #: Attributes that are tensors computed from this one.
 GRAPH_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
@@ -105,8 +112,7 @@ BREAKING_ATTRIBUTES: dict[str, BreakKind] = {
     "__cuda_array_interface__": STORAGE_ACCESS,
 }
 
-#: Methods whose result is a constant: name -> function of the fake and the constant arguments.
-FOLDED_METHODS: dict[str, Callable[..., Any]] = {
+_METHODS: dict[str, Callable[..., Any]] = {
     "size": torch.Tensor.size,
     "dim": torch.Tensor.dim,
     "ndimension": torch.Tensor.dim,
@@ -127,6 +133,8 @@ FOLDED_METHODS: dict[str, Callable[..., Any]] = {
     "has_names": lambda _: False,
     "dense_dim": torch.Tensor.dim,
 }
+#: Methods whose result is a constant: name -> function of the fake and the constant arguments.
+FOLDED_METHODS = _of_this_torch(_METHODS)
 
 
 def _kinds(*groups: tuple[BreakKind, str]) -> dict[str, BreakKind]:

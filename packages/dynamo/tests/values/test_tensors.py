@@ -1,0 +1,270 @@
+"""Tensors and torch functions: metadata, methods, operators, indexing, in-place changes, state, breaks, against plain PyTorch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from driver import check, compiled
+from framesmith_dynamo.values.tensor_tables import FOLDED_METHODS
+
+X = torch.arange(12.0).reshape(3, 4)
+SCALE = torch.nn.Parameter(torch.full((4,), 2.0))
+
+
+def metadata(x: Any) -> Any:
+    rows, cols = x.shape
+    size = x.size()
+    facts = (x.ndim, x.dim(), x.size(-1), x.numel(), len(x), x.dtype, x.device.type, x.is_floating_point(), x.stride(), x.is_contiguous())
+    flags = (x.requires_grad, x.is_leaf, x.is_cuda, x.layout, x.element_size(), x.nbytes, x.grad_fn, hasattr(x, "names"), x.type())
+    shape_facts = (size[0], size[-1:], size.numel(), torch.Size([rows]) + (cols,), tuple(size), isinstance(size, tuple))
+    return x.sum() * rows * cols, facts, flags, shape_facts, torch.is_tensor(x), torch.numel(x), isinstance(x, torch.nn.Parameter)
+
+
+def methods(x: Any) -> Any:
+    y = x.view(-1).t().reshape(4, 3).permute(1, 0).contiguous().float().to(torch.float64)
+    values, indices = x.max(dim=1)
+    best = torch.topk(x, 2, dim=-1)
+    method = y.add
+    return y.T, x.mT, values, indices, best.values, best.indices, method(1), x.new_zeros(2), x.type_as(y), x.split(2), *x.chunk(2, dim=1)
+
+
+def operators(x: Any) -> Any:
+    a = 2 * x + 1 - x / 3 + (1 - x) ** 2 + 2**x % 3 - x // 2
+    b = (x > 2) & ~(x == 3) | (x <= 0) ^ (5 != x)
+    c = -x + +x + abs(x) + x @ SCALE.new_ones(4, 3).T[:3].T @ x
+    return a, b, c, x == None, x != "text", [1, 2] @ x.new_ones(2, 2) if False else 0, round(x / 3, decimals=1) if False else 1  # noqa: E711
+
+
+def indexing(x: Any) -> Any:
+    index = torch.tensor([0, 2])
+    return x[0], x[-1, 1:3], x[..., None, ::2], x[index], x[:, index], x[1:][0, ..., -1], x[None], x[[0, 1], [1, 2]], x[(slice(None), 1)]
+
+
+def item_assignment(x: Any) -> Any:
+    y = torch.zeros_like(x)
+    y[0] = 1.0
+    y[1:, ::2] = x[1:, ::2]
+    y[..., -1] += 5
+    y[torch.tensor([0]), 0] = 9
+    return y
+
+
+def in_place(x: Any) -> Any:
+    y = x.clone()
+    z = y.add_(1)
+    y *= 2
+    y.relu_().clamp_(max=20)
+    view = y[0]
+    view.zero_()
+    return y is z, y, z, view
+
+
+def iteration(x: Any) -> Any:
+    first, *rest = x
+    total = sum(row.sum() for row in x)
+    return first, rest, total, [len(row) for row in x], list(zip(x, range(3)))[2][0], torch.stack([*x]), max(x.shape)
+
+
+def factories(x: Any) -> Any:
+    made = [torch.zeros(2, 3), torch.arange(3, dtype=x.dtype), torch.full(x.shape, 2.0), torch.tensor([1.0, 2.0]), torch.eye(2)]
+    made += [torch.linspace(0, 1, 3), torch.ones_like(x), torch.tensor(3), torch.empty(0), torch.tril(torch.ones(3, 3))]
+    return [m + 1 for m in made], torch.finfo(x.dtype).min, torch.iinfo(torch.int8).max, torch.device("cpu"), torch.float32.itemsize
+
+
+def functional(x: Any) -> Any:
+    h = F.layer_norm(F.linear(x, torch.ones(5, 4)), (5,))
+    h = F.dropout(F.softmax(h, dim=-1), 0.5, training=False) + F.pad(x, (0, 1))
+    e = torch.einsum("ij,kj->ik", x, x)
+    return h, e, torch.cat([x, x], dim=1), torch.where(x > 1, x, 0.0), F.cross_entropy(x, torch.tensor([0, 1, 2])), torch.special.expit(x)
+
+
+def operator_objects(x: Any) -> Any:
+    return torch.ops.aten.add.Tensor(x, 1), torch.ops.aten.mul(x, x), torch.Tensor.sub(x, 1), torch._C._nn.gelu(x)
+
+
+def grad_modes(x: Any) -> Any:
+    with torch.no_grad():
+        a = SCALE * x
+        inside = torch.is_grad_enabled()
+        with torch.enable_grad():
+            b = SCALE * x
+    c = SCALE * x
+    torch.set_grad_enabled(False)
+    d = SCALE * x
+    torch.set_grad_enabled(True)
+    with torch.set_grad_enabled(mode=False):
+        e = SCALE * x
+
+    @torch.no_grad()
+    def quiet(t: Any) -> Any:
+        return t * SCALE
+
+    f = quiet(x)
+    flags = [t.requires_grad for t in (a, b, c, d, e, f)]
+    return (a + b + c + d + e + f).detach(), inside, torch.is_grad_enabled(), flags
+
+
+def grad_mode_after_an_error(x: Any) -> Any:
+    try:
+        with torch.no_grad():
+            raise ValueError
+    except ValueError:
+        after = torch.is_grad_enabled()
+    return (SCALE * x).requires_grad, after
+
+
+def autocast(x: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = x @ x.T
+        with torch.autocast("cpu", enabled=False):
+            plain = x @ x.T
+    return inside, plain, (x @ x.T).dtype, inside.dtype
+
+
+def random_numbers(x: Any) -> Any:
+    return torch.rand(3), torch.randn_like(x), F.dropout(x, 0.5), torch.randint(0, 5, (2,)), torch.randperm(4), torch.bernoulli(x / 20)
+
+
+PROGRAMS = [
+    metadata,
+    methods,
+    operators,
+    indexing,
+    item_assignment,
+    in_place,
+    iteration,
+    factories,
+    functional,
+    operator_objects,
+    grad_modes,
+    grad_mode_after_an_error,
+    autocast,
+    random_numbers,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_program(program: Any) -> None:
+    subject = check(program, X)
+    assert not subject.of_kind("break"), [str(event.broken) for event in subject.of_kind("break")]
+
+
+BREAKING = {
+    "item": lambda x: x + x.sum().item(),
+    "tolist": lambda x: x * len(x.tolist()),
+    "truth": lambda x: x + 1 if x.sum() > 3 else x - 1,
+    "int": lambda x: x * int(x[0, 1]),
+    "float": lambda x: x * float(x.max()),
+    "numpy": lambda x: x + float(np.asarray(x.numpy()).sum()),
+    "nonzero": lambda x: x.nonzero() + 1,
+    "mask": lambda x: x[x > 3] * 2,
+    "unique": lambda x: torch.unique(x) + 1,
+    "seed": lambda x: (torch.manual_seed(3), x + torch.rand(3, 4))[1],
+    "contains": lambda x: (x * 2, 3.0 in x),
+    "backward": lambda x: (SCALE * x).sum().backward() or x + 1,
+    "init": lambda x: torch.nn.init.zeros_(x.clone()) + 1,
+    "linear": lambda x: seeded_linear()(x),
+    "text": lambda x: (x + 1, f"{x.sum()}"),
+    "equal": lambda x: (x + 1, torch.equal(x, x)),
+    "grad": lambda x: (x * 2, SCALE.grad is None),
+    "data_ptr": lambda x: (x + 1, x.data_ptr() != 0),
+    "inference": lambda x: inference(x) * 1,
+    "retain": lambda x: torch.func.vmap(lambda r: r * 2)(x),
+    "checkpoint": lambda x: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False),
+}
+
+
+def seeded_linear() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, 2)
+
+
+def inference(x: Any) -> Any:
+    with torch.inference_mode():
+        return x + 1
+
+
+@pytest.mark.parametrize("name", BREAKING)
+def test_break_gives_the_eager_answer(name: str) -> None:
+    SCALE.grad = None
+    subject = check(BREAKING[name], X)
+    assert subject.of_kind("break") or subject.of_kind("skip") or subject.of_kind("run_once") or not subject.graphs
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, k: int) -> Any:
+        ctx.save_for_backward(x)
+        ctx.k = k
+        return x * x * k
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return grad * x * 2 * ctx.k, None
+
+
+def test_autograd_function_is_inlined_without_gradients_and_breaks_with_them() -> None:
+    subject = check(lambda x: Squared.apply(x, 3) + 1, X)
+    assert len(subject.graphs) == 1
+    assert not subject.of_kind("break")
+    x = X.clone().requires_grad_()
+    result = compiled(lambda t: Squared.apply(t, 3) + 1)(x)
+    result.sum().backward()
+    assert torch.equal(x.grad, X * 6)
+
+
+def test_input_changed_in_place_is_changed_once() -> None:
+    def program(x: Any) -> Any:
+        x.add_(1)
+        x[0] = 7
+        return x.sum(), x
+
+    x = X.clone()
+    subject = compiled(program)
+    total, same = subject(x)
+    assert same is x
+    expected = X + 1
+    expected[0] = 7
+    assert torch.equal(x, expected)
+    assert total == expected.sum()
+    subject(x)
+    assert torch.equal(x[1:], X[1:] + 2)
+
+
+def test_new_shape_dtype_or_grad_flag_recompiles() -> None:
+    subject = compiled(lambda x: x * 2 if x.dtype is torch.float32 else x + len(x))
+    for x in (X, X[:2], X.double(), X.clone().requires_grad_(), X.t()):
+        assert torch.equal(subject(x), x * 2 if x.dtype is torch.float32 else x + len(x))
+    assert len(subject.graphs) == 5
+
+
+def test_attribute_on_a_tensor() -> None:
+    x = X.clone()
+    subject = compiled(lambda t: t + getattr(t, "offset", 1))
+    assert torch.equal(subject(x), X + 1)
+    x.offset = 5
+    assert torch.equal(subject(x), X + 5)
+
+
+def test_two_names_for_one_tensor() -> None:
+    def program(a: Any, b: Any) -> Any:
+        a.add_(1)
+        return b * 2, a is b
+
+    for one, other in ((X.clone(), X.clone()), (X.clone(),) * 2):
+        expected = program(one.clone(), other.clone()) if one is not other else program(*(one.clone(),) * 2)
+        found = compiled(program)(one, other)
+        assert torch.equal(found[0], expected[0])
+        assert found[1] == expected[1]
+
+
+def test_folded_methods_agree_with_torch() -> None:
+    for name, function in FOLDED_METHODS.items():
+        if name not in ("is_same_size", "has_names"):
+            assert function(X) == getattr(X, name)() or math.isnan(function(X))
