@@ -30,7 +30,7 @@ def instance_dict(obj: object) -> dict[str, object]:
     """An object's `__dict__`, or an empty dict when it has none."""
     lookup = type.__getattribute__ if isinstance(obj, type) else object.__getattribute__
     try:
-        found = lookup(obj, "__dict__")  # type: ignore[arg-type]
+        found = lookup(obj, "__dict__")
     except AttributeError:
         return {}
     return dict(found) if not isinstance(found, dict) else found

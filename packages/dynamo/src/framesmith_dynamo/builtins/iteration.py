@@ -40,7 +40,7 @@ def _next(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def unordered_items(tr: Tracer, iterable: Value, key: Value | None) -> list[Value]:
     """Items to sort: a set's order does not matter when all its members are different under the order itself."""
-    if isinstance(iterable, FrozenSetValue) and (key is None or key.is_constant() and key.as_constant() is None):
+    if isinstance(iterable, FrozenSetValue) and (key is None or (key.is_constant() and key.as_constant() is None)):
         members = list(iterable.members.values())
         if all(member.is_constant() for member in members):
             return members
@@ -59,7 +59,9 @@ def _sorted(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def quantified(tr: Tracer, iterable: Value, stops_at: bool) -> Value:
     """`any` (stops at true) or `all` (stops at false); takes no more items than needed."""
     if isinstance(iterable, FrozenSetValue):
-        return tr.constant(any(operations.truth(tr, item) is stops_at for item in iterable.members.values()) is stops_at)
+        return tr.constant(
+            any(operations.truth(tr, item) is stops_at for item in iterable.members.values()) is stops_at
+        )
     iterator = iterable.iter_(tr)
     while (item := next_or_none(tr, iterator)) is not None:
         if operations.truth(tr, item) is stops_at:

@@ -6,15 +6,12 @@ import cmath
 import math
 from typing import Any
 
-import torch
-
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.builtins.registry import between, declare_pure, handles, one
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.classes import ClassValue, constructs
 from framesmith_dynamo.values.constant import fold, plain, plain_arguments
-from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.iterators import next_or_none
 from framesmith_dynamo.values.lookup import type_lookup
 
@@ -41,9 +38,6 @@ def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _round(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if all(arg.is_constant() for arg in (*args, *kwargs.values())):
         return fold(tr, round, *plain_arguments(args, kwargs))
-    if isinstance(args[0].python_type(), type) and issubclass(args[0].python_type(), torch.Tensor):
-        digits = args[1] if len(args) > 1 else kwargs.get("ndigits")
-        return tr.call_torch("round", args[:1], {} if digits is None else {"decimals": digits})
     return special(tr, args[0], "__round__", args[1:])
 
 
@@ -52,7 +46,7 @@ def _divmod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     left, right = between(tr, "divmod", args, kwargs, 2, 2)
     if left.is_constant() and right.is_constant():
         return fold(tr, divmod, (left.as_constant(), right.as_constant()))
-    return TupleValue([operations.binary(tr, "//", left, right), operations.binary(tr, "%", left, right)])
+    return special(tr, left, "__divmod__", [right])
 
 
 @handles(pow)

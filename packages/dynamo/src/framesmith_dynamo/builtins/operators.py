@@ -61,7 +61,9 @@ def _of(function: Any, count: int) -> Callable[[Callable[..., Value]], Callable[
     """Register a handler that takes a fixed number of values."""
 
     def register(meaning: Callable[..., Value]) -> Callable[..., Value]:
-        handles(function)(lambda tr, args, kwargs: meaning(tr, *between(tr, function.__name__, args, kwargs, count, count)))
+        handles(function)(
+            lambda tr, args, kwargs: meaning(tr, *between(tr, function.__name__, args, kwargs, count, count))
+        )
         return meaning
 
     return register

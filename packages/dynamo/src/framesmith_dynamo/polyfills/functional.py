@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-_MISSING = object()
 
-
-def reduce(function: Callable[[Any, Any], Any], iterable: Iterable[Any], initial: Any = _MISSING, /) -> Any:
+def reduce(function: Callable[[Any, Any], Any], iterable: Iterable[Any], *initial: Any) -> Any:
     """`functools.reduce`."""
     iterator = iter(iterable)
-    if initial is _MISSING:
+    if not initial:
         for first in iterator:
             total = first
             break
         else:
             raise TypeError("reduce() of empty iterable with no initial value")
     else:
-        total = initial
+        (total,) = initial
     for item in iterator:
         total = function(total, item)
     return total

@@ -21,7 +21,9 @@ def chain_from_iterable(iterables: Iterable[Iterable[Any]]) -> Iterator[Any]:
         yield from iterable
 
 
-def accumulate(iterable: Iterable[Any], func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None) -> Iterator[Any]:
+def accumulate(
+    iterable: Iterable[Any], func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None
+) -> Iterator[Any]:
     """`itertools.accumulate`."""
     iterator = iter(iterable)
     total = initial
@@ -169,7 +171,9 @@ def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) ->
             pass
 
 
-def group_items(iterator: Iterator[Any], pending: list[Any], current: Any, key: Callable[[Any], Any] | None) -> Iterator[Any]:
+def group_items(
+    iterator: Iterator[Any], pending: list[Any], current: Any, key: Callable[[Any], Any] | None
+) -> Iterator[Any]:
     """One group: items until the key changes; the first item of the next group is left in `pending`."""
     while pending:
         yield pending.pop()

@@ -72,9 +72,7 @@ def heappushpop(heap: list[Any], item: Any, /) -> Any:
     return item
 
 
-def bisect_right(
-    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
-) -> int:
+def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> int:
     """`bisect.bisect_right`."""
     if lo < 0:
         raise ValueError("lo must be non-negative")
@@ -88,9 +86,7 @@ def bisect_right(
     return lo
 
 
-def bisect_left(
-    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
-) -> int:
+def bisect_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> int:
     """`bisect.bisect_left`."""
     if lo < 0:
         raise ValueError("lo must be non-negative")
@@ -111,9 +107,7 @@ def insort_right(
     a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
 
 
-def insort_left(
-    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
-) -> None:
+def insort_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> None:
     """`bisect.insort_left`."""
     a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
 

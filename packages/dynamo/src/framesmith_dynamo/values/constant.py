@@ -80,7 +80,9 @@ def raise_like(tr: Tracer, error: Exception) -> NoReturn:
     tr.raise_(type(error), *error.args)
 
 
-def fold(tr: Tracer, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Value:
+def fold(
+    tr: Tracer, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Value:
     """Call a pure function on real objects now; its exception becomes the program's."""
     try:
         result = function(*args, **(kwargs or {}))

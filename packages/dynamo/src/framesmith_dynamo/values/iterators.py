@@ -51,7 +51,9 @@ def drain(tr: Tracer, iterator: Value) -> list[Value]:
     return items
 
 
-def push_call(codegen: Codegen, function: Callable[..., Any], args: Iterable[Value], constants: Sequence[Any] = ()) -> None:
+def push_call(
+    codegen: Codegen, function: Callable[..., Any], args: Iterable[Value], constants: Sequence[Any] = ()
+) -> None:
     """Push `function(*args, *constants)`."""
     codegen.push_callable(lambda: codegen.load_const(function))
     count = 0

@@ -52,9 +52,7 @@ class DictView(ContainerValue):
             return self.viewed.keys_now(tr)
         if self.kind == "values":
             return self.viewed.values_now(tr)
-        return [
-            TupleValue(pair) for pair in zip(self.viewed.keys_now(tr), self.viewed.values_now(tr), strict=True)
-        ]
+        return [TupleValue(pair) for pair in zip(self.viewed.keys_now(tr), self.viewed.values_now(tr), strict=True)]
 
     def len_(self, tr: Tracer) -> Value:
         return self.owner.len_(tr)

@@ -181,5 +181,3 @@ def wrap_list(tr: Tracer, obj: list[Any], source: Source) -> Value:
     value = ListValue((LazyItem(tr, item, ItemSource(source, index)) for index, item in enumerate(obj)), source=source)
     tr.journal.track_existing(value, obj)
     return value
-
-

@@ -139,7 +139,7 @@ class RangeValue(ContainerValue):
 
     def m___reversed__(self, tr: Tracer) -> Value:
         """`reversed(self)`."""
-        return tracked(tr, SequenceIterator(self, len(self.value) - 1, -1))
+        return tracked(tr, SequenceIterator(RangeValue(self.value[::-1])))
 
     def unpack(self, tr: Tracer) -> list[Value]:
         return [tr.constant(item) for item in self.value]

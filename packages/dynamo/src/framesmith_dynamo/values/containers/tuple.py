@@ -55,7 +55,11 @@ class TupleValue(SequenceValue):
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
         where = getattr(key, "real_slice", None)
-        if where is not None and type(self) is TupleValue and range(len(self.items))[where(tr)] == range(len(self.items)):
+        if (
+            where is not None
+            and type(self) is TupleValue
+            and range(len(self.items))[where(tr)] == range(len(self.items))
+        ):
             return self  # a whole slice of a tuple is the tuple
         return super().getitem(tr, key)
 
