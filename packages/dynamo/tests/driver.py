@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import functools
@@ -83,19 +84,34 @@ def outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (result, printed.getvalue(), args)
 
 
-def same(a: Any, b: Any) -> bool:
-    """Equality that knows tensors (values, dtype, shape) and plain objects (class and attributes)."""
+def same(a: Any, b: Any, seen: frozenset[tuple[int, int]] = frozenset()) -> bool:
+    """Equality that knows tensors (values, dtype, shape), plain objects (class and attributes), and cycles."""
     if type(a) is not type(b):
         return False
+    if (id(a), id(b)) in seen:
+        return True
+    seen |= {(id(a), id(b))}
     if isinstance(a, torch.Tensor):
         return a.dtype == b.dtype and a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+    if isinstance(a, list | tuple | collections.deque):
+        return len(a) == len(b) and all(same(x, y, seen) for x, y in zip(a, b)) and same_attributes(a, b, seen)
     if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
-    if hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__ and not callable(a):
-        return same(vars(a), vars(b))
-    return callable(a) or bool(a == b) or (a != a and b != b)
+        return list(a) == list(b) and all(same(a[key], b[key], seen) for key in a) and same_attributes(a, b, seen)
+    if callable(a):
+        return True
+    if isinstance(a, BaseException):
+        return same(a.args, b.args, seen) and same_attributes(a, b, seen)
+    if hasattr(a, "__dict__") or hasattr(type(a), "__slots__"):
+        return same_attributes(a, b, seen)
+    return bool(a == b) or (a != a and b != b)
+
+
+def same_attributes(a: Any, b: Any, seen: frozenset[tuple[int, int]]) -> bool:
+    """Equality of instance attributes and slots."""
+    slots = [name for cls in type(a).__mro__ for name in getattr(cls, "__slots__", ())]
+    attributes = [{**getattr(x, "__dict__", {}), **{n: getattr(x, n) for n in slots if hasattr(x, n)}} for x in (a, b)]
+    first, second = attributes
+    return list(first) == list(second) and all(same(first[name], second[name], seen) for name in first)
 
 
 def check(fn: Callable[..., Any], *args: Any, calls: int = 3, **options: Any) -> Compiled:
