@@ -55,7 +55,8 @@ def load_tables() -> None:
 def wrap_object(tr: Tracer, obj: object, source: Source) -> Value:
     """The value for `obj`, which the compiled code will find at `source`; guards are installed through `tr`.
 
-    Raises GraphBreak (unknown-object) when no wrapper takes it. `Tracer.wrap` caches what this gives; nobody else calls it.
+    Raises GraphBreak (unknown-object) when no wrapper takes it. `Tracer.wrap` caches what this gives; nobody else
+    calls it.
     """
     wrapper = find_wrapper(obj)
     if wrapper is None:

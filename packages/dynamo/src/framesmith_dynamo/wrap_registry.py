@@ -1,6 +1,7 @@
 """Registries of `wrap`: from a Python object met at a source to the value that stands for it.
 
-First the exact type's row, then the protocols in order of priority. A row's function installs the guards the value relies on.
+First the exact type's row, then the protocols in order of priority. A row's function installs the guards the value
+relies on.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ PROTOCOLS: list[Protocol] = []
 
 
 def wraps_type(*types: type) -> Callable[[Wrapper], Wrapper]:
-    """Register a wrapper for objects whose type is exactly one of `types`. Raises ValueError for a type already taken."""
+    """Register a wrapper for objects whose type is exactly one of `types`. Raises ValueError for a type already
+    taken.
+    """
 
     def register(wrapper: Wrapper) -> Wrapper:
         for cls in types:
@@ -46,7 +49,9 @@ def wraps_type(*types: type) -> Callable[[Wrapper], Wrapper]:
 
 
 def wraps_protocol(accepts: Predicate, *, priority: int) -> Callable[[Wrapper], Wrapper]:
-    """Register a wrapper for objects a predicate accepts. The predicate must not run user code (no isinstance on proxies)."""
+    """Register a wrapper for objects a predicate accepts. The predicate must not run user code (no isinstance on
+    proxies).
+    """
 
     def register(wrapper: Wrapper) -> Wrapper:
         PROTOCOLS.append(Protocol(priority, wrapper.__qualname__, accepts, wrapper))

@@ -1,4 +1,6 @@
-"""Functions: binding, closures, defaults, partials, decorators, generators-based context managers, recompilation when they change."""
+"""Functions: binding, closures, defaults, partials, decorators, generators-based context managers, recompilation
+when they change.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def scaled(log: list[str], factor: float) -> Iterator[float]:
 def binding(x: Any) -> Any:
     first = every_kind(x, d=4)
     second = every_kind(x, 1, 2, 3, 4, d=0, z=9, y=8)
-    third = every_kind(*(x, 7), **{"d": 1, "c": 0})
+    third = every_kind(*(x, 7), d=1, c=0)
     return first, second, third
 
 
@@ -94,7 +96,8 @@ def decorators(x: Any) -> Any:
         """Doc."""
         return y * 3
 
-    return decorated(x), inner(x), inner.__name__, inner.__doc__, decorated.__name__, inner.__wrapped__(x)  # type: ignore[attr-defined]
+    wrapped = inner.__wrapped__(x)  # type: ignore[attr-defined]
+    return decorated(x), inner(x), inner.__name__, inner.__doc__, decorated.__name__, wrapped
 
 
 def context_managers(x: Any) -> Any:
@@ -124,7 +127,7 @@ def attributes(x: Any) -> Any:
 
 def star_and_mixed(x: Any) -> Any:
     head, *middle, last = (lambda *a: a)(1, *[2, 3], 4)
-    return x * head + last, middle, max(3, *middle), dict(a=1, **{"b": 2})
+    return x * head + last, middle, max(3, *middle), dict(a=1, b=2)
 
 
 PROGRAMS = [

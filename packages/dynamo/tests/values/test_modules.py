@@ -101,7 +101,9 @@ def seeded(make: Any) -> Any:
     return make()
 
 
-@pytest.mark.parametrize("make", [Block, Net, Running, Custom, lambda: Net().eval()], ids=["block", "net", "running", "custom", "eval"])
+@pytest.mark.parametrize(
+    "make", [Block, Net, Running, Custom, lambda: Net().eval()], ids=["block", "net", "running", "custom", "eval"]
+)
 def test_module(make: Any) -> None:
     subject = check(call, seeded(make), X)
     assert not subject.of_kind("break"), [str(event.broken) for event in subject.of_kind("break")]

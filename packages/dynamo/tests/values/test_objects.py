@@ -1,4 +1,6 @@
-"""Objects of user classes: attribute look-up, descriptors, operators and other special methods, against plain Python."""
+"""Objects of user classes: attribute look-up, descriptors, operators and other special methods, against plain
+Python.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ class Derived(Base):
     scale = 3.0
 
     def apply(self, x: Any, *, bias: float = 0.0) -> Any:
-        return super().apply(x, bias=bias) + super(Derived, self).doubled
+        return super().apply(x, bias=bias) + super().doubled
 
 
 class Slots:
@@ -231,7 +233,11 @@ class CustomError(ValueError):
 
 def existing_attributes(x: Any, obj: Any) -> Any:
     obj.doubled = obj.doubled + 1
-    return obj.apply(x) + obj.half(x) + obj.plus(x, obj.cached) + obj.cached, type(obj).__name__, obj.__class__ is Derived
+    return (
+        obj.apply(x) + obj.half(x) + obj.plus(x, obj.cached) + obj.cached,
+        type(obj).__name__,
+        obj.__class__ is Derived,
+    )
 
 
 def made_in_the_trace(x: Any) -> Any:
@@ -274,7 +280,17 @@ def containers(x: Any) -> Any:
     bag = Bag([1, 2, 3])
     bag[0] = 10
     del bag[1]
-    return bag(x, k=2), len(bag), 10 in bag, 2 in bag, [i for i in bag], bool(bag), bool(Bag([])), list(Countdown(3)), sum(Countdown(4))
+    return (
+        bag(x, k=2),
+        len(bag),
+        10 in bag,
+        2 in bag,
+        [i for i in bag],
+        bool(bag),
+        bool(Bag([])),
+        list(Countdown(3)),
+        sum(Countdown(4)),
+    )
 
 
 def managers(x: Any) -> Any:

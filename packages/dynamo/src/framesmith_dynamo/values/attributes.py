@@ -1,4 +1,5 @@
-"""What an entry of a class dictionary becomes when it is read through an instance or a class: descriptors, one row per kind.
+"""What an entry of a class dictionary becomes when it is read through an instance or a class: descriptors, one row
+per kind.
 
 A row takes the entry and gives the bound value; descriptors written in Python are inlined.
 """
@@ -19,14 +20,13 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
-from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, TypeSource
-
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.functions import MethodValue
 from framesmith_dynamo.values.known import known
 from framesmith_dynamo.values.lookup import Found, has_slot, home_source, is_trusted, type_lookup, user_method
 from framesmith_dynamo.values.partials import PartialValue
+from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, TypeSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -47,7 +47,9 @@ C_METHOD = register_break(
 
 
 def class_source(tr: Tracer, cls: type, instance: Source | None) -> Source | None:
-    """Where a class can be found: through the first instance met, or under its own name; the same source all through a trace."""
+    """Where a class can be found: through the first instance met, or under its own name; the same source all
+    through a trace.
+    """
     memo = tr.memo.setdefault("class sources", {})
     if cls not in memo:
         memo[cls] = TypeSource(instance) if instance is not None else home_source(cls)
@@ -69,7 +71,9 @@ def source_in_class(base: Source | None, cls: type, found: Found, name: str) -> 
     return ItemSource(InstanceDictSource(owner), name)
 
 
-def entry_value(tr: Tracer, cls: type, found: Found, name: str, instance: Source | None, raw: Any = None, step: str = "") -> Value:
+def entry_value(
+    tr: Tracer, cls: type, found: Found, name: str, instance: Source | None, raw: Any = None, step: str = ""
+) -> Value:
     """The value of a class entry, or of the object `raw` that its attribute `step` holds (`__func__`, `fget`, ...)."""
     source = entry_source(tr, cls, found, name, instance)
     if step and source is not None:
@@ -226,7 +230,7 @@ def class_value(tr: Tracer, cls: type, instance: Source | None) -> Value:
         if found.source is None:
             found.source = class_source(tr, cls, instance)
         tr.memo["class value", cls] = found
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def store_plain(tr: Tracer, instance: Value, name: str, value: Value) -> None:

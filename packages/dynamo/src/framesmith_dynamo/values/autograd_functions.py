@@ -57,11 +57,13 @@ def prepare_backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-@intercepts(Function.apply.__func__)
+@intercepts(vars(Function)["apply"].__func__)
 def apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`cls.apply(*args)`."""
     cls, rest = args[0].as_constant(), args[1:]
-    needs_grad = torch.is_grad_enabled() and any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in rest)
+    needs_grad = torch.is_grad_enabled() and any(
+        isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in rest
+    )
     setup = type_lookup(cls, "setup_context")
     if needs_grad or kwargs or setup is None or setup.owner.__module__ != "torch.autograd.function":
         raise GraphBreak(CUSTOM_AUTOGRAD, f"{cls.__module__}.{cls.__qualname__}")
@@ -71,5 +73,7 @@ def apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     forward = args[0].getattr_(tr, "forward")
     result = call_inside(tr, GradModeValue(torch.no_grad, (), {}), lambda: tr.call(forward, (ctx, *rest), {}))
     if not isinstance(result, TensorValue) or any(result is arg for arg in rest):
-        raise GraphBreak(CUSTOM_AUTOGRAD, f"{cls.__module__}.{cls.__qualname__} gives back what it was given, or several values")
+        raise GraphBreak(
+            CUSTOM_AUTOGRAD, f"{cls.__module__}.{cls.__qualname__} gives back what it was given, or several values"
+        )
     return result

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 Default = Callable[[], "Value"]
 
 
-def bind(tr: Tracer, code: CodeType, name: str, args: Args, kwargs: Kwargs, defaults: Mapping[str, Default]) -> dict[str, Value]:
+def bind(
+    tr: Tracer, code: CodeType, name: str, args: Args, kwargs: Kwargs, defaults: Mapping[str, Default]
+) -> dict[str, Value]:
     """Parameter name -> value, `*args` and `**kwargs` included; raises the program's TypeError when they do not fit.
 
     `defaults` gives the value of each parameter that has one, made only when it is needed.

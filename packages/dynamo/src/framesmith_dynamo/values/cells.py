@@ -1,13 +1,14 @@
-"""Closure cells: what LOAD_DEREF, STORE_DEREF and MAKE_FUNCTION share between an outer function and the functions it makes."""
+"""Closure cells: what LOAD_DEREF, STORE_DEREF and MAKE_FUNCTION share between an outer function and the functions
+it makes.
+"""
 
 from __future__ import annotations
 
 from types import CellType
 from typing import TYPE_CHECKING
 
-from framesmith_sideeffects import DELETED
-
 from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 class CellValue(Value):
     """A cell. `contents` is what it held when the trace met it (None: empty); stores go to the journal.
 
-    `source` names the cell object itself when it exists already (`f.__closure__[i]`); `local_name` is set when it is a variable of the
+    `source` names the cell object itself when it exists already (`f.__closure__[i]`); `local_name` is set when it
+    is a variable of the
     outermost frame, so that residual code may use LOAD_CLOSURE / STORE_DEREF.
     """
 

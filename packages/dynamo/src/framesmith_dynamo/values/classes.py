@@ -1,12 +1,12 @@
-"""Classes as values: attributes through the metaclass, calls that make objects by interpreting `__new__` and `__init__`."""
+"""Classes as values: attributes through the metaclass, calls that make objects by interpreting `__new__` and
+`__init__`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
-
-from framesmith_guards import AttrSource
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.attributes import CMethodValue, class_source, source_in_class
@@ -17,6 +17,7 @@ from framesmith_dynamo.values.known import known
 from framesmith_dynamo.values.lookup import Found, has_slot, is_data_descriptor, is_trusted, type_lookup, user_method
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -48,7 +49,9 @@ CLASS_DEFINITION = register_break(
 )
 
 #: Attributes of every class that C code computes and that do not change.
-FOLDED = frozenset({"__name__", "__qualname__", "__module__", "__mro__", "__base__", "__bases__", "__doc__", "__flags__"})
+FOLDED = frozenset(
+    {"__name__", "__qualname__", "__module__", "__mro__", "__base__", "__bases__", "__doc__", "__flags__"}
+)
 
 Constructor = Callable[[Tracer, "ClassValue", Args, Kwargs], Value]
 #: What calling a class means, by class; asked along the MRO of the called class only for the class itself.
@@ -151,7 +154,7 @@ class ClassValue(Value):
         if name == "__class__":
             return tr.constant(type(self.cls))
         if name == "__dict__":
-            return build(tr, type.__dict__["__dict__"].__get__(self.cls))  # type: ignore[attr-defined]
+            return build(tr, type.__dict__["__dict__"].__get__(self.cls))
         if user_method(type(self.cls), "__getattribute__") is not None:
             raise GraphBreak(CLASS_ATTRIBUTE, f"{name!r} of {self.describe()}")
         meta = type_lookup(type(self.cls), name)
@@ -165,7 +168,7 @@ class ClassValue(Value):
         getattr_ = user_method(type(self.cls), "__getattr__")
         if getattr_ is not None:
             return tr.call(tr.constant(getattr_), (self, tr.constant(name)), {})
-        tr.raise_(AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
+        return tr.raise_(AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
 
     def _where(self, tr: Tracer) -> Source | None:
         """Where the class itself is found."""
@@ -249,7 +252,9 @@ class ClassValue(Value):
         found = type_lookup(self.cls, "__new__")
         assert found is not None
         if isinstance(found.raw, staticmethod):
-            function = known(tr, found.raw.__func__, self._attribute_source(tr, "__new__"), stable=is_trusted(found.owner.__module__))
+            function = known(
+                tr, found.raw.__func__, self._attribute_source(tr, "__new__"), stable=is_trusted(found.owner.__module__)
+            )
             return tr.call(function, (self, *args), kwargs)
         return make_new(tr, self.cls, found.owner, args, kwargs)
 

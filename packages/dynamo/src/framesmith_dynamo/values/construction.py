@@ -1,4 +1,6 @@
-"""Making objects in the trace: the `__new__` of `object` and of exceptions, `super()`, and calls of `object.__new__` by name."""
+"""Making objects in the trace: the `__new__` of `object` and of exceptions, `super()`, and calls of
+`object.__new__` by name.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Objects of classes that extend a builtin container (`class ModelOutput(OrderedDict)`): attributes, and contents in a base value."""
+"""Objects of classes that extend a builtin container (`class ModelOutput(OrderedDict)`): attributes, and contents
+in a base value.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-from framesmith_sideeffects.contents import row_for
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.attributes import C_METHOD
@@ -19,6 +19,8 @@ from framesmith_dynamo.values.lookup import MISSING, Found, type_lookup, user_me
 from framesmith_dynamo.values.object_methods import OBJECT_METHODS
 from framesmith_dynamo.values.objects import ObjectValue, has_python_layout
 from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_guards import ItemSource
+from framesmith_sideeffects.contents import row_for
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -103,7 +105,8 @@ class ContainerObjectValue(ObjectValue):
 
     def reconstruct_empty(self, codegen: Codegen) -> None:
         """Push a new object of the class without contents."""
-        codegen.push_callable(lambda: codegen.load_const(self.kind.__new__))
+        kind: Any = self.kind
+        codegen.push_callable(lambda: codegen.load_const(kind.__new__))
         codegen.load_const(self.cls)
         codegen.call(1)
 
@@ -125,7 +128,7 @@ class ContainerObjectValue(ObjectValue):
         codegen.call(3)
 
 
-def build_container(cls: type, kind: type, contents: Any) -> Any:
+def build_container(cls: type, kind: Any, contents: Any) -> Any:
     """Run by compiled code: an object of `cls` with these contents, past the class's own methods."""
     made = kind.__new__(cls)
     row_for(kind).fill(made, contents)
@@ -167,7 +170,10 @@ def _extends_container(obj: Any) -> bool:
 
 def _has_no_other_layout(cls: type) -> bool:
     """Whether the only C layout among the bases is the container's."""
-    return all(base in (object, OrderedDict, dict, list) or has_python_layout(base) or not base.__basicsize__ for base in cls.__mro__)
+    return all(
+        base in (object, OrderedDict, dict, list) or has_python_layout(base) or not base.__basicsize__
+        for base in cls.__mro__
+    )
 
 
 @wraps_protocol(_extends_container, priority=20)
@@ -181,8 +187,6 @@ def wrap_container_object(tr: Tracer, obj: Any, source: Source) -> Value:
     if isinstance(value.base, DictContents):
         fill_from(tr, value.base, obj, source)
     else:
-        from framesmith_guards import ItemSource
-
         tr.guard(source, "LENGTH", list.__len__(obj))
         items = [LazyItem(tr, item, ItemSource(source, i)) for i, item in enumerate(list.__iter__(obj))]
         value.base = ListContents(items, value)

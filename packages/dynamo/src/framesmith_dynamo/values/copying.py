@@ -1,4 +1,6 @@
-"""`copy.deepcopy` and `copy.copy` of objects of Python classes, done on values: the real module looks objects up by `id()`."""
+"""`copy.deepcopy` and `copy.copy` of objects of Python classes, done on values: the real module looks objects up
+by `id()`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ COPY = register_break(
     why="its class has its own rule for copies, or hides data in C",
     hint="copy it outside the compiled function",
 )
-_HOOKS = ("__deepcopy__", "__copy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
+_HOOKS = (
+    "__deepcopy__",
+    "__copy__",
+    "__getstate__",
+    "__setstate__",
+    "__reduce__",
+    "__reduce_ex__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+)
 
 Memo = dict[int, Value]
 

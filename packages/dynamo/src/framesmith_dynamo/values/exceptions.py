@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from framesmith_sideeffects import DELETED
-
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constant import plain
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.lookup import Found, user_method
 from framesmith_dynamo.values.object_methods import OBJECT_METHODS, c_method
 from framesmith_dynamo.values.objects import ObjectValue
+from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -115,5 +114,7 @@ def _str(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
 
 
 def make_exception(tr: Tracer, cls: type[BaseException], args: Sequence[Value]) -> Value:
-    """The exception the tracer itself raises in the traced program: `cls(*args)` for a class without a Python `__init__`."""
+    """The exception the tracer itself raises in the traced program: `cls(*args)` for a class without a Python
+    `__init__`.
+    """
     return ExceptionValue.new(tr, cls, args)

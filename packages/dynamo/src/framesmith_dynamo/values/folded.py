@@ -1,4 +1,5 @@
-"""Objects that the trace itself computed and never changes: signatures, class dictionaries, dataclass fields, properties, typing objects.
+"""Objects that the trace itself computed and never changes: signatures, class dictionaries, dataclass fields,
+properties, typing objects.
 
 Every read of one folds; writes break.
 """
@@ -10,6 +11,7 @@ import inspect
 import operator
 import types
 import typing
+from collections.abc import ItemsView, KeysView, ValuesView
 from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
@@ -119,8 +121,7 @@ class FoldedValue(Value):
 
 def fold_list(result: Any) -> Any:
     """Views and iterators of folded mappings become tuples."""
-    views = (type({}.keys()), type({}.values()), type({}.items()))
-    return tuple(result) if isinstance(result, views) else result
+    return tuple(result) if isinstance(result, KeysView | ValuesView | ItemsView) else result
 
 
 @builds(*FOLDED_TYPES)
@@ -134,7 +135,9 @@ def build_folded(tr: Tracer, obj: Any) -> Value:
 
 @wraps_type(*FOLDED_TYPES)
 def wrap_folded_object(tr: Tracer, obj: Any, source: Source) -> Value:
-    """One met at a source: the same object at every call; those without weak references are guarded by type and by what is read."""
+    """One met at a source: the same object at every call; those without weak references are guarded by type and by
+    what is read.
+    """
     if not is_stable(tr, source):
         if type(obj).__weakrefoffset__:
             tr.guard(source, "ID_MATCH", obj)

@@ -8,9 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from framesmith_guards import AttrSource, CellContentsSource, ItemSource
-from framesmith_sideeffects import DELETED
-
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.binding import Default, bind
@@ -20,6 +17,8 @@ from framesmith_dynamo.values.intercepts import find_intercept
 from framesmith_dynamo.values.known import known
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_guards import AttrSource, CellContentsSource, ItemSource
+from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -42,7 +41,9 @@ _FOLDED = ("__name__", "__qualname__", "__module__", "__doc__", "__code__")
 
 
 class FunctionValue(Value):
-    """A Python function. For one that exists, `function` is it; for one made in the trace, a stand-in with the same code and globals."""
+    """A Python function. For one that exists, `function` is it; for one made in the trace, a stand-in with the
+    same code and globals.
+    """
 
     python_types = (FunctionType,)
     __slots__ = ("cells", "defaults", "function", "kwdefaults", "made")
@@ -174,7 +175,7 @@ class FunctionValue(Value):
             raise GraphBreak(FUNCTION_ATTRIBUTE, f"{name!r} of {self.describe()}")
         if self.source is not None and not is_stable(tr, self.source):
             tr.guard(self.source, "NO_HASATTR", name)
-        tr.raise_(AttributeError, f"'function' object has no attribute '{name}'")
+        return tr.raise_(AttributeError, f"'function' object has no attribute '{name}'")
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         if name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
@@ -189,8 +190,8 @@ class FunctionValue(Value):
             if name != "__annotations__" and isinstance(other, FunctionValue):
                 self.setattr_(tr, name, other.getattr_(tr, name))
         if isinstance(other, FunctionValue) and not other.made:
-            for name in other.function.__dict__:
-                self.setattr_(tr, name, other.getattr_(tr, name))
+            for own in other.function.__dict__:
+                self.setattr_(tr, own, other.getattr_(tr, own))
         self.setattr_(tr, "__wrapped__", other)
 
     # Back to bytecode
@@ -212,13 +213,17 @@ class FunctionValue(Value):
         for part in (self.defaults or (), tuple((self.kwdefaults or {}).values()), self.cells or ()):
             for value in part:
                 codegen(value)
-            codegen.build("TUPLE", len(part))
+            codegen.build("tuple", len(part))
         codegen.load_const(tuple(self.kwdefaults or {}))
         codegen.call(5)
 
 
 def build_function(
-    stand_in: FunctionType, defaults: tuple[Any, ...], kwdefaults: tuple[Any, ...], cells: tuple[Any, ...], kwnames: tuple[str, ...]
+    stand_in: FunctionType,
+    defaults: tuple[Any, ...],
+    kwdefaults: tuple[Any, ...],
+    cells: tuple[Any, ...],
+    kwnames: tuple[str, ...],
 ) -> FunctionType:
     """Run by compiled code: a fresh function like `stand_in`, with the call's own defaults and cells."""
     made = FunctionType(stand_in.__code__, stand_in.__globals__, stand_in.__name__, defaults or None, cells)
@@ -239,7 +244,9 @@ def cell_value(tr: Tracer, cell: CellType, source: Source | None) -> CellValue:
         value = CellValue(None, source=source)
     else:
         inner = CellContentsSource(source) if source is not None else None
-        value = CellValue(known(tr, contents, inner, stable=source is None or is_stable(tr, source.base)), source=source)
+        value = CellValue(
+            known(tr, contents, inner, stable=source is None or is_stable(tr, source.base)), source=source
+        )
     tr.journal.track_existing(value, cell)
     memo[id(cell)] = (cell, value)
     return value

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from framesmith_guards import InstanceDictSource
-from framesmith_sideeffects import DELETED
-
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.containers import new_dict
+from framesmith_guards import InstanceDictSource
+from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -25,7 +24,9 @@ INSTANCE_DICT = register_break(
 
 
 class InstanceDictValue(Value):
-    """The dictionary of an object's own attributes. `owner` is an object value: it has `own_attribute`, `store_own`, `entries`."""
+    """The dictionary of an object's own attributes. `owner` is an object value: it has `own_attribute`,
+    `store_own`, `entries`.
+    """
 
     python_types = (dict,)
     __slots__ = ("owner",)

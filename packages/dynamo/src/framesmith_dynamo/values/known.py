@@ -12,9 +12,8 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.stability import mark_stable
 
 if TYPE_CHECKING:
-    from framesmith_guards import Source
-
     from framesmith_dynamo.values.base import Tracer, Value
+    from framesmith_guards import Source
 
 NO_SOURCE = register_break(
     "object-without-source",
@@ -43,7 +42,15 @@ IMMUTABLE: Final = (
     torch.Size,
 )
 #: Types whose objects are known by identity: they may stand without a source.
-BY_IDENTITY: Final = (FunctionType, type, ModuleType, BuiltinFunctionType, Enum, type(torch.Tensor.add), type(list.append))
+BY_IDENTITY: Final = (
+    FunctionType,
+    type,
+    ModuleType,
+    BuiltinFunctionType,
+    Enum,
+    type(torch.Tensor.add),
+    type(list.append),
+)
 
 
 def is_immutable(obj: Any) -> bool:
@@ -54,7 +61,9 @@ def is_immutable(obj: Any) -> bool:
 
 
 def known(tr: Tracer, obj: Any, source: Source | None, *, stable: bool) -> Value:
-    """The value of an object found inside another one. `stable`: the holder keeps it for good, so no identity guard is needed."""
+    """The value of an object found inside another one. `stable`: the holder keeps it for good, so no identity
+    guard is needed.
+    """
     if is_immutable(obj) and stable:
         return tr.constant(obj)
     if source is None:

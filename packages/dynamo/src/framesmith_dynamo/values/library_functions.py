@@ -10,8 +10,6 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Final
 
-from framesmith_guards import AttrSource
-
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build, fold, plain_arguments
@@ -21,6 +19,7 @@ from framesmith_dynamo.values.known import known
 from framesmith_dynamo.values.lookup import is_trusted
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

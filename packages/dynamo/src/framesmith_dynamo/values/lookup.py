@@ -1,6 +1,7 @@
 """Static look-ups: what a class or an instance holds, read without running any user code.
 
-`type.__getattribute__` and `object.__getattribute__` are never triggered on user objects; only `__dict__` slots of the built-in kind are read.
+`type.__getattribute__` and `object.__getattribute__` are never triggered on user objects; only `__dict__` slots of
+the built-in kind are read.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from framesmith_guards import AttrSource, ModuleSource
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
-#: Distributions whose functions and classes are taken to stay as they are: no guards on their code and class attributes' identity.
+#: Distributions whose functions and classes are taken to stay as they are: no guards on their code and class
+#: attributes' identity.
 TRUSTED: Final = frozenset(
     {"torch", "transformers", "functorch", "torchvision", "numpy", "framesmith_dynamo"} | set(sys.stdlib_module_names)
 )
 
-_type_dict = type.__dict__["__dict__"].__get__  # type: ignore[attr-defined]
-_type_mro = type.__dict__["__mro__"].__get__  # type: ignore[attr-defined]
+_type_dict = type.__dict__["__dict__"].__get__
+_type_mro = type.__dict__["__mro__"].__get__
 
 
 class Missing:
@@ -62,7 +64,9 @@ def mro(cls: type) -> tuple[type, ...]:
 
 
 def type_lookup(cls: type, name: str, *, after: type | None = None) -> Found | None:
-    """The first entry for `name` along the MRO; with `after`, only in classes behind that one (what `super` searches)."""
+    """The first entry for `name` along the MRO; with `after`, only in classes behind that one (what `super`
+    searches).
+    """
     classes = mro(cls)
     if after is not None:
         classes = classes[classes.index(after) + 1 :]
@@ -124,7 +128,9 @@ def home_source(obj: Any) -> Source | None:
     source: Source = ModuleSource(module)
     found: Any = sys.modules[module]
     for step in qualname.split("."):
-        entries = found.__dict__ if isinstance(found, ModuleType) else class_dict(found) if isinstance(found, type) else {}
+        entries = (
+            found.__dict__ if isinstance(found, ModuleType) else class_dict(found) if isinstance(found, type) else {}
+        )
         if step not in entries:
             return None
         found, source = entries[step], AttrSource(source, step)

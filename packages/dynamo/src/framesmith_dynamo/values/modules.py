@@ -1,11 +1,12 @@
-"""`torch.nn.Module` objects: registries read straight, hooks and forward called as `_call_impl` does, stores through the journal."""
+"""`torch.nn.Module` objects: registries read straight, hooks and forward called as `_call_impl` does, stores
+through the journal.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
@@ -14,6 +15,7 @@ from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects import ObjectValue
 from framesmith_dynamo.values.tensor import TensorValue
 from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -143,7 +145,7 @@ class ModuleValue(ObjectValue):
 
     def _has_hooks(self, tr: Tracer, names: tuple[str, ...]) -> bool:
         """Whether any of the module's hook dictionaries has entries; their lengths are guarded."""
-        return any([self._hook_count(tr, name) for name in names])
+        return sum(self._hook_count(tr, name) for name in names) > 0
 
     def _hook_count(self, tr: Tracer, name: str) -> int:
         real = self._unchanged_registry(tr, name)

@@ -43,7 +43,10 @@ def _delattr(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
 @c_method(object, "__init__")
 def _init(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
     if args or kwargs:
-        tr.raise_(TypeError, f"{self.python_type().__name__}.__init__() takes exactly one argument (the instance to initialize)")
+        tr.raise_(
+            TypeError,
+            f"{self.python_type().__name__}.__init__() takes exactly one argument (the instance to initialize)",
+        )
     return tr.constant(None)
 
 

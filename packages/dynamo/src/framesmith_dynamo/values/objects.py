@@ -1,6 +1,8 @@
-"""Objects of Python classes: attribute look-up exactly as `object.__getattribute__` does it, special methods found on the type.
+"""Objects of Python classes: attribute look-up exactly as `object.__getattribute__` does it, special methods found
+on the type.
 
-An object found at a source has its instance dictionary read as it is; stores go to the journal. One made in the trace has only the journal.
+An object found at a source has its instance dictionary read as it is; stores go to the journal. One made in the
+trace has only the journal.
 """
 
 from __future__ import annotations
@@ -8,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
-from framesmith_sideeffects import DELETED
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.attributes import (
@@ -35,6 +34,8 @@ from framesmith_dynamo.values.lookup import (
 )
 from framesmith_dynamo.values.object_methods import OBJECT_METHODS
 from framesmith_dynamo.values.operations import BINARY_SLOTS
+from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
+from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -108,7 +109,9 @@ class ObjectValue(Value):
         return value
 
     def find_attribute(self, tr: Tracer, name: str) -> Value | None:
-        """Data descriptors of the type, the instance's own attributes, then the rest of the type; None when there is none."""
+        """Data descriptors of the type, the instance's own attributes, then the rest of the type; None when there
+        is none.
+        """
         found = type_lookup(self.cls, name)
         if found is not None and is_data_descriptor(found.raw):
             return bind_entry(tr, found, name, self)
@@ -160,7 +163,7 @@ class ObjectValue(Value):
             return value
         if error is not None:
             raise error
-        self.no_attribute(tr, name)
+        return self.no_attribute(tr, name)
 
     def missing_attribute(self, tr: Tracer, name: str) -> Value | None:
         """What the class's `__getattr__` gives; None when it has none."""
@@ -194,7 +197,7 @@ class ObjectValue(Value):
             except AttributeError:
                 if self.source is not None:
                     tr.guard(self.source, "NO_HASATTR", name)
-        tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        return tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     # Attributes: writing
 
@@ -380,7 +383,11 @@ def has_plain_layout(cls: type) -> bool:
     if not all(base is object or has_python_layout(base) for base in cls.__mro__):
         return False
     new = type_lookup(cls, "__new__")
-    return new is not None and (new.owner is object or isinstance(new.raw, staticmethod)) and cls.__basicsize__ <= _largest(cls)
+    return (
+        new is not None
+        and (new.owner is object or isinstance(new.raw, staticmethod))
+        and cls.__basicsize__ <= _largest(cls)
+    )
 
 
 def _largest(cls: type) -> int:

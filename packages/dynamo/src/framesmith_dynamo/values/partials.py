@@ -6,12 +6,11 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from framesmith_guards import AttrSource, ItemSource
-
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_guards import AttrSource, ItemSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -1,11 +1,11 @@
-"""Python module objects (`torch`, `math`, `F`): attribute look-up in the module's dictionary, guarded unless the library keeps it."""
+"""Python module objects (`torch`, `math`, `F`): attribute look-up in the module's dictionary, guarded unless the
+library keeps it.
+"""
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import TYPE_CHECKING
-
-from framesmith_guards import AttrSource
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
@@ -14,6 +14,7 @@ from framesmith_dynamo.values.known import known
 from framesmith_dynamo.values.lookup import home_source, is_trusted, type_lookup
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -68,7 +69,11 @@ class PythonModuleValue(Value):
         stable = is_trusted(self.module.__name__)
         if name in entries:
             return known(tr, entries[name], source, stable=stable)
-        if type_lookup(type(self.module), name) is None and "__getattr__" not in entries and type(self.module) is ModuleType:
+        if (
+            type_lookup(type(self.module), name) is None
+            and "__getattr__" not in entries
+            and type(self.module) is ModuleType
+        ):
             tr.raise_(AttributeError, f"module '{self.module.__name__}' has no attribute '{name}'")
         if stable:
             return self._computed(tr, name, source)

@@ -1,6 +1,7 @@
 """Which sources need no guard: what a trusted library keeps in its modules and classes while a program runs.
 
-Functions and classes of torch, transformers and the standard library are not replaced in a running program; `framesmith.reset()` is
+Functions and classes of torch, transformers and the standard library are not replaced in a running program;
+`framesmith.reset()` is
 for those who do replace them. Everything a user's own modules and classes hold is guarded.
 """
 
@@ -8,14 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from framesmith_dynamo.values.lookup import is_trusted
 from framesmith_guards import AttrSource, BuiltinSource, GlobalSource, InstanceDictSource, ItemSource, ModuleSource
 
-from framesmith_dynamo.values.lookup import is_trusted
-
 if TYPE_CHECKING:
-    from framesmith_guards import Source
-
     from framesmith_dynamo.values.base import Tracer
+    from framesmith_guards import Source
 
 
 def mark_stable(tr: Tracer, source: Source | None) -> None:

@@ -1,6 +1,7 @@
 """Tensors: a fake that knows dtype, device and shape, and a graph node that computes the data.
 
-Metadata folds to constants (the tensor's guards cover it), methods and operators go into the graph, and reading data breaks.
+Metadata folds to constants (the tensor's guards cover it), methods and operators go into the graph, and reading
+data breaks.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from framesmith_guards import AttrSource
-from framesmith_sideeffects import load_source
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
@@ -25,13 +24,15 @@ from framesmith_dynamo.values.tensor_tables import (
     GRAPH_ATTRIBUTES,
 )
 from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_guards import AttrSource
+from framesmith_sideeffects import load_source
 
 if TYPE_CHECKING:
-    from framesmith_bytecode import Codegen
-    from framesmith_guards import Source
     from torch import fx
 
+    from framesmith_bytecode import Codegen
     from framesmith_dynamo.graph import TensorRef
+    from framesmith_guards import Source
 
 TENSOR_SUBCLASS = register_break(
     "tensor-subclass",
@@ -157,7 +158,7 @@ class TensorValue(Value):
             if name in entries:
                 return tr.wrap(entries[name], AttrSource(self.source, name))
             tr.guard(self.source, "NO_HASATTR", name)
-        tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        return tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         kind = AUTOGRAD_STATE if name in ("requires_grad", "grad", "data") else TENSOR_ATTRIBUTE
@@ -282,6 +283,11 @@ def _new_tensor_like(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) 
     raise GraphBreak(TENSOR_ATTRIBUTE, f"Tensor.new on {self.describe()}; use new_zeros, new_full ...")
 
 
+def _setitem_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    self.setitem(tr, *args)
+    return tr.constant(None)
+
+
 SPECIAL_METHODS: dict[str, Callable[[Tracer, TensorValue, Args, Kwargs], Value]] = {
     "type": _type_method,
     "new": _new_tensor_like,
@@ -291,7 +297,7 @@ SPECIAL_METHODS: dict[str, Callable[[Tracer, TensorValue, Args, Kwargs], Value]]
     "__bool__": lambda tr, self, args, kwargs: tr.constant(self.bool_(tr)),
     "__contains__": lambda tr, self, args, kwargs: self.contains(tr, args[0]),
     "__hash__": lambda tr, self, args, kwargs: self.refuse("hash()"),
-    "__setitem__": lambda tr, self, args, kwargs: (self.setitem(tr, *args), tr.constant(None))[1],
+    "__setitem__": _setitem_method,
 }
 
 

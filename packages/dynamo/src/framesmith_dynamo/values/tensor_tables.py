@@ -57,9 +57,6 @@ PYTHON_CALLBACK = register_break(
 )
 
 
-
-
-
 def _of_this_torch(rows: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     """The rows whose names this version's tensors have."""
     return {name: reader for name, reader in rows.items() if hasattr(torch.Tensor, name)}
@@ -92,7 +89,8 @@ _ATTRIBUTES: dict[str, Callable[..., Any]] = {
     "nbytes": lambda t: t.element_size() * t.numel(),
     "names": lambda t: (None,) * t.dim(),
 }
-#: Attributes that are constants once the tensor's type, dtype, shape... are guarded: name -> how to read it off the fake.
+#: Attributes that are constants once the tensor's type, dtype, shape... are guarded: name -> how to read it off the
+#: fake.
 FOLDED_ATTRIBUTES = _of_this_torch(_ATTRIBUTES)
 
 #: Attributes that are tensors computed from this one.
@@ -137,17 +135,34 @@ _METHODS: dict[str, Callable[..., Any]] = {
 FOLDED_METHODS = _of_this_torch(_METHODS)
 
 
-def _kinds(*groups: tuple[BreakKind, str]) -> dict[str, BreakKind]:
-    return {name: kind for kind, names in groups for name in names.split()}
+def _kinds(groups: dict[BreakKind, str]) -> dict[str, BreakKind]:
+    """Name -> kind, from kind -> names."""
+    return {name: kind for kind, names in groups.items() for name in names.split()}
 
 
 BREAKING_METHODS: dict[str, BreakKind] = _kinds(
-    (DATA_DEPENDENT, "item tolist numpy __array__ __int__ __float__ __index__ __complex__ _local_scalar_dense is_nonzero"),
-    (DATA_DEPENDENT, "__str__ __repr__ __format__ __dlpack__ __dlpack_device__ equal allclose is_set_to __reduce_ex__ __deepcopy__"),
-    (DYNAMIC_OUTPUT_SHAPE, "nonzero nonzero_static argwhere masked_select unique unique_consecutive to_sparse"),
-    (AUTOGRAD_CALL, "backward _backward"),
-    (AUTOGRAD_STATE, "register_hook register_post_accumulate_grad_hook retain_grad requires_grad_ detach_"),
-    (STORAGE_ACCESS, "data_ptr storage untyped_storage _typed_storage set_ resize_ resize_as_ share_memory_ pin_memory is_shared is_pinned"),
-    (STORAGE_ACCESS, "as_subclass _make_subclass _make_wrapper_subclass coalesce is_coalesced module_load record_stream"),
-    (PYTHON_CALLBACK, "apply_ map_ map2_ put_"),
+    {
+        DATA_DEPENDENT: """
+            item tolist numpy __array__ __int__ __float__ __index__ __complex__ _local_scalar_dense is_nonzero
+            __str__ __repr__ __format__ __dlpack__ __dlpack_device__ equal allclose is_set_to __reduce_ex__
+            __deepcopy__
+        """,
+        DYNAMIC_OUTPUT_SHAPE: """
+            nonzero nonzero_static argwhere masked_select unique unique_consecutive to_sparse
+        """,
+        AUTOGRAD_CALL: """
+            backward _backward
+        """,
+        AUTOGRAD_STATE: """
+            register_hook register_post_accumulate_grad_hook retain_grad requires_grad_ detach_
+        """,
+        STORAGE_ACCESS: """
+            data_ptr storage untyped_storage _typed_storage set_ resize_ resize_as_ share_memory_ pin_memory
+            is_shared is_pinned as_subclass _make_subclass _make_wrapper_subclass coalesce is_coalesced module_load
+            record_stream
+        """,
+        PYTHON_CALLBACK: """
+            apply_ map_ map2_ put_
+        """,
+    }
 )

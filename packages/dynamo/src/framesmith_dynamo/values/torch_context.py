@@ -187,7 +187,9 @@ class AutocastValue(TorchContextValue):
     def enter(self, tr: Tracer) -> Value:
         made = self.cls(*self.args, **self.kwargs)
         self.saved.append(
-            tr.emit_state(autocast_mode._enter_autocast, made.device, made.fast_dtype, made._enabled, made._cache_enabled)
+            tr.emit_state(
+                autocast_mode._enter_autocast, made.device, made.fast_dtype, made._enabled, made._cache_enabled
+            )
         )
         return self
 
@@ -216,7 +218,7 @@ def make_inference_mode(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs
     raise GraphBreak(INFERENCE_MODE)
 
 
-@constructs(torch.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast, autocast_mode.autocast)
+@constructs(torch.autocast, torch.cuda.amp.autocast_mode.autocast, torch.cpu.amp.autocast_mode.autocast)
 def make_autocast(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """`torch.autocast(...)` with constant arguments."""
     if not all(value.is_constant() for value in (*args, *kwargs.values())):

@@ -19,6 +19,7 @@ from framesmith_dynamo.values.constant import build, fold, plain_arguments
 from framesmith_dynamo.values.intercepts import INTERCEPTS, Intercept, intercepts
 from framesmith_dynamo.values.tensor import TensorValue
 
+
 def resolve(path: str) -> Any:
     """The object a dotted path names, or None when this torch has none; imports nothing that is not loaded."""
     parts = path.split(".")
@@ -177,7 +178,11 @@ def _tensor_method(name: str, function: Any) -> Intercept:
 def _load_tensor_methods() -> None:
     for owner in (torch.Tensor, torch._C.TensorBase):
         for name, raw in vars(owner).items():
-            if callable(raw) and not isinstance(raw, type | staticmethod | classmethod) and name not in ("__new__", "__init__"):
+            if (
+                callable(raw)
+                and not isinstance(raw, type | staticmethod | classmethod)
+                and name not in ("__new__", "__init__")
+            ):
                 _register(raw, _tensor_method(name, raw))
 
 

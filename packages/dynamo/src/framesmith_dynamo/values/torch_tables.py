@@ -85,40 +85,87 @@ GRAPH_NAMESPACES: Final = (
     "torch._C._VariableFunctions",
 )
 #: Python functions of the namespaces above count as operations when they are defined in one of these modules.
-GRAPH_FUNCTION_MODULES: Final = frozenset({"torch.functional", "torch.nn.functional", "torch._jit_internal", "torch._lowrank"})
+GRAPH_FUNCTION_MODULES: Final = frozenset(
+    {"torch.functional", "torch.nn.functional", "torch._jit_internal", "torch._lowrank"}
+)
 #: Single Python functions that are operations although their modules are not.
 GRAPH_FUNCTIONS: Final = ("torch.nn.functional.scaled_dot_product_attention", "torch.rms_norm", "torch.matrix_rank")
 
 #: Functions of the namespaces that are no tensor operations: inlined, folded or broken elsewhere.
 NOT_GRAPH: Final = frozenset(
-    "has_torch_function has_torch_function_unary has_torch_function_variadic handle_torch_function boolean_dispatch "
-    "assert_int_or_pair is_tensor is_storage typename _overload _infer_size compiled_with_cxx11_abi".split()
+    [
+        "has_torch_function",
+        "has_torch_function_unary",
+        "has_torch_function_variadic",
+        "handle_torch_function",
+        "boolean_dispatch",
+        "assert_int_or_pair",
+        "is_tensor",
+        "is_storage",
+        "typename",
+        "_overload",
+        "_infer_size",
+        "compiled_with_cxx11_abi",
+    ]
 )
 
 
-def _rows(*groups: tuple[BreakKind, str]) -> dict[str, BreakKind]:
-    return {name: kind for kind, names in groups for name in names.split()}
+def _rows(groups: dict[BreakKind, str]) -> dict[str, BreakKind]:
+    """Name -> kind, from kind -> names."""
+    return {name: kind for kind, names in groups.items() for name in names.split()}
 
 
 BREAKING: Final[dict[str, BreakKind]] = _rows(
-    (GLOBAL_STATE, "torch.set_default_dtype torch.set_default_device torch.set_default_tensor_type torch.set_num_threads"),
-    (GLOBAL_STATE, "torch.set_num_interop_threads torch.set_flush_denormal torch.use_deterministic_algorithms"),
-    (GLOBAL_STATE, "torch.set_deterministic_debug_mode torch.set_float32_matmul_precision torch.set_warn_always torch.set_printoptions"),
-    (GLOBAL_STATE, "torch.set_anomaly_enabled torch.set_autocast_enabled torch.set_autocast_dtype torch.clear_autocast_cache"),
-    (GLOBAL_STATE, "torch.set_autocast_cache_enabled torch.autocast_increment_nesting torch.autocast_decrement_nesting"),
-    (RANDOM_STATE, "torch.manual_seed torch.seed torch.initial_seed torch.get_rng_state torch.set_rng_state torch.random.fork_rng"),
-    (RANDOM_STATE, "torch.cuda.manual_seed torch.cuda.manual_seed_all torch.random.manual_seed torch.cuda.get_rng_state"),
-    (TORCH_IO, "torch.save torch.load torch.from_numpy torch.from_dlpack torch.to_dlpack torch.frombuffer torch.from_file torch.asarray"),
-    (DATA_DEPENDENT, "torch.equal torch.allclose torch.is_nonzero torch.histogramdd torch.is_same_size"),
-    (DYNAMIC_OUTPUT_SHAPE, "torch.nonzero torch.argwhere torch.masked_select torch.unique torch.unique_consecutive torch.bincount"),
-    (AUTOGRAD_CALL, "torch.autograd.grad torch.autograd.backward torch.autograd.functional.jacobian torch.autograd.functional.hessian"),
-    (AUTOGRAD_CALL, "torch.func.grad torch.func.vjp torch.func.jvp torch.func.jacrev torch.func.jacfwd torch.func.functional_call"),
-    (HIGHER_ORDER, "torch.vmap torch.func.vmap torch.cond torch.while_loop torch.compile torch.jit.script torch.jit.trace torch.export.export"),
-    (CHECKPOINT, "torch.utils.checkpoint.checkpoint torch.utils.checkpoint.checkpoint_sequential"),
-    (COMPILER_CALL, "torch.compiler.reset torch.compiler.disable torch.compiler.allow_in_graph torch._dynamo.reset"),
-    (STORAGE_ACCESS, "torch.is_storage torch.resize_as_"),
-    (PYTHON_CALLBACK, "torch.overrides.handle_torch_function"),
-    (CUDA_STATE, "torch.cuda.synchronize torch.cuda.empty_cache torch.cuda.current_stream torch.cuda.set_device torch.cuda.stream"),
+    {
+        GLOBAL_STATE: """
+            torch.set_default_dtype torch.set_default_device torch.set_default_tensor_type torch.set_num_threads
+            torch.set_num_interop_threads torch.set_flush_denormal torch.use_deterministic_algorithms
+            torch.set_deterministic_debug_mode torch.set_float32_matmul_precision torch.set_warn_always
+            torch.set_printoptions torch.set_anomaly_enabled torch.set_autocast_enabled torch.set_autocast_dtype
+            torch.clear_autocast_cache torch.set_autocast_cache_enabled torch.autocast_increment_nesting
+            torch.autocast_decrement_nesting
+        """,
+        RANDOM_STATE: """
+            torch.manual_seed torch.seed torch.initial_seed torch.get_rng_state torch.set_rng_state
+            torch.random.fork_rng torch.cuda.manual_seed torch.cuda.manual_seed_all torch.random.manual_seed
+            torch.cuda.get_rng_state
+        """,
+        TORCH_IO: """
+            torch.save torch.load torch.from_numpy torch.from_dlpack torch.to_dlpack torch.frombuffer
+            torch.from_file torch.asarray
+        """,
+        DATA_DEPENDENT: """
+            torch.equal torch.allclose torch.is_nonzero torch.histogramdd torch.is_same_size
+        """,
+        DYNAMIC_OUTPUT_SHAPE: """
+            torch.nonzero torch.argwhere torch.masked_select torch.unique torch.unique_consecutive torch.bincount
+        """,
+        AUTOGRAD_CALL: """
+            torch.autograd.grad torch.autograd.backward torch.autograd.functional.jacobian
+            torch.autograd.functional.hessian torch.func.grad torch.func.vjp torch.func.jvp torch.func.jacrev
+            torch.func.jacfwd torch.func.functional_call
+        """,
+        HIGHER_ORDER: """
+            torch.vmap torch.func.vmap torch.cond torch.while_loop torch.compile torch.jit.script torch.jit.trace
+            torch.export.export
+        """,
+        CHECKPOINT: """
+            torch.utils.checkpoint.checkpoint torch.utils.checkpoint.checkpoint_sequential
+        """,
+        COMPILER_CALL: """
+            torch.compiler.reset torch.compiler.disable torch.compiler.allow_in_graph torch._dynamo.reset
+        """,
+        STORAGE_ACCESS: """
+            torch.is_storage torch.resize_as_
+        """,
+        PYTHON_CALLBACK: """
+            torch.overrides.handle_torch_function
+        """,
+        CUDA_STATE: """
+            torch.cuda.synchronize torch.cuda.empty_cache torch.cuda.current_stream torch.cuda.set_device
+            torch.cuda.stream
+        """,
+    }
 )
 #: Every public function of these modules breaks.
 BREAKING_MODULES: Final[dict[str, BreakKind]] = {
@@ -157,21 +204,59 @@ FIXED: Final[dict[str, Any]] = {
 }
 
 #: Functions of constants and of global state that is guarded once for every entry: called while tracing.
-FOLDED: Final = (
-    "torch.is_grad_enabled torch.is_inference_mode_enabled torch.get_default_dtype torch.get_default_device torch.is_autocast_enabled "
-    "torch.get_autocast_dtype torch.get_autocast_cpu_dtype torch.get_autocast_gpu_dtype torch.is_autocast_cpu_enabled "
-    "torch.is_autocast_cache_enabled torch.are_deterministic_algorithms_enabled torch.is_deterministic_algorithms_warn_only_enabled "
-    "torch.promote_types torch.can_cast torch.finfo torch.iinfo torch.typename torch.broadcast_shapes torch.get_num_threads "
-    "torch.get_float32_matmul_precision torch.cuda.is_available torch.cuda.device_count torch.cuda.is_initialized "
-    "torch.backends.mps.is_available torch.backends.mkldnn.is_available torch.backends.mkl.is_available torch.backends.openmp.is_available "
-    "torch.backends.cuda.is_built torch.backends.cuda.flash_sdp_enabled torch.backends.cuda.math_sdp_enabled "
-    "torch.backends.cuda.mem_efficient_sdp_enabled torch.backends.cuda.cudnn_sdp_enabled torch.amp.is_autocast_available "
-    "torch.amp.autocast_mode.is_autocast_available torch._C._get_default_device torch._C._is_autocast_available "
-    "torch._C._autograd._saved_tensors_hooks_is_enabled torch.accelerator.is_available torch.xpu.is_available "
-    "torch._C._get_privateuse1_backend_name torch.distributed.is_initialized torch.is_anomaly_enabled torch.is_anomaly_check_nan_enabled"
-).split()
+FOLDED: Final = [
+    "torch.is_grad_enabled",
+    "torch.is_inference_mode_enabled",
+    "torch.get_default_dtype",
+    "torch.get_default_device",
+    "torch.is_autocast_enabled",
+    "torch.get_autocast_dtype",
+    "torch.get_autocast_cpu_dtype",
+    "torch.get_autocast_gpu_dtype",
+    "torch.is_autocast_cpu_enabled",
+    "torch.is_autocast_cache_enabled",
+    "torch.are_deterministic_algorithms_enabled",
+    "torch.is_deterministic_algorithms_warn_only_enabled",
+    "torch.promote_types",
+    "torch.can_cast",
+    "torch.finfo",
+    "torch.iinfo",
+    "torch.typename",
+    "torch.broadcast_shapes",
+    "torch.get_num_threads",
+    "torch.get_float32_matmul_precision",
+    "torch.cuda.is_available",
+    "torch.cuda.device_count",
+    "torch.cuda.is_initialized",
+    "torch.backends.mps.is_available",
+    "torch.backends.mkldnn.is_available",
+    "torch.backends.mkl.is_available",
+    "torch.backends.openmp.is_available",
+    "torch.backends.cuda.is_built",
+    "torch.backends.cuda.flash_sdp_enabled",
+    "torch.backends.cuda.math_sdp_enabled",
+    "torch.backends.cuda.mem_efficient_sdp_enabled",
+    "torch.backends.cuda.cudnn_sdp_enabled",
+    "torch.amp.is_autocast_available",
+    "torch.amp.autocast_mode.is_autocast_available",
+    "torch._C._get_default_device",
+    "torch._C._is_autocast_available",
+    "torch._C._autograd._saved_tensors_hooks_is_enabled",
+    "torch.accelerator.is_available",
+    "torch.xpu.is_available",
+    "torch._C._get_privateuse1_backend_name",
+    "torch.distributed.is_initialized",
+    "torch.is_anomaly_enabled",
+    "torch.is_anomaly_check_nan_enabled",
+]
 
 #: Module functions that mean a tensor's method of the same name, whose result may be a constant.
-METHOD_FUNCTIONS: Final = (
-    "torch.numel torch.is_floating_point torch.is_complex torch.is_signed torch.is_conj torch.is_neg torch.is_inference".split()
-)
+METHOD_FUNCTIONS: Final = [
+    "torch.numel",
+    "torch.is_floating_point",
+    "torch.is_complex",
+    "torch.is_signed",
+    "torch.is_conj",
+    "torch.is_neg",
+    "torch.is_inference",
+]

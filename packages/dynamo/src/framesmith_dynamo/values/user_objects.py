@@ -15,9 +15,8 @@ from framesmith_dynamo.wrap_registry import wraps_protocol
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
-    from framesmith_guards import Source
-
     from framesmith_dynamo.values.base import Args, Kwargs
+    from framesmith_guards import Source
 
 
 class EnumValue(ObjectValue):
