@@ -118,8 +118,9 @@ def test_memory_is_flat_over_compile_and_drop():
         for i in range(4000):
             cycle_once(kind, template, i)
         before = resident_bytes()
-        for i in range(20000):
+        for i in range(100_000):
             cycle_once(kind, template, i)
+    gc.collect()
     assert resident_bytes() - before < 2 << 20
 
 
