@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -28,10 +28,12 @@ def bind(
     takes_args = bool(code.co_flags & inspect.CO_VARARGS)
     takes_kwargs = bool(code.co_flags & inspect.CO_VARKEYWORDS)
     bound: dict[str, Value] = dict(zip(positional, args, strict=False))
-    if len(args) > len(positional) and not takes_args:
-        tr.raise_(TypeError, f"{name}() takes {len(positional)} positional arguments but {len(args)} were given")
     extra = _bind_keywords(tr, code, name, kwargs, bound, takes_kwargs)
-    _fill_defaults(tr, name, (*positional, *keyword_only), bound, defaults)
+    if len(args) > len(positional) and not takes_args:
+        optional = sum(parameter in defaults for parameter in positional)
+        tr.raise_(TypeError, _too_many(name, len(positional), optional, len(args), sum(key in kwargs for key in keyword_only)))
+    _fill_defaults(tr, name, positional, "positional", bound, defaults)
+    _fill_defaults(tr, name, keyword_only, "keyword-only", bound, defaults)
     if takes_args:
         bound[code.co_varnames[rest]] = TupleValue(args[len(positional) :])
         rest += 1
@@ -57,8 +59,23 @@ def _bind_keywords(
     return extra
 
 
+def _plural(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _too_many(name: str, allowed: int, optional: int, given: int, by_keyword: int) -> str:
+    """CPython's `too_many_positional` (ceval.c)."""
+    takes = f"from {allowed - optional} to {allowed}" if optional else str(allowed)
+    more = ""
+    if by_keyword:
+        more = f" positional argument{_plural(given)} (and {by_keyword} keyword-only argument{_plural(by_keyword)})"
+    verb = "was" if given == 1 and not by_keyword else "were"
+    plural = "s" if optional else _plural(allowed)
+    return f"{name}() takes {takes} positional argument{plural} but {given}{more} {verb} given"
+
+
 def _fill_defaults(
-    tr: Tracer, name: str, parameters: tuple[str, ...], bound: dict[str, Value], defaults: Mapping[str, Default]
+    tr: Tracer, name: str, parameters: Sequence[str], kind: str, bound: dict[str, Value], defaults: Mapping[str, Default]
 ) -> None:
     missing = []
     for parameter in parameters:
@@ -68,5 +85,12 @@ def _fill_defaults(
             else:
                 missing.append(parameter)
     if missing:
-        listed = ", ".join(repr(parameter) for parameter in missing)
-        tr.raise_(TypeError, f"{name}() missing {len(missing)} required arguments: {listed}")
+        tr.raise_(TypeError, f"{name}() missing {len(missing)} required {kind} argument{_plural(len(missing))}: {_listed(missing)}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as CPython lists them: `'a'`, `'a' and 'b'`, `'a', 'b', and 'c'`."""
+    quoted = [repr(name) for name in names]
+    if len(quoted) < 3:
+        return " and ".join(quoted)
+    return ", ".join(quoted[:-1]) + ", and " + quoted[-1]

@@ -1,0 +1,340 @@
+"""Programs whose graph breaks: printed output, data-dependent branches, calls that cannot be traced; and what `fullgraph`, `strict` do."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import framesmith_frames as frames
+import pytest
+import torch
+from driver import check, compiled, run_eagerly, same
+
+from framesmith_dynamo import BREAKS, BreakNotAllowed, FrameConverter, RecompileLimit, disable
+
+X = torch.arange(6.0).reshape(2, 3)
+Y = torch.linspace(-1, 1, 6).reshape(2, 3)
+
+
+def prints(x, y):
+    z = x + y
+    print("sum", tuple(z.shape))
+    w = z * 2
+    print("done", end="!\n")
+    return w - y
+
+
+def prints_in_loop(x, n):
+    for i in range(n):
+        x = x * 2
+        print(i, x.sum().item())
+        x = x + i
+    return x
+
+
+def prints_before_and_after_loop(x, n):
+    print("start")
+    for i in range(n):
+        x = x + i
+    print("end")
+    return x * 2
+
+
+def branch_on_data(x, y):
+    z = x @ y.T
+    if z.sum() > 0:
+        z = z - 1
+    else:
+        z = z + 1
+    return z * 2
+
+
+def boolean_operators_on_data(x, y):
+    return (x.sum() > 0 and y.sum() > 5) or x.mean()
+
+
+def while_on_data(x):
+    while x.sum() < 100:
+        x = x * 2 + 1
+    return x
+
+
+def assert_on_data(x):
+    if not x.sum() > 0:
+        raise AssertionError("not positive")
+    return x * 2
+
+
+def item_as_number(x, y):
+    n = int(x.max().item())
+    return y * n, n
+
+
+def nested_break(x, y):
+    def inner(t):
+        t = t + 1
+        print("inner", t.shape)
+        return t * 2
+
+    a = inner(x)
+    b = inner(a + y)
+    return a + b
+
+
+def break_with_pending_stack(x, y):
+    def loud(v):
+        print("loud", v)
+        return v
+
+    return [x + 1, loud(2), {"k": (y * loud(3), loud(4))}], f"{loud(5)}-{loud('s')}"
+
+
+def break_in_comprehension(x):
+    return [print(i) or x * i for i in range(3)]
+
+
+def break_keeps_closures(x):
+    total = 0
+
+    def add(v):
+        nonlocal total
+        total += v
+        return total
+
+    add(1)
+    print(total)
+    add(2)
+    print(total)
+    return x * total, add
+
+
+def break_between_mutations(x, items, d):
+    items.append(x + 1)
+    print(len(items))
+    items.append(len(items))
+    d["k"] = items
+    print(sorted(d))
+    del d["k"]
+    d["z"] = items[0] * 2
+    return items
+
+
+def unbound_until_later(x, flag):
+    if flag:
+        late = x + 1
+    print("break")
+    if flag:
+        return late
+    try:
+        return late
+    except UnboundLocalError as error:
+        return x, str(error)
+
+
+def break_in_method_call(x, items):
+    items.sort(key=lambda v: print("key", v) or -v)
+    return x + items[0]
+
+
+def break_in_with(x, box):
+    with torch.no_grad():
+        y = x * 2
+        print("inside", y.requires_grad)
+    return y + 1
+
+
+def break_in_try(x):
+    try:
+        y = x + 1
+        print("try")
+        raise KeyError("k")
+    except KeyError as error:
+        print("except", error)
+        y = x - 1
+    finally:
+        print("finally")
+    return y
+
+
+def grad_mode_left_changed(x):
+    y = x * 2
+    torch.set_grad_enabled(False)
+    z = y * 3
+    print(torch.is_grad_enabled(), z.requires_grad)
+    w = z + x
+    torch.set_grad_enabled(True)
+    return w, y + x
+
+
+def nonzero(x):
+    found = (x > 1).nonzero()
+    return found.shape[0], x[x > 2], found + 1
+
+
+def tolist(x):
+    return x.tolist(), [float(v) for v in x[0]]
+
+
+def random_numbers(x):
+    random.seed(3)
+    return x * random.random(), torch.rand(2)
+
+
+def warns(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("careful")
+    return x + 1
+
+
+def class_inside(x):
+    class Local:
+        factor = 3
+
+        def scaled(self, t):
+            return t * self.factor
+
+    return Local().scaled(x)
+
+
+def many_breaks(x):
+    print(1)
+    x = x + 1
+    print(2)
+    x = x + 2
+    print(3)
+    x = x + 3
+    print(4)
+    return x
+
+
+PROGRAMS: list[tuple[Any, tuple[Any, ...]]] = [
+    (prints, (X, Y)),
+    (prints_in_loop, (X, 3)),
+    (prints_before_and_after_loop, (X, 3)),
+    (branch_on_data, (X, Y)),
+    (branch_on_data, (X, -Y)),
+    (boolean_operators_on_data, (X, Y)),
+    (boolean_operators_on_data, (-X, Y)),
+    (while_on_data, (X,)),
+    (assert_on_data, (X,)),
+    (assert_on_data, (-X,)),
+    (item_as_number, (X, Y)),
+    (nested_break, (X, Y)),
+    (break_with_pending_stack, (X, Y)),
+    (break_in_comprehension, (X,)),
+    (break_keeps_closures, (X,)),
+    (break_between_mutations, (X, [1], {"a": 1})),
+    (unbound_until_later, (X, True)),
+    (unbound_until_later, (X, False)),
+    (break_in_method_call, (X, [2, 3, 1])),
+    (break_in_with, (X, None)),
+    (break_in_try, (X,)),
+    (grad_mode_left_changed, (X.clone().requires_grad_(),)),
+    (nonzero, (X,)),
+    (tolist, (X,)),
+    (random_numbers, (X,)),
+    (warns, (X,)),
+    (class_inside, (X,)),
+    (many_breaks, (X,)),
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p[0].__name__)
+def test_equals_eager(program: tuple[Any, tuple[Any, ...]]) -> None:
+    fn, args = program
+    found = check(fn, *args)
+    assert found.of_kind("break") or fn in (random_numbers,), "the program was meant to break"
+    for event in found.of_kind("break"):
+        assert event.broken is not None
+        assert BREAKS[event.broken.kind.id] is event.broken.kind
+
+
+def test_graphs_before_and_after_a_break() -> None:
+    found = check(prints, X, Y)
+    assert found.calls == ["add", "mul", "sub"]
+    assert len(found.graphs) == 3
+
+
+def test_both_sides_of_a_branch_are_compiled_when_they_run() -> None:
+    frames.reset()
+    subject = compiled(branch_on_data)
+    for y in (Y, -Y, Y, X):
+        assert same(subject(X, y), branch_on_data(X, y))
+    assert subject.calls.count("sum") == 1
+
+
+def test_fullgraph_raises_and_names_the_break() -> None:
+    frames.reset()
+    with pytest.raises(BreakNotAllowed, match=r"(?s)print.*what to do") as caught:
+        compiled(prints, fullgraph=True)(X, Y)
+    assert caught.value.broken.kind.id in BREAKS
+
+
+def test_disabled_functions_run_as_plain_python() -> None:
+    def helper(t):
+        return t + len([1 for _ in t])
+
+    disable(helper.__code__)
+
+    def f(x):
+        return helper(x * 2) * 3
+
+    found = check(f, X)
+    assert found.calls == ["mul", "mul"]
+
+
+def test_recompile_limit() -> None:
+    def f(x, n):
+        return x * n
+
+    frames.reset()
+    subject = compiled(f, recompile_limit=3, strict=False)
+    for n in range(6):
+        assert same(subject(X, n), X * n)
+    assert len(subject.of_kind("entry")) == 3
+    assert "expected 2, found 3" in subject.of_kind("skip")[0].detail
+    frames.reset()
+    strict = compiled(f, recompile_limit=1, strict=True)
+    strict(X, 1)
+    with pytest.raises(RecompileLimit, match="expected 1, found 2"):
+        strict(X, 2)
+
+
+def test_recompilation_is_explained_against_the_nearest_entry() -> None:
+    def f(x, n):
+        return x * n
+
+    frames.reset()
+    subject = compiled(f)
+    subject(X, 1)
+    subject(X.double(), 1)
+    subject(X.double(), 5)
+    first, second = subject.of_kind("recompile")
+    assert "dtype" in first.detail
+    assert "expected 1, found 5" in second.detail
+    assert "dtype" not in second.detail
+
+
+def test_a_failing_compiler_leaves_the_function_to_python() -> None:
+    def broken_compiler(module, inputs):
+        raise RuntimeError("planted")
+
+    def f(x):
+        return x + 1
+
+    frames.reset()
+    events: list[Any] = []
+    converter = FrameConverter(broken_compiler, on_event=events.append)
+    with frames.activated(converter):
+        results = [f(X), f(X)]
+    assert same(results, [X + 1, X + 1])
+    assert [event.kind for event in events].count("error") == 1
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(TypeError, match="compile_graph is a callable"):
+        FrameConverter(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="recompile_limit is at least 1"):
+        FrameConverter(run_eagerly, recompile_limit=0)
