@@ -1,4 +1,5 @@
 """Programs over builtins, strings and numbers: traced whole, with eager's results and exceptions."""
+# ruff: noqa: UP031, RUF017, E711
 
 from __future__ import annotations
 
@@ -129,9 +130,23 @@ def numbers(a, b):
 @program(2, 0.5)
 def mathematics(a, b):
     return (
-        math.sqrt(a), math.floor(b), math.ceil(b), math.log(a, 2), math.pi, math.inf, math.prod([1, 2, 3]), math.gcd(4, 6), math.exp(b),
-        math.isnan(b), math.comb(4, 2), math.hypot(3, 4), math.cos(b), math.trunc(2.7), math.fsum([0.1] * 3), math.prod([a, b], start=3),
-    )  # fmt: skip
+        math.sqrt(a),
+        math.floor(b),
+        math.ceil(b),
+        math.log(a, 2),
+        math.pi,
+        math.inf,
+        math.prod([1, 2, 3]),
+        math.gcd(4, 6),
+        math.exp(b),
+        math.isnan(b),
+        math.comb(4, 2),
+        math.hypot(3, 4),
+        math.cos(b),
+        math.trunc(2.7),
+        math.fsum([0.1] * 3),
+        math.prod([a, b], start=3),
+    )
 
 
 @program()
@@ -233,11 +248,32 @@ def texts_of_containers(xs, d, nothing):
 def types_of_values(x):
     p = Derived(2)
     return (
-        isinstance(x, torch.Tensor), isinstance([], (list, tuple)), isinstance(1, int | str), isinstance(True, int), isinstance(None, type(None)),
-        isinstance(p, Plain), isinstance(p, (str, Plain)), type(p) is Derived, type(x) is torch.Tensor, issubclass(Derived, Plain), issubclass(bool, int),
-        isinstance({}, Mapping), isinstance({}, collections.abc.Sized), isinstance(len, Callable), isinstance(x, torch.nn.Parameter), callable(p), callable(3),
-        type([1]), float, type(None), type(int), isinstance(int, type), p.__class__.__name__, isinstance(x.shape, tuple), type(x.shape) is torch.Size,
-    )  # fmt: skip
+        isinstance(x, torch.Tensor),
+        isinstance([], (list, tuple)),
+        isinstance(1, int | str),
+        isinstance(True, int),
+        isinstance(None, type(None)),
+        isinstance(p, Plain),
+        isinstance(p, (str, Plain)),
+        type(p) is Derived,
+        type(x) is torch.Tensor,
+        issubclass(Derived, Plain),
+        issubclass(bool, int),
+        isinstance({}, Mapping),
+        isinstance({}, collections.abc.Sized),
+        isinstance(len, Callable),
+        isinstance(x, torch.nn.Parameter),
+        callable(p),
+        callable(3),
+        type([1]),
+        float,
+        type(None),
+        type(int),
+        isinstance(int, type),
+        p.__class__.__name__,
+        isinstance(x.shape, tuple),
+        type(x.shape) is torch.Size,
+    )
 
 
 @program(Plain(2))
@@ -263,17 +299,50 @@ def attributes(p):
 def special_methods(p):
     q = Plain(1)
     return (
-        len(p), repr(p), str(p), f"{p}", p(5), 2 in p, 3 in p, p == Plain(2), p != q, sorted([p, q])[0].value, min(p, q).value, (p + 1).value, (1 + p).value,
-        bool(Plain(0)), sum([p, 1]).value, hash(p) == hash(2), p[1], max([q, p], key=len).value, Plain(3) in [q, Plain(3)],
-    )  # fmt: skip
+        len(p),
+        repr(p),
+        str(p),
+        f"{p}",
+        p(5),
+        2 in p,
+        3 in p,
+        p == Plain(2),
+        p != q,
+        sorted([p, q])[0].value,
+        min(p, q).value,
+        (p + 1).value,
+        (1 + p).value,
+        bool(Plain(0)),
+        sum([p, 1]).value,
+        hash(p) == hash(2),
+        p[1],
+        max([q, p], key=len).value,
+        Plain(3) in [q, Plain(3)],
+    )
 
 
 @program([3, 1, 2])
 def aggregates(xs):
     return (
-        min(xs), max(xs), sum(xs), sum(xs, 10), sum([[1], [2]], []), any(xs), all(xs), any([]), all([]), min(xs, key=lambda v: -v), max([], default=5),
-        sorted(xs, key=lambda v: -v), sorted(xs, reverse=True), max("a", "b"), min((1, "z"), (1, "a")), any(x > 2 for x in xs), all(x > 2 for x in xs), len(xs),
-    )  # fmt: skip
+        min(xs),
+        max(xs),
+        sum(xs),
+        sum(xs, 10),
+        sum([[1], [2]], []),
+        any(xs),
+        all(xs),
+        any([]),
+        all([]),
+        min(xs, key=lambda v: -v),
+        max([], default=5),
+        sorted(xs, key=lambda v: -v),
+        sorted(xs, reverse=True),
+        max("a", "b"),
+        min((1, "z"), (1, "a")),
+        any(x > 2 for x in xs),
+        all(x > 2 for x in xs),
+        len(xs),
+    )
 
 
 @program(X)

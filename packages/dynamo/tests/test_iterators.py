@@ -125,20 +125,37 @@ def generators(n):
 def itertools_basics(xs, x):
     chain = itertools.chain
     return (
-        list(chain(xs, "a", [x])), list(chain.from_iterable([[1], (2,)])), list(itertools.islice(itertools.count(3, 2), 4)), list(itertools.repeat(x, 2)),
-        list(itertools.accumulate(xs)), list(itertools.accumulate(xs, lambda a, b: a * b, initial=2)), list(itertools.islice(xs, 1, None, 2)),
-        list(itertools.takewhile(lambda v: v < 3, xs)), list(itertools.dropwhile(lambda v: v < 3, xs)), list(itertools.filterfalse(lambda v: v % 2, xs)),
-        list(itertools.compress(xs, [1, 0, 1])), list(itertools.starmap(pow, [(2, 3), (3, 2)])), list(itertools.zip_longest([1], "ab", fillvalue=0)),
-        list(itertools.pairwise(xs)), list(itertools.islice(itertools.cycle("ab"), 5)), [(k, list(g)) for k, g in itertools.groupby([1, 1, 2, 1])],
-    )  # fmt: skip
+        list(chain(xs, "a", [x])),
+        list(chain.from_iterable([[1], (2,)])),
+        list(itertools.islice(itertools.count(3, 2), 4)),
+        list(itertools.repeat(x, 2)),
+        list(itertools.accumulate(xs)),
+        list(itertools.accumulate(xs, lambda a, b: a * b, initial=2)),
+        list(itertools.islice(xs, 1, None, 2)),
+        list(itertools.takewhile(lambda v: v < 3, xs)),
+        list(itertools.dropwhile(lambda v: v < 3, xs)),
+        list(itertools.filterfalse(lambda v: v % 2, xs)),
+        list(itertools.compress(xs, [1, 0, 1])),
+        list(itertools.starmap(pow, [(2, 3), (3, 2)])),
+        list(itertools.zip_longest([1], "ab", fillvalue=0)),
+        list(itertools.pairwise(xs)),
+        list(itertools.islice(itertools.cycle("ab"), 5)),
+        [(k, list(g)) for k, g in itertools.groupby([1, 1, 2, 1])],
+    )
 
 
 @program("abc")
 def combinatorics(text):
     return (
-        list(itertools.product(text, [0, 1])), list(itertools.product([0, 1], repeat=3)), list(itertools.permutations(text)), list(itertools.permutations(text, 2)),
-        list(itertools.combinations(text, 2)), list(itertools.combinations_with_replacement(text, 2)), list(itertools.combinations([1], 2)), list(itertools.product()),
-    )  # fmt: skip
+        list(itertools.product(text, [0, 1])),
+        list(itertools.product([0, 1], repeat=3)),
+        list(itertools.permutations(text)),
+        list(itertools.permutations(text, 2)),
+        list(itertools.combinations(text, 2)),
+        list(itertools.combinations_with_replacement(text, 2)),
+        list(itertools.combinations([1], 2)),
+        list(itertools.product()),
+    )
 
 
 @program([3, 1, 2])

@@ -1,6 +1,6 @@
 """The table of callables written in C that the tracer answers itself, by the callable object.
 
-Order of a call: a handler here, a polyfill (Python code inlined instead), folding of a pure function; what is left breaks the graph.
+Order of a call: a handler here, a polyfill (Python code inlined instead), folding of a pure function, else a break.
 """
 
 from __future__ import annotations

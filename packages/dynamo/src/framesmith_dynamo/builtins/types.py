@@ -14,6 +14,7 @@ from framesmith_dynamo.values.attributes import class_value
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.classes import CLASS_DEFINITION, ClassValue, constructs
 from framesmith_dynamo.values.constant import fold, plain
+from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.lookup import is_trusted, type_lookup, user_method
 
 INSTANCE_CHECK = register_break(
@@ -43,13 +44,13 @@ def classes_of(tr: Tracer, value: Value, function: str) -> list[type]:
     """The classes in the second argument of isinstance: a class, a union, or a tuple of them, nested."""
     if isinstance(value, ClassValue):
         return [value.cls]
-    if value.python_type() is tuple:
+    if isinstance(value, TupleValue):
         return [cls for item in value.unpack(tr) for cls in classes_of(tr, item, function)]
     if value.is_constant() and isinstance(value.as_constant(), types.UnionType):
         return [type(None) if arg is None else arg for arg in value.as_constant().__args__]
-    if not value.is_constant():
-        raise GraphBreak(INSTANCE_CHECK, value.describe())
-    tr.raise_(TypeError, f"{function}() arg 2 must be a type, a tuple of types, or a union")
+    if value.is_constant():
+        tr.raise_(TypeError, f"{function}() arg 2 must be a type, a tuple of types, or a union")
+    raise GraphBreak(INSTANCE_CHECK, value.describe())
 
 
 def is_subclass(cls: type, of: type) -> bool:

@@ -145,16 +145,15 @@ def islice(iterable: Iterable[Any], *bounds: int | None) -> Iterator[Any]:
 
 
 def islice_items(iterator: Iterator[Any], start: int, stop: int | None, step: int) -> Iterator[Any]:
-    """The items of an islice: stops before taking the item at `stop`, but after those up to it that `step` passes over."""
+    """The items of an islice: none is taken at `stop` or behind it, but all before it, those that `step` skips too."""
     position = 0
     wanted = start
     while stop is None or position < stop:
-        for item in iterator:
-            break
-        else:
+        fresh = take(iterator)
+        if not fresh:
             return
         if position == wanted:
-            yield item
+            yield fresh[0]
             wanted += step
         position += 1
 

@@ -1,6 +1,6 @@
-"""Constants: values whose Python object is known at compile time and cannot change, and the way from objects to values.
+"""Constants: values whose object is known at compile time and cannot change, and how objects become values.
 
-`build` gives the value of an object made while tracing (the result of folding a call); other families add rows to `BUILDERS`.
+`build` gives the value of an object made while tracing (a folded call's result); other families add rows to `BUILDERS`.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _is_too_large(op: str, left: Any, right: Any) -> bool:
 
 
 def plain(value: Value) -> Any:
-    """The real object of a value made of constants throughout; lists, dicts and sets come as copies, for pure functions.
+    """The real object of a value made of constants throughout; containers come as copies, for pure functions.
 
     Raises GraphBreak when anything in it is not known.
     """

@@ -1,6 +1,7 @@
 """Iterators: lazy, with state, and rebuilt at their position when one outlives the trace.
 
-Every iterator is tracked as a new object, so it keeps its identity; `reconstruct` pushes it as it stands at the end of the trace.
+Every iterator is tracked as a new object, so it keeps its identity; `reconstruct` pushes it as it stands at the end of
+the trace.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def push_call(
 ) -> None:
     """Push `function(*args, *constants)`."""
     codegen.push_callable(lambda: codegen.load_const(function))
-    count = 0
-    for count, arg in enumerate(args, 1):
-        codegen(arg)
+    values = tuple(args)
+    for value in values:
+        codegen(value)
     for constant in constants:
         codegen.load_const(constant)
-    codegen.call(count + len(constants))
+    codegen.call(len(values) + len(constants))
 
 
 class IteratorValue(Value):
@@ -124,7 +125,7 @@ class Indexed(Protocol):
 
 
 class SequenceIterator(IteratorValue):
-    """`iter` of a list, tuple, string or range, or `reversed` of one: reads the sequence at each step, so it sees its mutations."""
+    """`iter` or `reversed` of a list, tuple, string or range: reads it at each step, so that it sees mutations."""
 
     __slots__ = ("done", "index", "owner", "step")
 
@@ -177,7 +178,7 @@ class SequenceIterator(IteratorValue):
 
 
 class ConsumingIterator(IteratorValue):
-    """An iterator over a snapshot of items that is pushed as `make(*sources)` advanced by what was taken: dict and set iterators."""
+    """An iterator over dicts, sets and deques: a snapshot of items, pushed as `iter(owner)` advanced by those taken."""
 
     __slots__ = ("backwards", "cls", "done", "owner", "remaining", "size", "taken")
 

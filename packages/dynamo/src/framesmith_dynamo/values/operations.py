@@ -1,6 +1,6 @@
 """Python's operator protocol over values: who is asked first, what a refusal means, identity, equality.
 
-Handlers, containers and builtins all go through here, so that `a < b` means the same in code, in `sorted` and in `list.index`.
+Handlers, containers and builtins all go through here: `a < b` means the same in code, in `sorted` and in `list.index`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What all containers share: methods by name, dunder methods through the protocol, no attributes of their own.
 
-A method `name` of a Python type is the Python method `m_name(self, tr, *args, **kwargs)` of its value class; its signature decides which
-calls are errors.
+A method `name` of a Python type is the Python method `m_name(self, tr, *args, **kwargs)` of its value class; its
+signature decides which calls are errors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def type_name(value: Value) -> str:
 
 
 class ContainerValue(Value):
-    """A container of a builtin type: its operators are exactly Python's. `changed`: the trace has changed its contents."""
+    """A container of a builtin type: its operators are Python's. `changed`: the trace has changed its contents."""
 
     exact_operators = True
     __slots__ = ("changed",)
@@ -49,9 +49,9 @@ class ContainerValue(Value):
             return BuiltinMethodValue(self, name)
         if not hasattr(self.python_type(), name):
             tr.raise_(AttributeError, f"'{type_name(self)}' object has no attribute '{name}'")
-        if name == "__doc__":
-            return tr.constant(self.python_type().__doc__)
-        self.refuse(f"attribute {name!r}")
+        if name != "__doc__":
+            self.refuse(f"attribute {name!r}")
+        return tr.constant(self.python_type().__doc__)
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         self._no_attribute(tr, name)

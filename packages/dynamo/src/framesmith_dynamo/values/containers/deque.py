@@ -67,7 +67,7 @@ class DequeValue(SequenceValue, MutableContainer):
         return tracked(tr, ConsumingIterator(type(iter(deque())), self, self.unpack(tr)))
 
     def m___reversed__(self, tr: Tracer) -> Value:
-        cls = type(reversed(deque()))
+        cls: type = type(reversed(deque()))
         return tracked(tr, ConsumingIterator(cls, self, self.unpack(tr)[::-1], backwards=True))
 
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:

@@ -35,8 +35,8 @@ class Entry:
 class DictValue(MutableContainer):
     """A dict. Entries are found by their keys' `hash_key`. Make new ones with `new_dict`.
 
-    For a dict found at a source: `found` holds the keys it had, `stored` and `deleted` what the trace did to single keys; `rewritten`
-    says that the order changed too, so that the replay writes everything.
+    For a dict found at a source: `found` holds the keys it had, `stored` and `deleted` what happened to single keys;
+    `rewritten` says that the order changed too, so that the replay writes everything.
     """
 
     python_types = (dict, OrderedDict, defaultdict)
@@ -406,7 +406,7 @@ def wrap_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
 
 
 def fill_from(tr: Tracer, value: DictValue, obj: dict[Any, Any], source: Source) -> None:
-    """Enter an existing dict's items; those of constant keys are found by key, others by position under a guard on all keys."""
+    """Enter an existing dict's items: by key if that is a constant, else by position under a guard on all keys."""
     value.real_keys = tuple(dict.keys(obj))
     for index, (key, item) in enumerate(dict.items(obj)):
         if is_constant(key):

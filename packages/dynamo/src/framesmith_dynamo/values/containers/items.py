@@ -14,7 +14,7 @@ _SIMPLE = frozenset({*CONSTANT_TYPES, tuple})
 
 
 class LazyItem(Value):
-    """An item nobody has looked at. It never leaves its container: `resolved` replaces it, pushing it loads its source."""
+    """An item nobody has looked at. It never leaves its container: `resolved` replaces it; pushing loads its source."""
 
     __slots__ = ("obj", "tr")
 

@@ -11,7 +11,7 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build, plain
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue, lazy_items
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup import Found, type_lookup
 from framesmith_dynamo.wrap_registry import wraps_protocol
 
 if TYPE_CHECKING:
@@ -26,12 +26,13 @@ def is_namedtuple_class(cls: type) -> bool:
         issubclass(cls, tuple)
         and fields is not None
         and isinstance(fields.raw, tuple)
-        and cls.__new__ is fields.owner.__new__
-        and _is_generated_new(cls.__new__)
+        and _is_generated(type_lookup(cls, "__new__"))
     )
 
 
-def _is_generated_new(function: Any) -> bool:
+def _is_generated(found: Found | None) -> bool:
+    """Whether `__new__` is the one that namedtuple makes."""
+    function = getattr(found.raw, "__func__", found.raw) if found is not None else None
     return isinstance(function, FunctionType) and function.__code__.co_filename.startswith("<string>")
 
 

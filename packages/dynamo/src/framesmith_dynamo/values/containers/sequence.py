@@ -90,12 +90,14 @@ class SequenceValue(ContainerValue):
         """`index(value, start, stop)`."""
         first = 0 if start is None else index_of(tr, start)
         last = len(self.items) if stop is None else index_of(tr, stop)
-        for index in range(len(self.items))[first:last]:
-            if operations.equal(tr, self.at(index), value):
-                return tr.constant(index)
-        if self.family == "tuple":
-            tr.raise_(ValueError, "tuple.index(x): x not in tuple")
-        tr.raise_(ValueError, f"{_shown(value)} is not in list")
+        found = self._position(tr, value, range(len(self.items))[first:last])
+        if found is None:
+            missing = "tuple.index(x): x not in tuple" if self.family == "tuple" else f"{_shown(value)} is not in list"
+            tr.raise_(ValueError, missing)
+        return tr.constant(found)
+
+    def _position(self, tr: Tracer, value: Value, places: range) -> int | None:
+        return next((place for place in places if operations.equal(tr, self.at(place), value)), None)
 
     def m_count(self, tr: Tracer, value: Value, /) -> Value:
         """`count(value)`."""
@@ -135,7 +137,7 @@ class SequenceValue(ContainerValue):
         times = count.as_constant()
         if len(self.items) * times > MAX_FOLDED:
             raise GraphBreak(NOT_CONSTANT, f"a {self.family} of more than {MAX_FOLDED} items")
-        return self.unpack(tr) * times
+        return [item for _ in range(times) for item in self.unpack(tr)]
 
 
 def _is_count(value: Value) -> bool:

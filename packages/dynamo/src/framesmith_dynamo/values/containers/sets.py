@@ -1,13 +1,14 @@
 """Sets and frozensets.
 
-Iteration order matters to programs, so each value keeps a real set of its members' hash keys and does every operation on it as well: a set
-made in the trace iterates as the program's own would. The order of a set that exists already is not guarded; looking at it breaks.
+Iteration order matters to programs, so each value keeps a real set of its members' hash keys and does every operation
+on it as well: a set made in the trace iterates as the program's own would. The order of a set that exists already is
+not guarded; looking at it breaks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
@@ -73,16 +74,16 @@ def hashed(tr: Tracer, other: Value) -> dict[object, Value]:
 
 
 def _argument(other: Value, keys: dict[object, Value]) -> Any:
-    """The real object to hand to a method of set in place of `other`: of a kind that sets treat alike when they make room."""
+    """The real object for a method of set in place of `other`: of a kind that sets treat alike when they make room."""
     if isinstance(other, FrozenSetValue):
         return other.mirror
     return keys if issubclass(other.python_type(), dict) else list(keys)
 
 
 class FrozenSetValue(SetLike):
-    """A frozenset. `mirror` is a real set of hash keys, `members` finds the values; `ordered` says that its order is the program's."""
+    """A frozenset. `mirror` is a real set of hash keys, `members` finds the values; `ordered`: its order is known."""
 
-    python_types = (frozenset,)
+    python_types: ClassVar[tuple[type, ...]] = (frozenset,)
     __slots__ = ("members", "mirror", "ordered")
 
     def __init__(

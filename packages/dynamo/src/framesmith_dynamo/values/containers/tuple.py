@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class TupleValue(SequenceValue):
     """A tuple: constant when all its items are."""
 
-    python_types = (tuple,)
+    python_types: ClassVar[tuple[type, ...]] = (tuple,)
     family = "tuple"
     __slots__ = ()
 
