@@ -47,6 +47,16 @@ class BackwardPass:
             grads = self._run(saved, tangents)
         return _refuse_derivative(grads) if again else grads
 
+    def evaluate(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
+        """The gradients computed by torch's own operators, one by one: what a tracer of the backward pass runs."""
+        pattern = tuple(tangent is None for tangent in tangents)
+        graph, places = self._specialised(pattern)
+        if all(place is None for place in places):
+            return (None,) * len(places)
+        args = [*saved, *self._expected(tangents)]
+        out = fx.Interpreter(fx.GraphModule(self._root, graph)).run(*args)
+        return tuple([None if place is None else out[place] for place in places])
+
     def _run(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         pattern = tuple(tangent is None for tangent in tangents)
         program = self._programs.get(pattern)
@@ -57,19 +67,24 @@ class BackwardPass:
         run, places = program
         if run is None:
             return (None,) * len(places)
-        args = list(saved)
-        for tangent, (size, stride) in zip(tangents, self._layouts, strict=True):
-            if tangent is not None:
-                args.append(as_expected(tangent, size, stride))
-        out = run(args)
+        out = run([*saved, *self._expected(tangents)])
         return tuple([None if place is None else out[place] for place in places])
 
+    def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        """The tangents that came, with the strides the graph was traced with."""
+        pairs = zip(tangents, self._layouts, strict=True)
+        return [as_expected(tangent, *layout) for tangent, layout in pairs if tangent is not None]
+
+    def _specialised(self, pattern: tuple[bool, ...]) -> tuple[fx.Graph, tuple[int | None, ...]]:
+        """The graph without the tangents that are absent, and the places of the gradients among its outputs."""
+        if not any(pattern):
+            return self.graph, self.places
+        absent = [node for node, missing in zip(self._tangents, pattern, strict=True) if missing]
+        graph, moved = without_tangents(self.graph, absent)
+        return graph, tuple(None if place is None else moved[place] for place in self.places)
+
     def _compile(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
-        graph, places = self.graph, self.places
-        if any(pattern):
-            absent = [node for node, missing in zip(self._tangents, pattern, strict=True) if missing]
-            graph, moved = without_tangents(graph, absent)
-            places = tuple(None if place is None else moved[place] for place in places)
+        graph, places = self._specialised(pattern)
         if all(place is None for place in places):
             return None, places
         gm = fx.GraphModule(self._root, graph)

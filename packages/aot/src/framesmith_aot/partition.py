@@ -37,6 +37,9 @@ aten = torch.ops.aten
 #: Price of computing a costly element again, in saved bytes an element.
 COSTLY_PRICE = 1.0
 
+#: Share of its bytes that keeping a node of this kind costs: an input is usually alive anyway.
+PRICE_OF_EXISTING = {"placeholder": 0.25}
+
 
 @dataclass
 class Partition:
@@ -140,7 +143,7 @@ def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:
         return 0.0
     if node in visible or not isinstance(val, torch.Tensor) or view_source(node) is not None:
         return INFINITE
-    return float(tensor_bytes(val)) + 64.0
+    return PRICE_OF_EXISTING.get(node.op, 1.0) * float(tensor_bytes(val)) + 64.0
 
 
 def _repeat_price(node: fx.Node) -> float:

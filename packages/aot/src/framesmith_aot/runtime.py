@@ -99,6 +99,8 @@ def training_function(
         {
             "forward": staticmethod(node_text.build()),
             "backward": staticmethod(_node_backward(backward, meta)),
+            # Tells a compiler of whole backward passes that it may trace this one (see README).
+            "evaluate_backward": staticmethod(_node_evaluation(backward, meta)),
         },
     )
     text = _begin(shape)
@@ -154,3 +156,12 @@ def _node_backward(backward: BackwardPass, meta: GraphMeta) -> Callable[..., Any
         return backward(ctx.saved_tensors, [grads[index] for index in flowing])
 
     return node_backward
+
+
+def _node_evaluation(backward: BackwardPass, meta: GraphMeta) -> Callable[..., Any]:
+    flowing = [index for index, flows in enumerate(meta.slots) if flows]
+
+    def evaluate_backward(saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> Any:
+        return backward.evaluate(saved, [grads[index] for index in flowing])
+
+    return evaluate_backward
