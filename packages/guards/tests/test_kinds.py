@@ -3,29 +3,47 @@
 import pytest
 import torch
 
-from framesmith_guards import KINDS, Guard, GuardError, LocalSource, compile_guards
+from framesmith_guards import KINDS, Guard, GuardError, LocalSource, compile_guards, state_guards
 from framesmith_guards.kinds import GuardKind
+from framesmith_guards.lowering import Lowering
+from framesmith_guards.native import why_not_native
+from framesmith_guards.native_rows import CHECKS, Operation
+from framesmith_guards.order import plan
+from framesmith_guards.probing import extension
 from framesmith_guards.state import BY_KIND
 
 ARGS = ("x", "y", "z")
+
+needs_native = pytest.mark.skipif(extension()[0] is None, reason=str(extension()[1]))
 
 
 def padded(args):
     return (*args, *[None] * (3 - len(args)))
 
 
-def faults_of_cases(cases, function, rebuild=lambda guard: guard):
+def answers(guard, argnames, native=(False, True)):
+    """The ways to ask whether a guard holds: its text, its native program, its reference predicate."""
+    found = {}
+    if False in native:
+        found["text"] = compile_guards([guard], argnames, native=False)
+    guards = [guard] if guard.kind.name in BY_KIND else [guard, *state_guards(["TORCH_FUNCTION_MODES"])]
+    if True in native and why_not_native(plan(guards)) is None:
+        found["native"] = compile_guards(guards, argnames, native=True)
+    program = compile_guards([guard], argnames, native=False)
+    found["reference"] = lambda args, function: program.explain(args, function) is None
+    return found
+
+
+def faults_of_cases(cases, function, rebuild=lambda guard: guard, native=(False, True)):
     """What is wrong with the guards of the cases, as (kind, what) pairs; empty for a sound implementation."""
     found = []
     for case in cases:
         guard = rebuild(case.guard)
-        program = compile_guards([guard], ARGS)
-        for expected, argument_lists in ((True, case.hold), (False, case.miss)):
-            for number, args in enumerate(map(padded, argument_lists)):
-                if program(args, function) is not expected:
-                    found.append((guard.kind.name, f"the text says {not expected} for arguments {number}"))
-                if (program.explain(args, function) is None) is not expected:
-                    found.append((guard.kind.name, f"the reference says {not expected} for arguments {number}"))
+        for way, holds in answers(guard, ARGS, native).items():
+            for expected, argument_lists in ((True, case.hold), (False, case.miss)):
+                for number, args in enumerate(map(padded, argument_lists)):
+                    if holds(args, function) is not expected:
+                        found.append((guard.kind.name, f"the {way} says {not expected} for arguments {number}"))
     return found
 
 
@@ -34,17 +52,15 @@ def faults_of_state(changes, make_guard, function, rebuild=lambda guard: guard):
     found = []
     for kind, contexts in changes.items():
         guard = rebuild(make_guard(kind))
-        program = compile_guards([guard], ())
-        if not program((), function) or program.explain((), function) is not None:
-            found.append((kind, "misses though nothing changed"))
-        for context in contexts:
-            with context:
-                if program((), function):
-                    found.append((kind, "the text holds though the state changed"))
-                if program.explain((), function) is None:
-                    found.append((kind, "the reference holds though the state changed"))
-        if not program((), function):
-            found.append((kind, "misses though the state is back"))
+        for way, holds in answers(guard, ()).items():
+            if not holds((), function):
+                found.append((kind, f"the {way} misses though nothing changed"))
+            for context in contexts:
+                with context:
+                    if holds((), function):
+                        found.append((kind, f"the {way} holds though the state changed"))
+            if not holds((), function):
+                found.append((kind, f"the {way} misses though the state is back"))
     return found
 
 
@@ -81,10 +97,29 @@ def test_mutation_disabling_a_kind_is_caught(name, cases, guarded):
             return guard
         return Guard(guard.source, disabled(guard.kind), guard.expected)
 
-    found = faults_of_cases(cases, guarded, rebuild)
+    found = faults_of_cases(cases, guarded, rebuild, native=(False,))
     assert {kind for kind, _ in found} == {name}
     assert any(what.startswith("the text") for _, what in found)
     assert any(what.startswith("the reference") for _, what in found)
+
+
+@needs_native
+@pytest.mark.parametrize("name", sorted(CHECKS))
+def test_mutation_disabling_a_native_row_is_caught(name, cases, guarded, monkeypatch):
+    def always(target, guard):
+        return Operation("IS_NOT", a=0 if guard.kind.name == "SHAPE" else target.register(guard.source), address=1)
+
+    own = [case for case in cases if case.guard.kind.name == name]
+    monkeypatch.setitem(CHECKS, name, always)
+    monkeypatch.setattr(Lowering, "_home", lambda self, guard: None)
+    found = faults_of_cases(own, guarded)
+    assert found and all(what.startswith("the native says True") for _, what in found)
+
+
+@needs_native
+def test_every_native_answer_is_asked(cases):
+    modes = state_guards(["TORCH_FUNCTION_MODES"])
+    assert [case for case in cases if why_not_native(plan([case.guard, *modes])) is not None] == []
 
 
 @pytest.mark.parametrize("name", sorted(BY_KIND))

@@ -1,6 +1,7 @@
 """Sources, guards and tracing contexts; guard sets compiled to fast checks."""
 
 from framesmith_guards.__about__ import __version__
+from framesmith_guards.compiler import compile_guards
 from framesmith_guards.constants import freeze, is_constant, same_constant, why_not_constant
 from framesmith_guards.contexts import (
     Checkpoint,
@@ -21,7 +22,7 @@ from framesmith_guards.fake_mode import active_fake_mode, fake_mode_of, new_fake
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
 from framesmith_guards.kinds import KINDS, GuardKind, kind_named
 from framesmith_guards.origins import GuardSource, ModuleKind, module_kind, origin_of
-from framesmith_guards.program import CheckProgram, compile_guards, explain_nearest
+from framesmith_guards.program import CheckProgram, explain_nearest
 from framesmith_guards.refs import Ref
 from framesmith_guards.shapes import ShapeExpr
 from framesmith_guards.sources import (

@@ -31,16 +31,30 @@ class CheckProgram:
         self.argnames = tuple(argnames)
         self.freevars = tuple(freevars)
         self.inputs = tuple(inputs)
-        walk = plan(guards, inputs)
+        self.plan = walk = plan(guards, inputs)
         self.guards: tuple[Guard, ...] = tuple(walk.guards)
         self._dead: list[str] = []
         self.text, self.check = self._compile("check", render(plan(self.guards), names := self._names()), names)
-        self._watches = [_watch(ref, self._dead) for ref in names.watched]
+        self._watches = [self._watch(ref) for ref in names.watched]
         self.extract_text: str | None = None
         self._extract: Extract | None = None
         if inputs:
             names = self._names()
             self.extract_text, self._extract = self._compile("extract", render(walk, names, inputs), names)
+
+    def _watch(self, ref: Ref) -> weakref.ref[object] | None:
+        text, dead, owner = ref.text, self._dead, weakref.ref(self)
+
+        def died(_: object) -> None:
+            dead.append(text)
+            program = owner()
+            if program is not None:
+                program.kill()
+
+        return ref.on_death(died)
+
+    def kill(self) -> None:
+        """Told that a guarded object is gone; the text looks for itself."""
 
     def _names(self) -> ProgramNames:
         return ProgramNames(self.argnames, self.freevars)
@@ -89,29 +103,6 @@ class CheckProgram:
 
     def __repr__(self) -> str:
         return f"<CheckProgram of {len(self.guards)} guards>"
-
-
-def _watch(ref: Ref, dead: list[str]) -> weakref.ref[object] | None:
-    text = ref.text
-    return ref.on_death(lambda _: dead.append(text))
-
-
-def compile_guards(
-    guards: Iterable[Guard],
-    argnames: Sequence[str],
-    freevars: Sequence[str] = (),
-    *,
-    inputs: Sequence[Source] = (),
-) -> CheckProgram:
-    """One check for all `guards` of a function with these arguments and free variables, in their code's order.
-
-    `inputs` are sources whose values the same walk collects (`program.extract`). GuardError for a guard on an
-    argument or free variable that is not there, or on an object that is gone.
-    """
-    try:
-        return CheckProgram(guards, argnames, freevars, inputs)
-    except ReferenceError as error:
-        raise GuardError(f"cannot compile guards: {error}") from None
 
 
 def explain_nearest(

@@ -107,7 +107,7 @@ def render(plan: Plan, names: ProgramNames, extracted: Sequence[Source] = ()) ->
     walk = [line for step in plan.steps for line in _step_lines(step, names)]
     values = ", ".join(names.variable(source) for source in extracted)
     walk.append(f"return ({values},)" if extracted else "return True")
-    if _may_run_torch_function(plan):
+    if may_run_torch_function(plan):
         names.namespace["no_torch_function"] = torch._C.DisableTorchFunction
         walk = ["with no_torch_function():", *(f"    {line}" for line in walk)]
     miss = "None" if extracted else "False"
@@ -118,7 +118,7 @@ def render(plan: Plan, names: ProgramNames, extracted: Sequence[Source] = ()) ->
     return f"{text}\n  except Exception:\n    return MISS\n".replace("return MISS", f"return {miss}")
 
 
-def _may_run_torch_function(plan: Plan) -> bool:
+def may_run_torch_function(plan: Plan) -> bool:
     """Whether reading a tensor could call a torch-function mode's or a subclass's Python code."""
     guards = list(plan.guards)
     if not any(guard.kind.name in _TENSOR_KINDS for guard in guards):

@@ -1,0 +1,302 @@
+/* Blocks: what is reached from one root through dictionaries alone, skipped while a proof says nothing changed.
+ *
+ * Note [Proofs]: after all of a block held, its proof is recorded: a list of facts, each of which only reads what the
+ * facts before it prove to be alive and the same. The root is the recorded object or an object at its address; its
+ * instance dict is the recorded one (the slot holds it) and unchanged (its tag), so everything in that dict is the
+ * recorded object and alive, and so on down. Types of instances can be reassigned and tensors changed in place without
+ * any dict changing, so those are facts of their own. A proof owns no object: it compares addresses.
+ */
+
+#include "program.h"
+#include <string.h>
+
+typedef enum { FACT_TYPE, FACT_SLOT, FACT_DICT, FACT_TENSOR, FACT_RERUN } FactKind;
+
+typedef struct {
+    FactKind kind;
+    PyObject *object;  /* FACT_TYPE, FACT_TENSOR: the value; FACT_SLOT, FACT_DICT: the dict */
+    union {
+        PyTypeObject *type;
+        PyObject **slot;
+        const TensorLeaf *leaf;
+        const Instruction *instruction;
+    } is;
+    DictTag *tag;
+    char *image;
+} Fact;
+
+struct Proof {
+    PyObject *root;
+    Py_ssize_t count, capacity;
+    Fact *facts;
+    PyObject **values; /* of the block's outputs, in their order */
+};
+
+static void proof_free(Proof *proof)
+{
+    if (proof == NULL) {
+        return;
+    }
+    for (Py_ssize_t k = 0; k < proof->count; k++) {
+        if (proof->facts[k].tag != NULL) {
+            dict_tag_release(proof->facts[k].tag);
+        }
+        PyMem_Free(proof->facts[k].image);
+    }
+    PyMem_Free(proof->facts);
+    PyMem_Free(proof->values);
+    PyMem_Free(proof);
+}
+
+void block_forget(Block *block)
+{
+    Proof *proof = block->proof;
+    block->proof = NULL;
+    proof_free(proof);
+}
+
+/* ---- recording ---- */
+
+static Fact *new_fact(Proof *proof, FactKind kind, PyObject *object)
+{
+    if (proof->count == proof->capacity) {
+        Py_ssize_t capacity = proof->capacity * 2 + 8;
+        Fact *facts = PyMem_Realloc(proof->facts, (size_t)capacity * sizeof *facts);
+        if (facts == NULL) {
+            return NULL;
+        }
+        proof->facts = facts;
+        proof->capacity = capacity;
+    }
+    Fact *fact = proof->facts + proof->count++;
+    memset(fact, 0, sizeof *fact);
+    fact->kind = kind;
+    fact->object = object;
+    return fact;
+}
+
+static int knows_dict(const Proof *proof, PyObject *dict)
+{
+    for (Py_ssize_t k = 0; k < proof->count; k++) {
+        const Fact *fact = proof->facts + k;
+        if ((fact->kind == FACT_DICT || fact->kind == FACT_SLOT) && fact->object == dict) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int prove_dict(Proof *proof, FactKind kind, PyObject *dict, PyObject **slot)
+{
+    if (kind == FACT_DICT && knows_dict(proof, dict)) {
+        return 1;
+    }
+    DictTag *tag = dict_tag(dict);
+    Fact *fact = tag == NULL ? NULL : new_fact(proof, kind, dict);
+    if (fact == NULL) {
+        if (tag != NULL) {
+            dict_tag_release(tag);
+        }
+        return 0;
+    }
+    fact->tag = tag;
+    fact->is.slot = slot;
+    return 1;
+}
+
+static int prove_type(Proof *proof, PyObject *value)
+{
+    Fact *fact = new_fact(proof, FACT_TYPE, value);
+    if (fact != NULL) {
+        fact->is.type = Py_TYPE(value);
+    }
+    return fact != NULL;
+}
+
+static int prove_instance_dict(Proof *proof, PyObject *owner, PyObject *dict)
+{
+    if (!PyDict_CheckExact(dict) || !prove_type(proof, owner)) {
+        return 0;
+    }
+    PyObject **slot = _PyObject_GetDictPtr(owner);
+    return slot != NULL && *slot == dict && prove_dict(proof, FACT_SLOT, dict, slot);
+}
+
+static int prove_tensor(Proof *proof, const TensorLeaf *leaf, PyObject *tensor)
+{
+    Fact *fact = new_fact(proof, FACT_TENSOR, tensor);
+    if (fact == NULL) {
+        return 0;
+    }
+    fact->is.leaf = leaf;
+    fact->image = PyMem_Malloc(tensor_image_size() + 1);
+    if (fact->image == NULL) {
+        return 0;
+    }
+    tensor_image(tensor, fact->image);
+    return 1;
+}
+
+static int is_atomic(PyObject *value)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    int all = type == &PyTuple_Type;
+    for (Py_ssize_t k = 0; all && k < PyTuple_GET_SIZE(value); k++) {
+        all = is_atomic(PyTuple_GET_ITEM(value, k));
+    }
+    return all || value == Py_None || type == &PyBool_Type || type == &PyLong_Type || type == &PyFloat_Type ||
+           type == &PyUnicode_Type || type == &PyBytes_Type || type == &PyComplex_Type;
+}
+
+static int is_tracked_dict(PyObject *value)
+{
+    return PyDict_CheckExact(value) || PyODict_CheckExact(value);
+}
+
+static int prove_contents(Proof *proof, PyObject *dict, int is_root)
+{
+    return is_tracked_dict(dict) && (!is_root || knows_dict(proof, dict) || prove_type(proof, dict)) &&
+           prove_dict(proof, FACT_DICT, dict, NULL);
+}
+
+static int prove_again(Proof *proof, const Instruction *i, PyObject *value)
+{
+    Fact *fact = new_fact(proof, FACT_RERUN, value);
+    if (fact != NULL) {
+        fact->is.instruction = i;
+    }
+    return fact != NULL;
+}
+
+/* Whether the length and the elements of a value can be looked at without running Python code. */
+static int is_plain_sequence(PyObject *value)
+{
+    return PyTuple_CheckExact(value) || PyList_CheckExact(value) || PyUnicode_CheckExact(value);
+}
+
+static int prove(Program *program, Proof *proof, const Instruction *i, PyObject **registers, int root)
+{
+    PyObject *a = registers[i->a];
+    int is_root = i->a == root;
+    switch (i->op) {
+    case OP_LOAD_DICT:
+        return prove_instance_dict(proof, a, registers[i->dst]);
+    case OP_LOAD_ITEM:
+    case OP_LOAD_KEY:
+    case OP_LOAD_VALUE:
+        return (!is_root && PyTuple_CheckExact(a)) || prove_contents(proof, a, is_root);
+    case OP_HAS_LENGTH:
+        return is_plain_sequence(a) ? prove_again(proof, i, a) : prove_contents(proof, a, is_root);
+    case OP_HAS_KEYS:
+    case OP_HAS_KEY:
+    case OP_HAS_NO_KEY:
+        return prove_contents(proof, a, is_root);
+    case OP_IS_TYPE:
+        return (!is_root && is_atomic(a)) || prove_type(proof, a);
+    case OP_IS:
+    case OP_IS_NOT:
+        return !is_root;
+    case OP_IS_CONSTANT:
+        return !is_root && is_atomic(a);
+    case OP_IS_TENSOR:
+        return prove_tensor(proof, program->leaves + i->n, a);
+    case OP_HAS_CODE:
+        return PyFunction_Check(a) && prove_again(proof, i, a);
+    default:
+        return 0;
+    }
+}
+
+static void record(Program *program, Block *block, PyObject **registers)
+{
+    Proof *proof = PyMem_Calloc(1, sizeof *proof);
+    if (proof == NULL) {
+        return;
+    }
+    proof->root = registers[block->root];
+    proof->values = PyMem_Calloc((size_t)block->output_count + 1, sizeof *proof->values);
+    int proved = proof->values != NULL;
+    for (Py_ssize_t k = 0; proved && k < block->count; k++) {
+        proved = prove(program, proof, block->instructions + k, registers, block->root);
+    }
+    for (Py_ssize_t k = 0; proved && k < block->output_count; k++) {
+        proof->values[k] = registers[block->outputs[k]];
+    }
+    block->records++;
+    block_forget(block); /* another thread may have recorded one while Python code ran here */
+    if (proved) {
+        block->proof = proof;
+    } else {
+        proof_free(proof);
+    }
+}
+
+/* ---- using ---- */
+
+static int run_again(Program *program, const Fact *fact, PyObject **registers)
+{
+    const Instruction *i = fact->is.instruction;
+    if (i->op == OP_HAS_CODE ? !PyFunction_Check(fact->object) : !is_plain_sequence(fact->object)) {
+        return 0;
+    }
+    Py_XSETREF(registers[i->a], Py_NewRef(fact->object));
+    return run_instruction(program, i, NULL, 0, NULL, registers);
+}
+
+static int fact_holds(Program *program, const Fact *fact, PyObject **registers)
+{
+    switch (fact->kind) {
+    case FACT_TYPE:
+        return Py_TYPE(fact->object) == fact->is.type;
+    case FACT_SLOT:
+        return *fact->is.slot == fact->object && dict_unchanged(fact->tag, fact->object);
+    case FACT_DICT:
+        return dict_unchanged(fact->tag, fact->object);
+    case FACT_TENSOR:
+        return tensor_unchanged(fact->is.leaf, fact->object, fact->image);
+    case FACT_RERUN:
+        return run_again(program, fact, registers);
+    }
+    Py_UNREACHABLE();
+}
+
+static int proof_holds(Program *program, const Block *block, PyObject **registers)
+{
+    const Proof *proof = block->proof;
+    int holds = proof->root == registers[block->root];
+    for (Py_ssize_t k = 0; holds == 1 && k < proof->count; k++) {
+        holds = fact_holds(program, proof->facts + k, registers);
+    }
+    return holds;
+}
+
+static int worth_recording(const Block *block)
+{
+    return block->records < 16 + block->hits / 4;
+}
+
+int block_holds(Program *program, Block *block, PyObject **registers)
+{
+    if (block->proof != NULL) {
+        int holds = proof_holds(program, block, registers);
+        if (holds < 0) {
+            return -1;
+        }
+        if (holds) {
+            for (Py_ssize_t k = 0; k < block->output_count; k++) {
+                Py_XSETREF(registers[block->outputs[k]], Py_NewRef(block->proof->values[k]));
+            }
+            block->hits++;
+            return 1;
+        }
+        block_forget(block);
+    }
+    int status = 1;
+    for (Py_ssize_t k = 0; status == 1 && k < block->count; k++) {
+        status = run_instruction(program, block->instructions + k, NULL, 0, NULL, registers);
+    }
+    if (status == 1 && worth_recording(block)) {
+        record(program, block, registers);
+    }
+    return status;
+}

@@ -1,0 +1,383 @@
+/* Running a program: one instruction after another; anything unusual goes to the reference predicates. */
+
+#include "program.h"
+
+static void store(PyObject **slot, PyObject *value) /* steals value */
+{
+    PyObject *old = *slot;
+    *slot = value;
+    Py_XDECREF(old);
+}
+
+/* ---- loads: 1, or -1 with an exception ---- */
+
+static int found(PyObject **slot, PyObject *value)
+{
+    if (value == NULL) {
+        return -1;
+    }
+    store(slot, value);
+    return 1;
+}
+
+static int found_borrowed(PyObject **slot, PyObject *value)
+{
+    if (value == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetNone(PyExc_LookupError);
+        }
+        return -1;
+    }
+    store(slot, Py_NewRef(value));
+    return 1;
+}
+
+static int load_item(PyObject **slot, PyObject *base, PyObject *key)
+{
+    if (PyDict_CheckExact(base)) {
+        return found_borrowed(slot, PyDict_GetItemWithError(base, key));
+    }
+    if (PyLong_CheckExact(key) && (PyTuple_CheckExact(base) || PyList_CheckExact(base))) {
+        Py_ssize_t index = PyLong_AsSsize_t(key);
+        if (index >= 0 && index < PySequence_Fast_GET_SIZE(base)) {
+            return found_borrowed(slot, PySequence_Fast_GET_ITEM(base, index));
+        }
+        PyErr_Clear();
+    }
+    return found(slot, PyObject_GetItem(base, key));
+}
+
+static int load_nth(PyObject **slot, PyObject *base, Py_ssize_t n, int value)
+{
+    PyObject *key, *item;
+    Py_ssize_t position = 0, index = 0;
+    if (!PyDict_Check(base)) {
+        PyErr_SetString(PyExc_TypeError, "not a dict");
+        return -1;
+    }
+    while (PyDict_Next(base, &position, &key, &item)) {
+        if (index++ == n) {
+            return found_borrowed(slot, value ? item : key);
+        }
+    }
+    PyErr_SetNone(PyExc_IndexError);
+    return -1;
+}
+
+static int load_cell(PyObject **slot, PyObject *cell)
+{
+    if (PyCell_Check(cell)) {
+        return found_borrowed(slot, PyCell_GET(cell));
+    }
+    PyObject *value = PyObject_GetAttrString(cell, "cell_contents");
+    return found(slot, value);
+}
+
+static int load_closure(PyObject **slot, PyObject *function, Py_ssize_t n)
+{
+    PyObject *closure = PyFunction_Check(function) ? PyFunction_GET_CLOSURE(function) : NULL;
+    if (closure == NULL || n >= PyTuple_GET_SIZE(closure)) {
+        PyErr_SetNone(PyExc_LookupError);
+        return -1;
+    }
+    return load_cell(slot, PyTuple_GET_ITEM(closure, n));
+}
+
+static int load_globals(PyObject **slot, PyObject *function)
+{
+    if (PyFunction_Check(function)) {
+        return found_borrowed(slot, PyFunction_GET_GLOBALS(function));
+    }
+    return found(slot, PyObject_GetAttrString(function, "__globals__"));
+}
+
+static int load_builtin(PyObject **slot, PyObject *function, PyObject *name)
+{
+    PyObject *builtins = PyObject_GetAttrString(function, "__builtins__");
+    if (builtins == NULL) {
+        return -1;
+    }
+    int status = load_item(slot, builtins, name);
+    Py_DECREF(builtins);
+    return status;
+}
+
+/* ---- checks: 1, 0, or -1 with an exception ---- */
+
+static int is_nan(PyObject *value)
+{
+    double number = PyFloat_AS_DOUBLE(value);
+    return number != number;
+}
+
+static int same_constant(Program *program, PyObject *value, PyObject *expected)
+{
+    PyTypeObject *type = Py_TYPE(expected);
+    if (Py_TYPE(value) != type) {
+        return 0;
+    }
+    if (type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBytes_Type) {
+        return value == expected ? 1 : PyObject_RichCompareBool(value, expected, Py_EQ);
+    }
+    if (type == &PyFloat_Type) {
+        double a = PyFloat_AS_DOUBLE(value), b = PyFloat_AS_DOUBLE(expected);
+        return memcmp(&a, &b, sizeof a) == 0 || (is_nan(value) && is_nan(expected));
+    }
+    if (type == &PyBool_Type || expected == Py_None || expected == Py_Ellipsis) {
+        return value == expected;
+    }
+    if (type == &PyTuple_Type) {
+        Py_ssize_t size = PyTuple_GET_SIZE(expected);
+        int same = PyTuple_GET_SIZE(value) == size;
+        for (Py_ssize_t k = 0; same == 1 && k < size; k++) {
+            same = same_constant(program, PyTuple_GET_ITEM(value, k), PyTuple_GET_ITEM(expected, k));
+        }
+        return same;
+    }
+    PyObject *answer = PyObject_CallFunctionObjArgs(program->same_constant, value, expected, NULL);
+    int status = answer == NULL ? -1 : answer == Py_True;
+    Py_XDECREF(answer);
+    return status;
+}
+
+static int has_keys(Program *program, PyObject *value, PyObject *expected)
+{
+    PyObject *key;
+    Py_ssize_t position = 0, index = 0, size = PyTuple_GET_SIZE(expected);
+    if (!PyDict_Check(value)) {
+        return 0;
+    }
+    if (PyDict_GET_SIZE(value) != size) {
+        return 0;
+    }
+    while (PyDict_Next(value, &position, &key, NULL)) {
+        if (index < size && key != PyTuple_GET_ITEM(expected, index)) {
+            break;
+        }
+        index++;
+    }
+    if (index == size) {
+        return 1;
+    }
+    PyObject *answer = PyObject_CallFunctionObjArgs(program->same_keys, value, expected, NULL);
+    int status = answer == NULL ? -1 : answer == Py_True;
+    Py_XDECREF(answer);
+    return status;
+}
+
+static int contains(PyObject *container, PyObject *key)
+{
+    return PyDict_CheckExact(container) ? PyDict_Contains(container, key) : PySequence_Contains(container, key);
+}
+
+static int has_attribute(PyObject *value, PyObject *name)
+{
+    PyObject *member = PyObject_GetAttr(value, name);
+    if (member != NULL) {
+        Py_DECREF(member);
+        return 1;
+    }
+    if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        return 0;
+    }
+    return -1;
+}
+
+static int has_length(PyObject *value, Py_ssize_t n)
+{
+    Py_ssize_t size = PyObject_Size(value);
+    return size < 0 ? -1 : size == n;
+}
+
+static int has_code(PyObject *value, uintptr_t address)
+{
+    if (PyFunction_Check(value)) {
+        return (uintptr_t)PyFunction_GET_CODE(value) == address;
+    }
+    PyObject *code = PyObject_GetAttrString(value, "__code__");
+    int same = code != NULL && PyCode_Check(code) && (uintptr_t)code == address;
+    int status = code == NULL ? -1 : same;
+    Py_XDECREF(code);
+    return status;
+}
+
+static int compare_addresses(const void *a, const void *b)
+{
+    uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int are_distinct(const Instruction *i, PyObject **registers)
+{
+    uintptr_t small[64];
+    uintptr_t *addresses = small;
+    if (i->n > 64) {
+        addresses = PyMem_Malloc((size_t)i->n * sizeof *addresses);
+        if (addresses == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    for (Py_ssize_t k = 0; k < i->n; k++) {
+        addresses[k] = (uintptr_t)registers[i->operands[k]];
+    }
+    qsort(addresses, (size_t)i->n, sizeof *addresses, compare_addresses);
+    int distinct = 1;
+    for (Py_ssize_t k = 1; k < i->n; k++) {
+        distinct &= addresses[k] != addresses[k - 1];
+    }
+    if (addresses != small) {
+        PyMem_Free(addresses);
+    }
+    return distinct;
+}
+
+static int call_check(const Instruction *i, PyObject **registers)
+{
+    PyObject *small[16];
+    PyObject **arguments = i->n <= 16 ? small : PyMem_Malloc((size_t)i->n * sizeof *arguments);
+    if (arguments == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t k = 0; k < i->n; k++) {
+        arguments[k] = i->operands[k] < 0 ? Py_None : registers[i->operands[k]];
+    }
+    PyObject *answer = PyObject_Vectorcall(i->obj, arguments, (size_t)i->n, NULL);
+    int status = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    if (arguments != small) {
+        PyMem_Free(arguments);
+    }
+    return status;
+}
+
+static int inverted(int status)
+{
+    return status < 0 ? status : !status;
+}
+
+int run_instruction(Program *program, const Instruction *i, PyObject *const *args, Py_ssize_t nargs,
+                    PyObject *function, PyObject **registers)
+{
+    PyObject **slot = registers + i->dst;
+    PyObject *a = i->a < 0 ? NULL : registers[i->a];
+    switch (i->op) {
+    case OP_LOAD_ARG:
+        return i->n < nargs ? found_borrowed(slot, args[i->n]) : 0;
+    case OP_LOAD_FUNCTION:
+        return found_borrowed(slot, function);
+    case OP_LOAD_GLOBALS:
+        return load_globals(slot, function);
+    case OP_LOAD_BUILTIN:
+        return load_builtin(slot, function, i->obj);
+    case OP_LOAD_CLOSURE:
+        return load_closure(slot, function, i->n);
+    case OP_LOAD_ATTR:
+        return found(slot, PyObject_GetAttr(a, i->obj));
+    case OP_LOAD_DICT:
+        return found(slot, PyObject_GetAttr(a, i->obj));
+    case OP_LOAD_ITEM:
+        return load_item(slot, a, i->obj);
+    case OP_LOAD_TYPE:
+        return found_borrowed(slot, (PyObject *)Py_TYPE(a));
+    case OP_LOAD_KEY:
+        return load_nth(slot, a, i->n, 0);
+    case OP_LOAD_VALUE:
+        return load_nth(slot, a, i->n, 1);
+    case OP_LOAD_CELL:
+        return load_cell(slot, a);
+    case OP_LOAD_CALL:
+        return found(slot, PyObject_CallOneArg(i->obj, a));
+    case OP_IS_TYPE:
+        return (uintptr_t)Py_TYPE(a) == i->address;
+    case OP_IS:
+        return (uintptr_t)a == i->address;
+    case OP_IS_NOT:
+        return (uintptr_t)a != i->address;
+    case OP_IS_CONSTANT:
+        return same_constant(program, a, i->obj);
+    case OP_HAS_LENGTH:
+        return has_length(a, i->n);
+    case OP_HAS_KEYS:
+        return has_keys(program, a, i->obj);
+    case OP_HAS_KEY:
+        return contains(a, i->obj);
+    case OP_HAS_NO_KEY:
+        return inverted(contains(a, i->obj));
+    case OP_HAS_ATTR:
+        return has_attribute(a, i->obj);
+    case OP_HAS_NO_ATTR:
+        return inverted(has_attribute(a, i->obj));
+    case OP_HAS_CODE:
+        return has_code(a, i->address);
+    case OP_IS_TENSOR:
+        return tensor_matches(program->leaves + i->n, a);
+    case OP_IS_SAME:
+        return a == registers[i->b];
+    case OP_ARE_DISTINCT:
+        return are_distinct(i, registers);
+    case OP_HAS_SHAPE:
+        return shape_holds(program->shapes + i->n, registers);
+    case OP_CALL_CHECK:
+        return call_check(i, registers);
+    case OP_RUN_BLOCK:
+        return block_holds(program, program->blocks + i->n, registers);
+    case OP_COUNT:
+        break;
+    }
+    Py_UNREACHABLE();
+}
+
+/* ---- torch's global state: a snapshot and a few reads, or the full comparison ---- */
+
+static int quickly_the_same(StateCheck *state)
+{
+    PyObject *snapshot = Py_NewRef(state->snapshot);
+    PyObject *answer = PyObject_CallNoArgs(snapshot);
+    Py_DECREF(snapshot);
+    int same = answer == Py_True;
+    Py_XDECREF(answer);
+    for (Py_ssize_t k = 0; same == 1 && k < PyTuple_GET_SIZE(state->rows); k++) {
+        PyObject *row = PyTuple_GET_ITEM(state->rows, k);
+        PyObject *value = PyObject_CallNoArgs(PyTuple_GET_ITEM(row, 0));
+        PyObject *expected = PyTuple_GET_ITEM(row, 1);
+        same = value != NULL && (value == expected || PyObject_RichCompareBool(value, expected, Py_EQ) == 1);
+        Py_XDECREF(value);
+    }
+    if (!same) {
+        PyErr_Clear();
+    }
+    return same;
+}
+
+int state_holds(StateCheck *state)
+{
+    if (state->snapshot != NULL && quickly_the_same(state)) {
+        return 1;
+    }
+    PyObject *answer = PyObject_CallNoArgs(state->compare);
+    int status = answer == NULL ? -1 : answer == Py_True;
+    Py_XDECREF(answer);
+    if (status == 1 && state->renew != NULL) {
+        PyObject *snapshot = PyObject_CallNoArgs(state->renew);
+        if (snapshot == NULL) {
+            return -1;
+        }
+        Py_XSETREF(state->snapshot, snapshot);
+    }
+    return status;
+}
+
+int program_run(Program *program, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **registers)
+{
+    if (program->dead) {
+        return 0;
+    }
+    int status = program->has_state ? state_holds(&program->state) : 1;
+    for (Py_ssize_t k = 0; status == 1 && k < program->count; k++) {
+        status = run_instruction(program, program->instructions + k, args, nargs, function, registers);
+    }
+    return program->dead ? 0 : status;
+}

@@ -1,0 +1,56 @@
+"""Native guard programs: the same checks as program.py's text, run in C, with that text as reference."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from types import FunctionType
+from typing import Any
+
+from framesmith_guards.guard import Guard
+from framesmith_guards.lowering import lower
+from framesmith_guards.order import Plan
+from framesmith_guards.probing import extension, why_no_tensors
+from framesmith_guards.program import CheckProgram
+from framesmith_guards.render import may_run_torch_function
+from framesmith_guards.sources import Source
+
+
+def why_not_native(plan: Plan) -> str | None:
+    """Why these guards cannot be checked natively; None if they can."""
+    native, reason = extension()
+    if native is None:
+        return reason
+    if may_run_torch_function(plan):
+        return "tensors are read while torch-function modes or subclasses may be active"
+    return None
+
+
+@functools.cache
+def _native_class() -> type[CheckProgram]:
+    native, _ = extension()
+    assert native is not None
+    numbers = (native.OPCODES, native.SHAPE_OPERATORS)
+
+    def __init__(
+        self: Any, guards: Iterable[Guard], argnames: Sequence[str], freevars: Sequence[str], inputs: Sequence[Source]
+    ) -> None:
+        CheckProgram.__init__(self, guards, argnames, freevars, inputs)
+        why_no_tensors()  # finds torch's layout, once
+        self.load(lower(self.plan, (self.argnames, self.freevars), self.inputs, numbers))
+
+    def extract(self: Any, args: tuple[object, ...], function: FunctionType) -> Any:
+        return self.run_extract(args, function) if self.inputs else CheckProgram.extract(self, args, function)
+
+    def __repr__(self: Any) -> str:
+        return f"<native CheckProgram of {len(self.guards)} guards>"
+
+    members = {"__init__": __init__, "__repr__": __repr__, "extract": extract, "__module__": __name__}
+    return type("NativeCheckProgram", (native.Program, CheckProgram), members)
+
+
+def native_program(
+    guards: Iterable[Guard], argnames: Sequence[str], freevars: Sequence[str], inputs: Sequence[Source]
+) -> CheckProgram:
+    """A CheckProgram whose calls run natively, and which has framesmith_frames' capsule."""
+    return _native_class()(guards, argnames, freevars, inputs)

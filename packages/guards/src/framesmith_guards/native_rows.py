@@ -1,0 +1,199 @@
+"""How each source kind and each guard kind is done natively: one row each, and the reference for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Final, Protocol, cast
+
+import torch
+
+from framesmith_guards.guard import Guard
+from framesmith_guards.sources import (
+    AttrSource,
+    BuiltinSource,
+    CellContentsSource,
+    ClosureSource,
+    DictKeySource,
+    DictValueSource,
+    FunctionSource,
+    GlobalsDictSource,
+    GlobalSource,
+    InstanceDictSource,
+    ItemSource,
+    LocalSource,
+    ModuleSource,
+    Source,
+    TypeSource,
+)
+
+
+@dataclass
+class Operation:
+    """An instruction without its place: what it does with which registers."""
+
+    name: str
+    a: int = -1
+    b: int = -1
+    n: int = 0
+    address: int = 0
+    obj: Any = None
+    operands: tuple[int, ...] = ()
+    reads: tuple[int, ...] = ()
+    on_function: bool = False
+
+
+class Target(Protocol):
+    """What a row may ask of the program being made."""
+
+    argnames: Any
+    freevars: Any
+
+    def register(self, source: Source) -> int:
+        """The register of a source."""
+
+    def tensor(self, guard: Guard) -> int | None:
+        """The leaf of a tensor guard, if it is native."""
+
+    def shape(self, guard: Guard) -> tuple[int, tuple[int, ...]] | None:
+        """The condition of a shape guard and its registers, if it is native."""
+
+
+Load = Callable[[Target, Any], Operation]
+Check = Callable[[Target, Guard], Operation | None]
+
+
+NO_FUNCTION: Final = cast(FunctionType, lambda: None)
+"""Stands for the called function where a step does not read it."""
+
+LOADS: Final[dict[type[Source], Load]] = {
+    LocalSource: lambda t, s: Operation("LOAD_ARG", n=list(t.argnames).index(s.local)),
+    FunctionSource: lambda t, s: Operation("LOAD_FUNCTION"),
+    GlobalsDictSource: lambda t, s: Operation("LOAD_GLOBALS"),
+    GlobalSource: lambda t, s: Operation("LOAD_ITEM", obj=s.global_name),
+    BuiltinSource: lambda t, s: Operation("LOAD_BUILTIN", obj=s.builtin),
+    ClosureSource: lambda t, s: Operation("LOAD_CLOSURE", n=list(t.freevars).index(s.freevar)),
+    ModuleSource: lambda t, s: Operation("LOAD_CALL", obj=_module_reader(s), on_function=True),
+    AttrSource: lambda t, s: Operation("LOAD_ATTR", obj=s.attr),
+    InstanceDictSource: lambda t, s: Operation("LOAD_DICT", obj="__dict__"),
+    ItemSource: lambda t, s: Operation("LOAD_ITEM", obj=s.key),
+    TypeSource: lambda t, s: Operation("LOAD_TYPE"),
+    DictKeySource: lambda t, s: Operation("LOAD_KEY", n=s.index),
+    DictValueSource: lambda t, s: Operation("LOAD_VALUE", n=s.index),
+    CellContentsSource: lambda t, s: Operation("LOAD_CELL"),
+}
+
+
+def _module_reader(source: ModuleSource) -> Callable[[Any], object]:
+    return lambda function: source.read(None, {}, function)
+
+
+def reference_load(source: Source) -> Operation:
+    """A step done by the source itself."""
+    return Operation("LOAD_CALL", obj=lambda base: source.read(base, {}, NO_FUNCTION))
+
+
+def reference_check(guard: Guard) -> Operation:
+    """A check done by the kind's predicate; the caller fills in the operands."""
+    holds, expected = guard.kind.holds, guard.expected
+    return Operation("CALL_CHECK", obj=lambda value, *others: holds(value, expected, *others))
+
+
+def _simple(name: str, **fields: Callable[[Any], Any]) -> Check:
+    def row(target: Target, guard: Guard) -> Operation:
+        values = {field: make(guard.expected) for field, make in fields.items()}
+        return Operation(name, a=target.register(guard.source), **values)
+
+    return row
+
+
+def _address(expected: Any) -> int:
+    address: int = expected.address
+    return address
+
+
+def _itself(expected: Any) -> Any:
+    return expected
+
+
+_SINGLETONS: Final = (torch.dtype, torch.layout, torch.memory_format, bool, type(None), type(...))
+
+
+def _equals(target: Target, guard: Guard) -> Operation:
+    a, expected = target.register(guard.source), guard.expected
+    if isinstance(expected, _SINGLETONS):
+        return Operation("IS", a=a, address=id(expected), obj=expected)
+    return Operation("IS_CONSTANT", a=a, obj=expected)
+
+
+def _tensor(target: Target, guard: Guard) -> Operation | None:
+    leaf = target.tensor(guard)
+    return None if leaf is None else Operation("IS_TENSOR", a=target.register(guard.source), n=leaf)
+
+
+def _shape(target: Target, guard: Guard) -> Operation | None:
+    made = target.shape(guard)
+    if made is None:
+        return None
+    index, registers = made
+    return Operation("HAS_SHAPE", n=index, reads=registers)
+
+
+def _duplicate(target: Target, guard: Guard) -> Operation:
+    return Operation("IS_SAME", a=target.register(guard.source), b=target.register(guard.expected))
+
+
+def _distinct(target: Target, guard: Guard) -> Operation:
+    return Operation("ARE_DISTINCT", operands=tuple(map(target.register, (guard.source, *guard.operands))))
+
+
+CHECKS: Final[dict[str, Check]] = {
+    "TYPE_MATCH": _simple("IS_TYPE", address=_address),
+    "ID_MATCH": _simple("IS", address=_address),
+    "NONE_MATCH": _simple("IS", address=lambda _: id(None)),
+    "NOT_NONE": _simple("IS_NOT", address=lambda _: id(None)),
+    "BOOL_MATCH": _simple("IS", address=id),
+    "EQUALS_MATCH": _equals,
+    "LENGTH": _simple("HAS_LENGTH", n=_itself),
+    "DICT_KEYS": _simple("HAS_KEYS", obj=_itself),
+    "DICT_CONTAINS": _simple("HAS_KEY", obj=_itself),
+    "DICT_NOT_CONTAINS": _simple("HAS_NO_KEY", obj=_itself),
+    "HASATTR": _simple("HAS_ATTR", obj=_itself),
+    "NO_HASATTR": _simple("HAS_NO_ATTR", obj=_itself),
+    "FUNCTION_CODE": _simple("HAS_CODE", address=_address),
+    "TENSOR_MATCH": _tensor,
+    "DUPLICATE_INPUT": _duplicate,
+    "NOT_ALIASED": _distinct,
+    "SHAPE": _shape,
+}
+
+
+def _is_atomic(value: object) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_atomic, value))
+    return type(value) in (int, float, complex, str, bytes) or isinstance(value, _SINGLETONS)
+
+
+Belongs = Callable[[Guard, set[Source]], bool]
+
+BLOCK_KINDS: Final[dict[str, Belongs]] = {
+    **dict.fromkeys(
+        (
+            "TYPE_MATCH",
+            "ID_MATCH",
+            "NONE_MATCH",
+            "NOT_NONE",
+            "BOOL_MATCH",
+            "LENGTH",
+            "DICT_KEYS",
+            "DICT_CONTAINS",
+            "DICT_NOT_CONTAINS",
+            "FUNCTION_CODE",
+        ),
+        lambda guard, tensors: True,
+    ),
+    "EQUALS_MATCH": lambda guard, tensors: _is_atomic(guard.expected),
+    "TENSOR_MATCH": lambda guard, tensors: guard.source in tensors,
+}
+"""The kinds that a block's proof can cover, and for which guards."""
