@@ -29,6 +29,7 @@ TABLES = (
     "framesmith_dynamo.values.partials",
     "framesmith_dynamo.values.module_sequences",
     "framesmith_dynamo.values.copying",
+    "framesmith_dynamo.values.weak_references",
     "framesmith_dynamo.values.python_modules",
     "framesmith_dynamo.values.torch_functions",
     "framesmith_dynamo.values.torch_ops",

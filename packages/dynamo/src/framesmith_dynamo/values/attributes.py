@@ -18,12 +18,12 @@ from types import (
     MethodDescriptorType,
     WrapperDescriptorType,
 )
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.functions import MethodValue
-from framesmith_dynamo.values.known import known
+from framesmith_dynamo.values.known import PLAIN_DATA, known
 from framesmith_dynamo.values.lookup import Found, has_slot, home_source, is_trusted, type_lookup, user_method
 from framesmith_dynamo.values.partials import PartialValue
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, TypeSource
@@ -61,10 +61,17 @@ def entry_source(tr: Tracer, cls: type, found: Found, name: str, instance: Sourc
     return source_in_class(class_source(tr, cls, instance), cls, found, name)
 
 
+#: Entries that reading through the class gives as they are.
+READ_THROUGH_CLASS: Final = (FunctionType, property, functools.cached_property, *PLAIN_DATA)
+
+
 def source_in_class(base: Source | None, cls: type, found: Found, name: str) -> Source | None:
     """Where the raw entry is, given where the class is."""
     if base is None:
         return None
+    first = type_lookup(cls, name)
+    if first is not None and first.raw is found.raw and type(found.raw) in READ_THROUGH_CLASS:
+        return AttrSource(base, name)  # guards then notice an override put into a class before the owner
     if found.owner is cls:
         return ItemSource(InstanceDictSource(base), name)
     owner = ItemSource(AttrSource(base, "__mro__"), cls.__mro__.index(found.owner))
@@ -78,8 +85,8 @@ def entry_value(
     source = entry_source(tr, cls, found, name, instance)
     if step and source is not None:
         source = AttrSource(source, step)
-    stable = is_trusted(found.owner.__module__)
-    return known(tr, found.raw if raw is None else raw, source, stable=stable)
+    obj = found.raw if raw is None else raw
+    return known(tr, obj, source, stable=is_trusted(found.owner.__module__) and type(obj) not in PLAIN_DATA)
 
 
 class CMethodValue(Value):

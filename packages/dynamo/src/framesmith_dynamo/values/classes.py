@@ -127,6 +127,9 @@ class ClassValue(Value):
         return None
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
+        found = type_lookup(self.cls, "__class_getitem__")
+        if found is not None and isinstance(found.raw, classmethod) and not is_trusted(found.owner.__module__):
+            return tr.call(self.getattr_(tr, "__class_getitem__"), (key,), {})
         if user_method(type(self.cls), "__getitem__") is None and key.is_constant():
             return build(tr, self.cls[key.as_constant()])  # type: ignore[index]
         return self._meta_special(tr, "__getitem__", key)

@@ -10,7 +10,7 @@ from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.classes import CONSTRUCTION, ClassValue, constructs, makes
 from framesmith_dynamo.values.exceptions import ExceptionValue
-from framesmith_dynamo.values.lookup import user_method
+from framesmith_dynamo.values.lookup import type_lookup, user_method
 from framesmith_dynamo.values.modules import ModuleValue
 from framesmith_dynamo.values.objects import ObjectValue, has_plain_layout
 from framesmith_dynamo.values.supers import SuperValue
@@ -24,7 +24,7 @@ def make_object(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     if getattr(cls, "__abstractmethods__", None):
         names = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]
         tr.raise_(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
-    if not has_plain_layout(cls):
+    if not has_plain_layout(cls) or type_lookup(cls, "__del__") is not None:
         raise GraphBreak(CONSTRUCTION, f"{cls.__module__}.{cls.__qualname__}")
     value = family_of(cls)(cls)
     value.track(tr)

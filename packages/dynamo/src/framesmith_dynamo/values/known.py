@@ -41,6 +41,8 @@ IMMUTABLE: Final = (
     torch.memory_format,
     torch.Size,
 )
+#: Settings: a class or module that is otherwise left alone may well get a new one.
+PLAIN_DATA: Final = (type(None), bool, int, float, complex, str, bytes, tuple)
 #: Types whose objects are known by identity: they may stand without a source.
 BY_IDENTITY: Final = (
     FunctionType,

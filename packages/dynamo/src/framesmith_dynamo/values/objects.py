@@ -163,6 +163,8 @@ class ObjectValue(Value):
             return value
         if error is not None:
             raise error
+        if self.source is not None and user_method(self.cls, "__getattr__") is None and self.mutation is None:
+            tr.guard(self.source, "NO_HASATTR", name)
         return self.no_attribute(tr, name)
 
     def missing_attribute(self, tr: Tracer, name: str) -> Value | None:
@@ -236,7 +238,8 @@ class ObjectValue(Value):
         if isinstance(raw, property):
             if raw.fset is None:
                 tr.raise_(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no setter")
-            tr.call(tr.constant(raw.fset), (self, value), {})
+            setter = entry_value(tr, self.cls, found, name, self.source, raw.fset, "fset")
+            tr.call(setter, (self, value), {})
         elif isinstance(raw, MemberDescriptorType):
             self.store_own(tr, name, value)
         elif user_method(type(raw), "__set__") is not None:
@@ -257,7 +260,8 @@ class ObjectValue(Value):
         found = type_lookup(self.cls, name)
         if found is not None and is_data_descriptor(found.raw) and not isinstance(found.raw, MemberDescriptorType):
             if isinstance(found.raw, property) and found.raw.fdel is not None:
-                tr.call(tr.constant(found.raw.fdel), (self,), {})
+                deleter = entry_value(tr, self.cls, found, name, self.source, found.raw.fdel, "fdel")
+                tr.call(deleter, (self,), {})
                 return
             raise GraphBreak(OPAQUE_DESCRIPTOR, f"deleting {name!r} of {self.describe()}")
         if self.own_attribute(tr, name) is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constant import BUILD_PROTOCOLS
-from framesmith_dynamo.values.known import known
+from framesmith_dynamo.values.known import PLAIN_DATA, known
 from framesmith_dynamo.values.lookup import home_source, is_trusted, type_lookup
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.wrap_registry import wraps_protocol
@@ -68,7 +68,7 @@ class PythonModuleValue(Value):
         source = self._attribute_source(name)
         stable = is_trusted(self.module.__name__)
         if name in entries:
-            return known(tr, entries[name], source, stable=stable)
+            return known(tr, entries[name], source, stable=stable and type(entries[name]) not in PLAIN_DATA)
         if (
             type_lookup(type(self.module), name) is None
             and "__getattr__" not in entries
@@ -85,7 +85,7 @@ class PythonModuleValue(Value):
             found = getattr(self.module, name)
         except AttributeError as error:
             tr.raise_(AttributeError, *error.args)
-        return known(tr, found, source, stable=True)
+        return known(tr, found, source, stable=type(found) not in PLAIN_DATA)
 
     def _attribute_source(self, name: str) -> Source | None:
         base = self.source if self.source is not None else home_source(self.module)

@@ -131,7 +131,7 @@ class TensorValue(Value):
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         folded = FOLDED_ATTRIBUTES.get(name)
-        if folded is not None:
+        if folded is not None and not (name == "is_leaf" and self.source is not None and self.fake.requires_grad):
             return tr.constant(folded(self.fake))
         if name in GRAPH_ATTRIBUTES:
             return tr.call_torch(getattr, (self, tr.constant(name)), {})
@@ -142,7 +142,7 @@ class TensorValue(Value):
         if name == "grad" and self.source is None and not self.fake.requires_grad:
             return tr.constant(None)
         kind = BREAKING_ATTRIBUTES.get(name)
-        if kind is not None or name == "grad_fn":
+        if kind is not None or name in ("grad_fn", "is_leaf"):
             raise GraphBreak(kind or AUTOGRAD_STATE, f"attribute {name!r} of {self.describe()}")
         if callable(getattr(torch.Tensor, name, None)):
             return TensorMethodValue(self, name)

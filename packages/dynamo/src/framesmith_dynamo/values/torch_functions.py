@@ -9,8 +9,10 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+import torch.distributed
 import torch.nn.functional
 import torch.utils.checkpoint
+from framesmith_guards import AttrSource, ModuleSource
 
 from framesmith_dynamo.breaks import BreakKind, GraphBreak
 from framesmith_dynamo.values import torch_tables as tables
@@ -158,6 +160,17 @@ def get_device_module(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.get_device_module(device)`: a module by constant arguments."""
     plain_args, plain_kwargs = plain_arguments(args, kwargs)
     return build(tr, torch.get_device_module(*plain_args, **plain_kwargs))
+
+
+if torch.distributed.is_available():
+
+    @intercepts(torch.distributed.is_initialized)
+    def is_initialized(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """`torch.distributed.is_initialized()`: guarded by the default process group being there or not."""
+        group = AttrSource(ModuleSource("torch.distributed.distributed_c10d"), "GroupMember")
+        answer = torch.distributed.is_initialized()
+        tr.guard(AttrSource(group, "WORLD"), "NOT_NONE" if answer else "NONE_MATCH")
+        return tr.constant(answer)
 
 
 def call_tensor_function(tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value | None:

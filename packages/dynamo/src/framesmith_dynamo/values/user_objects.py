@@ -44,6 +44,8 @@ class EnumValue(ObjectValue):
         return super().find_attribute(tr, name)
 
     def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name in ("__setattr__", "__delattr__", "__init__") or found.owner not in (object, str, int, float, tuple):
+            return super().call_c_method(tr, found, name, args, kwargs)
         plain_args, plain_kwargs = plain_arguments(args, kwargs)
         return build(tr, found.raw(self.obj, *plain_args, **plain_kwargs))
 
