@@ -38,7 +38,6 @@ class Module:
     tensor_types: tuple[int, ...]
     strict: bool = False
     functions: dict[str, str] = field(default_factory=dict)
-    shapes: dict[str, Shape] = field(default_factory=dict)
     declarations: dict[str, None] = field(default_factory=dict)
     entries: list[str] = field(default_factory=list)
 
@@ -163,17 +162,17 @@ def cycles(kernel: Kernel, target: Target) -> int:
     return kernel.points * (cost(*roots) + 4) // target.float_lanes
 
 
-def add_kernel(m: Module, kernel: Kernel) -> str:
-    """The name of the kernel's function; kernels that differ in names only share one."""
-    name = f"k{len(m.functions)}"
+def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
+    """The name of the kernel's function, and the kernel's own extents.
+
+    Kernels whose functions have the same text share one: they may differ in names, and in the extent of the
+    parallel loop, which is an argument.
+    """
     text, shape, declarations = render_kernel(kernel, "KERNEL", m.target, m.strict)
-    for body, known in m.functions.items():
-        if body == text:
-            return known.split("@", 1)[1].split("(", 1)[0]
-    m.functions[text] = text.replace("@KERNEL", f"@{name}", 1)
-    m.shapes[name] = shape
-    m.declarations.update(declarations)
-    return name
+    if text not in m.functions:
+        m.functions[text] = text.replace("@KERNEL", f"@k{len(m.functions)}", 1)
+        m.declarations.update(declarations)
+    return m.functions[text].split("@", 1)[1].split("(", 1)[0], shape
 
 
 def add_entry(m: Module, name: str, count: int, launches: Sequence[Launch]) -> None:
@@ -203,8 +202,7 @@ def add_entry(m: Module, name: str, count: int, launches: Sequence[Launch]) -> N
 
 def _launch_lines(m: Module, number: int, launch: Launch, head: list[str]) -> list[str]:
     """Fill the kernel's own table of buffers and call it."""
-    function = add_kernel(m, launch.kernel)
-    shape = m.shapes[function]
+    function, shape = add_kernel(m, launch.kernel)
     table = f"%t{number}"
     head.append(f"  {table} = alloca [{len(launch.arguments)} x ptr], align 16")
     lines: list[str] = []
