@@ -159,7 +159,7 @@ class FrameConverter:
         guards = frame.state.guards
         guards.update(state_guards(), alias_guards(frame.state))
         program = compile_guards(guards, frame.code.argument_names, info.code.co_freevars)
-        self._tell("entry", info.code, guards=program.text, residual=code)
+        self._tell("entry", info.code, check=program, residual=code)
         return Entry(program, code, complete=ending.value is not None)
 
     def _compile_and_tell(self, code: CodeType) -> CompileGraph:

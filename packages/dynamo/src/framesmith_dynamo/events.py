@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Literal
 
+from framesmith_guards import CheckProgram
 from torch import fx
 
 from framesmith_dynamo.breaks import GraphBreak
@@ -17,8 +18,8 @@ EventKind = Literal["graph", "break", "entry", "recompile", "skip", "run-once", 
 class FrameEvent:
     """One thing that happened to a frame of `code`.
 
-    `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code was made (`guards`, its
-    check as Python, `residual`, its code); `recompile`: no entry applied (`detail`: why the nearest did not); `skip` and `run-once`: left to plain
+    `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code was made (`check` and `guards`, its
+    check as Python; `residual`, its code); `recompile`: no entry applied (`detail`: why the nearest did not); `skip` and `run-once`: left to plain
     Python, always or this time (`detail`: why); `error`: the tracer or a compiler failed (`error`).
     """
 
@@ -27,10 +28,15 @@ class FrameEvent:
     detail: str = ""
     graph: fx.GraphModule | None = None
     broken: GraphBreak | None = None
-    guards: str = ""
+    check: CheckProgram | None = None
     residual: CodeType | None = None
     error: BaseException | None = None
     place: str = field(default="")
+
+    @property
+    def guards(self) -> str:
+        """The entry's check as Python text; made when it is asked for."""
+        return "" if self.check is None else self.check.text
 
     def __str__(self) -> str:
         where = f"{self.code.co_qualname} ({self.code.co_filename}:{self.code.co_firstlineno})"

@@ -16,7 +16,7 @@ _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _SITE = tuple({sysconfig.get_paths()[key] + os.sep for key in ("purelib", "platlib")})
 
 #: Folders and files under torch whose functions are machinery: their frames are not compiled.
-TORCH_FRAMES_COMPILED = ("nn/modules/", "optim/")
+TORCH_FRAMES_COMPILED = ("nn/modules/",)
 #: Parts of torch that are not inlined either: they act on global state, compile, or dispatch.
 TORCH_NOT_INLINED = (
     "_dynamo/", "_inductor/", "_functorch/", "_subclasses/", "fx/", "autograd/function.py", "autograd/__init__.py",
