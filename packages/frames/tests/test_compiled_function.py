@@ -305,6 +305,10 @@ def test_pickles_like_the_function(protocol):
     assert pickle.loads(pickle.dumps(frames.without_hook(few), protocol)) is few
 
 
+def test_annotations_with_type_arguments():
+    assert frames.CompiledFunction[[int], str].__origin__ is frames.CompiledFunction
+
+
 def test_copies_are_itself():
     compiled = frames.CompiledFunction(few, lambda frame: frames.SKIP("all"))
     assert copy.copy(compiled) is copy.deepcopy(compiled) is compiled

@@ -125,6 +125,7 @@ PyMethodDef wrapper_methods[] = {
     {"__reduce_ex__", wrapper_reduce, METH_O, NULL},
     {"__copy__", wrapper_copy, METH_NOARGS, NULL},
     {"__deepcopy__", wrapper_copy, METH_O, NULL},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL}, /* generic in the stub */
     {NULL, NULL, 0, NULL},
 };
 
