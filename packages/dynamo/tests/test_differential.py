@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import linecache
 from collections import OrderedDict, deque
 from itertools import count
 from typing import Any
 
-from driver import check
+import framesmith_frames as frames
+from driver import Compiled, compiled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -92,36 +94,91 @@ def compound(children: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[s
         st.builds(lambda test, body, other: [f"if {test}:", *indented(body), "else:", *indented(other)], tests, children, children),
         st.builds(lambda items, body: [f"for v in {items}:", *indented([*body, "if len(log) > 30: break", "log.append(n)"])],
                   st.sampled_from(["range(3)", "list(a)", "t", "d.copy()", "x", "a[:4]"]), children),
-        st.builds(lambda body: ["try:", *indented(body), "except (TypeError, ValueError, LookupError) as e:", "    log.append(type(e).__name__)",
+        st.builds(lambda body: ["try:", *indented(body), "except ERRORS as e:", "    log.append(type(e).__name__)",
                                 "finally:", "    n = 1"], children),
         st.builds(lambda body: ["while n and len(log) < 3:", *indented([*body, "log.append('w')", "n = 0 if n == 1 else 1"])], children),
     )  # fmt: skip
 
 
-BLOCKS = st.recursive(SIMPLE.map(lambda line: [line]), compound, max_leaves=4)
-PROGRAMS = st.lists(BLOCKS, min_size=1, max_size=6).map(lambda blocks: [line for block in blocks for line in block])
+def protected(lines: list[str], bare: int) -> list[str]:
+    """Most statements may fail without ending the program."""
+    if bare == 0:
+        return lines
+    return ["try:", *indented(lines), "except ERRORS as e:", "    log.append(type(e).__name__)"]
+
+
+BARE = st.integers(0, 7)
+BLOCKS = st.recursive(
+    st.builds(protected, SIMPLE.map(lambda line: [line]), BARE),
+    lambda children: st.builds(protected, compound(children), BARE),
+    max_leaves=4,
+)
+PROGRAMS = st.lists(BLOCKS, min_size=1, max_size=8).map(lambda blocks: [line for block in blocks for line in block])
+ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+HEAD = """
+def fn(a, b, d, o, s, q, t, n, x):
+    c, log, y, z, it, g = [a, b], [], None, None, iter(()), None
+
+    def f(k):
+        return [k, n]
+
+    def cell(k):
+        m = k
+
+        def bump():
+            nonlocal m
+            m += 1
+            log.append(m)
+            return m
+
+        return bump
+"""
+TAIL = """
+    same = [a is b, c[0] is a, y is a, t is y]
+    return [a, b, d, o, s, q, t, n, x, c, log, y, z, same]
+"""
 
 
 def build(lines: list[str]) -> Any:
     """The function `fn` of a program, with its source known to tracebacks."""
-    head = ["def fn(a, b, d, o, s, q, t, n, x):", "    c, log, y, z, it, g = [a, b], [], None, None, iter(()), None"]
-    inner = ["    def f(k):", "        return [k, n]", "    def cell(k):", "        m = k", "        def bump():", "            nonlocal m", "            m += 1",
-             "            log.append(m)", "            return m", "        return bump"]  # fmt: skip
-    tail = [
-        "    same = [a is b, c[0] is a, y is a, t is y]",
-        "    return show([a, b, d, o, s, q, t, n, x, c, log, y, z, same])",
-    ]
-    text = "\n".join([*head, *inner, *indented(lines), *tail]) + "\n"
+    text = HEAD + "\n".join(indented(lines)) + TAIL
     name = f"<differential {next(_serial)}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    namespace: dict[str, Any] = {"show": repr_of}
+    namespace: dict[str, Any] = {"ERRORS": ERRORS}
     exec(compile(text, name, "exec"), namespace)
     return namespace["fn"]
 
 
-def repr_of(values: list[Any]) -> str:
-    """Text of all results, run outside the graph: cyclic containers cannot be compared otherwise."""
-    return repr([sorted(map(repr, value)) if isinstance(value, set) else value for value in values])
+def outcome(fn: Any, args: tuple[Any, ...]) -> str:
+    """Text of what a call gives or raises, and of its arguments afterwards: cyclic containers cannot be compared otherwise."""
+    try:
+        result = fn(*args)
+    except ERRORS as error:
+        result = type(error), error.args
+    return repr([sorted(map(repr, value)) if isinstance(value, set) else value for value in (*result, *args)])
+
+
+def compare(lines: list[str], given_arguments: dict[str, Any]) -> Compiled:
+    """Run a program compiled and eagerly, twice."""
+    fn = build(lines)
+    known = given_arguments
+    args = (
+        known["a"],
+        known["b"],
+        known["d"],
+        OrderedDict(u=1, v=2),
+        {"p", 2},
+        deque([1, 2], 3),
+        (1, "p"),
+        known["n"],
+        "px",
+    )
+    frames.reset()
+    subject = compiled(fn)
+    for _ in range(2):
+        expected = outcome(fn, copy.deepcopy(args))
+        assert outcome(subject, copy.deepcopy(args)) == expected
+    return subject
 
 
 ARGUMENTS = st.fixed_dictionaries(
@@ -137,18 +194,4 @@ ARGUMENTS = st.fixed_dictionaries(
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(PROGRAMS, ARGUMENTS)
 def test_compiled_and_eager_agree(lines: list[str], given_arguments: dict[str, Any]) -> None:
-    fn = build(lines)
-    arguments = given_arguments
-    check(
-        fn,
-        arguments["a"],
-        arguments["b"],
-        arguments["d"],
-        OrderedDict(u=1, v=2),
-        {"p", 2},
-        deque([1, 2], 3),
-        (1, "p"),
-        arguments["n"],
-        "px",
-        calls=2,
-    )
+    compare(lines, given_arguments)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
+
 from framesmith_bytecode import Instr
 
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
 from framesmith_dynamo.method_slots import MethodSlot
 from framesmith_dynamo.values.base import Value
+from framesmith_dynamo.values.lookup import type_lookup
+
+#: Class entries that make methods; reading one has no effect.
+METHODS = (FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
 
 
 @handler("LOAD_ATTR")
@@ -18,10 +24,19 @@ def load_attr(frame: Frame, instr: Instr) -> None:
 
 @handler("LOAD_METHOD")
 def load_method(frame: Frame, instr: Instr) -> None:
-    """Replace an object by two call slots: the name to call, and the object."""
+    """Replace an object by two call slots: the name to call and the object, or NULL and the attribute.
+
+    Only a method of the class can wait for the call: any other look-up may raise, or run code, before the arguments do.
+    """
     owner = frame.pop()
-    frame.stack.append(MethodSlot(owner, instr.arg))
-    frame.stack.append(owner)
+    found = type_lookup(owner.python_type(), instr.arg)
+    if found is not None and isinstance(found.raw, METHODS):
+        frame.stack.append(MethodSlot(owner, instr.arg))
+        frame.stack.append(owner)
+    else:
+        attribute = owner.getattr_(frame, instr.arg)
+        frame.stack.append(None)
+        frame.stack.append(attribute)
 
 
 @handler("STORE_ATTR")
