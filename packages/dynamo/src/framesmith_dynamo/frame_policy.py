@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import sysconfig
@@ -17,6 +18,8 @@ _SITE = tuple({sysconfig.get_paths()[key] + os.sep for key in ("purelib", "platl
 
 #: Folders and files under torch whose functions are machinery: their frames are not compiled.
 TORCH_FRAMES_COMPILED = ("nn/modules/",)
+#: But not these: `Module.__call__` is one code object for all modules, so its entries would be every module's; `forward` has its own.
+TORCH_FRAMES_NEVER = ("nn/modules/module.py",)
 #: Parts of torch that are not inlined either: they act on global state, compile, or dispatch.
 TORCH_NOT_INLINED = (
     "_dynamo/", "_inductor/", "_functorch/", "_subclasses/", "fx/", "autograd/function.py", "autograd/__init__.py",
@@ -70,7 +73,8 @@ def _file_not_compiled(filename: str) -> str | None:
         return "generated or frozen code"
     if filename.startswith(_TORCH):
         inside = filename[len(_TORCH) :]
-        return None if inside.startswith(TORCH_FRAMES_COMPILED) else "torch's own machinery"
+        compiled = inside.startswith(TORCH_FRAMES_COMPILED) and inside not in TORCH_FRAMES_NEVER
+        return None if compiled else "torch's own machinery"
     if _left_alone(filename):
         return "a package left alone"
     if filename.startswith(_STDLIB) and not filename.startswith(_SITE):
@@ -99,6 +103,12 @@ _OWN_PACKAGES = ("framesmith_bytecode", "framesmith_frames", "framesmith_guards"
                  "framesmith_aot", "framesmith_autograd_compiler", "framesmith_backends", "framesmith")  # fmt: skip
 
 
+@lru_cache(maxsize=1)
+def _own_folders() -> tuple[str, ...]:
+    """Where these packages are installed; a checkout of this project may lie in a folder of the same name."""
+    specs = [importlib.util.find_spec(name) for name in _OWN_PACKAGES]
+    return tuple(place + os.sep for spec in specs if spec for place in spec.submodule_search_locations or ())
+
+
 def _is_own(filename: str) -> bool:
-    parts = filename.split(os.sep)
-    return any(name in parts[:-1] for name in _OWN_PACKAGES) and "tests" not in parts
+    return filename.startswith(_own_folders())
