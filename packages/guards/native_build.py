@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 PACKAGE = ROOT / "src" / "framesmith_guards"
 SOURCES = PACKAGE / "_native"
-FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
+FLAGS = ("-std=c11", "-O3", "-g0", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
 
 
 class BuildError(Exception):

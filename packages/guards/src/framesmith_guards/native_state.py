@@ -28,6 +28,12 @@ def _no_transforms(expected: object) -> Row | None:
     return None if expected else (torch._C._functorch.peek_interpreter_stack, None)
 
 
+def _no_hooks(expected: object) -> Row | None:
+    if expected != (True,):
+        return None
+    return (functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, False), None)
+
+
 _CHEAPER: Final[dict[str, Callable[[object], Row | None]]] = {
     "TORCH_FUNCTION_MODES": _no_modes,
     "DEFAULT_DEVICE": lambda expected: None if expected is not None else (torch._C._len_torch_function_stack, 0),

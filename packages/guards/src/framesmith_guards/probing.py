@@ -60,8 +60,40 @@ def why_no_tensors() -> str | None:
     except (TypeError, SystemError) as error:
         reason = str(error)
     if reason is None:
-        native.tensors_use_images(_images_show_every_change(native))
+        with torch.inference_mode(False), torch.enable_grad():
+            native.tensors_use_images(_images_show_every_change(native))
+            _find_grad(native)
     return reason
+
+
+def _grad_probes() -> tuple[torch.Tensor, ...]:
+    """The probes of tensors_find_grad: plain, unset, detached, made, and three leaves of different histories."""
+    unset, leaf, used, kept = (torch.ones(2, requires_grad=True) for _ in range(4))
+    unset.requires_grad_(False)
+    used.sum().backward()
+    keep = kept * 2
+    kept.grad = torch.zeros(2)
+    detached = leaf * 2
+    return torch.ones(2), unset, detached.detach_(), keep, leaf, used, kept
+
+
+def _find_grad(native: ModuleType) -> None:
+    """Read requires_grad from memory if its place is found and agrees with torch on other tensors."""
+    if not native.tensors_find_grad(*_grad_probes()):
+        return
+    others = (*_grad_probes(), torch.nn.Parameter(torch.ones(3)), torch.ones(2, 2).t(), *_in_place())
+    if any(native.tensors_requires_grad(t) is not t.requires_grad for t in others):
+        native.tensors_find_grad(*[torch.ones(2)] * 7)  # nothing is found in these: the getter is used
+
+
+def _in_place() -> tuple[torch.Tensor, ...]:
+    """Tensors whose requires_grad came from being written, and from being a view."""
+    leaf, written = torch.ones(4, requires_grad=True), torch.ones(4)
+    written.mul_(leaf)
+    base = torch.ones(4)
+    view = base[1:]
+    base.mul_(leaf)
+    return written, base, view, leaf[1:]
 
 
 _CHANGES: Final[tuple[Callable[[torch.Tensor], object], ...]] = (

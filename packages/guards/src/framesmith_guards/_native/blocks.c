@@ -30,6 +30,7 @@ struct Proof {
     Py_ssize_t count, capacity;
     Fact *facts;
     PyObject **values; /* of the block's outputs, in their order */
+    char *images, *next_image; /* one after the other, as they are compared */
 };
 
 static void proof_free(Proof *proof)
@@ -41,10 +42,10 @@ static void proof_free(Proof *proof)
         if (proof->facts[k].tag != NULL) {
             dict_tag_release(proof->facts[k].tag);
         }
-        PyMem_Free(proof->facts[k].image);
     }
     PyMem_Free(proof->facts);
     PyMem_Free(proof->values);
+    PyMem_Free(proof->images);
     PyMem_Free(proof);
 }
 
@@ -129,10 +130,8 @@ static int prove_tensor(Proof *proof, const TensorLeaf *leaf, PyObject *tensor)
         return 0;
     }
     fact->is.leaf = leaf;
-    fact->image = PyMem_Malloc(tensor_image_size() + 1);
-    if (fact->image == NULL) {
-        return 0;
-    }
+    fact->image = proof->next_image;
+    proof->next_image += tensor_image_size();
     tensor_image(tensor, fact->image);
     return 1;
 }
@@ -207,6 +206,15 @@ static int prove(Program *program, Proof *proof, const Instruction *i, PyObject 
     }
 }
 
+static size_t tensor_count(const Block *block)
+{
+    size_t count = 0;
+    for (Py_ssize_t k = 0; k < block->count; k++) {
+        count += block->instructions[k].op == OP_IS_TENSOR;
+    }
+    return count;
+}
+
 static void record(Program *program, Block *block, PyObject **registers)
 {
     Proof *proof = PyMem_Calloc(1, sizeof *proof);
@@ -215,7 +223,8 @@ static void record(Program *program, Block *block, PyObject **registers)
     }
     proof->root = registers[block->root];
     proof->values = PyMem_Calloc((size_t)block->output_count + 1, sizeof *proof->values);
-    int proved = proof->values != NULL;
+    proof->images = proof->next_image = PyMem_Malloc(tensor_count(block) * tensor_image_size() + 1);
+    int proved = proof->values != NULL && proof->images != NULL;
     for (Py_ssize_t k = 0; proved && k < block->count; k++) {
         proved = prove(program, proof, block->instructions + k, registers, block->root);
     }

@@ -30,6 +30,8 @@ static struct {
     GetInts sizes, strides;
     getter requires_grad;
     void *requires_grad_closure;
+    Py_ssize_t meta_offset, flag_offset, function_offset; /* meta_offset is 0 until they are found */
+    uint64_t meta_vtable;
     PyTypeObject *base; /* torch._C.TensorBase; torch is never unloaded */
 } shim;
 
@@ -60,13 +62,32 @@ static uint64_t keys_of(PyObject *tensor)
     return word_at(impl_of(tensor), shim.keys_offset);
 }
 
+/* What requires_grad is made of, for tensors that are no views: a flag and the gradient function, in memory that the
+ * TensorImpl points to; a view also asks its base, and has another vtable there. -1 if the getter has to be asked.
+ */
+static int requires_grad_by_memory(PyObject *tensor)
+{
+    const char *meta = (const char *)word_at(impl_of(tensor), shim.meta_offset);
+    if (meta == NULL) {
+        return 0;
+    }
+    if (word_at(meta, 0) != shim.meta_vtable) {
+        return -1;
+    }
+    return meta[shim.flag_offset] != 0 || word_at(meta, shim.function_offset) != 0;
+}
+
 static int requires_grad_of(PyObject *tensor)
 {
+    int value = shim.meta_offset == 0 ? -1 : requires_grad_by_memory(tensor);
+    if (value >= 0) {
+        return value;
+    }
     PyObject *answer = shim.requires_grad(tensor, shim.requires_grad_closure);
     if (answer == NULL) {
         return -1;
     }
-    int value = answer == Py_True;
+    value = answer == Py_True;
     Py_DECREF(answer);
     return value;
 }
@@ -123,6 +144,15 @@ int tensor_number(PyObject *tensor, int property, Py_ssize_t dim, int64_t *out)
     return 1;
 }
 
+static int same_words(const char *a, const char *b, size_t bytes)
+{
+    uint64_t difference = 0;
+    for (size_t k = 0; k < bytes; k += 8) {
+        difference |= word_at(a, (Py_ssize_t)k) ^ word_at(b, (Py_ssize_t)k);
+    }
+    return difference == 0;
+}
+
 /* ---- images: a TensorImpl's bytes, equal only if nothing that a leaf compares (but requires_grad) changed ---- */
 
 static int images_usable;
@@ -142,7 +172,7 @@ int tensor_unchanged(const TensorLeaf *leaf, PyObject *tensor, const char *image
     if (!images_usable || leaf->dim > INLINE_DIMS) {
         return tensor_matches(leaf, tensor);
     }
-    if (Py_TYPE(tensor) != leaf->type || memcmp(impl_of(tensor) + IMAGE_START, image, tensor_image_size()) != 0) {
+    if (Py_TYPE(tensor) != leaf->type || !same_words(impl_of(tensor) + IMAGE_START, image, tensor_image_size())) {
         return 0;
     }
     int requires_grad = requires_grad_of(tensor);
@@ -283,6 +313,46 @@ PyObject *tensors_setup(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+#define META_LIMIT 256 /* past the flag in every torch so far; the search ends at the first place that fits */
+
+/* Whether a byte, or a word, is as wanted in the metadata of the probes of tensors_find_grad. */
+static int fits_flag(const char *const *meta, int count, Py_ssize_t offset)
+{
+    int fits = 1;
+    for (int k = 1; k < count; k++) {
+        fits &= meta[k][offset] == (k >= 4);
+    }
+    return fits;
+}
+
+static int fits_function(const char *const *meta, int count, Py_ssize_t offset)
+{
+    int fits = 1;
+    for (int k = 1; k < count; k++) {
+        fits &= (word_at(meta[k], offset) > 4096) == (k == 3);
+    }
+    return fits;
+}
+
+static int find_grad_parts(Py_ssize_t meta_offset, const char *const *meta, int count)
+{
+    Py_ssize_t function = 8, flag = 8;
+    while (function < META_LIMIT && !fits_function(meta, count, function)) {
+        function += 8;
+    }
+    while (flag < META_LIMIT && !fits_flag(meta, count, flag)) {
+        flag++;
+    }
+    if (function >= META_LIMIT || flag >= META_LIMIT) {
+        return 0;
+    }
+    shim.function_offset = function;
+    shim.flag_offset = flag;
+    shim.meta_vtable = word_at(meta[1], 0);
+    shim.meta_offset = meta_offset;
+    return 1;
+}
+
 static int is_tensor(PyObject *value)
 {
     if (!shim.ready) {
@@ -312,6 +382,41 @@ PyObject *tensors_probe(PyObject *module, PyObject *tensor)
     const char *image = impl_of(tensor) + IMAGE_START;
     return Py_BuildValue("iiiKy#", (int)dtype, (int)device_type, (int)device_index,
                          (unsigned long long)keys_of(tensor), image, shim.keys_offset + 8 - IMAGE_START);
+}
+
+#define GRAD_PROBES 7
+
+/* tensors_find_grad(plain, unset, detached, made, leaf, leaf, leaf) -> whether requires_grad's parts were found.
+ *
+ * Of the probes, `plain` never had anything to do with gradients, `unset` required one and does not any more,
+ * `detached` was computed from one that does and detached in place, `made` was computed, the leaves require one.
+ */
+PyObject *tensors_find_grad(PyObject *module, PyObject *args)
+{
+    PyObject *t[GRAD_PROBES];
+    const char *meta[GRAD_PROBES];
+    if (!PyArg_ParseTuple(args, "OOOOOOO:tensors_find_grad", t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6)) {
+        return NULL;
+    }
+    shim.meta_offset = 0;
+    for (Py_ssize_t offset = 16; shim.ready && offset < 64; offset += 8) {
+        int all = word_at(impl_of(t[0]), offset) == 0;
+        for (int k = 1; k < GRAD_PROBES; k++) {
+            uint64_t word = word_at(impl_of(t[k]), offset);
+            meta[k] = (const char *)word;
+            all = all && word > 4096 && word % 16 == 0 && word_at(meta[k], 0) == word_at(meta[1], 0);
+        }
+        if (all) {
+            return PyBool_FromLong(find_grad_parts(offset, meta, GRAD_PROBES));
+        }
+    }
+    Py_RETURN_FALSE;
+}
+
+PyObject *tensors_requires_grad(PyObject *module, PyObject *tensor)
+{
+    int value = is_tensor(tensor) ? requires_grad_of(tensor) : -1;
+    return value < 0 ? NULL : PyBool_FromLong(value);
 }
 
 /* use_images(bool): whether images were seen to change with everything that a leaf compares */
