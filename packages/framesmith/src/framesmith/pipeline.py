@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 import framesmith_aot
+import framesmith_frames
 from framesmith.backends import AUTO, Backend, BackendLike, choose_backend, load_backend
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures
@@ -45,12 +46,13 @@ class GraphCompiler:
 
     def _backend_compiler(self, backend: BackendLike) -> Callable[[fx.GraphModule, Sequence[torch.Tensor], str], Boxed]:
         def compile_aten(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: str) -> Boxed:
-            try:
-                chosen = select(backend, gm, inputs)
-                return chosen.compile(gm, inputs, role, options_for(chosen, self.config))
-            except Exception as error:
-                self.failures.report(f"a graph ({role})", error)
-                return load_backend("eager").compile(gm, inputs, role, {})
+            with framesmith_frames.deactivated():  # a backward graph is compiled while the user's code runs
+                try:
+                    chosen = select(backend, gm, inputs)
+                    return chosen.compile(gm, inputs, role, options_for(chosen, self.config))
+                except Exception as error:
+                    self.failures.report(f"a graph ({role})", error)
+                    return load_backend("eager").compile(gm, inputs, role, {})
 
         return compile_aten
 
