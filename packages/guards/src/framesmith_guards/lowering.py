@@ -6,10 +6,12 @@ cannot be done for a particular expectation, calls the reference.
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from types import ModuleType
+from typing import Any, Final, TypeGuard
 
 from framesmith_guards.constants import same_constant
 from framesmith_guards.guard import Guard
@@ -18,6 +20,7 @@ from framesmith_guards.native_rows import (
     CHECKS,
     LOADS,
     NO_FUNCTION,
+    ModulesSource,
     Operation,
     reference_check,
     reference_load,
@@ -28,13 +31,14 @@ from framesmith_guards.order import Plan
 from framesmith_guards.predicates import same_keys
 from framesmith_guards.probing import tensor_leaf
 from framesmith_guards.sources import (
+    AttrSource,
     DictKeySource,
     DictValueSource,
-    FunctionSource,
     GlobalsDictSource,
     GlobalSource,
     InstanceDictSource,
     ItemSource,
+    ModuleSource,
     Source,
     TensorPropertySource,
 )
@@ -44,6 +48,8 @@ Instruction = tuple[int, int, int, int, int, int, Any, tuple[int, ...]]
 
 _PROPERTIES: Final = {"size": 0, "stride": 1, "storage_offset": 2}
 _OWN_INT: Final = 3
+_IMPLIED: Final[dict[type[Source], Source]] = {GlobalSource: GlobalsDictSource(), ModuleSource: ModulesSource()}
+_MODULES_OWN: Final = frozenset(dir(ModuleType))
 _TRACKED: Final = (dict, OrderedDict, tuple)
 
 
@@ -84,15 +90,32 @@ class Lowering:
         base = self._base_of(source)
         a = -1 if base is None else self.register(base)
         row = LOADS.get(type(source))
-        operation = reference_load(source) if row is None else row(self, source)
-        if operation.on_function:
-            a = self.register(FunctionSource())
+        if self._in_module(source):
+            operation = Operation("LOAD_ITEM", obj=source.attr)
+        else:
+            operation = reference_load(source) if row is None else row(self, source)
         register = self.registers[source] = len(self.registers)
         self._emit(self._place(source, a), operation, dst=register, a=a)
         return register
 
     def _base_of(self, source: Source) -> Source | None:
-        return GlobalsDictSource() if isinstance(source, GlobalSource) else source.base
+        implied = _IMPLIED.get(type(source))
+        if implied is not None:
+            return implied
+        return InstanceDictSource(source.base) if self._in_module(source) else source.base
+
+    def _in_module(self, source: Source) -> TypeGuard[AttrSource]:
+        """Whether this is an attribute that a Python module has in its dict now, where getattr finds it."""
+        if not isinstance(source, AttrSource) or source.attr in _MODULES_OWN:
+            return False
+        module = self._module(source.base)
+        return type(module) is ModuleType and source.attr in vars(module)
+
+    def _module(self, source: Source) -> object:
+        if isinstance(source, ModuleSource):
+            return sys.modules.get(source.module)
+        known = (g.expected for g in self.guards.get(source, ()) if g.kind.name == "ID_MATCH" and not g.expected.weak)
+        return next((ref.get() for ref in known), None)
 
     def _place(self, source: Source, a: int) -> list[Instruction]:
         root = self.block_root(source)
@@ -113,7 +136,7 @@ class Lowering:
         base = source.base
         if base is None:
             return None
-        if isinstance(source, InstanceDictSource):
+        if isinstance(source, InstanceDictSource) or self._in_module(source):
             return self.block_root(base) or base
         if not isinstance(source, (ItemSource, DictKeySource, DictValueSource)):
             return None

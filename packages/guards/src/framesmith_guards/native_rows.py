@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final, Protocol, cast
@@ -27,6 +28,7 @@ from framesmith_guards.sources import (
     Source,
     TypeSource,
 )
+from framesmith_guards.sources.base import Root
 
 
 @dataclass
@@ -41,7 +43,6 @@ class Operation:
     obj: Any = None
     operands: tuple[int, ...] = ()
     reads: tuple[int, ...] = ()
-    on_function: bool = False
 
 
 class Target(Protocol):
@@ -60,6 +61,17 @@ class Target(Protocol):
         """The condition of a shape guard and its registers, if it is native."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class ModulesSource(Root):
+    """`sys.modules`: only programs load it."""
+
+    def read(self, base: Any, args: Mapping[str, object], function: FunctionType) -> object:
+        return sys.modules
+
+    def label(self, base: str) -> str:
+        return "sys.modules"
+
+
 Load = Callable[[Target, Any], Operation]
 Check = Callable[[Target, Guard], Operation | None]
 
@@ -74,7 +86,8 @@ LOADS: Final[dict[type[Source], Load]] = {
     GlobalSource: lambda t, s: Operation("LOAD_ITEM", obj=s.global_name),
     BuiltinSource: lambda t, s: Operation("LOAD_BUILTIN", obj=s.builtin),
     ClosureSource: lambda t, s: Operation("LOAD_CLOSURE", n=list(t.freevars).index(s.freevar)),
-    ModuleSource: lambda t, s: Operation("LOAD_CALL", obj=_module_reader(s), on_function=True),
+    ModulesSource: lambda t, s: Operation("LOAD_CONSTANT", obj=sys.modules),
+    ModuleSource: lambda t, s: Operation("LOAD_ITEM", obj=s.module),
     AttrSource: lambda t, s: Operation("LOAD_ATTR", obj=s.attr),
     InstanceDictSource: lambda t, s: Operation("LOAD_DICT", obj="__dict__"),
     ItemSource: lambda t, s: Operation("LOAD_ITEM", obj=s.key),
@@ -83,10 +96,6 @@ LOADS: Final[dict[type[Source], Load]] = {
     DictValueSource: lambda t, s: Operation("LOAD_VALUE", n=s.index),
     CellContentsSource: lambda t, s: Operation("LOAD_CELL"),
 }
-
-
-def _module_reader(source: ModuleSource) -> Callable[[Any], object]:
-    return lambda function: source.read(None, {}, function)
 
 
 def reference_load(source: Source) -> Operation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -16,52 +17,62 @@ COVERED: Final = frozenset({"GRAD_MODE", "AUTOCAST", "DEFAULT_DTYPE", "DETERMINI
 Row = tuple[Callable[[], object], object]
 
 
-def _no_modes(expected: object) -> Row | None:
-    return None if expected else (torch._C._len_torch_function_stack, 0)
+Rows = tuple[Row, ...]
 
 
-def _no_dispatch_modes(expected: object) -> Row | None:
-    return None if expected else (torch._C._len_torch_dispatch_stack, 0)
+def _no_modes(expected: object) -> Rows | None:
+    return None if expected else ((torch._C._len_torch_function_stack, 0),)
 
 
-def _no_transforms(expected: object) -> Row | None:
-    return None if expected else (torch._C._functorch.peek_interpreter_stack, None)
+def _no_dispatch_modes(expected: object) -> Rows | None:
+    return None if expected else ((torch._C._len_torch_dispatch_stack, 0),)
 
 
-def _no_hooks(expected: object) -> Row | None:
+def _no_transforms(expected: object) -> Rows | None:
+    return None if expected else ((torch._C._functorch.peek_interpreter_stack, None),)
+
+
+def _no_hooks(expected: object) -> Rows | None:
     if expected != (True,):
         return None
-    return (functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, False), None)
+    autograd: Any = torch._C._autograd
+    top = functools.partial(autograd._top_saved_tensors_default_hooks, True)
+    return ((top, None), (autograd._saved_tensors_hooks_is_enabled, True))
 
 
-_CHEAPER: Final[dict[str, Callable[[object], Row | None]]] = {
+_CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
     "TORCH_FUNCTION_MODES": _no_modes,
-    "DEFAULT_DEVICE": lambda expected: None if expected is not None else (torch._C._len_torch_function_stack, 0),
+    "DEFAULT_DEVICE": lambda expected: _no_modes(expected is not None),
     "TORCH_DISPATCH_MODES": _no_dispatch_modes,
     "FUNCTORCH_STACK": _no_transforms,
-    "MATMUL_PRECISION": lambda expected: (torch._C._get_float32_matmul_precision, expected),
+    "SAVED_TENSOR_HOOKS": _no_hooks,
+    "MATMUL_PRECISION": lambda expected: ((torch._C._get_float32_matmul_precision, expected),),
 }
-"""A read of C code that implies the row's, for the usual expectation; None if it does not."""
+"""Reads of C code that imply the row's, for the usual expectation; None if there are none."""
 
 
 def _renew() -> Callable[[], Callable[[], bool]] | None:
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    snapshot = getattr(guards, "GlobalStateGuard", None)
+    snapshot: Any = getattr(guards, "GlobalStateGuard", None)
     if snapshot is None or not hasattr(snapshot, "check"):
         return None
-    make: Any = snapshot
-    return lambda: make().check
+
+    def renew() -> Callable[[], bool]:
+        check: Callable[[], bool] = snapshot().check
+        return check
+
+    return renew
 
 
-def rows_of(guards: Sequence[Guard]) -> tuple[Row, ...]:
+def rows_of(guards: Sequence[Guard]) -> Rows:
     """What has to be read besides the snapshot."""
     rows: dict[Row, None] = {}
     for guard in guards:
         kind = guard.kind.name
         if kind in COVERED:
             continue
-        cheaper = _CHEAPER.get(kind, lambda _: None)(guard.expected)
-        rows[cheaper or (BY_KIND[kind].read, guard.expected)] = None
+        cheaper = _CHEAPER[kind](guard.expected) if kind in _CHEAPER else None
+        rows.update(dict.fromkeys(cheaper or ((BY_KIND[kind].read, guard.expected),)))
     return tuple(rows)
 
 

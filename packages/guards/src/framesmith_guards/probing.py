@@ -70,7 +70,7 @@ def _grad_probes() -> tuple[torch.Tensor, ...]:
     """The probes of tensors_find_grad: plain, unset, detached, made, and three leaves of different histories."""
     unset, leaf, used, kept = (torch.ones(2, requires_grad=True) for _ in range(4))
     unset.requires_grad_(False)
-    used.sum().backward()
+    torch.autograd.backward(used.sum())
     keep = kept * 2
     kept.grad = torch.zeros(2)
     detached = leaf * 2
@@ -150,8 +150,8 @@ def tensor_leaf(spec: TensorSpec) -> tuple[Any, ...] | None:
     """The native description of a spec; None if it has to be checked in Python."""
     if why_no_tensors() is not None or spec.sizes is None or spec.strides is None:
         return None
-    pytype = spec.pytype.get()
-    if all(pytype is not plain for plain in PLAIN_TYPES) or spec.layout is not torch.strided:
+    pytype: Any = spec.pytype.get()
+    if pytype not in PLAIN_TYPES or spec.layout is not torch.strided:
         return None
     dtype, device = _dtype_number(spec.dtype), _device_number(spec.device.type)
     if dtype is None or device is None:

@@ -14,6 +14,7 @@
 
 #define FOR_EACH_OPCODE(X)                                                                                            \
     X(LOAD_ARG)      /* dst = args[n] */                                                                              \
+    X(LOAD_CONSTANT) /* dst = obj */                                                                                  \
     X(LOAD_FUNCTION) /* dst = function */                                                                             \
     X(LOAD_GLOBALS)  /* dst = function.__globals__ */                                                                 \
     X(LOAD_BUILTIN)  /* dst = function.__builtins__[obj] */                                                           \

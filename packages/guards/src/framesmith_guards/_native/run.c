@@ -266,6 +266,8 @@ int run_instruction(Program *program, const Instruction *i, PyObject *const *arg
     switch (i->op) {
     case OP_LOAD_ARG:
         return i->n < nargs ? found_borrowed(slot, args[i->n]) : 0;
+    case OP_LOAD_CONSTANT:
+        return found_borrowed(slot, i->obj);
     case OP_LOAD_FUNCTION:
         return found_borrowed(slot, function);
     case OP_LOAD_GLOBALS:
