@@ -1,1 +1,19 @@
 """The autograd engine's backward pass captured as one FX graph."""
+
+from framesmith_autograd_compiler.__about__ import __version__
+from framesmith_autograd_compiler.engine import Capture, capture, disable, disabled, enable
+from framesmith_autograd_compiler.errors import AutogradCompilerError, CaptureUnsupported
+from framesmith_autograd_compiler.program import CompilerFn, Program
+
+__all__ = [
+    "AutogradCompilerError",
+    "Capture",
+    "CaptureUnsupported",
+    "CompilerFn",
+    "Program",
+    "__version__",
+    "capture",
+    "disable",
+    "disabled",
+    "enable",
+]

@@ -1,0 +1,153 @@
+"""The kinds of calls a captured backward pass is made of.
+
+A *pure* call computes tensors from tensors and may be traced and compiled. An *opaque* one runs code
+of the user (hooks, a custom function's backward) or touches `.grad`, and runs as it is, in order.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Tensors = Sequence[torch.Tensor | None]
+
+
+class NodeCall:
+    """A pure call of an autograd node's derivative: `call(grads, *arguments) -> gradients`."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name = self.__name__ = name
+        self.__module__ = "nodes"
+        self.function = function
+
+    def __call__(self, grads: Tensors, *args: Any) -> Any:
+        return self.function(list(grads), *args)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Evaluation:
+    """A pure call of a custom function whose class says how to compute its backward pass from tensors.
+
+    The class has a static `evaluate_backward(saved_tensors, grads) -> gradients` for that.
+    """
+
+    def __init__(self, cls: Any) -> None:
+        self.name = self.__name__ = cls.__name__
+        self.__module__ = "nodes"
+        self.cls = cls
+
+    def __call__(self, grads: Tensors, saved: Sequence[torch.Tensor]) -> Any:
+        return self.cls.evaluate_backward(list(saved), list(grads))
+
+
+def add(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
+    """The sum of two gradients of one value; an absent one counts nothing."""
+    if first is None or second is None:
+        return second if first is None else first
+    return torch.add(first, second)
+
+
+def copy_slices_prologue(grad: torch.Tensor, base: Any, view: Any) -> tuple[torch.Tensor, ...]:
+    """For an in-place change of a view: the base's gradient, the view's part of it, a copy of the part.
+
+    `base` and `view` are (sizes, strides, storage offset).
+    """
+    result = grad.new_empty_strided(base[0], base[1])
+    result.copy_(grad)
+    part = result.as_strided(view[0], view[1], view[2] - base[2])
+    return result, part, part.clone(memory_format=torch.contiguous_format)
+
+
+def copy_slices_epilogue(
+    needed: Sequence[bool], result: torch.Tensor, grads: Tensors, part: torch.Tensor
+) -> list[torch.Tensor | None]:
+    """The gradients after the view's derivative ran: the first is written into its part of the base's."""
+    out: list[torch.Tensor | None] = []
+    for index, (wanted, grad) in enumerate(zip(needed, grads, strict=True)):
+        if index == 0 and wanted and grad is not None:
+            part.copy_(grad)
+            out.append(result)
+        else:
+            out.append(grad if wanted else None)
+    return out
+
+
+def call_tensor_hook(hook: Callable[..., Any], grad: torch.Tensor | None) -> torch.Tensor | None:
+    """A hook of a tensor (`Tensor.register_hook`): its result replaces the gradient unless None."""
+    if grad is None:
+        return None
+    result = hook(grad)
+    return grad if result is None else result
+
+
+def call_cpp_hook(hook: int, grad: torch.Tensor | None) -> Any:
+    """A C++ hook of a tensor, by the engine's number for it."""
+    return engine_module().call_cpp_tensor_pre_hooks(hook, grad)
+
+
+def call_pre_hook(hook: Callable[..., Any], grads: Tensors) -> Tensors:
+    """A hook of a node that runs before it."""
+    result = hook(tuple(grads))
+    if result is None:
+        return grads
+    return (result,) if isinstance(result, torch.Tensor) else result
+
+
+def call_post_hook(hook: Callable[..., Any], outputs: Tensors, inputs: Tensors) -> Tensors:
+    """A hook of a node that runs after it."""
+    result = hook(tuple(outputs), tuple(inputs))
+    if result is None:
+        return outputs
+    return (result,) if isinstance(result, torch.Tensor) else result
+
+
+def call_leaf_hook(hook: Callable[..., Any], variable: torch.Tensor) -> None:
+    """A hook that runs after a leaf received its gradient."""
+    if hook(variable) is not None:
+        raise RuntimeError("a hook after gradient accumulation must return None")
+
+
+def call_unpack_hook(hook: Callable[..., Any], packed: Any) -> torch.Tensor:
+    """The user's hook that gives a saved tensor back."""
+    result = hook(packed)
+    if not isinstance(result, torch.Tensor):
+        raise TypeError(f"a saved tensor's unpack hook must give a tensor, got {type(result).__name__}")
+    return result
+
+
+class _Context:
+    """A custom function's context as its backward sees it, with the saved tensors already unpacked."""
+
+    def __init__(self, real: Any, saved: Sequence[torch.Tensor]) -> None:
+        self.__dict__["real"] = real
+        self.__dict__["saved_tensors"] = tuple(saved)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.real, name, value)
+
+
+def call_backward(ctx: Any, saved: Sequence[torch.Tensor], grads: Tensors) -> Tensors:
+    """A custom function's backward (`torch.autograd.Function`), or its `vjp` where that is what it defines."""
+    cls = ctx._forward_cls
+    function = cls.backward if cls.vjp is torch.autograd.Function.vjp else cls.vjp
+    result = function(_Context(ctx, saved), *grads)
+    return result if isinstance(result, tuple) else (result,)
+
+
+#: Calls that run user code or write to `.grad`; everything else in a captured graph is pure.
+OPAQUE: frozenset[Any] = frozenset(
+    {call_tensor_hook, call_cpp_hook, call_pre_hook, call_post_hook, call_unpack_hook, call_backward}
+)
+
+
+def engine_module() -> Any:
+    """Torch's module of the engine's capture hook; a part of torch._C, not of torch._dynamo."""
+    return sys.modules["torch._C._dynamo.autograd_compiler"]

@@ -1,0 +1,190 @@
+"""Stands between `backward()` and the autograd engine: captures the pass, or lets the engine run it."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd.variable import Variable
+
+from framesmith_autograd_compiler.calls import engine_module
+from framesmith_autograd_compiler.program import CompilerFn, Program
+from framesmith_autograd_compiler.recorder import Recorder
+
+
+@dataclass
+class Capture:
+    """What a compiler has seen: `programs` captured so far, `runs` of them, `fallbacks` with their reasons."""
+
+    compiler_fn: CompilerFn
+    programs: list[Program] = field(default_factory=list)
+    runs: int = 0
+    fallbacks: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Pass:
+    """One backward pass on its way."""
+
+    started: bool = False
+    callbacks: list[Callable[[], None]] = field(default_factory=list)
+    stale: bool = False
+
+
+class CapturingEngine:
+    """Takes the place of torch's engine object; threads without a capture do not notice it."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._owner: Capture | None = None
+        self._stale = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    @property
+    def captures(self) -> list[Capture | None]:
+        """The captures active on this thread, innermost last; None switches them off."""
+        if not hasattr(self._local, "captures"):
+            self._local.captures = []
+        found: list[Capture | None] = self._local.captures
+        return found
+
+    def queue_callback(self, callback: Callable[[], None]) -> None:
+        """Registers a function to run at the end of the pass (what `DistributedDataParallel` calls)."""
+        current: _Pass | None = getattr(self._local, "current", None)
+        if current is None or not current.started:
+            self.real.queue_callback(callback)
+        else:
+            current.callbacks.append(callback)
+
+    def run_backward(self, *arguments: Any, **options: Any) -> Any:
+        """The engine's entry point; `arguments` are roots, their gradients, keep_graph, create_graph, ..."""
+        capture = self.captures[-1] if self.captures else None
+        if capture is None or getattr(self._local, "current", None) is not None:
+            return self.real.run_backward(*arguments, **options)
+        reason = why_not(create_graph=arguments[3])
+        if reason is None:
+            current = _Pass()
+            try:
+                return self._captured(capture, current, arguments, options)
+            except Exception as error:
+                if current.started:
+                    raise
+                reason = f"{type(error).__name__}: {error}"
+        # An error of the user's own is raised here again, as itself.
+        result = self.real.run_backward(*arguments, **options)
+        if reason not in capture.fallbacks:
+            warnings.warn(f"the backward pass is not captured: {reason}", stacklevel=3)
+        capture.fallbacks.append(reason)
+        return result
+
+    def _captured(self, capture: Capture, current: _Pass, arguments: Any, options: Any) -> Any:
+        hook = engine_module()
+        with self._lock:
+            if self._stale or self._owner is not capture:
+                hook.clear_cache()
+                self._stale, self._owner = False, capture
+            prior = hook.set_autograd_compiler(lambda: Recorder(lambda done: self._finish(capture, done)), False)
+            self._local.current = current
+            try:
+                result = self.real.run_backward(*arguments, **options)
+                for callback in current.callbacks:
+                    callback()
+                return result
+            finally:
+                self._local.current = None
+                hook.set_autograd_compiler(*prior)
+
+    def _finish(self, capture: Capture, recorder: Recorder) -> tuple[Any, Any]:
+        """What the engine keeps for passes like this one: a function it calls, and its first argument."""
+        program = Program(recorder.graph, capture.compiler_fn)
+        capture.programs.append(program)
+        # Sizes and scalars are constants in the graph, while the engine believes them to be inputs.
+        self._stale = self._stale or recorder.specialised
+
+        def run(_: Any, inputs: Any, sizes: Any, scalars: Any, hooks: Any, packed: Any) -> Any:
+            current: _Pass = self._local.current
+            current.started = True
+            capture.runs += 1
+            hook = engine_module()
+            prior = hook.set_autograd_compiler(None, False)
+            try:
+                return program.run(inputs, hooks, packed)
+            finally:
+                hook.set_autograd_compiler(*prior)
+
+        return run, program.run
+
+
+def why_not(create_graph: bool) -> str | None:
+    """Why no pass can be captured now, None if one can."""
+    if create_graph:
+        return "create_graph=True asks for a pass that is itself differentiable"
+    if torch.is_anomaly_enabled():
+        return "anomaly detection watches the engine's own nodes"
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return "a dispatch mode is active"
+    return None
+
+
+_install_lock = threading.Lock()
+
+
+def installed() -> CapturingEngine:
+    """The capturing engine, put in its place at the first call."""
+    with _install_lock:
+        current: Any = Variable._execution_engine
+        engine = current if isinstance(current, CapturingEngine) else CapturingEngine(current)
+        Variable._execution_engine = engine  # type: ignore[assignment]
+        return engine
+
+
+@contextmanager
+def capture(compiler_fn: CompilerFn) -> Iterator[Capture]:
+    """Inside, this thread's backward passes are captured and compiled with `compiler_fn`.
+
+    `compiler_fn(gm)` gets an ATen graph with `meta["val"]` on its nodes and gives a function of the
+    same flat tensors. A pass that cannot be captured runs in the engine, with a warning.
+    """
+    if not callable(compiler_fn):
+        raise TypeError(f"compiler_fn must be callable, got {type(compiler_fn).__name__}")
+    made = Capture(compiler_fn)
+    stack = installed().captures
+    stack.append(made)
+    try:
+        yield made
+    finally:
+        stack.remove(made)
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Inside, the engine runs this thread's backward passes itself."""
+    stack = installed().captures
+    stack.append(None)
+    try:
+        yield
+    finally:
+        stack.pop()
+
+
+def enable(compiler_fn: CompilerFn) -> Capture:
+    """Like `capture`, until `disable()` is called on this thread."""
+    if not callable(compiler_fn):
+        raise TypeError(f"compiler_fn must be callable, got {type(compiler_fn).__name__}")
+    made = Capture(compiler_fn)
+    installed().captures.append(made)
+    return made
+
+
+def disable() -> None:
+    """Ends every `enable` of this thread."""
+    installed().captures.clear()

@@ -1,0 +1,166 @@
+"""A recorded backward pass, runnable: segments compiled for the tensors they meet, opaque calls as they are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_autograd_compiler import calls
+from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, schedule
+from framesmith_autograd_compiler.tracer import trace
+
+CompilerFn = Callable[[fx.GraphModule], Callable[..., Any]]
+"""Takes an ATen graph, gives a function of the same flat tensors that returns a sequence of tensors."""
+
+Env = dict[fx.Node, Any]
+
+
+@dataclass
+class Compiled:
+    """A segment for one kind of inputs; `outputs` as in `tracer.Traced`."""
+
+    function: Callable[..., Any]
+    outputs: tuple[int | None, ...]
+
+
+@dataclass
+class Program:
+    """`graph` as recorded, its steps, and what was compiled so far.
+
+    `run(inputs, hooks, packed)` runs the pass and returns the gradients asked for by name (None for a
+    leaf's, which went into its `.grad`). `modules` lists the compiled ATen graphs, `reasons` why
+    segments run call by call instead.
+    """
+
+    graph: fx.Graph
+    compiler_fn: CompilerFn
+    modules: list[fx.GraphModule] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.steps = schedule(self.graph)
+        self._compiled: dict[Any, Compiled | None] = {}
+        self._placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
+        self._result: Any = next(iter(reversed(self.graph.nodes))).args[0]
+
+    def run(self, inputs: Sequence[torch.Tensor], hooks: Sequence[Any], packed: Sequence[Any]) -> list[Any]:
+        """One backward pass."""
+        sources = {"input": inputs, "hook": hooks, "packed": packed}
+        env: Env = {}
+        for node in self._placeholders:
+            kind, _, index = node.name.rpartition("_")
+            env[node] = sources[kind][int(index)]
+        with torch.no_grad():
+            for number, step in enumerate(self.steps):
+                if isinstance(step, Segment):
+                    self._run_segment(number, step, env)
+                elif isinstance(step, Accumulation):
+                    accumulate(step.node, env)
+                else:
+                    evaluate(step, env)
+        return [None if node is None else env[node] for node in self._result]
+
+    def _run_segment(self, number: int, segment: Segment, env: Env) -> None:
+        values = [env[node] for node in segment.inputs]
+        if not all(value is None or value.layout is torch.strided for value in values):
+            evaluate_all(segment, env)
+            return
+        key = (number, *map(_kind, values))
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(segment, values)
+        compiled = self._compiled[key]
+        if compiled is None:
+            evaluate_all(segment, env)
+            return
+        results = compiled.function(*[value for value in values if value is not None])
+        for node, position in zip(segment.outputs, compiled.outputs, strict=True):
+            env[node] = None if position is None else results[position]
+
+    def _compile(self, segment: Segment, values: list[Any]) -> Compiled | None:
+        """The segment compiled, or None: its calls run one by one, which is always right."""
+
+        def run(fakes: list[Any]) -> list[Any]:
+            env = dict(zip(segment.inputs, fakes, strict=True))
+            evaluate_all(segment, env)
+            return [env[node] for node in segment.outputs]
+
+        try:
+            traced = trace(run, values)
+            function = self.compiler_fn(traced.module)
+        except Exception as error:
+            self.reasons.append(f"{type(error).__name__}: {error}")
+            warnings.warn(f"a part of the backward pass is not compiled: {self.reasons[-1]}", stacklevel=2)
+            return None
+        self.modules.append(traced.module)
+        return Compiled(function, traced.outputs)
+
+
+def _kind(value: torch.Tensor | None) -> Any:
+    """What a compiled segment depends on: all metadata of a tensor, or its absence."""
+    if value is None:
+        return None
+    layout = (value.shape, value.stride(), value.storage_offset())
+    return (*layout, value.dtype, value.device, value.is_conj(), value.is_neg())
+
+
+def evaluate_all(segment: Segment, env: Env) -> None:
+    """Runs a segment's calls one by one."""
+    for node in segment.nodes:
+        env[node] = _call(node, env)
+
+
+def evaluate(step: Opaque, env: Env) -> None:
+    """Runs one call of the user's code."""
+    env[step.node] = _call(step.node, env)
+
+
+def accumulate(node: fx.Node, env: Env) -> None:
+    """Adds a gradient to a leaf's `.grad` as the engine does."""
+    operands: Any = node.args
+    target: Any = node.target
+    (grad_node,), variable_node, _, has_post_hooks = operands
+    grad, variable = env[grad_node], env[variable_node]
+    if grad is not None:
+        variable.grad = target.function([grad], variable, variable.grad, has_post_hooks)[0]
+    env[node] = variable.grad
+
+
+def _call(node: fx.Node, env: Env) -> Any:
+    target: Any = node.target
+    if isinstance(target, calls.NodeCall) and not any(_present(arg, env) for arg in node.args[:1]):
+        return _ABSENT
+    return target(*[_load(arg, env) for arg in node.args])
+
+
+class _Absent:
+    """The results of a derivative that got no gradient."""
+
+    def __getitem__(self, index: int) -> None:
+        return None
+
+
+_ABSENT = _Absent()
+
+
+def _present(value: Any, env: Env) -> bool:
+    """Whether any gradient among a derivative's operands is there; without one, its results are absent."""
+    if isinstance(value, (list, tuple)):
+        return any(_present(item, env) for item in value)
+    return isinstance(value, fx.Node) and env[value] is not None
+
+
+def _load(value: Any, env: Env) -> Any:
+    """A node's operands with values in place of nodes, in plain lists and tuples."""
+    if isinstance(value, fx.Node):
+        return env[value]
+    if isinstance(value, list):
+        return [_load(item, env) for item in value]
+    if isinstance(value, tuple):
+        loaded = [_load(item, env) for item in value]
+        return type(value)(loaded) if type(value) in (tuple, torch.Size) else value
+    return value

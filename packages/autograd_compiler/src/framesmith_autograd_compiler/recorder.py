@@ -1,0 +1,233 @@
+"""Writes down, as an FX graph, what the autograd engine would run.
+
+The engine's capture hook makes a `Recorder` for each new kind of backward pass and calls its methods
+where it would have run a node. Tensors are handed to it as meta tensors that only stand for values.
+
+The graph's inputs are the tensors of the pass (`input_0`, ...), the user's hooks and contexts
+(`hook_0`, ...) and packed saved tensors (`packed_0`, ...); its calls are those of `calls`.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_autograd_compiler import calls
+from framesmith_autograd_compiler.errors import CaptureUnsupported
+
+#: Derivatives by name. The engine announces each once per process, whichever recorder is at work.
+NODE_FUNCTIONS: dict[str, calls.NodeCall] = {}
+
+Values = Sequence[torch.Tensor | None]
+
+
+class Recorder:
+    """Records one backward pass; `finish(recorder)` gives what the engine keeps for the next like it.
+
+    After the capture `graph` is complete, `inputs` counts the tensors, `specialised` says that sizes
+    or scalars of this pass are written into the graph, so that it must not be used for others.
+    """
+
+    def __init__(self, finish: Callable[[Recorder], tuple[Any, Any]]) -> None:
+        self.graph = fx.Graph()
+        self.inputs = 0
+        self.specialised = False
+        self._finish = finish
+        self._nodes: dict[int, fx.Node] = {}
+        self._kept: list[Any] = []
+        self._extra: dict[str, fx.Node] = {}
+        self._origin = ""
+
+    # Called by the engine; the names and arguments are its own.
+
+    def begin_capture(
+        self, inputs: list[torch.Tensor], sizes: Any, scalars: Any, origins: Any, *switches: Any
+    ) -> tuple[str, list[torch.Tensor], list[Any], list[Any]]:
+        """Gives the stand-ins that the engine traces with."""
+        self.specialised = bool(len(sizes) or len(scalars))
+        self.inputs = len(inputs)
+        stand_ins = [self._stand_in(value) for value in inputs]
+        for index, value in enumerate(stand_ins):
+            self._bind(value, self.graph.placeholder(f"input_{index}"))
+        return "framesmith", stand_ins, list(sizes), list(scalars)
+
+    def bind_function(self, name: str, function: Callable[..., Any], is_custom: bool, is_traceable: bool) -> str:
+        """The engine announces a derivative."""
+        if is_custom:
+            name = f"custom_{name}_{len(NODE_FUNCTIONS)}"
+        NODE_FUNCTIONS[name] = calls.NodeCall(name, function)
+        return name
+
+    def set_node_origin(self, name: str, index: int, node: Any) -> None:
+        """The engine is at this node."""
+        self._origin = f"{name} {index}"
+
+    def apply_functional(self, name: str, grads: Values, args: Sequence[Any], metadata: Sequence[Any]) -> list[Any]:
+        """A derivative of the engine's own."""
+        node = self._call(_node_function(name), (list(grads), *args))
+        return self._parts(node, [item is not None for item in metadata])
+
+    def validate_outputs(self, _: Any, outputs: Values, args: Sequence[Any], metadata: Any) -> list[Any]:
+        """The engine's check of a node's results against what the next ones expect (it may convert them)."""
+        if not any(output is not None for output in outputs):
+            return list(outputs)
+        node = self._call(_node_function("validate_outputs"), (list(outputs), *args))
+        return self._parts(node, [output is not None for output in outputs])
+
+    def accumulate(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Two gradients reach one node."""
+        return self._result(self._call(calls.add, (first, second)))
+
+    def accumulate_grad(self, variable: torch.Tensor, *args: Any) -> torch.Tensor:
+        """A gradient reaches a leaf."""
+        grad, has_post_hooks = args[-2:]
+        node = self._call(_node_function("AccumulateGrad"), ([grad], variable, args[0], has_post_hooks))
+        result = self._stand_in(variable)
+        self._bind(result, node)
+        return result
+
+    def proxy_call_backward(
+        self,
+        inputs: Values,
+        metadata: Sequence[Any],
+        saved: Sequence[torch.Tensor],
+        context: int,
+        ctx: Any,
+        state: Any,
+        opaque: Sequence[Any],
+    ) -> tuple[Any, ...]:
+        """A custom function's backward."""
+        cls = ctx._forward_cls
+        if state is not None or opaque:
+            raise CaptureUnsupported(cls.__name__, "it keeps Python objects for its backward pass")
+        if getattr(cls, "boxed_grads_call", False):
+            raise CaptureUnsupported(cls.__name__, "it takes its gradients as one list")
+        if hasattr(cls, "evaluate_backward"):
+            node = self._call(calls.Evaluation(cls), (list(inputs), list(saved)))
+        else:
+            node = self._call(calls.call_backward, (self._hook(context), list(saved), list(inputs)))
+        return tuple(self._parts(node, [item is not None for item in metadata]))
+
+    def call_copy_slices_prologue(self, inputs: Values, *geometry: Any) -> list[Any]:
+        """Before the derivative of an in-place change of a view."""
+        base, view = tuple(geometry[:3]), tuple(geometry[3:])
+        return self._parts(self._call(calls.copy_slices_prologue, (inputs[0], base, view)), [True] * 3)
+
+    def call_copy_slices_epilogue(
+        self, needed: Sequence[bool], result: torch.Tensor, grads: Values, part: torch.Tensor
+    ) -> list[Any]:
+        """After it."""
+        node = self._call(calls.copy_slices_epilogue, (list(needed), result, list(grads), part))
+        return self._parts(node, [wanted and grad is not None for wanted, grad in zip(needed, grads, strict=True)])
+
+    def tensor_pre_hook(self, inputs: list[Any], hook: int, index: int) -> list[Any]:
+        """A hook of a tensor."""
+        return self._replaced(inputs, index, calls.call_tensor_hook, self._hook(hook))
+
+    def cpp_tensor_pre_hook(self, inputs: list[Any], hook: int, index: int) -> list[Any]:
+        """A C++ hook of a tensor."""
+        return self._replaced(inputs, index, calls.call_cpp_hook, hook)
+
+    def pre_hook(self, inputs: Values, hook: int) -> list[Any]:
+        """A hook before a node."""
+        node = self._call(calls.call_pre_hook, (self._hook(hook), list(inputs)))
+        return self._parts(node, [value is not None for value in inputs])
+
+    def post_hook(self, outputs: Values, inputs: Values, hook: int) -> list[Any]:
+        """A hook after a node."""
+        node = self._call(calls.call_post_hook, (self._hook(hook), list(outputs), list(inputs)))
+        return self._parts(node, [value is not None for value in outputs])
+
+    def post_acc_grad_hook(self, variable: torch.Tensor, hook: int) -> list[Any]:
+        """A hook after a leaf received its gradient."""
+        self._call(calls.call_leaf_hook, (self._hook(hook), variable))
+        return [variable]
+
+    def unpack_hook(self, hook: int, packed: int) -> torch.Tensor:
+        """A saved tensor that the user's hooks packed."""
+        operands = (self._hook(hook), self._placeholder(f"packed_{packed}"))
+        return self._result(self._call(calls.call_unpack_hook, operands))
+
+    def bind_backward_state(self, index: int) -> Any:
+        raise CaptureUnsupported("a function's backward state", "it is not recorded")
+
+    def end_capture(self, outputs: Values) -> tuple[Any, Any]:
+        """The pass is complete; `outputs` are the gradients that were asked for by name."""
+        self.graph.output(tuple(self._strip(list(outputs))))
+        return self._finish(self)
+
+    def close(self) -> None:
+        """The engine needs the recorder no more, also after an error."""
+        self._nodes.clear()
+        self._kept.clear()
+
+    def _call(self, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
+        node = self.graph.call_function(target, self._strip(args))
+        node.meta["origin"] = self._origin
+        return node
+
+    def _parts(self, node: fx.Node, present: Sequence[bool]) -> list[Any]:
+        """A stand-in for each result that is wanted, None for the others."""
+        return [
+            self._result(self.graph.call_function(operator.getitem, (node, index))) if wanted else None
+            for index, wanted in enumerate(present)
+        ]
+
+    def _replaced(self, inputs: list[Any], index: int, target: Callable[..., Any], hook: Any) -> list[Any]:
+        values = list(inputs)
+        if values[index] is not None:
+            values[index] = self._result(self._call(target, (hook, values[index])))
+        return values
+
+    def _result(self, node: fx.Node) -> torch.Tensor:
+        value = torch.empty(0, device="meta")
+        self._bind(value, node)
+        return value
+
+    def _stand_in(self, value: torch.Tensor) -> torch.Tensor:
+        if value.layout is not torch.strided or type(value) not in (torch.Tensor, torch.nn.Parameter):
+            what = f"a {type(value).__name__} of layout {value.layout}"
+            raise CaptureUnsupported(what, "only plain tensors are recorded")
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        return made.requires_grad_(value.requires_grad and value.is_leaf)
+
+    def _bind(self, value: torch.Tensor, node: fx.Node) -> None:
+        self._nodes[id(value)] = node
+        self._kept.append(value)
+
+    def _hook(self, index: int) -> fx.Node:
+        return self._placeholder(f"hook_{index}")
+
+    def _placeholder(self, name: str) -> fx.Node:
+        if name not in self._extra:
+            first = next(iter(self.graph.nodes))
+            with self.graph.inserting_before(first):
+                self._extra[name] = self.graph.placeholder(name)
+        return self._extra[name]
+
+    def _strip(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self._nodes:
+                raise CaptureUnsupported(self._origin, "it uses a tensor that the engine made while tracing")
+            return self._nodes[id(value)]
+        if isinstance(value, (list, tuple)):
+            return type(value)([self._strip(item) for item in value]) if type(value) in (list, tuple) else value
+        return value
+
+
+def _node_function(name: str) -> calls.NodeCall:
+    known = NODE_FUNCTIONS.get(name)
+    if known is not None:
+        return known
+    # Announced to torch's own compiler of backward passes, which was at work before us in this process.
+    other = sys.modules.get("torch._dynamo.compiled_autograd")
+    function = getattr(getattr(other, "ops", None), name, None)
+    if function is None:
+        raise CaptureUnsupported(name, "the engine announced its derivative to another compiler")
+    NODE_FUNCTIONS[name] = calls.NodeCall(name, function)
+    return NODE_FUNCTIONS[name]

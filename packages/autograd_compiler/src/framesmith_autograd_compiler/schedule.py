@@ -1,0 +1,99 @@
+"""Cuts a recorded backward pass into steps: runs of pure calls, and opaque calls between them.
+
+Note [Deferring]: writes to `.grad`, and the hooks that follow them, move to the end of the run of
+pure calls they stand in. Nothing pure reads `.grad`, and a hook that changes a leaf there (an
+optimiser in the backward pass) can only come later than in the engine, never earlier.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from framesmith_autograd_compiler import calls
+
+
+@dataclass
+class Segment:
+    """Pure calls, in order; `inputs` are read from outside, `outputs` are read outside."""
+
+    nodes: list[fx.Node]
+    inputs: list[fx.Node] = field(default_factory=list)
+    outputs: list[fx.Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """One call that runs as it is."""
+
+    node: fx.Node
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """One write to a leaf's `.grad`: `node` is the call of the engine's AccumulateGrad."""
+
+    node: fx.Node
+
+
+Step = Segment | Opaque | Accumulation
+
+
+def schedule(graph: fx.Graph) -> list[Step]:
+    """The steps, in an order that respects every dependency and the order of the user's hooks."""
+    planner = _Planner()
+    for node in graph.nodes:
+        if node.op == "call_function":
+            planner.place(node)
+    planner.flush()
+    for step in planner.steps:
+        if isinstance(step, Segment):
+            _close(step)
+    return planner.steps
+
+
+class _Planner:
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._pure: list[fx.Node] = []
+        self._pending: set[fx.Node] = set()
+        self._deferred: list[Step] = []
+
+    def place(self, node: fx.Node) -> None:
+        if _is_accumulation(node):
+            self._deferred.append(Accumulation(node))
+        elif node.target is calls.call_leaf_hook:
+            self._deferred.append(Opaque(node))
+        elif node.target in calls.OPAQUE:
+            if any(source in self._pending for source in node.all_input_nodes):
+                self.flush()
+            self.steps.append(Opaque(node))
+        elif _item_of_opaque(node):
+            self.steps.append(Opaque(node))
+        else:
+            self._pure.append(node)
+            self._pending.add(node)
+
+    def flush(self) -> None:
+        if self._pure:
+            self.steps.append(Segment(self._pure))
+        self.steps += self._deferred
+        self._pure, self._pending, self._deferred = [], set(), []
+
+
+def _is_accumulation(node: fx.Node) -> bool:
+    return isinstance(node.target, calls.NodeCall) and node.target.name == "AccumulateGrad"
+
+
+def _item_of_opaque(node: fx.Node) -> bool:
+    source = node.args[0]
+    return node.target is operator.getitem and isinstance(source, fx.Node) and source.target in calls.OPAQUE
+
+
+def _close(segment: Segment) -> None:
+    inside = set(segment.nodes)
+    sources = (source for node in segment.nodes for source in node.all_input_nodes)
+    segment.inputs = [source for source in dict.fromkeys(sources) if source not in inside]
+    segment.outputs = [node for node in segment.nodes if any(user not in inside for user in node.users)]

@@ -1,0 +1,125 @@
+"""What is not captured runs in the engine, with a warning that says why."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from harness import identity
+from torch.utils.checkpoint import checkpoint
+
+from framesmith_autograd_compiler import capture, disable, disabled, enable
+
+
+def test_differentiable_pass():
+    w = torch.ones(3, requires_grad=True)
+    with capture(identity) as seen, pytest.warns(UserWarning, match="create_graph"):
+        (g,) = torch.autograd.grad((w**3).sum(), w, create_graph=True)
+        g.sum().backward()
+    assert w.grad.tolist() == [6.0] * 3 and seen.runs == 1
+
+
+def test_sparse_gradients():
+    table = torch.randn(5, 3, requires_grad=True)
+    ids = torch.tensor([1, 1, 4])
+    with capture(identity):
+        part = F.embedding(ids, table, sparse=True)
+        table.register_hook(lambda grad: grad * 2)
+        part.sum().backward()
+    assert table.grad.is_sparse
+    assert table.grad.to_dense().tolist() == [[0] * 3, [4] * 3, [0] * 3, [0] * 3, [2] * 3]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoint(reentrant):
+    def run(captured):
+        torch.manual_seed(0)
+        w = torch.randn(3, 3, requires_grad=True)
+        x = torch.randn(2, 3, requires_grad=True)
+        out = checkpoint(lambda x: (x @ w).tanh(), x, use_reentrant=reentrant).sum()
+        if captured:
+            with capture(identity):
+                out.backward()
+        else:
+            out.backward()
+        return w.grad, x.grad
+
+    for one, two in zip(run(True), run(False)):
+        torch.testing.assert_close(one, two)
+
+
+def test_compiler_that_fails():
+    def compiler(gm):
+        raise ValueError("no such operator")
+
+    w = torch.ones(3, requires_grad=True)
+    with capture(compiler) as seen, pytest.warns(UserWarning, match="no such operator"):
+        (w * 2).sum().backward()
+    assert w.grad.tolist() == [2.0] * 3
+    assert "no such operator" in seen.programs[0].reasons[0]
+
+
+def test_anomaly_mode_is_the_engines():
+    w = torch.zeros(3, requires_grad=True)
+    with torch.autograd.detect_anomaly(check_nan=True), capture(identity) as seen:
+        with pytest.raises(RuntimeError, match="nan values"):
+            (w / w).sum().backward()
+    assert seen.runs == 0
+
+
+def test_error_of_the_user():
+    w = torch.ones(3, requires_grad=True)
+    loss = (w * w).sum()
+    with capture(identity):
+        with pytest.raises(RuntimeError, match="grad can be implicitly created only for scalar"):
+            (w * w).backward()
+        w.data = torch.ones(3)
+        loss.backward()
+        out = w.exp()
+        out.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+def test_other_threads_are_not_captured():
+    w = torch.ones(3, requires_grad=True)
+    with capture(identity) as seen:
+        thread = threading.Thread(target=lambda: (w * 2).sum().backward())
+        thread.start()
+        thread.join()
+        assert seen.runs == 0 and w.grad.tolist() == [2.0] * 3
+        with disabled():
+            (w * 2).sum().backward()
+        assert seen.runs == 0
+        (w * 2).sum().backward()
+    assert seen.runs == 1 and w.grad.tolist() == [6.0] * 3
+
+
+def test_captures_nest():
+    w = torch.ones(3, requires_grad=True)
+    with capture(identity) as outer:
+        (w * 2).sum().backward()
+        with capture(identity) as inner:
+            (w * 2).sum().backward()
+        (w * 2).sum().backward()
+    assert (outer.runs, inner.runs) == (2, 1)
+    (w * 2).sum().backward()
+    assert outer.runs == 2
+
+
+def test_enable_until_disable():
+    w = torch.ones(3, requires_grad=True)
+    seen = enable(identity)
+    (w * 2).sum().backward()
+    disable()
+    (w * 2).sum().backward()
+    assert seen.runs == 1
+
+
+def test_not_a_compiler():
+    with pytest.raises(TypeError, match="must be callable, got int"), capture(3):
+        pass
+    with pytest.raises(TypeError, match="must be callable"):
+        enable("x")
