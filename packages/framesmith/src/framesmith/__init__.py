@@ -3,6 +3,7 @@
 from framesmith.__about__ import __version__
 from framesmith.api import compile, reset
 from framesmith.backends import list_backends
+from framesmith.backward import compile_backward
 from framesmith.disabling import disable
 from framesmith.explanation import Explanation, explain
 from framesmith.failures import FramesmithError, FramesmithWarning
@@ -14,6 +15,7 @@ __all__ = [
     "FramesmithWarning",
     "__version__",
     "compile",
+    "compile_backward",
     "disable",
     "explain",
     "list_backends",

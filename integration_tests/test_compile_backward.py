@@ -1,0 +1,58 @@
+"""Backward passes captured and compiled, against the autograd engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import framesmith
+
+
+def mlp() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 2)), torch.randn(3, 4)
+
+
+def conv() -> tuple[nn.Module, torch.Tensor]:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    return model, torch.randn(2, 1, 8, 8)
+
+
+@pytest.mark.parametrize("make", [mlp, conv])
+@pytest.mark.parametrize("compiled_forward", [False, True], ids=["eager forward", "compiled forward"])
+def test_gradients_equal_the_engines(
+    make: Callable[[], tuple[nn.Module, torch.Tensor]], compiled_forward: bool
+) -> None:
+    torch.manual_seed(0)
+    expected, x = make()
+    actual = copy.deepcopy(expected)
+    forward = framesmith.compile(actual) if compiled_forward else actual
+    for _ in range(3):
+        expected(x).square().mean().backward()
+        with framesmith.compile_backward(strict=True) as captured:
+            forward(x).square().mean().backward()
+        assert captured.runs == 1 and not captured.fallbacks
+    for (name, p), (_, q) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_hooks_run_in_order_and_once() -> None:
+    events: list[str] = []
+    x = torch.randn(3, requires_grad=True)
+
+    def hook(grad: torch.Tensor) -> torch.Tensor:
+        events.append("tensor")
+        return grad * 2
+
+    x.register_post_accumulate_grad_hook(lambda t: events.append("accumulated"))
+    for _ in range(2):
+        x.grad = None
+        y = x.sin()
+        y.register_hook(hook)
+        with framesmith.compile_backward(strict=True):
+            y.sum().backward()
+        torch.testing.assert_close(x.grad, 2 * x.detach().cos())
+    assert events == ["tensor", "accumulated"] * 2
