@@ -338,3 +338,40 @@ def test_bad_options_are_refused() -> None:
         FrameConverter(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="recompile_limit is at least 1"):
         FrameConverter(run_eagerly, recompile_limit=0)
+
+
+def test_a_method_waiting_for_its_call_survives_a_break() -> None:
+    class Holder:
+        def __init__(self):
+            self.added = []
+            self.plain = lambda v: v * 10
+
+        def add(self, *values):
+            self.added.extend(values)
+            return self.added
+
+    def loud(v):
+        print("loud", v)
+        return v
+
+    def f(x, holder, items):
+        items.append(loud(1))
+        text = "-".join([loud("a"), loud("b")])
+        return holder.add(loud(2), x + holder.plain(loud(3))), items, text, super(Holder, holder).__eq__(loud(5))
+
+    found = check(f, X, Holder(), [0])
+    assert found.of_kind("break")
+
+
+def test_an_attribute_that_breaks_is_looked_up_once() -> None:
+    class Loud:
+        def __getattribute__(self, name):
+            print("looked up", name)
+            return lambda v: v + 1
+
+    loud = Loud()
+
+    def f(x):
+        return loud.method(x * 2) + loud.other(x)
+
+    check(f, X)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from framesmith_guards import Guard, TensorSpec
+from framesmith_guards import Guard, GuardError, TensorSpec
 
 from framesmith_dynamo import inlining, torch_calls
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.decoded import DecodedCode, decoded
 from framesmith_dynamo.trace_state import TraceState
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Value
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     import torch
     from framesmith_guards import Source
     from framesmith_sideeffects import Journal
+
+CANNOT_GUARD = register_break(
+    "cannot-guard",
+    what="an object is used whose sameness cannot be checked at later calls",
+    why="it has no identity that lasts and no value that can be compared",
+    hint="keep the object in a local variable of plain Python code, or use a plain function or class instead",
+)
 
 #: Types whose objects are told apart by value: each source has its own guard, identity is never used.
 BY_VALUE = frozenset({
@@ -146,7 +154,10 @@ class Frame:
 
     def guard(self, source: Source, kind: str, expected: object = None) -> None:
         """Make the compiled code apply only while this holds."""
-        self.state.guards.add(Guard(source, kind, expected, user_stack=self.where()))
+        try:
+            self.state.guards.add(Guard(source, kind, expected, user_stack=self.where()))
+        except GuardError as error:
+            raise GraphBreak(CANNOT_GUARD, str(error)) from error
 
     def call(self, fn: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call any value."""

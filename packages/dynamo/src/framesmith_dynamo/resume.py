@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from framesmith_bytecode import Continuation, Instr, Label, Parameter
 from framesmith_bytecode.ops import OPS, pops, pushes
+from framesmith_bytecode.versions import TABLE
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.continuations import continuation_at
@@ -37,10 +38,18 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way on behind the breaking instruction: the stack depth there, and the continuation, or None to return the top at once."""
+    """One way on behind the breaking instruction: which stack slots are NULL there, how many were there before it, and the
+    continuation (None: return the top at once)."""
 
-    depth: int
+    nulls: tuple[bool, ...]
+    below: int
     continuation: Continuation | None
+
+
+#: Instructions whose results may hold NULL, and those that run in their place: what they push is then known.
+INSTEAD = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
+#: The two slots of an attribute that is to be called, as (is NULL, is NULL).
+CALLABLE_SLOTS = (True, False) if TABLE.null_first else (False, True)
 
 
 def emit_break(residual: Residual, reason: GraphBreak) -> None:
@@ -53,9 +62,9 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     ways = arms(residual.frame, instr, index)
     slots, variables = save(residual, needed(ways))
     residual.change()
-    restore_stack(residual, slots)
+    restore_stack(residual, slots, len(slots) - pops(instr.op, instr.arg))
     label = Label() if len(ways) == 2 else None
-    residual.codegen.emit(instr.op, instr.arg if label is None else label)
+    residual.codegen.emit(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label)
     if ways:
         go_on(residual, ways[0], variables)
     if label is not None:
@@ -68,23 +77,33 @@ def arms(frame: Frame, instr: Instr, index: int) -> list[Arm]:
     row = OPS[instr.op]
     if row.flow in ("return", "raise"):
         return []
-    below = frame.stack[: len(frame.stack) - pops(instr.op, instr.arg)]
+    below = null_slots(frame.stack)[: len(frame.stack) - pops(instr.op, instr.arg)]
+    pushed = CALLABLE_SLOTS if instr.op in INSTEAD else (False,) * pushes(instr.op, instr.arg)
     found = []
     if row.flow != "jump":
-        found.append(arm(frame, below, index, index + 1, pushes(instr.op, instr.arg)))
+        found.append(arm(frame, below, pushed, index, index + 1))
     if row.flow != "next":
-        found.append(arm(frame, below, index, frame.code.targets[instr.arg], row.jump_pushes))
+        found.append(arm(frame, below, (False,) * row.jump_pushes, index, frame.code.targets[instr.arg]))
     return found
 
 
-def arm(frame: Frame, below: Sequence[Value | None], index: int, target: int, pushed: int) -> Arm:
-    """The way from the breaking instruction `index` to `target`: it leaves the stack `below` alone and pushes some values."""
-    depth = len(below) + pushed
-    if frame.code.instrs[target].op == "RETURN_VALUE" and depth == 1:
-        return Arm(depth, None)
-    nulls = [slot for slot, value in enumerate(below) if value is None]
+def null_slots(stack: Sequence[Value | None]) -> tuple[bool, ...]:
+    """Which slots are NULL in residual code. A method waiting for its call is looked up there: a callable and NULL."""
+    nulls = [value is None for value in stack]
+    for slot, value in enumerate(stack):
+        if isinstance(value, MethodSlot):
+            nulls[slot : slot + 2] = CALLABLE_SLOTS
+    return tuple(nulls)
+
+
+def arm(frame: Frame, below: tuple[bool, ...], pushed: tuple[bool, ...], index: int, target: int) -> Arm:
+    """The way from the breaking instruction `index` to `target`: slots left alone, slots pushed (is NULL, each)."""
+    nulls = below + pushed
+    if frame.code.instrs[target].op == "RETURN_VALUE" and nulls == (False,):
+        return Arm(nulls, len(below), None)
+    slots = [slot for slot, is_null in enumerate(nulls) if is_null]
     bound = [name for name in frame.code.bytecode.varnames if name in frame.locals]
-    return Arm(depth, continuation_at(frame.code, target, nulls, bound, index))
+    return Arm(nulls, len(below), continuation_at(frame.code, target, slots, bound, index))
 
 
 def needed(ways: Sequence[Arm]) -> list[str]:
@@ -123,23 +142,43 @@ def _save_stack(residual: Residual) -> list[Slot]:
     return slots
 
 
-def restore_stack(residual: Residual, slots: Sequence[Slot]) -> None:
-    """Put the value stack back as the breaking instruction expects it."""
+def restore_stack(residual: Residual, slots: Sequence[Slot], below: int) -> None:
+    """Put the value stack back as the breaking instruction expects it. A NULL among the `below` slots it leaves alone is a None here."""
     codegen = residual.codegen
     method: str | None = None
-    for slot in slots:
+    for position, slot in enumerate(slots):
         if slot.method is not None:
             method = slot.method
-            continue
-        if slot.temporary is not None:
-            codegen.load(slot.temporary)
-        elif slot.value is not None:
-            codegen(slot.value)
-        else:
-            codegen.push_null()
-        if method is not None:
-            codegen.load_method(method)
+        elif method is not None:
+            restore_method(residual, slot, method, waits=position < below)
             method = None
+        elif slot.temporary is None and slot.value is None:
+            codegen.load_const(None) if position < below else codegen.push_null()
+        else:
+            restore_slot(residual, slot)
+
+
+def restore_slot(residual: Residual, slot: Slot) -> None:
+    """Push a value of the stack."""
+    if slot.temporary is not None:
+        residual.codegen.load(slot.temporary)
+    elif slot.value is not None:
+        residual.codegen(slot.value)
+
+
+def restore_method(residual: Residual, owner: Slot, name: str, *, waits: bool) -> None:
+    """Push the two slots of a method: for a call now, or, when it `waits` for a later one, looked up and with a None for its NULL."""
+    codegen = residual.codegen
+    if not waits:
+        restore_slot(residual, owner)
+        codegen.load_method(name)
+        return
+    for is_null in CALLABLE_SLOTS:
+        if is_null:
+            codegen.load_const(None)
+        else:
+            restore_slot(residual, owner)
+            codegen.load_attr(name)
 
 
 def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
@@ -147,9 +186,12 @@ def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
     codegen = residual.codegen
     continuation = way.continuation
     if continuation is not None:
-        stack = [codegen.new_temp("stack") for _ in range(way.depth)]
-        for slot in reversed(range(way.depth)):
-            codegen.store(stack[slot])  # a NULL slot too: POP_TOP takes no NULL, a store of it unbinds
+        stack = [codegen.new_temp("stack") for _ in way.nulls]
+        for slot, is_null in reversed(list(enumerate(way.nulls))):
+            if not is_null:
+                codegen.store(stack[slot])
+            elif slot < way.below:
+                codegen.pop()  # a placeholder: see restore_stack
         codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
         for parameter in continuation.parameters:
             codegen.load(argument(parameter, stack, variables))
