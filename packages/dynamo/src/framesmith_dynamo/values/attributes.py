@@ -160,7 +160,7 @@ def bind_entry(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     return tr.call(tr.constant(getter), (descriptor, instance, tr.constant(cls)), {})
 
 
-@_binds(FunctionType)
+@_binds(FunctionType, functools._lru_cache_wrapper)
 def _function(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     return MethodValue(entry_value(tr, instance.python_type(), found, name, instance.source), instance)
 

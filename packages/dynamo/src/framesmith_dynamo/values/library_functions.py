@@ -105,6 +105,10 @@ for _function in FOLDED:
     intercepts(_function)(_folds(_function))
 
 
+#: Cached methods of libraries' loggers that send a message the first time they get it.
+ONCE: Final = frozenset({"warning_once", "info_once"})
+
+
 class CachedFunctionValue(Value):
     """What `functools.lru_cache` makes. A library's own is folded for constants; other calls break."""
 
@@ -139,6 +143,8 @@ class CachedFunctionValue(Value):
         intercept = find_intercept(self.function)
         if intercept is not None:
             return intercept(tr, args, kwargs)
+        if self.function.__name__ in ONCE and is_trusted(self.function.__module__) and not kwargs:
+            return self._later(tr, args)
         constant = all(arg.is_constant() for arg in (*args, *kwargs.values()))
         if not is_trusted(self.function.__module__) or not constant:
             raise GraphBreak(CACHED_FUNCTION, self.describe())
@@ -149,6 +155,13 @@ class CachedFunctionValue(Value):
             raise
         except Exception as error:
             tr.raise_(type(error), *error.args)
+
+    def _later(self, tr: Tracer, args: Args) -> Value:
+        """A message to the log, given once and without a result: the compiled code sends it after its graph."""
+        if not all(arg.is_constant() or arg.source is not None for arg in args):
+            raise GraphBreak(CACHED_FUNCTION, self.describe())
+        tr.journal.record_call(self.function, *args)
+        return tr.constant(None)
 
     def reconstruct(self, codegen: Codegen) -> None:
         if self.source is not None:
