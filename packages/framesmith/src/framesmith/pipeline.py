@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 import framesmith_aot
+import framesmith_autograd_compiler
 import framesmith_frames
 from framesmith.backends import AUTO, Backend, BackendLike, choose_backend, load_backend
 from framesmith.config import CompileConfig
@@ -30,7 +31,8 @@ class GraphCompiler:
     def __call__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> GraphCallable:
         """A callable over the graph's flat inputs that behaves as `gm` does."""
         try:
-            compiled = self._compile(gm, examples)
+            with framesmith_autograd_compiler.disabled():  # aot differentiates fakes; that is no pass of the user's
+                compiled = self._compile(gm, examples)
         except Exception as error:
             self.failures.report("a graph", error)
             return cast(GraphCallable, gm.forward)
