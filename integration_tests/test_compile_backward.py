@@ -34,7 +34,7 @@ def test_gradients_equal_the_engines(
         expected(x).square().mean().backward()
         with framesmith.compile_backward(strict=True) as captured:
             forward(x).square().mean().backward()
-        assert captured.runs == 1 and not captured.fallbacks
+        assert captured.runs >= 1 and not captured.fallbacks
     for (name, p), (_, q) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
 

@@ -28,8 +28,9 @@ def compile_backward(*, backend: Any = "auto", strict: bool = False, **settings:
     compile_graph = GraphCompiler(config, Failures(config.strict))
 
     def compiler_fn(gm: fx.GraphModule) -> Callable[..., Any]:
-        examples = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
         with framesmith_frames.deactivated(), torch.no_grad():
+            # The pass is not differentiated again: what it takes counts as constant.
+            examples = [node.meta["val"].detach() for node in gm.graph.nodes if node.op == "placeholder"]
             return compile_graph(gm, examples)
 
     with framesmith_autograd_compiler.capture(compiler_fn) as captured:
