@@ -97,6 +97,30 @@ def test_other_threads_are_not_captured():
     assert seen.runs == 1 and w.grad.tolist() == [6.0] * 3
 
 
+def test_threads_at_once():
+    results = {}
+
+    def work(number, captured):
+        torch.manual_seed(number)
+        w = torch.randn(8, 8, requires_grad=True)
+        for _ in range(20):
+            (w @ w).tanh().sum().backward()
+        results[number, captured] = w.grad
+
+    def captured_work(number):
+        with capture(identity):
+            work(number, True)
+
+    threads = [threading.Thread(target=captured_work, args=(n,)) for n in range(3)]
+    threads += [threading.Thread(target=work, args=(n, False)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(3):
+        torch.testing.assert_close(results[number, True], results[number, False])
+
+
 def test_captures_nest():
     w = torch.ones(3, requires_grad=True)
     with capture(identity) as outer:

@@ -165,3 +165,37 @@ def test_compiler_gets_aten_graphs_and_its_results_are_used():
         (w * w).sum().backward()
     assert w.grad.tolist() == [8.0, 8.0, 8.0]
     assert len(calls) == 2 and torch.ops.aten.mul.Tensor in calls[0]
+
+
+def test_gradient_is_taken_without_a_copy_only_when_nobody_else_holds_it():
+    kept = []
+
+    def compiler(gm):
+        def run(*tensors):
+            kept.append(gm(*tensors))
+            return kept[-1]
+
+        return run
+
+    from framesmith_autograd_compiler import capture
+
+    w, v = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    x = torch.randn(3, 3)
+    with capture(compiler):
+        (x @ w).sum().backward()
+        assert w.grad.data_ptr() == kept[-1][0].data_ptr()
+        seed = torch.ones(3)
+        (w + v).backward(seed)
+    assert v.grad.data_ptr() != seed.data_ptr()
+    w.grad.zero_()
+    assert v.grad.tolist() == seed.tolist() == [1.0] * 3
+
+
+def test_one_gradient_for_two_leaves():
+    from framesmith_autograd_compiler import capture
+
+    w, v = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    with capture(lambda gm: gm):
+        ((w + v) * 2).sum().backward()
+    w.grad.zero_()
+    assert v.grad.tolist() == [2.0] * 3

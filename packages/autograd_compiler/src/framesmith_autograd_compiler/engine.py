@@ -13,6 +13,8 @@ import torch
 from torch.autograd.variable import Variable
 
 from framesmith_autograd_compiler.calls import engine_module
+from framesmith_autograd_compiler.errors import CaptureUnsupported
+from framesmith_autograd_compiler.gate import Gate
 from framesmith_autograd_compiler.program import CompilerFn, Program
 from framesmith_autograd_compiler.recorder import Recorder
 
@@ -29,11 +31,10 @@ class Capture:
 
 @dataclass
 class _Pass:
-    """One backward pass on its way."""
+    """One backward pass on its way; an error before it has `started` left nothing behind."""
 
     started: bool = False
     callbacks: list[Callable[[], None]] = field(default_factory=list)
-    stale: bool = False
 
 
 class CapturingEngine:
@@ -42,7 +43,7 @@ class CapturingEngine:
     def __init__(self, real: Any) -> None:
         self.real = real
         self._local = threading.local()
-        self._lock = threading.Lock()
+        self._gate = Gate()
         self._owner: Capture | None = None
         self._stale = False
 
@@ -67,9 +68,12 @@ class CapturingEngine:
 
     def run_backward(self, *arguments: Any, **options: Any) -> Any:
         """The engine's entry point; `arguments` are roots, their gradients, keep_graph, create_graph, ..."""
-        capture = self.captures[-1] if self.captures else None
-        if capture is None or getattr(self._local, "current", None) is not None:
+        if getattr(self._local, "current", None) is not None:
             return self.real.run_backward(*arguments, **options)
+        capture = self.captures[-1] if self.captures else None
+        if capture is None:
+            with self._gate.plain():
+                return self.real.run_backward(*arguments, **options)
         reason = why_not(create_graph=arguments[3])
         if reason is None:
             current = _Pass()
@@ -80,15 +84,18 @@ class CapturingEngine:
                     raise
                 reason = f"{type(error).__name__}: {error}"
         # An error of the user's own is raised here again, as itself.
-        result = self.real.run_backward(*arguments, **options)
+        with self._gate.plain():
+            result = self.real.run_backward(*arguments, **options)
         if reason not in capture.fallbacks:
             warnings.warn(f"the backward pass is not captured: {reason}", stacklevel=3)
         capture.fallbacks.append(reason)
         return result
 
     def _captured(self, capture: Capture, current: _Pass, arguments: Any, options: Any) -> Any:
-        hook = engine_module()
-        with self._lock:
+        with self._gate.captured() as allowed:
+            if not allowed:
+                raise CaptureUnsupported("the pass", "another one is on its way in the engine")
+            hook = engine_module()
             if self._stale or self._owner is not capture:
                 hook.clear_cache()
                 self._stale, self._owner = False, capture

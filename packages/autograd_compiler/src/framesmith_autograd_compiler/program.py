@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from framesmith_autograd_compiler import calls
+from framesmith_autograd_compiler.accumulation import Accumulator
 from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, schedule
 from framesmith_autograd_compiler.tracer import trace
 
@@ -44,6 +45,7 @@ class Program:
 
     def __post_init__(self) -> None:
         self.steps = schedule(self.graph)
+        self._exclusive = not any(isinstance(step, Opaque) and _shows_gradients(step) for step in self.steps)
         self._compiled: dict[Any, Compiled | None] = {}
         self._placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
         self._result: Any = next(iter(reversed(self.graph.nodes))).args[0]
@@ -55,12 +57,13 @@ class Program:
         for node in self._placeholders:
             kind, _, index = node.name.rpartition("_")
             env[node] = sources[kind][int(index)]
+        accumulator = Accumulator(self._exclusive, inputs)
         with torch.no_grad():
             for number, step in enumerate(self.steps):
                 if isinstance(step, Segment):
                     self._run_segment(number, step, env)
                 elif isinstance(step, Accumulation):
-                    accumulate(step.node, env)
+                    accumulator.run(step.node, env)
                 else:
                     evaluate(step, env)
         return [None if node is None else env[node] for node in self._result]
@@ -100,6 +103,11 @@ class Program:
         return Compiled(function, traced.outputs)
 
 
+def _shows_gradients(step: Opaque) -> bool:
+    """Whether code of the user gets hold of a gradient before it is accumulated."""
+    return step.node.target not in (calls.call_leaf_hook, calls.call_unpack_hook)
+
+
 def _kind(value: torch.Tensor | None) -> Any:
     """What a compiled segment depends on: all metadata of a tensor, or its absence."""
     if value is None:
@@ -117,17 +125,6 @@ def evaluate_all(segment: Segment, env: Env) -> None:
 def evaluate(step: Opaque, env: Env) -> None:
     """Runs one call of the user's code."""
     env[step.node] = _call(step.node, env)
-
-
-def accumulate(node: fx.Node, env: Env) -> None:
-    """Adds a gradient to a leaf's `.grad` as the engine does."""
-    operands: Any = node.args
-    target: Any = node.target
-    (grad_node,), variable_node, _, has_post_hooks = operands
-    grad, variable = env[grad_node], env[variable_node]
-    if grad is not None:
-        variable.grad = target.function([grad], variable, variable.grad, has_post_hooks)[0]
-    env[node] = variable.grad
 
 
 def _call(node: fx.Node, env: Env) -> Any:

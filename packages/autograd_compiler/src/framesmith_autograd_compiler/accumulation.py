@@ -1,0 +1,47 @@
+"""Writes a gradient into a leaf's `.grad`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+
+class Accumulator:
+    """The engine's rule for one pass; a gradient nobody else holds becomes `.grad` without a copy.
+
+    `exclusive` says that no code of the user has seen the pass's gradients; `inputs` are the tensors
+    of the pass, which are held elsewhere.
+    """
+
+    def __init__(self, exclusive: bool, inputs: Sequence[torch.Tensor]) -> None:
+        self._exclusive = exclusive
+        self._taken = {id(value) for value in inputs}
+
+    def run(self, node: fx.Node, env: dict[fx.Node, Any]) -> None:
+        """Performs the recorded call `node` of the engine's AccumulateGrad."""
+        operands: Any = node.args
+        (grad_node,), variable_node, _, has_post_hooks = operands
+        grad, variable = env[grad_node], env[variable_node]
+        if grad is not None:
+            self._add(node.target, grad, variable, has_post_hooks)
+        env[node] = variable.grad
+
+    def _add(self, engine_rule: Any, grad: torch.Tensor, variable: torch.Tensor, has_post_hooks: bool) -> None:
+        if self._exclusive and variable.grad is None and id(grad) not in self._taken and _may_take(grad, variable):
+            self._taken.add(id(grad))
+            variable.grad = grad
+        else:
+            variable.grad = engine_rule.function([grad], variable, variable.grad, has_post_hooks)[0]
+
+
+def _may_take(grad: torch.Tensor, variable: torch.Tensor) -> bool:
+    """Whether `grad` has the leaf's layout and is the only tensor over its memory."""
+    if grad.layout is not torch.strided or grad.requires_grad or grad.dtype is not variable.dtype:
+        return False
+    if not variable.is_contiguous() or not grad.is_contiguous() or grad.shape != variable.shape:
+        return False
+    # One reference is the tensor's, one that of the Python storage made to ask.
+    return torch._C._storage_Use_Count(grad.untyped_storage()._cdata) == 2
