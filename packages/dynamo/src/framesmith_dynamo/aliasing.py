@@ -32,7 +32,7 @@ def _mutated_objects(state: TraceState) -> Iterator[tuple[type, list[Source], li
     """(type, sources of mutated objects, sources of all objects of the type) for each type with a mutated object."""
     by_type: dict[type, list[tuple[bool, Source]]] = {}
     for obj, value, source in state.by_identity.values():
-        if not isinstance(obj, torch.Tensor):
+        if not issubclass(type(obj), torch.Tensor):
             mutated = value.mutation is not None and state.journal.is_mutated(value)
             by_type.setdefault(type(obj), []).append((mutated, source))
     for cls, rows in by_type.items():

@@ -6,10 +6,20 @@ from collections.abc import Iterable
 from types import MethodType
 from typing import TYPE_CHECKING
 
+from framesmith_bytecode.versions import TABLE
+
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
+
+#: Which of a call's two slots are NULL when they hold a callable that is no method.
+CALLABLE_SLOTS = (True, False) if TABLE.null_first else (False, True)
+
+
+def callable_slots(fn: Value) -> list[Value | None]:
+    """The two slots of a call of `fn`, in this Python's order."""
+    return [None if is_null else fn for is_null in CALLABLE_SLOTS]
 
 
 class MethodSlot(Value):

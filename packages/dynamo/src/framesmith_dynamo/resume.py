@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from framesmith_bytecode import Continuation, Instr, Label, Parameter
 from framesmith_bytecode.ops import OPS, pops, pushes
-from framesmith_bytecode.versions import TABLE
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.continuations import continuation_at
-from framesmith_dynamo.method_slots import MethodSlot
+from framesmith_dynamo.method_slots import CALLABLE_SLOTS, MethodSlot
 
 if TYPE_CHECKING:
     from framesmith_dynamo.frame import Frame
@@ -48,8 +47,6 @@ class Arm:
 
 #: Instructions whose results may hold NULL, and those that run in their place: what they push is then known.
 INSTEAD = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
-#: The two slots of an attribute that is to be called, as (is NULL, is NULL).
-CALLABLE_SLOTS = (True, False) if TABLE.null_first else (False, True)
 
 
 def emit_break(residual: Residual, reason: GraphBreak) -> None:

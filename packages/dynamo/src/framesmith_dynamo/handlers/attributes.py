@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 
 from framesmith_bytecode import Instr
-
+from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
-from framesmith_dynamo.method_slots import MethodSlot
+from framesmith_dynamo.method_slots import MethodSlot, callable_slots
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.lookup import type_lookup
 
@@ -27,16 +27,28 @@ def load_method(frame: Frame, instr: Instr) -> None:
     """Replace an object by two call slots: the name to call and the object, or NULL and the attribute.
 
     Only a method of the class can wait for the call: any other look-up may raise, or run code, before the arguments do.
+    One that breaks waits too: the call breaks then, where it is known which slots the stack has.
     """
     owner = frame.pop()
-    found = type_lookup(owner.python_type(), instr.arg)
-    if found is not None and isinstance(found.raw, METHODS):
+    attribute = None if _is_method(owner, instr.arg) else _attribute(frame, owner, instr.arg)
+    if attribute is None:
         frame.stack.append(MethodSlot(owner, instr.arg))
         frame.stack.append(owner)
     else:
-        attribute = owner.getattr_(frame, instr.arg)
         frame.stack.append(None)
         frame.stack.append(attribute)
+
+
+def _is_method(owner: Value, name: str) -> bool:
+    found = type_lookup(owner.python_type(), name)
+    return found is not None and isinstance(found.raw, METHODS)
+
+
+def _attribute(frame: Frame, owner: Value, name: str) -> Value | None:
+    try:
+        return owner.getattr_(frame, name)
+    except GraphBreak:
+        return None
 
 
 @handler("STORE_ATTR")

@@ -69,7 +69,7 @@ def known(tr: Tracer, obj: Any, source: Source | None, *, stable: bool) -> Value
     if is_immutable(obj) and stable:
         return tr.constant(obj)
     if source is None:
-        if is_immutable(obj) or isinstance(obj, BY_IDENTITY) or issubclass(type(obj), type):
+        if is_immutable(obj) or issubclass(type(obj), BY_IDENTITY) or issubclass(type(obj), type):
             return tr.constant(obj)
         raise GraphBreak(NO_SOURCE, f"a {type(obj).__module__}.{type(obj).__qualname__}")
     if stable:

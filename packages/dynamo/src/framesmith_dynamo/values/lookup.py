@@ -119,7 +119,7 @@ def is_trusted(module: object) -> bool:
 
 def home_source(obj: Any) -> Source | None:
     """Where a class, function or module can be found again by its own name, or None when it cannot be."""
-    if isinstance(obj, ModuleType):
+    if issubclass(type(obj), ModuleType):  # isinstance would ask obj for its __class__
         name = obj.__name__
         return ModuleSource(name) if sys.modules.get(name) is obj else None
     module, qualname = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
