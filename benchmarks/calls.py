@@ -35,7 +35,7 @@ def run() -> list[Row]:
         steps = {name: (lambda fn=fn: fn(x, y)) for name, fn in functions.items()}
         rows += compare(f"x + y on 8 floats, backend {backend}", steps)
         print_rows(rows[-len(steps) :])
-    for depth in (1, 12, 48):
+    for depth in (1, 12, 48, 200):
         rows += run_depth(depth)
     return rows
 
