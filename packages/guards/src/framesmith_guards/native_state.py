@@ -40,13 +40,18 @@ def _no_hooks(expected: object) -> Rows | None:
     return ((top, None), (autograd._saved_tensors_hooks_is_enabled, True))
 
 
+def _precision(expected: object) -> Rows | None:
+    # The snapshot has whether TensorFloat-32 is allowed, which it is exactly when the precision is not the highest.
+    return () if expected == "highest" else ((torch._C._get_float32_matmul_precision, expected),)
+
+
 _CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
     "TORCH_FUNCTION_MODES": _no_modes,
     "DEFAULT_DEVICE": lambda expected: _no_modes(expected is not None),
     "TORCH_DISPATCH_MODES": _no_dispatch_modes,
     "FUNCTORCH_STACK": _no_transforms,
     "SAVED_TENSOR_HOOKS": _no_hooks,
-    "MATMUL_PRECISION": lambda expected: ((torch._C._get_float32_matmul_precision, expected),),
+    "MATMUL_PRECISION": _precision,
 }
 """Reads of C code that imply the row's, for the usual expectation; None if there are none."""
 
@@ -72,7 +77,7 @@ def rows_of(guards: Sequence[Guard]) -> Rows:
         if kind in COVERED:
             continue
         cheaper = _CHEAPER[kind](guard.expected) if kind in _CHEAPER else None
-        rows.update(dict.fromkeys(cheaper or ((BY_KIND[kind].read, guard.expected),)))
+        rows.update(dict.fromkeys(((BY_KIND[kind].read, guard.expected),) if cheaper is None else cheaper))
     return tuple(rows)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from framesmith_guards.tensors import TensorSpec, dispatch_keys
 
@@ -24,6 +26,18 @@ def extension() -> tuple[ModuleType | None, str | None]:
     except ImportError as error:
         return None, f"the compiled extension cannot be imported: {error}"
     return _check, None
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Make real tensors, whatever modes the caller is in."""
+    with (
+        _disable_current_modes(),
+        torch._C.DisableTorchFunction(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        yield
 
 
 def _probes() -> Iterator[torch.Tensor]:
@@ -52,17 +66,15 @@ def why_no_tensors() -> str | None:
     descriptor = vars(base).get("requires_grad")
     if descriptor is None or sys.maxsize < 2**32:
         return "this torch keeps requires_grad elsewhere, or this is no 64-bit process"
-    with torch._C.DisableTorchFunction():
-        kept = tuple(_probes())
-        probes = tuple((t, int(t._cdata), dispatch_keys(t), tuple(t.size())) for t in kept)
-    try:
-        reason = native.tensors_setup(str(library), base, descriptor, probes)
-    except (TypeError, SystemError) as error:
-        reason = str(error)
-    if reason is None:
-        with torch.inference_mode(False), torch.enable_grad():
-            native.tensors_use_images(_images_show_every_change(native))
-            _find_grad(native)
+    with _undisturbed():
+        probes = tuple((t, int(t._cdata), dispatch_keys(t), tuple(t.size())) for t in _probes())
+        try:
+            reason = native.tensors_setup(str(library), base, descriptor, probes)
+            if reason is None:
+                native.tensors_use_images(_images_show_every_change(native))
+                _find_grad(native)
+        except (TypeError, SystemError, RuntimeError) as error:
+            reason = f"probing failed: {error}"
     return reason
 
 
@@ -129,7 +141,8 @@ def _dtype_number(dtype: torch.dtype) -> int | None:
     native, _ = extension()
     assert native is not None
     try:
-        number: int = native.tensors_probe(torch.empty(0, dtype=dtype, device="cpu"))[0]
+        with _undisturbed():
+            number: int = native.tensors_probe(torch.empty(0, dtype=dtype, device="cpu"))[0]
     except (RuntimeError, TypeError, NotImplementedError):
         return None
     return number
@@ -156,5 +169,6 @@ def tensor_leaf(spec: TensorSpec) -> tuple[Any, ...] | None:
     dtype, device = _dtype_number(spec.dtype), _device_number(spec.device.type)
     if dtype is None or device is None:
         return None
-    index = -1 if spec.device.index is None else spec.device.index
+    index = cast("int | None", spec.device.index)
+    index = -1 if index is None else index
     return (pytype, spec.dispatch_keys, dtype, device, index, spec.requires_grad, spec.sizes, spec.strides)

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final
 
 import sympy
@@ -24,10 +24,14 @@ Number = Any
 
 @dataclass(frozen=True)
 class Operator:
-    """How an operator of a shape expression is printed from its operands' texts, and computed."""
+    """How an operator of a shape expression is printed from its operands' texts, and computed.
+
+    A lazy operator is given functions that give its operands, and asks only for those that Python would evaluate.
+    """
 
     text: Callable[[list[str]], str]
     value: Callable[..., Number]
+    lazy: bool = False
 
 
 def _infix(symbol: str, combine: Callable[[Any, Any], Any]) -> Operator:
@@ -47,6 +51,11 @@ def _piecewise(*branches: tuple[Number, bool]) -> Number:
         if condition:
             return value
     raise ValueError("no branch of the piecewise expression applies")
+
+
+def _where_text(args: list[str]) -> str:
+    condition, then, otherwise = args
+    return f"({then} if {condition} else {otherwise})"
 
 
 OPERATORS: Final[dict[str, Operator]] = {
@@ -85,10 +94,10 @@ OPERATORS: Final[dict[str, Operator]] = {
     "LessThan": _infix("<=", operator.le),
     "StrictGreaterThan": _infix(">", operator.gt),
     "GreaterThan": _infix(">=", operator.ge),
-    "And": Operator(lambda args: f"({' and '.join(args)})", lambda *args: all(args)),
-    "Or": Operator(lambda args: f"({' or '.join(args)})", lambda *args: any(args)),
+    "And": Operator(lambda args: f"({' and '.join(args)})", lambda *args: all(arg() for arg in args), lazy=True),
+    "Or": Operator(lambda args: f"({' or '.join(args)})", lambda *args: any(arg() for arg in args), lazy=True),
     "Not": _template("(not {0})", operator.not_),
-    "Where": _template("({1} if {0} else {2})", lambda c, a, b: a if c else b),
+    "Where": Operator(_where_text, lambda c, a, b: a() if c() else b(), lazy=True),
     "ExprCondPair": Operator(lambda args: f"({args[0]}, {args[1]})", lambda a, c: (a, c)),
     "Piecewise": _call("piecewise", _piecewise),
 }
@@ -147,7 +156,10 @@ def value(expr: sympy.Basic, numbers: Mapping[str, Number]) -> Number:
     constant = _constant(expr)
     if constant is not None:
         return constant
-    return _operator(expr).value(*(value(arg, numbers) for arg in expr.args))
+    row = _operator(expr)
+    if row.lazy:
+        return row.value(*(partial(value, arg, numbers) for arg in expr.args))
+    return row.value(*(value(arg, numbers) for arg in expr.args))
 
 
 @dataclass(frozen=True)
