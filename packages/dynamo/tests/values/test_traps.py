@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -315,3 +317,70 @@ def test_objects_of_one_class_share_an_entry_and_keep_their_state_apart() -> Non
         subject(X, obj)
     assert {obj.value for obj in objects} == {objects[0].value}
     assert len(subject.graphs) == 1
+
+
+class Cached:
+    def __init__(self) -> None:
+        self.inner = 2.0
+
+    @property
+    def broken(self) -> Any:
+        return self.not_there
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "broken":
+            return self.inner * 10
+        raise AttributeError(name)
+
+
+class Quiet(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    @torch.no_grad()
+    def forward(self, x: Any) -> Any:
+        return x * self.weight
+
+    @torch.autocast("cpu", dtype=torch.bfloat16)
+    def low(self, x: Any) -> Any:
+        return x.unsqueeze(0) @ self.weight.unsqueeze(1)
+
+
+REUSED = torch.no_grad()
+
+
+def property_falls_back(x: Any, obj: Any) -> Any:
+    return x * obj.broken
+
+
+def decorated_methods(x: Any, module: Any) -> Any:
+    with torch.profiler.record_function("part"):
+        y = module(x)
+    with REUSED:
+        z = x * module.weight
+    w = x * module.weight
+    return y, z, module.low(x), [t.requires_grad for t in (y, z, w)], module.low(x).dtype
+
+
+def copies(x: Any, obj: Any) -> Any:
+    obj.log.append(1)
+    near, far = copy.copy(obj), copy.deepcopy(obj)
+    near.value, far.value = 2.0, 3.0
+    near.log.append(2)
+    far.log.append(3)
+    cast = typing.cast(Any, far)
+    return x * near.value * cast.value, obj, near, far, near.log is obj.log
+
+
+MORE: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
+    (property_falls_back, lambda: (Cached(),)),
+    (decorated_methods, lambda: (Quiet(),)),
+    (copies, lambda: (Base(),)),
+]
+
+
+@pytest.mark.parametrize(("program", "make"), MORE, ids=lambda row: getattr(row, "__name__", ""))
+def test_more_programs(program: Any, make: Any) -> None:
+    subject = check(program, X, *make())
+    assert not subject.of_kind("break"), [str(event.broken) for event in subject.of_kind("break")]

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Callable
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.attributes import lookup_or_none
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.containers import DictValue, ListValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.instance_dicts import InstanceDictValue
@@ -43,6 +45,26 @@ def deepcopy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return deep(tr, args[0], {})
 
 
+@intercepts(copy.copy)
+def shallow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`copy.copy(x)`."""
+    if len(args) != 1 or kwargs:
+        raise GraphBreak(COPY, "with keywords")
+    value = args[0]
+    if isinstance(value, InstanceDictValue):
+        return value.snapshot(tr)
+    if value.is_constant() or isinstance(value, TupleValue):
+        return value
+    if type(value) in (ListValue, DictValue):
+        return value.call_method(tr, "copy", (), {})
+    copier = lookup_or_none(tr, value, "__copy__") if isinstance(value, ObjectValue) else None
+    if copier is not None:
+        return tr.call(copier, (), {})
+    if type(value) is ObjectValue and _copies_plainly(value.cls):
+        return _copy_object(tr, value, lambda own: own)
+    raise GraphBreak(COPY, value.describe())
+
+
 def deep(tr: Tracer, value: Value, memo: Memo) -> Value:
     """A deep copy; `memo` maps the id of each value to its copy, so that shared objects stay shared."""
     if id(value) in memo:
@@ -64,7 +86,7 @@ def deep(tr: Tracer, value: Value, memo: Memo) -> Value:
             fresh.setitem(tr, deep(tr, key, memo), deep(tr, value.getitem(tr, key), memo))
         return fresh
     if type(value) is ObjectValue and _copies_plainly(value.cls):
-        return _deep_object(tr, value, memo)
+        return _copy_object(tr, value, lambda own: deep(tr, own, memo), memo)
     raise GraphBreak(COPY, value.describe())
 
 
@@ -76,11 +98,13 @@ def _copies_plainly(cls: type) -> bool:
     return type_lookup(cls, "__dict__") is not None and not hasattr(cls, "__slots__")
 
 
-def _deep_object(tr: Tracer, value: ObjectValue, memo: Memo) -> Value:
-    copied = memo[id(value)] = ObjectValue(value.cls)
+def _copy_object(tr: Tracer, value: ObjectValue, of_attribute: Callable[[Value], Value], memo: Memo | None = None) -> Value:
+    copied = ObjectValue(value.cls)
     copied.track(tr)
+    if memo is not None:
+        memo[id(value)] = copied
     for name in InstanceDictValue(value).names(tr):
         own = value.own_attribute(tr, name)
         assert own is not None
-        copied.store_own(tr, name, deep(tr, own, memo))
+        copied.store_own(tr, name, of_attribute(own))
     return copied

@@ -105,6 +105,18 @@ for _function in FOLDED:
     intercepts(_function)(_folds(_function))
 
 
+@intercepts(typing.cast)
+def cast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`typing.cast(type, value)`: the value."""
+    return args[1] if len(args) > 1 else kwargs["val"]
+
+
+@intercepts(typing.assert_type)
+def assert_type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`typing.assert_type(value, type)`: the value."""
+    return args[0]
+
+
 #: Cached methods of libraries' loggers that send a message the first time they get it.
 ONCE: Final = frozenset({"warning_once", "info_once"})
 

@@ -98,7 +98,10 @@ class ObjectValue(Value):
 
     def default_getattr(self, tr: Tracer, name: str) -> Value:
         """`object.__getattribute__`, then `__getattr__` when the class has one."""
-        value = self.find_attribute(tr, name)
+        try:
+            value = self.find_attribute(tr, name)
+        except TracedRaise as error:  # a property that raises AttributeError leads to `__getattr__` too
+            return self._fallback_getattr(tr, name, error)
         return self._fallback_getattr(tr, name, None) if value is None else value
 
     def generic_getattr(self, tr: Tracer, name: str) -> Value:
@@ -163,7 +166,7 @@ class ObjectValue(Value):
             return value
         if error is not None:
             raise error
-        if self.source is not None and user_method(self.cls, "__getattr__") is None and self.mutation is None:
+        if self.source is not None and tr.journal.load_attr(self, name) is None:
             tr.guard(self.source, "NO_HASATTR", name)
         return self.no_attribute(tr, name)
 

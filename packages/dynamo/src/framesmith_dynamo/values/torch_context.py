@@ -212,6 +212,24 @@ def make_set_grad_enabled(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwar
     return SetGradEnabledValue(self.cls, *plain_arguments(args, kwargs)).act(tr)
 
 
+class NoEffectValue(TorchContextValue):
+    """A context manager that only annotates profiles: nothing of it is in the graph."""
+
+    __slots__ = ()
+
+    def enter(self, tr: Tracer) -> Value:
+        return self
+
+    def exit_(self, tr: Tracer, args: Args) -> Value:
+        return tr.constant(None)
+
+
+@constructs(torch.autograd.profiler.record_function)
+def make_no_effect(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """`record_function(name)`."""
+    return NoEffectValue(self.cls, *plain_arguments(args, kwargs))
+
+
 @constructs(torch.inference_mode)
 def make_inference_mode(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """`torch.inference_mode()` breaks: it makes tensors of another kind."""
