@@ -96,7 +96,9 @@ def _why_no_super(bytecode: Bytecode, own_cells: bool) -> str | None:
 
 
 def _why_no_cells(bytecode: Bytecode, index: int) -> str | None:
-    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" for item in bytecode.instructions):
+    cells = {*bytecode.cellvars, *bytecode.freevars}
+    items = bytecode.instructions
+    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" and item.arg in cells for item in items):
         return None
     raw = raw_cells(bytecode, stack_depths(bytecode))[index]
     if not raw:

@@ -21,6 +21,7 @@ def raw_cells(bytecode: Bytecode, depths: Depths) -> list[frozenset[str]]:
     nowhere: frozenset[str] = frozenset()
     before: list[frozenset[str]] = [nowhere] * len(items)
     cells = {*bytecode.cellvars, *bytecode.freevars}
+    arguments = set(bytecode.argument_names) - cells
     if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" and item.arg in cells for item in items):
         return before
     handlers = {}
@@ -48,12 +49,14 @@ def raw_cells(bytecode: Bytecode, depths: Depths) -> list[frozenset[str]]:
                 pending.append((depths.labels[item.arg], kept + (None,) * row.jump_pushes, raw))
             if row.flow not in ("next", "branch"):
                 break
-            stack, raw = _step(item, stack, raw, cells)
+            stack, raw = _step(item, stack, raw, cells, arguments)
             index += 1
     return before
 
 
-def _step(item: Instr, stack: _Stack, raw: frozenset[str], cells: set[str]) -> tuple[_Stack, frozenset[str]]:
+def _step(
+    item: Instr, stack: _Stack, raw: frozenset[str], cells: set[str], arguments: set[str]
+) -> tuple[_Stack, frozenset[str]]:
     op, arg, _ = item
     if op == "COPY":
         return (*stack, stack[-arg]), raw
@@ -67,8 +70,8 @@ def _step(item: Instr, stack: _Stack, raw: frozenset[str], cells: set[str]) -> t
         if op == "MAKE_CELL":
             return stack, raw - {arg}
         return stack[:-1], raw - {arg} if stack[-1] is False else raw | {arg}
-    if op == "LOAD_CLOSURE":
-        return (*stack, False), raw
+    if op in ("LOAD_CLOSURE", "PUSH_NULL") or (op == "LOAD_FAST" and arg in arguments):
+        return (*stack, False), raw  # what an argument holds may be a cell that a caller saved: see split.py
     taken = pops(op, arg)
     if op in ("FOR_ITER", "GET_LEN", "SEND"):
         taken, added = taken - 1, pushes(op, arg) - 1
