@@ -8,10 +8,11 @@ from collections import OrderedDict, deque
 from itertools import count
 from typing import Any
 
-import framesmith_frames as frames
 from driver import Compiled, compiled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import framesmith_frames as frames
 
 _serial = count()
 INDICES = st.sampled_from(["0", "1", "-1", "2", "-3", "7"])

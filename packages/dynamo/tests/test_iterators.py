@@ -64,6 +64,38 @@ def dicts_may_not_change_size(d):
         return str(error), list(d)
 
 
+@program({"a": 1, "b": 2}, collections.deque([1, 2, 3]))
+def iterators_read_late(d, q):
+    seen = []
+    for key, value in d.items():
+        d["b"] = value * 10
+        seen.append((key, value))
+    message = None
+    try:
+        for item in q:
+            q[0] = item
+            if item == 2:
+                q.append(q.popleft())
+    except RuntimeError as error:
+        message = str(error)
+    return seen, message, q
+
+
+def three_then_fail():
+    yield from (1, 2, 3)
+    raise ValueError("no more")
+
+
+@program([0], {}, collections.deque())
+def what_came_before_an_error_stays(xs, d, q):
+    for change in (xs.extend, q.extend, lambda items: d.update((i, i) for i in items)):
+        try:
+            change(three_then_fail())
+        except ValueError:
+            xs.append("caught")
+    return xs, d, q, sum([0.1] * 10), sum([0.1, 0.2], 0.3)
+
+
 @program([1, 2, 3], "abc")
 def zips_and_enumerations(xs, text):
     out = [(i, a, b) for i, (a, b) in enumerate(zip(xs, text), 10)]

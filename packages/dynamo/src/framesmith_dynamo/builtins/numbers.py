@@ -12,7 +12,6 @@ from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.classes import ClassValue, constructs
 from framesmith_dynamo.values.constant import fold, plain, plain_arguments
-from framesmith_dynamo.values.iterators import next_or_none
 from framesmith_dynamo.values.lookup import type_lookup
 
 
@@ -94,8 +93,12 @@ def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     total = args[1] if len(args) == 2 else kwargs.get("start", tr.constant(0))
     if total.python_type() in (str, bytes):
         tr.raise_(TypeError, "sum() can't sum strings [use ''.join(seq) instead]")
-    iterator = args[0].iter_(tr)
-    while (item := next_or_none(tr, iterator)) is not None:
+    items = args[0].unpack(tr)
+    known = next((at for at, item in enumerate(items) if not item.is_constant()), len(items))
+    if total.is_constant():  # sum() adds floats more exactly than `+` since 3.12
+        total = fold(tr, sum, ([item.as_constant() for item in items[:known]], total.as_constant()))
+        items = items[known:]
+    for item in items:
         total = operations.binary(tr, "+", total, item)
     return total
 

@@ -16,12 +16,14 @@ from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.builtins.registry import HANDLERS, POLYFILLS, PURE
 from framesmith_dynamo.values.attributes import CMethodValue
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.classes import make_new
 from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, CONSTANT_TYPES, build, fold, plain_arguments
 from framesmith_dynamo.values.intercepts import find_intercept
 from framesmith_dynamo.values.lookup import Found, type_lookup
 from framesmith_dynamo.values.stability import is_stable
-from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_dynamo.wrap_registry import BY_TYPE, wraps_protocol
+from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -121,9 +123,21 @@ def _is_builtin(obj: Any) -> bool:
     return type(obj) in BuiltinValue.python_types
 
 
+def _is_bound(obj: Any) -> bool:
+    """Whether a C callable is a method of an object, made anew each time it is read."""
+    if type(obj) is MethodWrapperType:
+        return True
+    owner = getattr(obj, "__self__", None)  # functions of extension modules may have a module, None, or a record of theirs
+    return type(obj) is BuiltinFunctionType and owner is not None and type(owner) in BY_TYPE
+
+
 @wraps_protocol(_is_builtin, priority=50)
 def wrap_builtin(tr: Tracer, obj: Any, source: Source) -> Value:
-    """A C callable met at a source: the same at every call."""
+    """A C callable met at a source: the same at every call; a bound method is one of the same name and owner."""
+    if _is_bound(obj) and find_intercept(obj) is None:
+        tr.guard(source, "TYPE_MATCH", type(obj))
+        tr.guard(AttrSource(source, "__name__"), "EQUALS_MATCH", obj.__name__)
+        return BuiltinMethodValue(tr.wrap(obj.__self__, AttrSource(source, "__self__")), obj.__name__)
     if not is_stable(tr, source):
         tr.guard(source, "ID_MATCH", obj)
     return BuiltinValue(obj, source=source)

@@ -8,7 +8,7 @@ from framesmith_bytecode import Instr
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
-from framesmith_dynamo.method_slots import MethodSlot, callable_slots
+from framesmith_dynamo.method_slots import MethodSlot
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.lookup import type_lookup
 

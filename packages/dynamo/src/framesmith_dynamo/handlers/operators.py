@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from framesmith_bytecode import Instr
-
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
 from framesmith_dynamo.values import operations
-from framesmith_dynamo.values.base import Value
 
 UNARY = {"UNARY_NEGATIVE": "-", "UNARY_POSITIVE": "+", "UNARY_INVERT": "~"}
 
@@ -49,22 +47,11 @@ def compare_op(frame: Frame, instr: Instr) -> None:
     frame.push(operations.compare(frame, instr.arg, frame.pop(), right))
 
 
-def is_same(frame: Frame, left: Value, right: Value) -> bool:
-    """`left is right`. Two objects found at two sources are guarded to stay two."""
-    if operations.same_object(left, right):
-        return True
-    if left.is_constant() or right.is_constant() or left.python_type() is not right.python_type():
-        return False
-    if left.source is not None and right.source is not None:
-        frame.guard(left.source, "NOT_ALIASED", (right.source,))
-    return False
-
-
 @handler("IS_OP")
 def is_op(frame: Frame, instr: Instr) -> None:
     """left is right, or is not"""
     right = frame.pop()
-    frame.push(frame.constant(is_same(frame, frame.pop(), right) != instr.arg))
+    frame.push(frame.constant(operations.identical(frame, frame.pop(), right) != instr.arg))
 
 
 @handler("CONTAINS_OP")

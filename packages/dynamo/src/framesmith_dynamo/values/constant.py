@@ -246,7 +246,10 @@ def plain(value: Value) -> Any:
     """
     if value.is_constant():
         return value.as_constant()
-    return value.as_plain()
+    try:
+        return value.as_plain()
+    except RecursionError:
+        raise GraphBreak(NOT_CONSTANT, f"{value.describe()}, which contains itself") from None
 
 
 def plain_arguments(args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:

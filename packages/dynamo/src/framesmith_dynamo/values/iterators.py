@@ -177,20 +177,43 @@ class SequenceIterator(IteratorValue):
             raise GraphBreak(LIVE_ITERATOR, self.owner.describe())
 
 
+Reader = Callable[[Tracer, Value], Value]
+#: How Python complains when a container changes under an iterator, by the container's type.
+COMPLAINTS = {set: "Set changed size during iteration", deque: "deque mutated during iteration"}
+
+
 class ConsumingIterator(IteratorValue):
-    """An iterator over dicts, sets and deques: a snapshot of items, pushed as `iter(owner)` advanced by those taken."""
+    """An iterator over a dict, set or deque: keys as they were at the start, read one by one.
 
-    __slots__ = ("backwards", "cls", "done", "owner", "remaining", "size", "taken")
+    `read` gives the item of a key when asked for it (the value it has by then). The owner's `state` must stay the
+    same: its length, or a count of its changes. Pushed, it is `iter(owner)` (or `reversed`) advanced by the items taken.
+    """
 
-    def __init__(self, cls: type, owner: Value, items: Iterable[Value], *, backwards: bool = False) -> None:
+    __slots__ = ("backwards", "cls", "done", "owner", "read", "remaining", "state", "taken")
+
+    def __init__(
+        self,
+        tr: Tracer,
+        cls: type,
+        owner: Value,
+        items: Iterable[Value],
+        *,
+        read: Reader | None = None,
+        backwards: bool = False,
+    ) -> None:
         super().__init__()
         self.cls = cls
         self.backwards = backwards
         self.owner = owner
+        self.read = read
         self.remaining = deque(items)
-        self.size = len(self.remaining)
+        self.state = self._state_now(tr)
         self.taken = 0
         self.done = False
+
+    def _state_now(self, tr: Tracer) -> int:
+        version: int | None = getattr(self.owner, "version", None)
+        return int(self.owner.len_(tr).as_constant()) if version is None else version
 
     def python_type(self) -> type:
         return self.cls
@@ -198,14 +221,15 @@ class ConsumingIterator(IteratorValue):
     def next_(self, tr: Tracer) -> Value:
         if self.done:
             stop(tr)
-        if self.owner.len_(tr).as_constant() != self.size:
-            kind = "Set" if self.owner.python_type() in (set, frozenset) else "dictionary"
-            tr.raise_(RuntimeError, f"{kind} changed size during iteration")
+        if self._state_now(tr) != self.state:
+            complaint = COMPLAINTS.get(self.owner.python_type(), "dictionary changed size during iteration")
+            tr.raise_(RuntimeError, complaint)
         if not self.remaining:
             self.done = True
             stop(tr)
         self.taken += 1
-        return self.remaining.popleft()
+        item = self.remaining.popleft()
+        return item if self.read is None else self.read(tr, item)
 
     def referents(self) -> Iterable[Value]:
         return (self.owner,)

@@ -43,6 +43,17 @@ def same_object(a: Value, b: Value) -> bool:
     return type(left) is type(right) is tuple and not left and not right
 
 
+def identical(tr: Tracer, a: Value, b: Value) -> bool:
+    """`a is b`; two objects found at two sources are guarded to stay two."""
+    if same_object(a, b):
+        return True
+    if a.source is None or b.source is None or a.is_constant() or b.is_constant():
+        return False
+    if a.python_type() is b.python_type():
+        tr.guard(a.source, "NOT_ALIASED", (b.source,))
+    return False
+
+
 def truth(tr: Tracer, value: Value) -> bool:
     """`bool(value)` as a branch would see it."""
     return value.bool_(tr)
@@ -69,7 +80,7 @@ def _compare_identity(tr: Tracer, op: str, a: Value, b: Value) -> Value:
     for value in (a, b):
         if not (value.exact_operators or _has_default_equality(value.python_type())):
             raise GraphBreak(UNSUPPORTED_OPERATION, f"{op} between {a.describe()} and {b.describe()}")
-    return tr.constant(same_object(a, b) is (op == "=="))
+    return tr.constant(identical(tr, a, b) is (op == "=="))
 
 
 def _has_default_equality(cls: type) -> bool:
@@ -79,7 +90,10 @@ def _has_default_equality(cls: type) -> bool:
 
 def equal(tr: Tracer, a: Value, b: Value) -> bool:
     """Whether containers would treat the two as equal: the same object, or `==` is true."""
-    return same_object(a, b) or truth(tr, compare(tr, "==", a, b))
+    try:
+        return same_object(a, b) or truth(tr, compare(tr, "==", a, b))
+    except RecursionError:
+        raise GraphBreak(UNSUPPORTED_OPERATION, f"== of {a.describe()}, which contains itself") from None
 
 
 def binary(tr: Tracer, op: str, a: Value, b: Value) -> Value:

@@ -12,7 +12,7 @@ from framesmith_dynamo.values.constant import build, builds
 from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of
-from framesmith_dynamo.values.iterators import ConsumingIterator, tracked
+from framesmith_dynamo.values.iterators import ConsumingIterator, next_or_none, tracked
 from framesmith_dynamo.wrap_registry import wraps_type
 from framesmith_guards import AttrSource, ItemSource
 
@@ -26,11 +26,16 @@ class DequeValue(SequenceValue, MutableContainer):
 
     python_types = (deque,)
     family = "deque"
-    __slots__ = ("maxlen",)
+    __slots__ = ("maxlen", "version")
 
     def __init__(self, items: Iterable[Value], maxlen: int | None = None, *, source: Source | None = None) -> None:
         super().__init__(items, source=source)
         self.maxlen = maxlen
+        self.version = 0  # counts changes of length or order, which its iterators refuse
+
+    def changes(self, tr: Tracer) -> None:
+        super().changes(tr)
+        self.version += 1
 
     def python_type(self) -> type:
         return deque
@@ -51,6 +56,7 @@ class DequeValue(SequenceValue, MutableContainer):
         self._needs_index(tr, key)
         where = self.checked(tr, index_of(tr, key), "index out of range")
         self.changes(tr)
+        self.version -= 1  # a replaced item does not disturb iterators
         self.items[where] = value
 
     def delitem(self, tr: Tracer, key: Value) -> None:
@@ -64,11 +70,11 @@ class DequeValue(SequenceValue, MutableContainer):
             tr.raise_(TypeError, "sequence index must be integer, not 'slice'")
 
     def iter_(self, tr: Tracer) -> Value:
-        return tracked(tr, ConsumingIterator(type(iter(deque())), self, self.unpack(tr)))
+        return tracked(tr, ConsumingIterator(tr, type(iter(deque())), self, self.unpack(tr)))
 
     def m___reversed__(self, tr: Tracer) -> Value:
         cls: type = type(reversed(deque()))
-        return tracked(tr, ConsumingIterator(cls, self, self.unpack(tr)[::-1], backwards=True))
+        return tracked(tr, ConsumingIterator(tr, cls, self, self.unpack(tr)[::-1], backwards=True))
 
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op == "+":
@@ -96,8 +102,13 @@ class DequeValue(SequenceValue, MutableContainer):
         self.items = [item, *self.items][: self.maxlen]
 
     def m_extend(self, tr: Tracer, items: Value, /) -> None:
-        """`extend(items)`."""
-        self._replace(tr, [*self.items, *items.unpack(tr)])
+        """`extend(items)`; what an iterator gave before it raised stays, as in Python."""
+        if isinstance(items, SequenceValue):
+            self._replace(tr, [*self.items, *items.unpack(tr)])
+            return
+        iterator = items.iter_(tr)
+        while (item := next_or_none(tr, iterator)) is not None:
+            self.m_append(tr, item)
 
     def m_extendleft(self, tr: Tracer, items: Value, /) -> None:
         """`extendleft(items)`: they end up reversed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.dict_views import DictView, KeysView
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.iterators import ConsumingIterator, tracked
+from framesmith_dynamo.values.iterators import ConsumingIterator, next_or_none, tracked
+from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.wrap_registry import wraps_type
 from framesmith_guards import AttrSource, DictKeySource, DictValueSource, ItemSource, is_constant
 from framesmith_sideeffects import DELETED, Deleted
@@ -159,7 +160,7 @@ class DictValue(MutableContainer):
         return self.keys_now(tr)
 
     def iter_(self, tr: Tracer) -> Value:
-        return tracked(tr, ConsumingIterator(type(iter(self.cls())), self, self.keys_now(tr)))
+        return tracked(tr, ConsumingIterator(tr, type(iter(self.cls())), self, self.keys_now(tr)))
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op not in ("==", "!=") or not isinstance(other, DictValue):
@@ -300,7 +301,8 @@ class DictValue(MutableContainer):
 
     def m___reversed__(self, tr: Tracer) -> Value:
         """`reversed(self)`."""
-        return tracked(tr, ConsumingIterator(type(reversed(self.cls())), self, self.keys_now(tr)[::-1], backwards=True))
+        keys = self.keys_now(tr)[::-1]
+        return tracked(tr, ConsumingIterator(tr, type(reversed(self.cls())), self, keys, backwards=True))
 
     # Back to bytecode
 
@@ -357,14 +359,18 @@ class DictValue(MutableContainer):
 _ORDERED_ONLY = frozenset({"move_to_end"})
 
 
-def pairs_of(tr: Tracer, other: Value) -> list[tuple[Value, Value]]:
-    """Key-value pairs from a mapping (anything with `keys`) or an iterable of pairs."""
+def pairs_of(tr: Tracer, other: Value) -> Iterator[tuple[Value, Value]]:
+    """Key-value pairs from a mapping (anything with `keys`) or an iterable of pairs, one by one."""
     if isinstance(other, DictValue):
-        return other.pairs_now(tr)
-    if hasattr(other.python_type(), "keys"):
-        keys = other.call_method(tr, "keys", (), {}).unpack(tr)
-        return [(key, other.getitem(tr, key)) for key in keys]
-    return [_pair(tr, position, item) for position, item in enumerate(other.unpack(tr))]
+        yield from other.pairs_now(tr)
+    elif type_lookup(other.python_type(), "keys") is not None:
+        for key in other.call_method(tr, "keys", (), {}).unpack(tr):
+            yield key, other.getitem(tr, key)
+    else:
+        iterator, position = other.iter_(tr), 0
+        while (item := next_or_none(tr, iterator)) is not None:
+            yield _pair(tr, position, item)
+            position += 1
 
 
 def _pair(tr: Tracer, position: int, item: Value) -> tuple[Value, Value]:

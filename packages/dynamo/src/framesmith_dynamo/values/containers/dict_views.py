@@ -10,7 +10,7 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.sets import SetLike, new_set
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.iterators import ConsumingIterator, tracked
+from framesmith_dynamo.values.iterators import ConsumingIterator, Reader, tracked
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -59,12 +59,24 @@ class DictView(ContainerValue):
 
     def iter_(self, tr: Tracer) -> Value:
         cls = type(iter(getattr(self.owner.python_type()(), self.kind)()))
-        return tracked(tr, ConsumingIterator(cls, self, self.unpack(tr)))
+        return tracked(tr, ConsumingIterator(tr, cls, self, self.viewed.keys_now(tr), read=self._reader()))
+
+    def _reader(self) -> Reader | None:
+        return {"values": self._value, "items": self._pair}.get(self.kind)
+
+    def _value(self, tr: Tracer, key: Value) -> Value:
+        value = self.viewed.lookup(tr, key)
+        assert value is not None, "a key went away without the length changing"
+        return value
+
+    def _pair(self, tr: Tracer, key: Value) -> Value:
+        return TupleValue([key, self._value(tr, key)])
 
     def m___reversed__(self, tr: Tracer) -> Value:
         """`reversed(self)`."""
         cls = type(reversed(getattr(self.owner.python_type()(), self.kind)()))
-        return tracked(tr, ConsumingIterator(cls, self, self.unpack(tr)[::-1], backwards=True))
+        keys = self.viewed.keys_now(tr)[::-1]
+        return tracked(tr, ConsumingIterator(tr, cls, self, keys, read=self._reader(), backwards=True))
 
     def contains(self, tr: Tracer, item: Value) -> Value:
         return tr.constant(any(operations.equal(tr, own, item) for own in self.unpack(tr)))

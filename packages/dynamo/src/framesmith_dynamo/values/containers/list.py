@@ -11,6 +11,7 @@ from framesmith_dynamo.values.constant import build, builds
 from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of, subscript
+from framesmith_dynamo.values.iterators import next_or_none
 from framesmith_dynamo.wrap_registry import wraps_type
 from framesmith_guards import ItemSource
 
@@ -78,9 +79,14 @@ class ListValue(SequenceValue, MutableContainer):
 
     def m_extend(self, tr: Tracer, items: Value, /) -> None:
         """`extend(items)`; what an iterator gave before it raised stays, as in Python."""
-        new = items.unpack(tr)
-        self.changes(tr)
-        self.items.extend(new)
+        if isinstance(items, SequenceValue):
+            new = items.unpack(tr)
+            self.changes(tr)
+            self.items.extend(new)
+            return
+        iterator = items.iter_(tr)
+        while (item := next_or_none(tr, iterator)) is not None:
+            self.m_append(tr, item)
 
     def m_insert(self, tr: Tracer, index: Value, item: Value, /) -> None:
         """`insert(index, item)`."""

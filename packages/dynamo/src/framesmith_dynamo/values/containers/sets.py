@@ -124,7 +124,7 @@ class FrozenSetValue(SetLike):
         return [self.members[key] for key in self.mirror]
 
     def iter_(self, tr: Tracer) -> Value:
-        return tracked(tr, ConsumingIterator(type(iter(set())), self, self.unpack(tr)))
+        return tracked(tr, ConsumingIterator(tr, type(iter(set())), self, self.unpack(tr)))
 
     def len_(self, tr: Tracer) -> Value:
         return tr.constant(len(self.mirror))
