@@ -180,7 +180,7 @@ _ROWS: Final = (
         3,
         freezing.constant,
         predicates.has_key,
-        _template("{e} in {x}"),
+        _template("{has_key}({x}, {e})", predicates.has_key),
         lambda v, e: f"expected the key {describe_expected(e)}, which is not there",
     ),
     GuardKind(
@@ -188,7 +188,7 @@ _ROWS: Final = (
         3,
         freezing.constant,
         lambda v, e: not predicates.has_key(v, e),
-        _template("{e} not in {x}"),
+        _template("not {has_key}({x}, {e})", predicates.has_key),
         lambda v, e: f"expected no key {describe_expected(e)}, which is there",
     ),
     GuardKind(

@@ -44,8 +44,8 @@ def same_keys(value: dict[object, object], expected: tuple[object, ...]) -> bool
 
 
 def has_key(value: Any, expected: object) -> bool:
-    """Whether a constant is a key of a dict or an element of a set."""
-    return bool(expected in value)
+    """Whether a constant is a key of a dict or an element of a set; never by iterating, which could consume `value`."""
+    return bool(type(value).__contains__(value, expected))
 
 
 def has_code(value: Any, expected: Ref) -> bool:

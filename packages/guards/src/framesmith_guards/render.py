@@ -47,8 +47,10 @@ class ProgramNames:
 
     def bind(self, value: object, hint: str) -> str:
         """A literal, or the name of a namespace entry holding `value`."""
-        if is_literal(value):
-            return repr(value)
+        return repr(value) if is_literal(value) else self.hold(value, hint)
+
+    def hold(self, value: object, hint: str) -> str:
+        """The name of a namespace entry holding exactly this object."""
         name = hint
         serial = 0
         while name in self.namespace and self.namespace[name] is not value:
@@ -61,7 +63,9 @@ class ProgramNames:
         """`x is NAME` for what lives forever, else a comparison of addresses that is watched for the death."""
         if not ref.weak:
             value = ref.get()
-            return f"{x} is {self.bind(value, _identifier(getattr(value, '__name__', 'value')))}"
+            if value is None or isinstance(value, bool):
+                return f"{x} is {value}"
+            return f"{x} is {self.hold(value, _identifier(getattr(value, '__name__', 'value')))}"
         if all(known is not ref for known in self.watched):
             self.watched.append(ref)
         return f"id({x}) == {ref.address:#x}"

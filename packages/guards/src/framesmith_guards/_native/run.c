@@ -167,7 +167,15 @@ static int has_keys(Program *program, PyObject *value, PyObject *expected)
 
 static int contains(PyObject *container, PyObject *key)
 {
-    return PyDict_CheckExact(container) ? PyDict_Contains(container, key) : PySequence_Contains(container, key);
+    if (PyDict_CheckExact(container)) {
+        return PyDict_Contains(container, key);
+    }
+    PySequenceMethods *methods = Py_TYPE(container)->tp_as_sequence;
+    if (methods == NULL || methods->sq_contains == NULL) { /* else it would be iterated, and maybe consumed */
+        PyErr_SetString(PyExc_TypeError, "not a container");
+        return -1;
+    }
+    return methods->sq_contains(container, key);
 }
 
 static int has_attribute(PyObject *value, PyObject *name)
