@@ -1,4 +1,7 @@
-"""A small `compile` for tests: frames and dynamo, with graphs run as they are. Records events; errors reach the test."""
+"""A small `compile` for tests: frames and dynamo, with graphs run as they are. Records events.
+
+Errors reach the test.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import framesmith_frames as frames
 import torch
 
+import framesmith_frames as frames
 from framesmith_dynamo import FrameConverter, FrameEvent
 
 

@@ -1,4 +1,7 @@
-"""Programs whose graph breaks: printed output, data-dependent branches, calls that cannot be traced; and what `fullgraph`, `strict` do."""
+"""Programs whose graph breaks: printed output, data-dependent branches, calls that cannot be traced.
+
+And what `fullgraph`, `strict` do.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import random
 import warnings
 from typing import Any
 
-import framesmith_frames as frames
 import pytest
 import torch
 from driver import check, compiled, run_eagerly, same
 
+import framesmith_frames as frames
 from framesmith_dynamo import BREAKS, BreakNotAllowed, FrameConverter, RecompileLimit, disable
 
 X = torch.arange(6.0).reshape(2, 3)

@@ -1,4 +1,7 @@
-"""Programs without graph breaks: branches, loops, containers, closures, calls. Each must be one graph and equal eager on three calls."""
+"""Programs without graph breaks: branches, loops, containers, closures, calls.
+
+Each must be one graph and equal eager on three calls.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def unpacking(x, y):
     a, *rest, b = (x, y, x + y, 4)
     (c, d), e = (a, b), rest
     merged = [*e, c]
-    return merged, d, {**{"a": 1}, "b": a}
+    return merged, d, {"a": 1, "b": a}
 
 
 def star_call(x, y):
@@ -87,8 +90,9 @@ def star_call(x, y):
 
 def format_strings(x, n):
     width = 6
-    label = f"{n:>{width}.2f}|{x.shape[0]!r}|{'a' 'b'}|{x.dtype}"
-    return x, label, "%d-%s" % (n, "q"), "{}:{k}".format(1, k=2)
+    label = f"{n:>{width}.2f}|{x.shape[0]!r}|{'ab'}|{x.dtype}"
+    old = "%d-%s" % (n, "q")  # noqa: UP031
+    return x, label, old, "{}:{k}".format(n, k=2)  # noqa: UP032
 
 
 def closures(x):
@@ -194,7 +198,16 @@ def matching(x, command):
 
 
 def min_max(x):
-    return max(3, 1, 2), min([4, 2]), sum([x, x]), any([0, 1]), all([]), sorted([3, 1], reverse=True), abs(-3), round(2.567, 2)
+    return (
+        max(3, 1, 2),
+        min([4, 2]),
+        sum([x, x]),
+        any([0, 1]),
+        all([]),
+        sorted([3, 1], reverse=True),
+        abs(-3),
+        round(2.567, 2),
+    )
 
 
 def string_methods(x):
@@ -207,7 +220,7 @@ def type_checks(x):
 
 
 def boolean_logic(x, a, b):
-    return x + (a and b or 7), a or b, (not a) and b
+    return x + ((a and b) or 7), a or b, (not a) and b
 
 
 def assertion(x):

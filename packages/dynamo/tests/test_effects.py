@@ -1,4 +1,7 @@
-"""Programs that change things: lists, dicts, objects, cells, globals, tensors in place, modules. Each effect once, in order."""
+"""Programs that change things: lists, dicts, objects, cells, globals, tensors in place, modules.
+
+Each effect once, in order.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-import framesmith_frames as frames
 import pytest
 import torch
 from driver import check, compiled, same
+
+import framesmith_frames as frames
 
 X = torch.arange(6.0).reshape(2, 3)
 COUNT = 0

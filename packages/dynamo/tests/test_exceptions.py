@@ -5,10 +5,11 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-import framesmith_frames as frames
 import pytest
 import torch
 from driver import active, check, compiled, outcome, same
+
+import framesmith_frames as frames
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -129,8 +130,15 @@ def through_frames(x):
 
 
 def errors_of_builtins(x):
-    found = []
-    for action in (lambda: int("q"), lambda: [1][5], lambda: None.nope, lambda: 1 // 0, lambda: len(3), lambda: {}.pop("k")):
+    found, n = [], 5
+    for action in (
+        lambda: int("q"),
+        lambda: [1, 2][n],
+        lambda: None.nope,
+        lambda: 1 // 0,
+        lambda: len(3),
+        lambda: {}.pop("k"),
+    ):
         try:
             action()
         except Exception as error:
@@ -184,7 +192,7 @@ def named_error_is_gone(x):
     except KeyError as error:
         del error
     try:
-        error  # noqa: B018
+        error  # noqa: F821
     except UnboundLocalError:
         return x + 1
 

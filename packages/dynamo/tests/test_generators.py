@@ -177,12 +177,13 @@ def unpacked(x):
         yield 3
 
     a, *b = g()
-    first, second, third = g()
+    _, second, third = g()
     return a, b, [*g()], second + third, max(len([v]) for v in g())
 
 
 PROGRAMS: list[Any] = [
-    simple, lazy, send_and_return, delegated, thrown, closed, expression, zipped, managed, stop_iteration_inside, infinite,
+    simple, lazy, send_and_return, delegated, thrown, closed, expression, zipped, managed, stop_iteration_inside,
+    infinite,
     in_container, unpacked,
 ]  # fmt: skip
 

@@ -9,10 +9,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-import framesmith_frames as frames
 import pytest
 import torch
 from driver import compiled, same
+
+import framesmith_frames as frames
 
 X = torch.arange(6.0).reshape(2, 3)
 FLAG = 1
@@ -115,26 +116,54 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Any], list[Change]]] = {
     "requires grad": (lambda x, o: (x + o, o.requires_grad), lambda: X, [replace(lambda: X.clone().requires_grad_())]),
     "contiguity": (lambda x, o: (o.is_contiguous(), x), lambda: X, [replace(lambda: X.T.contiguous().T)]),
     "list length": (lambda x, o: x * len(o), lambda: [1], [do(lambda o: o.append(2)), do(lambda o: o.clear())]),
-    "list item": (lambda x, o: x * o[-1], lambda: [1, 2], [do(lambda o: o.__setitem__(1, 5)), do(lambda o: o.append(7))]),
-    "list truth": (lambda x, o: x if o else -x, lambda: [], [do(lambda o: o.append(0))]),
+    "list item": (
+        lambda x, o: x * o[-1],
+        lambda: [1, 2],
+        [do(lambda o: o.__setitem__(1, 5)), do(lambda o: o.append(7))],
+    ),
+    "list truth": (lambda x, o: x if o else -x, list, [do(lambda o: o.append(0))]),
     "nested list": (lambda x, o: x + o[0][1]["k"], lambda: [(1, {"k": 3})], [do(lambda o: o[0][1].update(k=4))]),
     "list or tuple": (lambda x, o: (x, isinstance(o, list), o), lambda: [1], [replace(lambda: (1,))]),
     "dict value": (lambda x, o: x * o["a"], lambda: {"a": 1}, [do(lambda o: o.update(a=3))]),
-    "dict key absent": (lambda x, o: x * o.get("a", 5), lambda: {}, [do(lambda o: o.update(a=3))]),
-    "dict key in": (lambda x, o: x if "a" in o else -x, lambda: {"b": 1}, [do(lambda o: o.update(a=3)), do(lambda o: o.clear())]),
+    "dict key absent": (lambda x, o: x * o.get("a", 5), dict, [do(lambda o: o.update(a=3))]),
+    "dict key in": (
+        lambda x, o: x if "a" in o else -x,
+        lambda: {"b": 1},
+        [do(lambda o: o.update(a=3)), do(lambda o: o.clear())],
+    ),
     "dict order": (lambda x, o: (x, list(o)), lambda: {"a": 1, "b": 2}, [replace(lambda: {"b": 2, "a": 1})]),
     "dict items": (
         lambda x, o: x + sum(v for k, v in o.items() if k != "b"),
         lambda: {"a": 1},
         [do(lambda o: o.update(c=3)), do(lambda o: o.pop("a"))],
     ),
-    "ordered dict": (lambda x, o: (x, [*o]), lambda: OrderedDict(a=1), [do(lambda o: o.update(b=1)), replace(lambda: {"a": 1})]),
+    "ordered dict": (
+        lambda x, o: (x, [*o]),
+        lambda: OrderedDict(a=1),
+        [do(lambda o: o.update(b=1)), replace(lambda: {"a": 1})],
+    ),
     "set member": (lambda x, o: x if 3 in o else -x, lambda: {1}, [do(lambda o: o.add(3)), do(lambda o: o.discard(3))]),
-    "attribute": (lambda x, o: x * o.value, lambda: Base(2), [attr(value=3), attr(value=X), attr(value=None, factor=1)][:2]),
-    "attribute type": (lambda x, o: o.apply(x), lambda: Base(2), [attr(value=3), replace(lambda: Derived(3)), attr(factor=5)]),
+    "attribute": (
+        lambda x, o: x * o.value,
+        lambda: Base(2),
+        [attr(value=3), attr(value=X), attr(value=None, factor=1)][:2],
+    ),
+    "attribute type": (
+        lambda x, o: o.apply(x),
+        lambda: Base(2),
+        [attr(value=3), replace(lambda: Derived(3)), attr(factor=5)],
+    ),
     "attribute missing": (lambda x, o: x * getattr(o, "extra", 2), lambda: Base(1), [attr(extra=7)]),
-    "hasattr": (lambda x, o: x if hasattr(o, "extra") else -x, lambda: Base(1), [attr(extra=7), do(lambda o: delattr(o, "extra"))]),
-    "class attribute": (lambda x, o: x * o.factor, lambda: Base(1), [do(lambda o: setattr(Base, "factor", 3)), attr(factor=9)]),
+    "hasattr": (
+        lambda x, o: x if hasattr(o, "extra") else -x,
+        lambda: Base(1),
+        [attr(extra=7), do(lambda o: delattr(o, "extra"))],
+    ),
+    "class attribute": (
+        lambda x, o: x * o.factor,
+        lambda: Base(1),
+        [do(lambda o: setattr(Base, "factor", 3)), attr(factor=9)],
+    ),
     "class list": (lambda x, o: x * len(o.kinds), lambda: Base(1), [do(lambda o: Base.kinds.append("y"))]),
     "method replaced": (
         lambda x, o: o(x),
@@ -153,11 +182,27 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Any], list[Change]]] = {
         [attr(child=Base(5)), do(lambda o: setattr(o.child, "value", 0)), attr(child=None)],
     ),
     "getattr hook": (lambda x, o: x * o.abc, Dynamic, [attr(abc=7), do(lambda o: vars(o).clear())]),
-    "same object": (lambda x, o: x if o[0] is o[1] else -x, lambda: [X, X], [replace(lambda: [X, X.clone()]), replace(lambda: [X, X])]),
-    "same tensor twice": (lambda x, o: o[0].mul_(2) + o[1], lambda: [X.clone()] * 2, [replace(lambda: [X.clone(), X.clone()])]),
+    "same object": (
+        lambda x, o: x if o[0] is o[1] else -x,
+        lambda: [X, X],
+        [replace(lambda: [X, X.clone()]), replace(lambda: [X, X])],
+    ),
+    "same tensor twice": (
+        lambda x, o: o[0].mul_(2) + o[1],
+        lambda: [X.clone()] * 2,
+        [replace(lambda: [X.clone(), X.clone()])],
+    ),
     "global": (lambda x, o: x * FLAG, lambda: None, [set_global("FLAG", 4), set_global("FLAG", X)]),
-    "global dict": (lambda x, o: x * TABLE["a"], lambda: None, [do(lambda o: TABLE.update(a=5)), set_global("TABLE", {"a": 6})]),
-    "global list": (lambda x, o: x * ITEMS[0], lambda: None, [do(lambda o: ITEMS.insert(0, 9)), set_global("ITEMS", [4])]),
+    "global dict": (
+        lambda x, o: x * TABLE["a"],
+        lambda: None,
+        [do(lambda o: TABLE.update(a=5)), set_global("TABLE", {"a": 6})],
+    ),
+    "global list": (
+        lambda x, o: x * ITEMS[0],
+        lambda: None,
+        [do(lambda o: ITEMS.insert(0, 9)), set_global("ITEMS", [4])],
+    ),
     "global function": (
         lambda x, o: helper(x),
         lambda: None,
@@ -197,7 +242,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Any], list[Change]]] = {
     "module hook": (
         lambda x, o: o(x),
         lambda: linear().eval(),
-        [do(lambda o: o[0].register_forward_hook(lambda m, a, out: out * 2)), do(lambda o: o[0]._forward_hooks.clear())],
+        [
+            do(lambda o: o[0].register_forward_hook(lambda m, a, out: out * 2)),
+            do(lambda o: o[0]._forward_hooks.clear()),
+        ],
     ),
     "module float attribute": (lambda x, o: o(x), lambda: linear().eval(), [do(lambda o: setattr(o[2], "eps", 0.5))]),
     "default dtype": (

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
+
 from framesmith_guards import Guard
 
 if TYPE_CHECKING:
-    from framesmith_guards import Source
-
     from framesmith_dynamo.trace_state import TraceState
+    from framesmith_guards import Source
 
 
 def alias_guards(state: TraceState) -> Iterator[Guard]:

@@ -6,10 +6,9 @@ from collections.abc import Collection
 
 from framesmith_bytecode import Block, Continuation, ContinuationError, control_flow, make_continuation
 from framesmith_bytecode.cfg import reachable
-from framesmith_frames import skip
-
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.decoded import DecodedCode, decoded
+from framesmith_frames import skip
 
 NO_CONTINUATION = register_break(
     "no-continuation",
@@ -19,7 +18,9 @@ NO_CONTINUATION = register_break(
 )
 
 
-def continuation_at(code: DecodedCode, index: int, nulls: Collection[int], bound: Collection[str], broken: int) -> Continuation:
+def continuation_at(
+    code: DecodedCode, index: int, nulls: Collection[int], bound: Collection[str], broken: int
+) -> Continuation:
     """The continuation of `code` at instruction `index`, with these stack slots NULL and these locals bound.
 
     It runs as plain Python when it can come to the breaking instruction `broken` again, as in a loop: each round would

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType
-from typing import TYPE_CHECKING, Any
-
-from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries
-from framesmith_guards import CheckProgram, compile_guards, explain_nearest, state_guards
-from framesmith_sideeffects import CannotLoad
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, cast
 
 from framesmith_dynamo.aliasing import alias_guards
 from framesmith_dynamo.breaks import GraphBreak
@@ -18,6 +14,9 @@ from framesmith_dynamo.interpreter import Ending, EscapedException, outermost_fr
 from framesmith_dynamo.output import CompileGraph, Residual, cannot_rebuild
 from framesmith_dynamo.resume import emit_break
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
+from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries
+from framesmith_guards import CheckProgram, compile_guards, explain_nearest, state_guards
+from framesmith_sideeffects import CannotLoad
 
 if TYPE_CHECKING:
     from framesmith_dynamo.frame import Frame
@@ -46,9 +45,12 @@ def ignore(event: FrameEvent) -> None:
 class FrameConverter:
     """The callback of `framesmith_frames.set_callback`: traces a frame and answers an Entry, SKIP or RUN_ONCE.
 
-    `compile_graph(module, inputs)` turns a graph into a callable of its flat inputs giving a tuple. `fullgraph`: a graph break raises
-    BreakNotAllowed. `recompile_limit`: entries per code object; beyond it the code runs as plain Python. `strict`: what would be left to
-    plain Python because the tracer, the compiler or the limit failed raises instead. Exceptions leave through the callback: an
+    `compile_graph(module, inputs)` turns a graph into a callable of its flat inputs giving a tuple. `fullgraph`: a
+    graph break raises
+    BreakNotAllowed. `recompile_limit`: entries per code object; beyond it the code runs as plain Python. `strict`:
+    what would be left to
+    plain Python because the tracer, the compiler or the limit failed raises instead. Exceptions leave through the
+    callback: an
     error handler of frames that raises them again brings them to the user.
     """
 
@@ -62,7 +64,9 @@ class FrameConverter:
         strict: bool = False,
     ) -> None:
         if not callable(compile_graph):
-            raise TypeError(f"compile_graph is a callable (module, inputs) -> callable, not {type(compile_graph).__name__}")
+            raise TypeError(
+                f"compile_graph is a callable (module, inputs) -> callable, not {type(compile_graph).__name__}"
+            )
         if recompile_limit < 1:
             raise ValueError(f"recompile_limit is at least 1, not {recompile_limit}")
         self.compile_graph = compile_graph
@@ -99,7 +103,7 @@ class FrameConverter:
         if not known:
             return None
         programs = [entry.check for entry in known if isinstance(entry.check, CheckProgram)]
-        nearest = explain_nearest(programs, info.locals, info.function)
+        nearest = explain_nearest(programs, info.locals, cast(FunctionType, info.function))
         why = "; ".join(nearest[0][1]) if nearest else "no check explains itself"
         self._tell("recompile", info.code, why)
         if len(known) < self.recompile_limit:

@@ -1,4 +1,7 @@
-"""Code objects prepared for interpretation: instructions with their handlers, jump targets, exception regions. Cached per code."""
+"""Code objects prepared for interpretation.
+
+Instructions with their handlers, jump targets, exception regions. Cached per code.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from types import CodeType
 from typing import Any
 
 from framesmith_bytecode import Bytecode, Instr, Label, Region, decode
-
 from framesmith_dynamo.handler_registry import HANDLERS, Handler, unknown_instruction
 
 GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -17,7 +19,10 @@ GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What catches exceptions of an instruction: where to go on, how deep the stack is there, whether the offset is pushed."""
+    """What catches exceptions of an instruction.
+
+    Where to go on, how deep the stack is there, whether the offset is pushed.
+    """
 
     target: int
     depth: int
@@ -26,8 +31,10 @@ class Protection:
 
 @dataclass(slots=True, eq=False)
 class DecodedCode:
-    """A code object ready to run: `handlers[i]` runs `instrs[i]`, which is item `items[i]` of the bytecode; `targets` maps labels to
-    instruction indices. `continuations` are those made of it; `broken_at` tells, for a continuation, which instructions broke before it
+    """A code object ready to run: `handlers[i]` runs `instrs[i]`, which is item `items[i]` of the bytecode;
+    `targets` maps labels to
+    instruction indices. `continuations` are those made of it; `broken_at` tells, for a continuation, which
+    instructions broke before it
     (see `continuations`).
     """
 

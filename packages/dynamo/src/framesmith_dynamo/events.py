@@ -1,4 +1,7 @@
-"""What the converter tells about frames as it works: graphs, breaks, entries, recompilations, frames left to plain Python."""
+"""What the converter tells about frames as it works.
+
+Graphs, breaks, entries, recompilations, frames left to plain Python.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Literal
 
-from framesmith_guards import CheckProgram
 from torch import fx
 
 from framesmith_dynamo.breaks import GraphBreak
+from framesmith_guards import CheckProgram
 
 EventKind = Literal["graph", "break", "entry", "recompile", "skip", "run-once", "error"]
 
@@ -18,8 +21,10 @@ EventKind = Literal["graph", "break", "entry", "recompile", "skip", "run-once", 
 class FrameEvent:
     """One thing that happened to a frame of `code`.
 
-    `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code was made (`check` and `guards`, its
-    check as Python; `residual`, its code); `recompile`: no entry applied (`detail`: why the nearest did not); `skip` and `run-once`: left to plain
+    `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code
+    was made (`check` and `guards`, its
+    check as Python; `residual`, its code); `recompile`: no entry applied (`detail`: why the nearest did not); `skip`
+    and `run-once`: left to plain
     Python, always or this time (`detail`: why); `error`: the tracer or a compiler failed (`error`).
     """
 

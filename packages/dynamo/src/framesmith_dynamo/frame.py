@@ -1,12 +1,13 @@
-"""One interpreted Python frame: its stack, variables and place in the code, and what values may ask of it (`Tracer`)."""
+"""One interpreted Python frame.
+
+Its stack, variables and place in the code, and what values may ask of it (`Tracer`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from framesmith_guards import Guard, GuardError, TensorSpec
 
 from framesmith_dynamo import inlining, torch_calls
 from framesmith_dynamo.breaks import GraphBreak, register_break
@@ -19,9 +20,11 @@ from framesmith_dynamo.values.exceptions import ExceptionValue
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.tensor import TensorValue
 from framesmith_dynamo.wrap import wrap_object
+from framesmith_guards import Guard, GuardError, TensorSpec
 
 if TYPE_CHECKING:
     import torch
+
     from framesmith_guards import Source
     from framesmith_sideeffects import Journal
 
@@ -34,7 +37,8 @@ CANNOT_GUARD = register_break(
 
 #: Types whose objects are told apart by value: each source has its own guard, identity is never used.
 BY_VALUE = frozenset({
-    bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), tuple, frozenset, range, slice,
+    bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), tuple, frozenset, range,
+    slice,
 })  # fmt: skip
 
 
@@ -44,7 +48,20 @@ class Frame:
     `stop` is set by the instructions that leave the frame (return, yield); `result` is what it then gives.
     """
 
-    __slots__ = ("cells", "code", "globals", "handled", "locals", "parent", "pc", "result", "stack", "state", "stop", "suspended")
+    __slots__ = (
+        "cells",
+        "code",
+        "globals",
+        "handled",
+        "locals",
+        "parent",
+        "pc",
+        "result",
+        "stack",
+        "state",
+        "stop",
+        "suspended",
+    )
 
     def __init__(
         self,
@@ -130,10 +147,7 @@ class Frame:
         known = state.by_source.get(source)
         if known is not None:
             return known
-        if type(obj) in BY_VALUE:
-            value = wrap_object(self, obj, source)
-        else:
-            value = self._wrap_identity(obj, source)
+        value = wrap_object(self, obj, source) if type(obj) in BY_VALUE else self._wrap_identity(obj, source)
         state.by_source[source] = value
         return value
 
@@ -155,7 +169,7 @@ class Frame:
     def guard(self, source: Source, kind: str, expected: object = None) -> None:
         """Make the compiled code apply only while this holds."""
         try:
-            self.state.guards.add(Guard(source, kind, expected, user_stack=self.where()))
+            self.state.guards.add(Guard(source, kind, expected))
         except GuardError as error:
             raise GraphBreak(CANNOT_GUARD, str(error)) from error
 
@@ -195,11 +209,16 @@ class Frame:
         owner = self.cell("__class__").load(self)
         self_value = self.cell(first).load(self) if first in self.code.bytecode.cellvars else self.locals.get(first)
         if owner is None or self_value is None:
-            self.raise_(RuntimeError, "super(): arg[0] deleted" if self_value is None else "super(): empty __class__ cell")
+            self.raise_(
+                RuntimeError, "super(): arg[0] deleted" if self_value is None else "super(): empty __class__ cell"
+            )
         return owner, self_value
 
     def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
-        """The value of a real tensor found at `source`: fake made, TENSOR_MATCH guarded, placeholder made on first use."""
+        """The value of a real tensor found at `source`.
+
+        Fake made, TENSOR_MATCH guarded, placeholder made on first use.
+        """
         self.guard(source, "TENSOR_MATCH", TensorSpec.of(obj))
         ref = self.state.builder.add_input(obj, source)
         value = self.state.tensors[ref] = TensorValue(ref, cls=type(obj), source=source)

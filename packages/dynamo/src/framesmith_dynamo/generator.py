@@ -13,7 +13,6 @@ from framesmith_dynamo.values.operations import equal
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
-
     from framesmith_dynamo.frame import Frame
 
 LIVE_GENERATOR = register_break(
@@ -50,23 +49,25 @@ class GeneratorValue(Value):
 
     def unpack(self, tr: Tracer) -> list[Value]:
         items: list[Value] = []
-        while True:
+        exhausted = False
+        while not exhausted:
             try:
                 items.append(self.next_(tr))
             except TracedRaise as error:
-                if issubclass(error.value.python_type(), StopIteration):
-                    return items
-                raise
+                if not issubclass(error.value.python_type(), StopIteration):
+                    raise
+                exhausted = True
+        return items
 
     def contains(self, tr: Tracer, item: Value) -> Value:
-        while True:
-            try:
-                if equal(tr, self.next_(tr), item):
-                    return tr.constant(True)
-            except TracedRaise as error:
-                if issubclass(error.value.python_type(), StopIteration):
-                    return tr.constant(False)
-                raise
+        try:
+            while not equal(tr, self.next_(tr), item):
+                pass
+        except TracedRaise as error:
+            if issubclass(error.value.python_type(), StopIteration):
+                return tr.constant(False)
+            raise
+        return tr.constant(True)
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         method = METHODS.get(name)
@@ -129,7 +130,7 @@ class GeneratorValue(Value):
             if issubclass(error.value.python_type(), GeneratorExit | StopIteration):
                 return tr.constant(None)
             raise
-        tr.raise_(RuntimeError, "generator ignored GeneratorExit")
+        return tr.raise_(RuntimeError, "generator ignored GeneratorExit")
 
     def _ready(self, tr: Tracer) -> Frame | None:
         if self.running:
@@ -158,9 +159,8 @@ class GeneratorValue(Value):
         if frame.suspended:
             return result
         self.frame = None
-        if result.is_constant() and result.as_constant() is None:
-            tr.raise_(StopIteration)
-        tr.raise_(StopIteration, result)
+        finished_with = () if result.is_constant() and result.as_constant() is None else (result,)
+        return tr.raise_(StopIteration, *finished_with)
 
     def _no_stop_iteration(self, tr: Tracer, raised: TracedRaise) -> NoReturn:
         """PEP 479: a StopIteration raised by the body is a RuntimeError outside."""

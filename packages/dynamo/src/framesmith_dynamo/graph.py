@@ -5,16 +5,17 @@ Knows tensors and nodes, not values: a `TensorRef` pairs a fake tensor with its 
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from framesmith_guards.fake_mode import new_fake_mode
 from torch import fx
 
 from framesmith_dynamo.graph_effects import GlobalStateLog, has_effects, is_impure, versions
+from framesmith_guards.fake_mode import new_fake_mode
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -77,7 +78,8 @@ def state_of(fake: torch.Tensor) -> tuple[Any, ...]:
 class GraphInput:
     """One input of a compiled graph.
 
-    `source`: where the caller's tensor is found; `example`: a fake tensor as it was before the trace; `static_address`: the same
+    `source`: where the caller's tensor is found; `example`: a fake tensor as it was before the trace;
+    `static_address`: the same
     storage is expected call after call; `dynamic_dims`: dimensions that may change without recompiling (none yet).
     """
 
@@ -153,14 +155,12 @@ class GraphBuilder:
 
     def item(self, node: fx.Node, index: int | str, fake: torch.Tensor) -> fx.Node:
         """The node for one tensor of a call's tuple, list or dict result."""
-        import operator
-
         got = self.graph.call_function(operator.getitem, (node, index))
         got.meta["example_value"] = fake
         return got
 
     def ref(self, fake: torch.Tensor, node: fx.Node) -> TensorRef:
-        """The ref of a result: the known one when the operation gave back a tensor seen before (in-place operations)."""
+        """The ref of a result: the known one when an operation gave back a tensor seen before (in place)."""
         known = self.refs.get(id(fake))
         if known is None:
             known = self.refs[id(fake)] = TensorRef(self, fake, node)
@@ -195,7 +195,9 @@ class GraphBuilder:
             return None
         used = [ref for ref in self.inputs if ref.is_used]
         module = fx.GraphModule(torch.nn.Module(), self.graph)
-        return FinishedGraph(module, [describe_input(ref, fake) for ref, fake in zip(used, self.examples(used), strict=True)])
+        return FinishedGraph(
+            module, [describe_input(ref, fake) for ref, fake in zip(used, self.examples(used), strict=True)]
+        )
 
     def remove_dead_code(self) -> None:
         """Drop what nothing uses, except operations with effects; then the placeholders nobody reads."""
@@ -211,7 +213,7 @@ class GraphBuilder:
         if not any(ref.is_changed() for ref in refs):
             return [ref.fake for ref in refs]
         mode = new_fake_mode()
-        return [mode.from_tensor(ref.real, static_shapes=True) for ref in refs]
+        return [mode.from_tensor(ref.real, static_shapes=True) for ref in refs if ref.real is not None]
 
 
 def fake_of_node(node: fx.Node) -> Any:

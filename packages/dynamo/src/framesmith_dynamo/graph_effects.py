@@ -10,11 +10,15 @@ from torch import fx
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 
-#: Names of operations that draw random numbers, update statistics, or check: never removed, even if nothing uses the result.
+#: Names of operations that draw random numbers, update statistics, or check: never removed, even if nothing uses the
+#: result.
 EFFECT_NAMES = frozenset({
-    "alpha_dropout", "batch_norm", "bernoulli", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout",
-    "feature_dropout", "fractional_max_pool2d", "fractional_max_pool3d", "gumbel_softmax", "instance_norm", "multinomial",
-    "native_dropout", "normal", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "rrelu",
+    "alpha_dropout", "batch_norm", "bernoulli", "dropout", "dropout1d", "dropout2d", "dropout3d",
+    "feature_alpha_dropout",
+    "feature_dropout", "fractional_max_pool2d", "fractional_max_pool3d", "gumbel_softmax", "instance_norm",
+    "multinomial",
+    "native_dropout", "normal", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
+    "randperm", "rrelu",
     "scaled_dot_product_attention", "_assert", "_assert_async", "_check",
 })  # fmt: skip
 
@@ -34,7 +38,10 @@ def is_impure(node: fx.Node) -> bool:
 
 
 def versions(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Version counters of the tensors (also inside one level of tuples and lists); a change tells of an in-place operation."""
+    """Version counters of the tensors (also inside one level of tuples and lists).
+
+    A change tells of an in-place operation.
+    """
     return tuple(version for item in tensors for version in _versions(item))
 
 

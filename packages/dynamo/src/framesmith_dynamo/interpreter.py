@@ -1,13 +1,13 @@
-"""The interpreter: runs frames instruction by instruction through the handlers, and routes exceptions of the traced program."""
+"""The interpreter: runs frames instruction by instruction through the handlers, and routes exceptions of the traced
+program.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CellType, FunctionType
-from typing import TYPE_CHECKING, Any
-
-from framesmith_guards import ClosureSource, LocalSource
+from typing import TYPE_CHECKING, Any, cast
 
 from framesmith_dynamo import handlers
 from framesmith_dynamo.breaks import GraphBreak
@@ -17,6 +17,7 @@ from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceSta
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_dynamo.values.cells import CellValue
 from framesmith_dynamo.wrap import load_tables
+from framesmith_guards import ClosureSource, LocalSource
 
 if TYPE_CHECKING:
     from framesmith_frames import FrameInfo
@@ -108,7 +109,7 @@ def outermost_frame(info: FrameInfo, log: SpeculationLog) -> Frame:
     code = decoded(info.code)
     state = TraceState(info.code, info.globals, log, run_frame)
     frame = OutermostFrame(state, code, info.globals, {}, {}, None)
-    frame.bind(info.locals, info.function)
+    frame.bind(info.locals, cast(FunctionType, info.function))
     return frame
 
 

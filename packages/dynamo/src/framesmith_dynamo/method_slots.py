@@ -7,7 +7,6 @@ from types import MethodType
 from typing import TYPE_CHECKING
 
 from framesmith_bytecode.versions import TABLE
-
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 
 if TYPE_CHECKING:

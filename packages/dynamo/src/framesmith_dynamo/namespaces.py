@@ -6,17 +6,22 @@ import builtins
 import sys
 from typing import TYPE_CHECKING, Any
 
-from framesmith_guards import BuiltinSource, GlobalsDictSource, GlobalSource, InstanceDictSource, ItemSource, ModuleSource
-from framesmith_sideeffects import DELETED
-
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.lookup import is_trusted
+from framesmith_guards import (
+    BuiltinSource,
+    GlobalsDictSource,
+    GlobalSource,
+    InstanceDictSource,
+    ItemSource,
+    ModuleSource,
+)
+from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
-    from framesmith_guards import Source
-
     from framesmith_dynamo.frame import Frame
     from framesmith_dynamo.values.base import Value
+    from framesmith_guards import Source
 
 FOREIGN_GLOBALS = register_break(
     "foreign-globals",

@@ -1,4 +1,5 @@
-"""Residual code: what runs in place of the frame. It loads the graph's inputs, calls the compiled graph, makes new objects,
+"""Residual code: what runs in place of the frame. It loads the graph's inputs, calls the compiled graph, makes new
+objects,
 carries out mutations, and returns, or goes on with the breaking instruction and a continuation.
 """
 
@@ -9,11 +10,11 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
+
 from framesmith_bytecode import Codegen, encode
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_frames import without_hook
 from framesmith_sideeffects import Replay, load_source
-
-from framesmith_dynamo.breaks import GraphBreak, register_break
 
 if TYPE_CHECKING:
     from torch import fx
@@ -35,7 +36,8 @@ CANNOT_REBUILD = register_break(
 class Residual:
     """The residual code of one frame, under construction.
 
-    Everything after the graph call is generated first, because only then is it known which tensors the graph must return.
+    Everything after the graph call is generated first, because only then is it known which tensors the graph must
+    return.
     """
 
     def __init__(self, frame: Frame) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from framesmith_bytecode import Continuation, Instr, Label, Parameter
 from framesmith_bytecode.ops import OPS, pops, pushes
-
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.continuations import continuation_at
 from framesmith_dynamo.method_slots import CALLABLE_SLOTS, MethodSlot
@@ -28,7 +27,10 @@ BREAK_IN_BLOCK = register_break(
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """How one slot of the value stack comes back: NULL (all None), a temporary, a value pushed then, or a method looked up then."""
+    """How one slot of the value stack comes back.
+
+    NULL (all None), a temporary, a value pushed then, or a method looked up then.
+    """
 
     temporary: str | None = None
     value: Value | None = None
@@ -37,7 +39,8 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way on behind the breaking instruction: which stack slots are NULL there, how many were there before it, and the
+    """One way on behind the breaking instruction: which stack slots are NULL there, how many were there before it,
+    and the
     continuation (None: return the top at once)."""
 
     nulls: tuple[bool, ...]
@@ -140,7 +143,10 @@ def _save_stack(residual: Residual) -> list[Slot]:
 
 
 def restore_stack(residual: Residual, slots: Sequence[Slot], below: int) -> None:
-    """Put the value stack back as the breaking instruction expects it. A NULL among the `below` slots it leaves alone is a None here."""
+    """Put the value stack back as the breaking instruction expects it.
+
+    A NULL among the `below` slots it leaves alone is a None here.
+    """
     codegen = residual.codegen
     method: str | None = None
     for position, slot in enumerate(slots):
@@ -164,7 +170,10 @@ def restore_slot(residual: Residual, slot: Slot) -> None:
 
 
 def restore_method(residual: Residual, owner: Slot, name: str, *, waits: bool) -> None:
-    """Push the two slots of a method: for a call now, or, when it `waits` for a later one, looked up and with a None for its NULL."""
+    """Push the two slots of a method.
+
+    For a call now, or, when it `waits` for a later one, looked up and with a None for its NULL.
+    """
     codegen = residual.codegen
     if not waits:
         restore_slot(residual, owner)

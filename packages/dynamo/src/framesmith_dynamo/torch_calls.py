@@ -28,7 +28,7 @@ DATA_DEPENDENT = register_break(
     "data-dependent-operation",
     what="a tensor operation's result depends on the data of its inputs",
     why="its shape or a Python number made from it is known only when it runs",
-    hint="it runs as plain Python between two graphs; prefer operations with a fixed shape (torch.where instead of masks)",
+    hint="it runs as plain Python between two graphs; prefer operations with a fixed shape (torch.where, not masks)",
 )
 FAKE_UNSUPPORTED = register_break(
     "no-fake-rule",
@@ -48,7 +48,11 @@ DATA_ERRORS = (
     fake_tensor.DynamicOutputShapeException,
     GuardOnDataDependentSymNode,
 )
-FAKE_ERRORS = (fake_tensor.UnsupportedFakeTensorException, fake_tensor.UnsupportedOperatorException, NotImplementedError)
+FAKE_ERRORS = (
+    fake_tensor.UnsupportedFakeTensorException,
+    fake_tensor.UnsupportedOperatorException,
+    NotImplementedError,
+)
 
 
 def graph_argument(arg: Any) -> Any:
@@ -104,7 +108,9 @@ def _result_value(frame: Frame, result: Any, node: fx.Node) -> Value:
             return new_list(frame, items)
         return TupleValue(items) if type(result) is tuple else NamedTupleValue(items, type(result))
     if type(result) is dict:
-        return new_dict(frame, [(frame.constant(key), _item_value(frame, item, node, key)) for key, item in result.items()])
+        return new_dict(
+            frame, [(frame.constant(key), _item_value(frame, item, node, key)) for key, item in result.items()]
+        )
     return _constant_result(frame, result)
 
 

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.graph import GraphBuilder, TensorRef
 from framesmith_guards import GuardsSet
 from framesmith_sideeffects import Journal
 
-from framesmith_dynamo.breaks import GraphBreak
-from framesmith_dynamo.graph import GraphBuilder, TensorRef
-
 if TYPE_CHECKING:
-    from framesmith_guards import Source
-
     from framesmith_dynamo.values.base import Value
+    from framesmith_guards import Source
 
 
 class RestartTrace(Exception):
@@ -25,7 +23,10 @@ class RestartTrace(Exception):
 
 @dataclass(slots=True)
 class SpeculationLog:
-    """What failed attempts found out: the instruction of the outermost frame (counted as executed) where the graph must end."""
+    """What failed attempts found out.
+
+    The instruction of the outermost frame (counted as executed) where the graph must end.
+    """
 
     break_at: int | None = None
     reason: GraphBreak | None = None
@@ -40,8 +41,10 @@ class SpeculationLog:
 class TraceState:
     """The shared state of one attempt to trace a frame.
 
-    `globals` are those of the outermost frame; `handled` is the exception being handled now; `depth` counts nested inlined calls;
-    `run(frame, error=None)` interprets a child frame to its next stop, raising `error` there first if given (the interpreter gives it,
+    `globals` are those of the outermost frame; `handled` is the exception being handled now; `depth` counts nested
+    inlined calls;
+    `run(frame, error=None)` interprets a child frame to its next stop, raising `error` there first if given (the
+    interpreter gives it,
     so that frames need not know the interpreter).
     """
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 
 FAMILIES = (
-    "stack", "variables", "names", "attributes", "operators", "jumps", "calls", "containers", "exceptions", "contexts", "functions",
+    "stack", "variables", "names", "attributes", "operators", "jumps", "calls", "containers", "exceptions",
+    "contexts", "functions",
     "formatting", "imports", "generators", "matching",
 )  # fmt: skip
 

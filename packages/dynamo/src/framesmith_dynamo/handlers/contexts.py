@@ -7,7 +7,6 @@ from types import MethodType, TracebackType
 from typing import TYPE_CHECKING
 
 from framesmith_bytecode import Instr
-
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value

@@ -1,11 +1,13 @@
-"""Raising and handling exceptions of the traced program. Where they go is the interpreter's business (exception regions)."""
+"""Raising and handling exceptions of the traced program.
+
+Where they go is the interpreter's business (exception regions).
+"""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
 from framesmith_bytecode import Instr
-
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
@@ -88,7 +90,7 @@ def check_exc_match(frame: Frame, instr: Instr) -> None:
 def matches(frame: Frame, error: Value, wanted: Value) -> bool:
     """Whether an exception is of a class, or of one in a tuple."""
     if issubclass(wanted.python_type(), tuple):
-        return any([matches(frame, error, item) for item in wanted.unpack(frame)])
+        return any(matches(frame, error, item) for item in wanted.unpack(frame))
     if not issubclass(wanted.python_type(), type) or not issubclass(wanted.as_constant(), BaseException):
         frame.raise_(TypeError, "catching classes that do not inherit from BaseException is not allowed")
     return issubclass(error.python_type(), wanted.as_constant())

@@ -6,7 +6,6 @@ from types import CodeType
 from typing import Any
 
 from framesmith_bytecode import Instr
-
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
 from framesmith_dynamo.values.base import Value

@@ -7,12 +7,11 @@ import sys
 from types import ModuleType
 
 from framesmith_bytecode import Instr
-from framesmith_guards import ModuleSource
-
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
 from framesmith_dynamo.values.base import TracedRaise
+from framesmith_guards import ModuleSource
 
 IMPORT_RUNS_CODE = register_break(
     "import-runs-code",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from framesmith_bytecode import Instr
-
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_dynamo.values.containers import TupleValue
 
-#: Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING and _Py_TPFLAGS_MATCH_SELF of CPython's object.h: what the interpreter itself asks.
+#: Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING and _Py_TPFLAGS_MATCH_SELF of CPython's object.h: what the interpreter
+#: itself asks.
 SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
 
 
@@ -42,7 +42,7 @@ def match_mapping(frame: Frame, instr: Instr) -> None:
 def match_keys(frame: Frame, instr: Instr) -> None:
     """(subject, keys): push the tuple of values, or None when a key is missing."""
     subject, keys = frame.peek(2), frame.peek(1).unpack(frame)
-    if all([subject.contains(frame, key).bool_(frame) for key in keys]):
+    if all(subject.contains(frame, key).bool_(frame) for key in keys):
         frame.push(TupleValue([subject.getitem(frame, key) for key in keys]))
     else:
         frame.push(frame.constant(None))
@@ -52,7 +52,9 @@ def match_keys(frame: Frame, instr: Instr) -> None:
 def match_class(frame: Frame, instr: Instr) -> None:
     """(subject, class, keyword names): push the tuple of attributes, or None when it does not match."""
     subject, cls, names = frame.popn(3)
-    found = attributes(frame, subject, cls.as_constant(), instr.arg, [name.as_constant() for name in names.unpack(frame)])
+    found = attributes(
+        frame, subject, cls.as_constant(), instr.arg, [name.as_constant() for name in names.unpack(frame)]
+    )
     frame.push(frame.constant(None) if found is None else TupleValue(found))
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from framesmith_bytecode import Instr
-from framesmith_sideeffects import DELETED
-
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
 from framesmith_dynamo.namespaces import load_global, namespace_source
+from framesmith_sideeffects import DELETED
 
 
 @handler("LOAD_GLOBAL")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from framesmith_bytecode import Instr
-
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
 
