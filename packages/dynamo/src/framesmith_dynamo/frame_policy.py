@@ -40,6 +40,8 @@ STDLIB_NOT_INLINED = (
 )  # fmt: skip
 #: Installed packages whose frames and functions are left alone.
 PACKAGES_LEFT_ALONE = (
+    "_distutils_hack/",
+    "setuptools/",
     "_pytest/",
     "pluggy/",
     "pytest/",

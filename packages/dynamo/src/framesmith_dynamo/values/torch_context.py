@@ -15,6 +15,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.classes import ClassValue, constructs
 from framesmith_dynamo.values.constant import plain_arguments
+from framesmith_dynamo.values.intercepts import intercepts
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -179,6 +180,10 @@ GRAD_MODES: dict[type, Callable[[Sequence[Any], dict[str, Any]], bool]] = {
 }
 
 
+#: Attributes of an autocast context, in the order in which `_enter_autocast` takes them.
+AUTOCAST_SETTINGS = ("device", "fast_dtype", "_enabled", "_cache_enabled")
+
+
 class AutocastValue(TorchContextValue):
     """`autocast(device_type, dtype, enabled, cache_enabled)`."""
 
@@ -186,11 +191,8 @@ class AutocastValue(TorchContextValue):
 
     def enter(self, tr: Tracer) -> Value:
         made = self.cls(*self.args, **self.kwargs)
-        self.saved.append(
-            tr.emit_state(
-                autocast_mode._enter_autocast, made.device, made.fast_dtype, made._enabled, made._cache_enabled
-            )
-        )
+        settings = [getattr(made, name) for name in AUTOCAST_SETTINGS]
+        self.saved.append(tr.emit_state(autocast_mode._enter_autocast, *settings))
         return self
 
     def exit_(self, tr: Tracer, args: Args) -> Value:
@@ -210,6 +212,26 @@ def make_grad_mode(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> 
 def make_set_grad_enabled(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """`torch.set_grad_enabled(mode)`, as a call or as a context manager."""
     return SetGradEnabledValue(self.cls, *plain_arguments(args, kwargs)).act(tr)
+
+
+@intercepts(autocast_mode.autocast.__enter__)
+def enter_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`autocast.__enter__(context)` of a context that exists, as a decorated function has one."""
+    context = args[0]
+    settings = [context.getattr_(tr, name).as_constant() for name in AUTOCAST_SETTINGS]
+    opened = tr.emit_state(autocast_mode._enter_autocast, *settings)
+    tr.memo.setdefault(("autocast", id(context)), []).append(opened)
+    return context
+
+
+@intercepts(autocast_mode.autocast.__exit__)
+def exit_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`autocast.__exit__(context, ...)`."""
+    opened = tr.memo.get(("autocast", id(args[0])))
+    if not opened:
+        raise GraphBreak(AUTOCAST_INSIDE, "left without having been entered")
+    tr.emit_state(autocast_mode._exit_autocast, opened.pop())
+    return tr.constant(False)
 
 
 class NoEffectValue(TorchContextValue):
