@@ -378,3 +378,22 @@ def test_an_attribute_that_breaks_is_looked_up_once() -> None:
         return loud.method(x * 2) + loud.other(x)
 
     check(f, X)
+
+
+def test_deep_recursion_is_no_error() -> None:
+    def f(x, n):
+        def down(k):
+            return x if k == 0 else down(k - 1) + 1
+
+        return down(n)
+
+    check(f, X, 120, strict=False)
+
+
+def test_state_changed_before_a_break_is_no_new_assumption() -> None:
+    frames.reset()
+    subject = compiled(grad_mode_left_changed)
+    x = X.clone().requires_grad_()
+    for _ in range(3):
+        assert same(subject(x), grad_mode_left_changed(x))
+    assert not subject.of_kind("recompile")

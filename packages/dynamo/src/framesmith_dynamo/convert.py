@@ -163,6 +163,11 @@ class FrameConverter:
         guards = frame.state.guards
         guards.update(state_guards(), alias_guards(frame.state))
         program = compile_guards(guards, frame.code.argument_names, info.code.co_freevars)
+        function = cast(FunctionType, info.function)
+        if not program(info.locals, function):
+            raise RuntimeError(
+                f"the guards refuse the call they were made for: {program.explain(info.locals, function)}"
+            )
         self._tell("entry", info.code, check=program, residual=code)
         return Entry(program, code, complete=ending.value is not None)
 

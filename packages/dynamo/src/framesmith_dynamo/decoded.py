@@ -5,7 +5,6 @@ Instructions with their handlers, jump targets, exception regions. Cached per co
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from dataclasses import dataclass, field
 from types import CodeType
@@ -13,8 +12,6 @@ from typing import Any
 
 from framesmith_bytecode import Bytecode, Instr, Label, Region, decode
 from framesmith_dynamo.handler_registry import HANDLERS, Handler, unknown_instruction
-
-GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,6 @@ class DecodedCode:
     (see `continuations`).
     """
 
-    code: CodeType
     bytecode: Bytecode
     handlers: list[Handler]
     instrs: list[Instr]
@@ -48,11 +44,6 @@ class DecodedCode:
     items: list[int]
     continuations: dict[Any, Any] = field(default_factory=dict)
     broken_at: frozenset[Any] = frozenset()
-
-    @property
-    def is_generator(self) -> bool:
-        """Whether calling it makes a plain generator."""
-        return bool(self.code.co_flags & inspect.CO_GENERATOR)
 
 
 def _find_targets(bytecode: Bytecode) -> tuple[list[Instr], list[int], dict[Label, int]]:
@@ -96,6 +87,7 @@ def decoded(code: CodeType) -> DecodedCode:
     instrs, items, targets = _find_targets(bytecode)
     handlers = [HANDLERS.get(instr.op, unknown_instruction) for instr in instrs]
     protections = _protections(bytecode, targets, len(instrs))
-    made = DecodedCode(code, bytecode, handlers, instrs, targets, protections, bytecode.argument_names, items)
-    _CACHE[id(code)] = (weakref.ref(code), made)
+    made = DecodedCode(bytecode, handlers, instrs, targets, protections, bytecode.argument_names, items)
+    key = id(code)
+    _CACHE[key] = (weakref.ref(code, lambda _: _CACHE.pop(key, None)), made)
     return made

@@ -127,7 +127,7 @@ class Frame:
     def where(self) -> str:
         """File, line and function of the running instruction, as in a traceback."""
         lineno = self.code.instrs[max(self.pc - 1, 0)].lineno
-        return f'File "{self.code.code.co_filename}", line {lineno}, in {self.code.code.co_qualname}'
+        return f'File "{self.code.bytecode.filename}", line {lineno}, in {self.code.bytecode.qualname}'
 
     # Tracer
 

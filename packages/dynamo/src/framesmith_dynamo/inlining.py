@@ -8,7 +8,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.frame_policy import why_not_inlined
 from framesmith_dynamo.trace_state import TraceState
 
-MAX_DEPTH = 200
+MAX_DEPTH = 80
 
 TOO_DEEP = register_break(
     "inlining-too-deep",

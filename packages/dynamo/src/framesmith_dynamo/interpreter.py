@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CellType, FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from framesmith_dynamo import handlers
+from framesmith_dynamo import handlers, inlining
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.decoded import decoded
 from framesmith_dynamo.frame import Frame
@@ -88,11 +88,19 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
         except TracedRaise as raised:
             _route_outermost(frame, raised)
         except GraphBreak as broken:
-            broken.frames.append(frame.where())
-            log.end_at(executed, broken)
-            raise RestartTrace from broken
+            _end_here(frame, log, executed, broken)
+        except RecursionError as error:
+            _end_here(
+                frame, log, executed, GraphBreak(inlining.TOO_DEEP, f"the interpreter's own stack is full: {error}")
+            )
         executed += 1
     return Ending(value=frame.result)
+
+
+def _end_here(frame: Frame, log: SpeculationLog, executed: int, broken: GraphBreak) -> NoReturn:
+    broken.frames.append(frame.where())
+    log.end_at(executed, broken)
+    raise RestartTrace from broken
 
 
 def _route_outermost(frame: Frame, raised: TracedRaise) -> None:

@@ -39,7 +39,7 @@ def namespace_source(frame: Frame) -> Source | None:
         module = sys.modules.get(name) if isinstance(name, str) else None
         if module is not None and module.__dict__ is frame.globals:
             return InstanceDictSource(ModuleSource(str(name)))
-    raise GraphBreak(FOREIGN_GLOBALS, f"globals of {frame.code.code.co_qualname}")
+    raise GraphBreak(FOREIGN_GLOBALS, f"globals of {frame.code.bytecode.qualname}")
 
 
 def global_source(frame: Frame, name: str) -> Source:

@@ -95,6 +95,7 @@ class Residual:
     def finish(self, compile_graph: CompileGraph, *, complete: bool) -> CodeType:
         """Compile the graph, if there is any, and put its call in front."""
         graph = self.state.builder.finish()
+        self.state.finished()  # the compiler, and the guards on torch's state, are to see the state the call found
         if graph is not None:
             compiled = compile_graph(graph.module, graph.inputs)
             self._prepend_call(graph, compiled if complete else without_hook(compiled))

@@ -39,17 +39,24 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way on behind the breaking instruction: which stack slots are NULL there, how many were there before it,
-    and the
-    continuation (None: return the top at once)."""
+    """One way on behind the breaking instruction: which stack slots are NULL there, how many were there before it.
+
+    Then either a continuation is called, or, when hardly anything is left to do, the `tail` runs on the spot.
+    """
 
     nulls: tuple[bool, ...]
     below: int
     continuation: Continuation | None
+    tail: tuple[Instr, ...] = ()
 
 
 #: Instructions whose results may hold NULL, and those that run in their place: what they push is then known.
 INSTEAD = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
+
+
+#: Instructions too cheap to call a continuation for, when they are all that is left.
+CHEAP = frozenset({"LOAD_CONST", "LOAD_FAST", "NOP", "POP_TOP", "RETURN_VALUE"})
+LONGEST_TAIL = 8
 
 
 def emit_break(residual: Residual, reason: GraphBreak) -> None:
@@ -60,6 +67,8 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
         raise GraphBreak(BREAK_IN_BLOCK, str(reason))
     instr = frame.code.instrs[index]
     ways = arms(residual.frame, instr, index)
+    if residual.state.is_empty() and all(way.continuation is None for way in ways):
+        raise reason  # nothing before, nothing behind: there is nothing to compile
     slots, variables = save(residual, needed(ways))
     residual.change()
     restore_stack(residual, slots, len(slots) - pops(instr.op, instr.arg))
@@ -99,17 +108,30 @@ def null_slots(stack: Sequence[Value | None]) -> tuple[bool, ...]:
 def arm(frame: Frame, below: tuple[bool, ...], pushed: tuple[bool, ...], index: int, target: int) -> Arm:
     """The way from the breaking instruction `index` to `target`: slots left alone, slots pushed (is NULL, each)."""
     nulls = below + pushed
-    if frame.code.instrs[target].op == "RETURN_VALUE" and nulls == (False,):
-        return Arm(nulls, len(below), None)
-    slots = [slot for slot, is_null in enumerate(nulls) if is_null]
     bound = [name for name in frame.code.bytecode.varnames if name in frame.locals]
+    tail = cheap_tail(frame.code.instrs, target, bound)
+    if tail and not any(nulls):
+        return Arm(nulls, len(below), None, tail)
+    slots = [slot for slot, is_null in enumerate(nulls) if is_null]
     return Arm(nulls, len(below), continuation_at(frame.code, target, slots, bound, index))
 
 
+def cheap_tail(instrs: Sequence[Instr], start: int, bound: Sequence[str]) -> tuple[Instr, ...]:
+    """The instructions from `start` to a return, if they are few and cheap; else nothing."""
+    for count, instr in enumerate(instrs[start : start + LONGEST_TAIL], 1):
+        if instr.op not in CHEAP or (instr.op == "LOAD_FAST" and instr.arg not in bound):
+            break
+        if instr.op == "RETURN_VALUE":
+            return tuple(instrs[start : start + count])
+    return ()
+
+
 def needed(ways: Sequence[Arm]) -> list[str]:
-    """The locals some continuation takes."""
+    """The locals that some continuation takes, or some tail reads."""
     parameters = [p for way in ways if way.continuation is not None for p in way.continuation.parameters]
-    return list(dict.fromkeys(str(p.source) for p in parameters if p.kind == "local"))
+    names = [str(p.source) for p in parameters if p.kind == "local"]
+    names += [instr.arg for way in ways for instr in way.tail if instr.op == "LOAD_FAST"]
+    return list(dict.fromkeys(names))
 
 
 def save(residual: Residual, names: Sequence[str]) -> tuple[list[Slot], dict[str, str]]:
@@ -188,20 +210,23 @@ def restore_method(residual: Residual, owner: Slot, name: str, *, waits: bool) -
 
 
 def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
-    """Call the continuation with the stack and the live variables, and return what it returns."""
+    """Call the continuation with the stack and the live variables and return what it returns; or run the tail."""
     codegen = residual.codegen
     continuation = way.continuation
-    if continuation is not None:
-        stack = [codegen.new_temp("stack") for _ in way.nulls]
-        for slot, is_null in reversed(list(enumerate(way.nulls))):
-            if not is_null:
-                codegen.store(stack[slot])
-            elif slot < way.below:
-                codegen.pop()  # a placeholder: see restore_stack
-        codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
-        for parameter in continuation.parameters:
-            codegen.load(argument(parameter, stack, variables))
-        codegen.call(len(continuation.parameters))
+    if continuation is None:
+        for instr in way.tail:
+            codegen.emit(instr.op, variables[instr.arg] if instr.op == "LOAD_FAST" else instr.arg)
+        return
+    stack = [codegen.new_temp("stack") for _ in way.nulls]
+    for slot, is_null in reversed(list(enumerate(way.nulls))):
+        if not is_null:
+            codegen.store(stack[slot])
+        elif slot < way.below:
+            codegen.pop()  # a placeholder: see restore_stack
+    codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
+    for parameter in continuation.parameters:
+        codegen.load(argument(parameter, stack, variables))
+    codegen.call(len(continuation.parameters))
     codegen.return_value()
 
 

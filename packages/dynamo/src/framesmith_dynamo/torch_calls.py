@@ -79,7 +79,7 @@ def call_torch(frame: Frame, target: Any, args: Sequence[Any], kwargs: Mapping[s
         raise GraphBreak(FAKE_UNSUPPORTED, _describe(target, error)) from error
     except Exception as error:
         raise GraphBreak(OPERATION_FAILED, _describe(target, error)) from error
-    node.meta["where"] = frame.where()
+    node.meta["stack_trace"] = f"  {frame.where()}"
     return _result_value(frame, result, node)
 
 

@@ -63,6 +63,10 @@ class TraceState:
     handled: Value | None = None
     depth: int = 0
 
+    def is_empty(self) -> bool:
+        """Whether nothing was computed and nothing changed yet."""
+        return self.builder.operations == 0 and self.journal.is_empty() and self.builder.state.grad_after() is None
+
     def finished(self) -> None:
         """Give back what the trace changed of torch's state."""
         self.builder.state.restore()
