@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,8 +11,8 @@ from torch import fx
 
 from framesmith_aot.contracts import BoxedFn, Compiler
 from framesmith_aot.errors import DoubleBackwardError
+from framesmith_aot.handover import compile_part
 from framesmith_aot.tangents import as_expected, without_tangents
-from framesmith_aot.verify import verify
 
 Grads = tuple[torch.Tensor | None, ...]
 
@@ -41,11 +40,11 @@ class BackwardPass:
 
     def __call__(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients of all inputs. They are not differentiable again: that raises DoubleBackwardError."""
-        again = torch.is_grad_enabled()
-        autocast = torch._C._DisableAutocast() if torch._C._is_any_autocast_enabled() else nullcontext()
-        with torch.no_grad(), autocast:
-            grads = self._run(saved, tangents)
-        return _refuse_derivative(grads) if again else grads
+        if torch.is_grad_enabled() or torch._C._is_any_autocast_enabled():
+            with torch.no_grad(), torch._C._DisableAutocast():
+                grads = self._run(saved, tangents)
+            return _refuse_derivative(grads) if torch.is_grad_enabled() else grads
+        return self._run(saved, tangents)
 
     def evaluate(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients computed by torch's own operators, one by one: what a tracer of the backward pass runs."""
@@ -87,10 +86,7 @@ class BackwardPass:
         graph, places = self._specialised(pattern)
         if all(place is None for place in places):
             return None, places
-        gm = fx.GraphModule(self._root, graph)
-        verify(gm.graph)
-        inputs = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
-        return self._compiler(gm, inputs, "backward"), places
+        return compile_part(self._root, graph, self._compiler, "backward"), places
 
 
 class _NotDifferentiable(torch.autograd.Function):

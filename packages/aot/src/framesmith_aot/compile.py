@@ -12,13 +12,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from framesmith_aot import ambient, functional
 from framesmith_aot.backward import BackwardPass
-from framesmith_aot.contracts import BoxedFn, Compiler, Decompositions, Role
+from framesmith_aot.contracts import Compiler, Decompositions
 from framesmith_aot.decompose import default_decompositions
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.handover import compile_part
 from framesmith_aot.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.partition import forward_graph, partition
 from framesmith_aot.runtime import Calling, CallShape, CompiledGraph, inference_function, training_function
-from framesmith_aot.verify import verify
 from framesmith_guards.fake_mode import new_fake_mode
 
 
@@ -166,16 +166,11 @@ def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler) -> Compil
     overwritten = tuple(call.shape.source[index] for index in changed if index < len(call.shape.source))
     if not joint.training:
         graph = forward_graph(joint)
-        run = _compile(fx.GraphModule(root, graph), compiler, "inference")
+        run = compile_part(root, graph, compiler, "inference")
         text = inference_function(run, joint.meta, call.shape, calling)
         return CompiledGraph(text.build(), text.text, graph, None, overwritten)
     parts = partition(joint)
-    run = _compile(fx.GraphModule(root, parts.forward), compiler, "forward")
+    run = compile_part(root, parts.forward, compiler, "forward")
     backward = BackwardPass(parts.backward, len(parts.saved), parts.grads, root, compiler)
     text, node_text = training_function(run, joint.meta, call.shape, calling, parts.saved, backward)
     return CompiledGraph(text.build(), node_text.text + "\n" + text.text, parts.forward, backward, overwritten)
-
-
-def _compile(gm: fx.GraphModule, compiler: Compiler, role: Role) -> BoxedFn:
-    verify(gm.graph)
-    return compiler(gm, [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"], role)

@@ -104,7 +104,8 @@ def training_function(
         },
     )
     text = _begin(shape)
-    text.bind("graph", node.apply)
+    # The C++ half of `Function.apply`: the Python half serves functorch, which guards keep away from here.
+    text.bind("graph", super(torch.autograd.Function, node).apply)
     _write_call(text, f"{unpacking(result_names(len(meta.slots)))} = graph({', '.join(names)})", calling)
     write_epilogue(text, meta, shape.names())
     return text, node_text

@@ -175,12 +175,15 @@ def capture(compiler_fn: CompilerFn) -> Iterator[Capture]:
 @contextmanager
 def disabled() -> Iterator[None]:
     """Inside, the engine runs this thread's backward passes itself."""
-    stack = installed().captures
-    stack.append(None)
+    engine: Any = Variable._execution_engine
+    if not isinstance(engine, CapturingEngine):
+        yield
+        return
+    engine.captures.append(None)
     try:
         yield
     finally:
-        stack.pop()
+        engine.captures.pop()
 
 
 def enable(compiler_fn: CompilerFn) -> Capture:
