@@ -1,4 +1,4 @@
-"""Guards that objects which were distinct when something was mutated stay distinct."""
+"""Guards that objects which were distinct when something was mutated, or keyed by them, stay distinct."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from framesmith_guards import Guard
+
+from framesmith_dynamo.values.operations import IDENTITY_KEYS
 
 if TYPE_CHECKING:
     from framesmith_dynamo.trace_state import TraceState
@@ -20,6 +22,12 @@ def alias_guards(state: TraceState) -> Iterator[Guard]:
     if len(used) > 1 and any(ref.is_changed() for ref in used):
         sources = [ref.source for ref in used if ref.source is not None]
         yield Guard(sources[0], "NOT_ALIASED", tuple(sources[1:]))
+    keys: dict[type, list[Source]] = {}
+    for value in state.memo.get(IDENTITY_KEYS, {}).values():
+        keys.setdefault(value.python_type(), []).append(value.source)
+    for first, *others_keyed in keys.values():
+        if others_keyed:
+            yield Guard(first, "NOT_ALIASED", tuple(others_keyed))
     for cls, mutated, others in _mutated_objects(state):
         del cls
         for source in mutated:

@@ -10,12 +10,14 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping
+from types import MethodType
 from typing import Any
 
-from framesmith_dynamo.builtins.registry import POLYFILLS
+from framesmith_dynamo.builtins.registry import POLYFILLS, between
 from framesmith_dynamo.polyfills import functional, iteration, ordering
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.classes import ClassValue, Constructor, constructs
+from framesmith_dynamo.values.functions import MethodValue
 from framesmith_dynamo.values.partials import PartialValue
 
 #: Types of itertools, functools and operator: calling one makes an iterator or a callable.
@@ -58,6 +60,8 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     collections._count_elements: ordering.count_elements,  # type: ignore[attr-defined]
     **{getattr(_heapq, name): getattr(ordering, name) for name in ("heappush", "heappop", "heapify", "heapreplace")},
     _heapq.heappushpop: ordering.heappushpop,
+    _heapq._heapify_max: ordering.heapify_max,  # type: ignore[attr-defined]
+    _heapq._heapreplace_max: ordering.heapreplace_max,  # type: ignore[attr-defined]
     _bisect.bisect_left: ordering.bisect_left,
     _bisect.bisect_right: ordering.bisect_right,
     _bisect.insort_left: ordering.insort_left,
@@ -77,6 +81,12 @@ for _cls, _polyfill in CLASSES.items():
 if hasattr(itertools, "batched"):
     constructs(itertools.batched)(_inlined(iteration.batched))
 POLYFILLS.update(FUNCTIONS)
+
+
+@constructs(MethodType)
+def _method(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    function, owner = between(tr, "method", args, kwargs, 2, 2)
+    return MethodValue(function, owner)
 
 
 @constructs(functools.partial)

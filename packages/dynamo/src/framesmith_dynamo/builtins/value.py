@@ -127,7 +127,7 @@ def _is_bound(obj: Any) -> bool:
     """Whether a C callable is a method of an object, made anew each time it is read."""
     if type(obj) is MethodWrapperType:
         return True
-    owner = getattr(obj, "__self__", None)  # functions of extension modules may have a module, None, or a record of theirs
+    owner = getattr(obj, "__self__", None)  # a function of an extension module has the module, None, or some record
     return type(obj) is BuiltinFunctionType and owner is not None and type(owner) in BY_TYPE
 
 

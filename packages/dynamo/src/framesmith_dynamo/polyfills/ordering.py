@@ -56,6 +56,47 @@ def heapify(heap: list[Any], /) -> None:
         sift_up(heap, position)
 
 
+def sift_down_max(heap: list[Any], start: int, position: int) -> None:
+    """`sift_down` for a heap with its largest item first."""
+    item = heap[position]
+    while position > start:
+        parent = (position - 1) >> 1
+        if not heap[parent] < item:
+            break
+        heap[position] = heap[parent]
+        position = parent
+    heap[position] = item
+
+
+def sift_up_max(heap: list[Any], position: int) -> None:
+    """`sift_up` for a heap with its largest item first."""
+    end, start, item = len(heap), position, heap[position]
+    child = 2 * position + 1
+    while child < end:
+        right = child + 1
+        if right < end and not heap[right] < heap[child]:
+            child = right
+        heap[position] = heap[child]
+        position = child
+        child = 2 * position + 1
+    heap[position] = item
+    sift_down_max(heap, start, position)
+
+
+def heapify_max(heap: list[Any], /) -> None:
+    """`heapq._heapify_max`, which `nsmallest` uses."""
+    for position in reversed(range(len(heap) // 2)):
+        sift_up_max(heap, position)
+
+
+def heapreplace_max(heap: list[Any], item: Any, /) -> Any:
+    """`heapq._heapreplace_max`, which `nsmallest` uses."""
+    largest = heap[0]
+    heap[0] = item
+    sift_up_max(heap, 0)
+    return largest
+
+
 def heapreplace(heap: list[Any], item: Any, /) -> Any:
     """`heapq.heapreplace`."""
     smallest = heap[0]

@@ -186,7 +186,7 @@ class ConsumingIterator(IteratorValue):
     """An iterator over a dict, set or deque: keys as they were at the start, read one by one.
 
     `read` gives the item of a key when asked for it (the value it has by then). The owner's `state` must stay the
-    same: its length, or a count of its changes. Pushed, it is `iter(owner)` (or `reversed`) advanced by the items taken.
+    same: its length, or a count of changes. Pushed, it is `iter(owner)` (or `reversed`) advanced by the items taken.
     """
 
     __slots__ = ("backwards", "cls", "done", "owner", "read", "remaining", "state", "taken")

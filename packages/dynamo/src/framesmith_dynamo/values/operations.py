@@ -5,6 +5,7 @@ Handlers, containers and builtins all go through here: `a < b` means the same in
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
@@ -54,6 +55,18 @@ def identical(tr: Tracer, a: Value, b: Value) -> bool:
     return False
 
 
+#: Where `Tracer.memo` keeps the existing objects used as keys that are told apart by identity; `aliasing` guards them.
+IDENTITY_KEYS: Final = "identity keys"
+
+
+def hash_key(tr: Tracer, value: Value) -> object:
+    """The key of a value in dicts and sets. Existing objects that are keys by identity are guarded to stay distinct."""
+    key = value.hash_key(tr)
+    if key is value and value.source is not None:
+        tr.memo.setdefault(IDENTITY_KEYS, {})[id(value)] = value
+    return key
+
+
 def truth(tr: Tracer, value: Value) -> bool:
     """`bool(value)` as a branch would see it."""
     return value.bool_(tr)
@@ -78,14 +91,15 @@ def compare(tr: Tracer, op: str, a: Value, b: Value) -> Value:
 
 def _compare_identity(tr: Tracer, op: str, a: Value, b: Value) -> Value:
     for value in (a, b):
-        if not (value.exact_operators or _has_default_equality(value.python_type())):
+        if not (value.exact_operators or _was_asked(value.python_type())):
             raise GraphBreak(UNSUPPORTED_OPERATION, f"{op} between {a.describe()} and {b.describe()}")
     return tr.constant(identical(tr, a, b) is (op == "=="))
 
 
-def _has_default_equality(cls: type) -> bool:
+def _was_asked(cls: type) -> bool:
+    """Whether a class has the default equality, or one written in Python, which has been interpreted and refused."""
     found = type_lookup(cls, "__eq__")
-    return found is not None and found.owner in (object, type)
+    return found is not None and (found.owner in (object, type) or isinstance(found.raw, FunctionType))
 
 
 def equal(tr: Tracer, a: Value, b: Value) -> bool:

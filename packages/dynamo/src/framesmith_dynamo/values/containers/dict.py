@@ -81,7 +81,7 @@ class DictValue(MutableContainer):
 
     def lookup(self, tr: Tracer, key: Value) -> Value | None:
         """The value of a key, or None; guarded either way."""
-        hashed = key.hash_key(tr)
+        hashed = operations.hash_key(tr, key)
         entry = self.entries.get(hashed)
         self._fix_presence(tr, hashed, key)
         return None if entry is None else self._value_of(entry)
@@ -121,7 +121,7 @@ class DictValue(MutableContainer):
         return value
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
-        hashed = key.hash_key(tr)
+        hashed = operations.hash_key(tr, key)
         self.changes(tr)
         self.stored[hashed] = None
         entry = self.entries.get(hashed)
@@ -136,7 +136,7 @@ class DictValue(MutableContainer):
 
     def discard(self, tr: Tracer, key: Value) -> Value | None:
         """Remove a key; its value, or None when it was not there."""
-        hashed = key.hash_key(tr)
+        hashed = operations.hash_key(tr, key)
         value = self.lookup(tr, key)
         if value is None:
             return None
@@ -148,7 +148,7 @@ class DictValue(MutableContainer):
         return value
 
     def contains(self, tr: Tracer, item: Value) -> Value:
-        hashed = item.hash_key(tr)
+        hashed = operations.hash_key(tr, item)
         self._fix_presence(tr, hashed, item)
         return tr.constant(hashed in self.entries)
 
@@ -254,7 +254,7 @@ class DictValue(MutableContainer):
     def m_move_to_end(self, tr: Tracer, key: Value, last: Value | None = None) -> None:
         """`move_to_end(key, last=True)` of an OrderedDict."""
         self.fix_keys(tr)
-        hashed = key.hash_key(tr)
+        hashed = operations.hash_key(tr, key)
         if hashed not in self.entries:
             tr.raise_(KeyError, key)
         self.changes(tr)
@@ -388,7 +388,7 @@ def new_dict(
     value = DictValue(cls, factory=factory)
     tr.journal.track_new(value)
     for key, item in pairs:
-        hashed = key.hash_key(tr)
+        hashed = operations.hash_key(tr, key)
         known = value.entries.get(hashed)
         value.entries[hashed] = Entry(key if known is None else known.key, item)
     return value
@@ -422,6 +422,6 @@ def fill_from(tr: Tracer, value: DictValue, obj: dict[Any, Any], source: Source)
             value.fix_keys(tr)
             key_value = tr.wrap(key, DictKeySource(source, index))
             entry = Entry(key_value, LazyItem(tr, item, DictValueSource(source, index)))
-        hashed = key_value.hash_key(tr)
+        hashed = operations.hash_key(tr, key_value)
         value.entries[hashed] = entry
         value.found.add(hashed)

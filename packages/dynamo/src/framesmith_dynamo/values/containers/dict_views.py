@@ -110,7 +110,7 @@ class KeysView(DictView, SetLike):
         return super(DictView, self).hash_key(tr)
 
     def members_now(self, tr: Tracer) -> dict[object, Value]:
-        return {member.hash_key(tr): member for member in self.unpack(tr)}
+        return {operations.hash_key(tr, member): member for member in self.unpack(tr)}
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         return new_set(tr, self.unpack(tr)).combined(tr, op, other, strict=False)

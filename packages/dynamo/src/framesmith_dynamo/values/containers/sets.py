@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constant import build, builds, plain
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
@@ -70,7 +71,7 @@ def hashed(tr: Tracer, other: Value) -> dict[object, Value]:
     """The members of any iterable by hash key, in order."""
     if isinstance(other, SetLike):
         return other.members_now(tr)
-    return {item.hash_key(tr): item for item in other.unpack(tr)}
+    return {operations.hash_key(tr, item): item for item in other.unpack(tr)}
 
 
 def _argument(other: Value, keys: dict[object, Value]) -> Any:
@@ -130,7 +131,7 @@ class FrozenSetValue(SetLike):
         return tr.constant(len(self.mirror))
 
     def contains(self, tr: Tracer, item: Value) -> Value:
-        return tr.constant(item.hash_key(tr) in self.mirror)
+        return tr.constant(operations.hash_key(tr, item) in self.mirror)
 
     def make(self, tr: Tracer, mirror: set[object] | frozenset[object], members: dict[object, Value]) -> Value:
         """A new set of the same type."""
@@ -246,21 +247,21 @@ class SetValue(FrozenSetValue, MutableContainer):
 
     def m_add(self, tr: Tracer, item: Value, /) -> None:
         """`add(item)`."""
-        key = item.hash_key(tr)
+        key = operations.hash_key(tr, item)
         self.changes(tr)
         self.mirror.add(key)
         self.members.setdefault(key, item)
 
     def m_discard(self, tr: Tracer, item: Value, /) -> None:
         """`discard(item)`."""
-        key = item.hash_key(tr)
+        key = operations.hash_key(tr, item)
         self.changes(tr)
         self.mirror.discard(key)
         self.members.pop(key, None)
 
     def m_remove(self, tr: Tracer, item: Value, /) -> None:
         """`remove(item)`."""
-        if item.hash_key(tr) not in self.mirror:
+        if operations.hash_key(tr, item) not in self.mirror:
             tr.raise_(KeyError, item)
         self.m_discard(tr, item)
 
@@ -334,7 +335,7 @@ def new_set(tr: Tracer, items: Iterable[Value] = ()) -> SetValue:
     members: dict[object, Value] = {}
     mirror: set[object] = set()
     for item in items:
-        key = item.hash_key(tr)
+        key = operations.hash_key(tr, item)
         mirror.add(key)
         members.setdefault(key, item)
     value = SetValue(mirror, members)

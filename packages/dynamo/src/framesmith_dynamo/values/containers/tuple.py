@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constant import build, builds, fold, plain
 from framesmith_dynamo.values.containers.items import LazyItem
@@ -51,7 +52,7 @@ class TupleValue(SequenceValue):
         return tuple(self.at(index).as_proxy() for index in range(len(self.items)))
 
     def hash_key(self, tr: Tracer) -> object:
-        return tuple(item.hash_key(tr) for item in self.unpack(tr))
+        return tuple(operations.hash_key(tr, item) for item in self.unpack(tr))
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
         where = getattr(key, "real_slice", None)
