@@ -15,7 +15,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 PACKAGE = ROOT / "src" / "framesmith_guards"
 SOURCES = PACKAGE / "_native"
-FLAGS = ("-std=c11", "-O3", "-g0", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
+FLAGS = (
+    "-std=c11",
+    "-O3",
+    "-g0",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-parameter",
+    "-Wno-deprecated-declarations",
+)
 
 
 class BuildError(Exception):
@@ -65,12 +75,13 @@ def _compiler() -> list[str]:
 def _include_directory() -> str:
     include = Path(sysconfig.get_path("include"))
     version = sysconfig.get_python_version()
-    if not (include / "Python.h").is_file():
-        raise BuildError(
-            f"framesmith-guards compiles a C extension and found no Python.h in {include}. Install the development "
-            f"headers of CPython {version} (Debian, Ubuntu: apt install python{version}-dev; "
-            "Fedora: dnf install python3-devel)."
-        )
+    for header in ("Python.h", "internal/pycore_dict.h"):
+        if not (include / header).is_file():
+            raise BuildError(
+                f"framesmith-guards compiles a C extension and found no {header} in {include}. Install the "
+                f"development headers of CPython {version} (Debian, Ubuntu: apt install python{version}-dev; "
+                "Fedora: dnf install python3-devel)."
+            )
     return str(include)
 
 

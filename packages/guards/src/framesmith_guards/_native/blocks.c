@@ -10,16 +10,18 @@
 #include "program.h"
 #include <string.h>
 
-typedef enum { FACT_TYPE, FACT_SLOT, FACT_DICT, FACT_TENSOR, FACT_RERUN } FactKind;
+typedef enum { FACT_TYPE, FACT_SLOT, FACT_INLINE, FACT_DICT, FACT_TENSOR, FACT_RERUN } FactKind;
 
 typedef struct {
     FactKind kind;
-    PyObject *object;  /* FACT_TYPE, FACT_TENSOR: the value; FACT_SLOT, FACT_DICT: the dict */
+    PyObject *object; /* FACT_SLOT, FACT_DICT: the dict; FACT_INLINE: its owner; else the value */
+    PyObject *dict;   /* FACT_INLINE: the dict over the inline values */
     union {
         PyTypeObject *type;
         PyObject **slot;
         const TensorLeaf *leaf;
         const Instruction *instruction;
+        InlineImage *values;
     } is;
     DictTag *tag;
     char *image;
@@ -29,6 +31,7 @@ struct Proof {
     PyObject *root;
     Py_ssize_t count, capacity;
     Fact *facts;
+    PyObject *kept;    /* owned: a list of constants whose identity is a fact */
     PyObject **values; /* of the block's outputs, in their order */
     char *images, *next_image; /* one after the other, as they are compared */
 };
@@ -42,7 +45,11 @@ static void proof_free(Proof *proof)
         if (proof->facts[k].tag != NULL) {
             dict_tag_release(proof->facts[k].tag);
         }
+        if (proof->facts[k].kind == FACT_INLINE) {
+            inline_release(proof->facts[k].is.values);
+        }
     }
+    Py_XDECREF(proof->kept);
     PyMem_Free(proof->facts);
     PyMem_Free(proof->values);
     PyMem_Free(proof->images);
@@ -114,13 +121,37 @@ static int prove_type(Proof *proof, PyObject *value)
     return fact != NULL;
 }
 
+static int prove_inline_values(Proof *proof, PyObject *owner, PyObject *dict)
+{
+    InlineImage *values = inline_image(owner);
+    Fact *fact = values == NULL ? NULL : new_fact(proof, FACT_INLINE, owner);
+    if (fact == NULL) {
+        inline_release(values);
+        return 0;
+    }
+    fact->is.values = values;
+    fact->dict = dict;
+    return 1;
+}
+
+static int is_over_inline_values(const Proof *proof, PyObject *dict)
+{
+    for (Py_ssize_t k = 0; k < proof->count; k++) {
+        if (proof->facts[k].kind == FACT_INLINE && proof->facts[k].dict == dict) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static int prove_instance_dict(Proof *proof, PyObject *owner, PyObject *dict)
 {
     if (!PyDict_CheckExact(dict) || !prove_type(proof, owner)) {
         return 0;
     }
     PyObject **slot = _PyObject_GetDictPtr(owner);
-    return slot != NULL && *slot == dict && prove_dict(proof, FACT_SLOT, dict, slot);
+    return slot != NULL && *slot == dict && prove_dict(proof, FACT_SLOT, dict, slot) &&
+           (!has_inline_values(owner) || prove_inline_values(proof, owner, dict));
 }
 
 static int prove_tensor(Proof *proof, const TensorLeaf *leaf, PyObject *tensor)
@@ -147,6 +178,18 @@ static int is_atomic(PyObject *value)
            type == &PyUnicode_Type || type == &PyBytes_Type || type == &PyComplex_Type;
 }
 
+static int keep(Proof *proof, PyObject *value)
+{
+    if (proof->kept == NULL) {
+        proof->kept = PyList_New(0);
+    }
+    int status = proof->kept == NULL ? -1 : PyList_Append(proof->kept, value);
+    if (status < 0) {
+        PyErr_Clear();
+    }
+    return status == 0;
+}
+
 static int is_tracked_dict(PyObject *value)
 {
     return PyDict_CheckExact(value) || PyODict_CheckExact(value);
@@ -156,6 +199,15 @@ static int prove_contents(Proof *proof, PyObject *dict, int is_root)
 {
     return is_tracked_dict(dict) && (!is_root || knows_dict(proof, dict) || prove_type(proof, dict)) &&
            prove_dict(proof, FACT_DICT, dict, NULL);
+}
+
+/* An item whose address is known to be the same: is it the same object? Not so in dicts over inline values. */
+static int prove_item(Proof *proof, PyObject *container, PyObject *item)
+{
+    if (!is_over_inline_values(proof, container)) {
+        return 1;
+    }
+    return is_tracked_dict(item) ? prove_dict(proof, FACT_DICT, item, NULL) : is_atomic(item) && keep(proof, item);
 }
 
 static int prove_again(Proof *proof, const Instruction *i, PyObject *value)
@@ -183,7 +235,8 @@ static int prove(Program *program, Proof *proof, const Instruction *i, PyObject 
     case OP_LOAD_ITEM:
     case OP_LOAD_KEY:
     case OP_LOAD_VALUE:
-        return (!is_root && PyTuple_CheckExact(a)) || prove_contents(proof, a, is_root);
+        return (!is_root && PyTuple_CheckExact(a)) ||
+               (prove_contents(proof, a, is_root) && prove_item(proof, a, registers[i->dst]));
     case OP_HAS_LENGTH:
         return is_plain_sequence(a) ? prove_again(proof, i, a) : prove_contents(proof, a, is_root);
     case OP_HAS_KEYS:
@@ -259,6 +312,8 @@ static int fact_holds(Program *program, const Fact *fact, PyObject **registers)
         return Py_TYPE(fact->object) == fact->is.type;
     case FACT_SLOT:
         return *fact->is.slot == fact->object && dict_unchanged(fact->tag, fact->object);
+    case FACT_INLINE:
+        return inline_unchanged(fact->is.values, fact->object);
     case FACT_DICT:
         return dict_unchanged(fact->tag, fact->object);
     case FACT_TENSOR:

@@ -111,6 +111,12 @@ int dict_unchanged(const DictTag *tag, PyObject *dict);
 void dict_tag_release(DictTag *tag);
 int dict_tags_setup(void);
 
+typedef struct InlineImage InlineImage;
+int has_inline_values(PyObject *owner);
+InlineImage *inline_image(PyObject *owner);
+int inline_unchanged(const InlineImage *image, PyObject *owner);
+void inline_release(InlineImage *image);
+
 /* ---- blocks: paths through dictionaries below one root, proved unchanged by tags ---- */
 
 typedef struct Proof Proof;
