@@ -63,6 +63,7 @@ class Codegen:
         self.reused: Collection[int] = ()
         self._template = Bytecode("<generated>", argcount=len(self.argnames))
         self._alive: list[object] = []
+        self._counting = False
 
     @classmethod
     def like(cls, template: Bytecode, globals: MutableMapping[str, Any] | None = None) -> Codegen:
@@ -349,6 +350,9 @@ class Codegen:
         if allow_cache and key in self.temporaries:
             self.load(self.temporaries[key])
             return
+        if allow_cache and self._counting and self.uses[key] > 1:
+            self.load_const(None)  # for real it would come from a temporary
+            return
         self._alive.append(value)
         value.reconstruct(self)
         if allow_cache and key in self.reused:
@@ -371,6 +375,7 @@ class Codegen:
         copy.argnames, copy.varnames = list(self.argnames), list(self.varnames)
         copy.cellvars, copy.freevars = list(self.cellvars), list(self.freevars)
         copy.temporaries = dict(self.temporaries)
+        copy._counting = True
         return copy
 
     # -- blocks
