@@ -135,17 +135,11 @@ def mish(x: Expr) -> Expr:
     return x * fn("tanh", fn("log1p", fn("exp", x)))
 
 
-def logit(x: Expr) -> Expr:
-    return fn("log", x / (1.0 - x))
-
-
 def sign(x: Expr) -> Expr:
+    if x.dtype == "b1":
+        return x
     positive = where(x > 0, like(1, x), like(0, x))
     return positive if x.dtype == "u8" else where(x < 0, like(-1, x), positive)
-
-
-def tan(x: Expr) -> Expr:
-    return fn("sin", x) / fn("cos", x)
 
 
 def lerp(a: Expr, b: Expr, weight: Expr) -> Expr:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Expr, Op
+from framesmith_backends.ir.expr import Const, Expr, Op
 from framesmith_backends.lower.reductions import moments, stored
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope
@@ -175,14 +175,30 @@ def batch_norm_inference(
         s, _standardized, (x, reshaped(mean, shape), rstd),
         _as_channel(weight, shape), _as_channel(bias, shape), x.shape,
     )  # fmt: skip
-    empty = [s.elementwise(r.shape, _zero(r.dtype)) for r in s.results[1:]]
+    # The saved statistics are empty in evaluation mode.
+    empty = [s.elementwise(r.shape, Const(0, r.dtype)) for r in s.results[1:]]
     return out, *empty
 
 
-def _zero(dtype: str) -> Expr:
-    from framesmith_backends.ir.expr import Const
+@rule("native_batch_norm")
+def native_batch_norm(
+    s: Scope, x: Tensor, weight: Maybe, bias: Maybe, mean: Maybe, var: Maybe, training: bool,
+    momentum: float, eps: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    if not training and mean is not None and var is not None:
+        return batch_norm_inference(s, x, weight, bias, mean, var, momentum, eps)
+    if not training or mean is not None or var is not None:
+        raise Decline("a batch norm that updates running statistics in place")
+    _, _, saved_mean, rstd, out = _batch_statistics(s, x, weight, bias, eps)
+    return out, saved_mean, rstd
 
-    return Const(0, dtype)
+
+@rule("_native_batch_norm_legit.no_stats")
+def batch_norm_without_statistics(
+    s: Scope, x: Tensor, weight: Maybe, bias: Maybe, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, ...]:
+    _, _, saved_mean, rstd, out = _batch_statistics(s, x, weight, bias, eps)
+    return out, saved_mean, rstd
 
 
 @rule("_native_batch_norm_legit_functional")

@@ -13,7 +13,7 @@ def _shifted_exp(v: Expr, top: Expr) -> Expr:
     return Op("exp", v - top)
 
 
-@rule("_softmax", "softmax.int", "_safe_softmax")
+@rule("_softmax", "softmax.int")
 def softmax(s: Scope, x: Tensor, dim: int, half_to_float: object = False) -> Tensor:
     within = compute_type(s.result.dtype)
     top = s.reduce("max", x, (dim,), True, within)

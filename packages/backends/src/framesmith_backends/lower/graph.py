@@ -74,11 +74,16 @@ def is_dense(layout: Layout) -> bool:
 def is_effect(node: fx.Node) -> bool:
     """Whether the call does more than return fresh values: random numbers, mutations, assertions."""
     target = node.target
+    if str(target) in HIDDEN_MUTATIONS:
+        return True
     if not isinstance(target, torch._ops.OpOverload):
         return node.op != "get_attr" and target is not operator.getitem and target not in PURE_FUNCTIONS
     tags = torch.Tag.nondeterministic_seeded in target.tags
     return bool(target._schema.is_mutable or tags or not target._schema.returns)
 
+
+# Operators that update running statistics in place without saying so in their schema.
+HIDDEN_MUTATIONS = frozenset({"aten.native_batch_norm.default", "aten.batch_norm.default"})
 
 PURE_FUNCTIONS: frozenset[object] = frozenset(
     getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "getitem")
@@ -150,7 +155,9 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
         problem = None if value is None else why_no_layout(value, low.device)
         if problem is not None:
             return problem
-        layouts.append(Layout((), (), "f32") if value is None else layout_of(value))  # type: ignore[arg-type]
+        if isinstance(value, torch.Tensor) and value.numel() == 0 and key not in VIEWS:
+            return "no elements"
+        layouts.append(layout_of(value) if isinstance(value, torch.Tensor) else Layout((), (), "f32"))
     before = len(low.program.defs)
     scope = Scope(low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node])
     try:
@@ -169,6 +176,8 @@ def _arguments(low: Lowering, node: fx.Node) -> tuple[Any, Any]:
         found = low.values.get(arg)
         if not isinstance(found, Tensor):
             raise Decline(f"argument {arg.name} is not a dense tensor on {low.device}")
+        if 0 in found.shape:
+            raise Decline(f"argument {arg.name} has no elements")
         return found
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), value)  # type: ignore[arg-type]

@@ -164,7 +164,7 @@ def _filled(s: Scope, value: bool | int | float) -> Tensor:
     return s.elementwise(s.result.shape, Const(value, s.result.dtype))
 
 
-@rule("full", "full_like", "new_full")
+@rule("full", "full_like", "new_full", "fill.Scalar")
 def full(s: Scope, *args: Any, **options: Any) -> Tensor:
     value = args[-1] if len(args) > 1 else options["fill_value"]
     return _filled(s, value)

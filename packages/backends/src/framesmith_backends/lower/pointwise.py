@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from framesmith_backends.decompose import activations as act
+from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float
 from framesmith_backends.ir.expr import Const, Expr, Op
 from framesmith_backends.lower.registry import add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, cast, float_of, promoted
-from framesmith_backends.lower.tensor import Operand, Tensor, element, point
+from framesmith_backends.lower.tensor import Operand, Tensor, axis, element, point
 
 
 def _identity(x: Expr) -> Expr:
@@ -62,7 +63,6 @@ SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
     ("mul.Scalar", _either("and", "mul")),
     ("maximum", _either("or", "max")),
     ("minimum", _either("and", "min")),
-    ("fmod.Tensor", lambda a, b: Op("fmod", a, b) if is_float(a.dtype) else a - Op("idiv", a, b) * b),
     ("bitwise_and.Tensor", _core("and")),
     ("bitwise_and.Scalar", _core("and")),
     ("bitwise_or.Tensor", _core("or")),
@@ -82,9 +82,7 @@ SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
 FLOAT: tuple[tuple[str, Callable[..., Expr]], ...] = (
     *((name, _core(name)) for name in ("sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10")),
     *((name, _core(name)) for name in ("log1p", "sin", "cos", "tanh", "erf", "sigmoid")),
-    ("tan", act.tan),
     ("reciprocal", lambda x: 1.0 / x),
-    ("logit", act.logit),
 )
 
 # Operands meet in their common type; the result is a bool.
@@ -182,6 +180,8 @@ def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None = None)
     if rounding_mode == "floor":
         return floor_divide(s, a, b)
     _check_integer_divisor(s, b)
+    if s.result.dtype in ("f16", "bf16"):
+        raise Decline("a truncated quotient in half precision, which ATen rounds before it truncates")
     integer = not is_float(s.result.dtype)
     formula = _core("idiv") if integer else (lambda x, y: Op("trunc", x / y))
     return s.compute(formula, a, b, shape=s.result.shape, dtype=s.result.dtype)
@@ -197,6 +197,13 @@ def floor_divide(s: Scope, a: Operand, b: Operand) -> Tensor:
 def remainder(s: Scope, a: Operand, b: Operand) -> Tensor:
     _check_integer_divisor(s, b)
     return s.compute(act.remainder, a, b, shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("fmod.Tensor", "fmod.Scalar")
+def fmod(s: Scope, a: Operand, b: Operand) -> Tensor:
+    _check_integer_divisor(s, b)
+    formula = _core("fmod") if is_float(s.result.dtype) else (lambda x, y: x - Op("idiv", x, y) * y)
+    return s.compute(formula, a, b, shape=s.result.shape, dtype=s.result.dtype)
 
 
 def _check_integer_divisor(s: Scope, b: Operand) -> None:
@@ -347,9 +354,24 @@ def isinf(s: Scope, x: Tensor) -> Tensor:
     return s.compute(formula, x, dtype="b1", within=compute_type(x.dtype))
 
 
+# From this many elements on, a transposing copy is left to ATen, which does it in tiles.
+TILED_COPY = 4096
+
+
 @rule("clone", "contiguous", "alias_copy", "lift_fresh_copy")
 def clone(s: Scope, x: Tensor, *, memory_format: object = None) -> Tensor:
+    if s.result.numel >= TILED_COPY and _is_transposing(s, x):
+        raise Decline("a transposing copy, which ATen does in tiles")
     return s.compute(_identity, x, dtype=s.result.dtype)
+
+
+def _is_transposing(s: Scope, x: Tensor) -> bool:
+    """Whether the source and the result are contiguous along different dimensions."""
+    source = s.program.layouts[x.source]
+    flat = index.total(zip(x.index, source.strides, strict=True))
+    steps = [index.coefficient(flat, axis(k, size)) for k, size in enumerate(x.shape)]
+    inner = [k for k, (step, size) in enumerate(zip(s.result.strides, x.shape, strict=True)) if step == 1 and size > 1]
+    return bool(inner) and steps[inner[-1]] not in (0, 1) and 1 in steps
 
 
 @rule("_to_copy", "prims.convert_element_type")

@@ -152,10 +152,31 @@ def var_mean(
     return stored(s, variance, s.result.dtype), center
 
 
+@rule("std_mean.correction")
+def std_mean(
+    s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> tuple[Tensor, Tensor]:
+    variance, center = var_mean(s, x, dim, unbiased, keepdim, correction=correction)
+    return s.compute(lambda v: Op("sqrt", v), variance, dtype=s.result.dtype), center
+
+
+@rule("linalg_vector_norm")
+def vector_norm(
+    s: Scope, x: Tensor, order: int | float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: object = None
+) -> Tensor:
+    if order not in (1, 2) or not is_float(x.dtype):
+        raise Decline(f"a vector norm of order {order}")
+    within = compute_type(s.result.dtype)
+    step = (lambda v: v * v) if order == 2 else (lambda v: Op("abs", v))
+    total = s.reduce_formula("sum", step, (x,), x.shape, dims_of(dim, x), keepdim, within)
+    finish = (lambda v: Op("sqrt", v)) if order == 2 else (lambda v: v)
+    return s.compute(finish, total, dtype=s.result.dtype)
+
+
 @rule("logsumexp")
 def logsumexp(s: Scope, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
-    if not is_float(x.dtype):
-        raise Decline("logsumexp of integers")
+    if not is_float(x.dtype) or not x.shape:
+        raise Decline("logsumexp of integers or of a single number")
     within = compute_type(x.dtype)
     dims = dims_of(dim, x)
 

@@ -94,7 +94,7 @@ class Scope:
         dtype: str,
     ) -> Tensor:
         """Reduce `formula` of the operands (broadcast to `shape`) over `dims`."""
-        over = {d % max(len(shape), 1) for d in dims} if dims else set(range(len(shape)))
+        over = {d % len(shape) for d in dims} if dims and shape else set(range(len(shape)))
         row = REDUCTIONS[kind]
         if ("i" if DTYPES[dtype].kind == "u" else DTYPES[dtype].kind) not in row.kinds:
             raise Decline(f"{kind} over {dtype}")

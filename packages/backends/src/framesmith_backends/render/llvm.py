@@ -66,7 +66,7 @@ def shape_of(kernel: Kernel, target: Target) -> Shape:
 def render_kernel(kernel: Kernel, name: str, target: Target, strict: bool = False) -> tuple[str, Shape, dict[str, None]]:
     """(the function's text, its shape, the declarations it needs)."""
     shape = shape_of(kernel, target)
-    r = Rendering(kernel, shape.lanes, Builder(flags="" if strict else " contract"))
+    r = Rendering(kernel, shape.lanes, Builder(flags="" if strict else " contract", scalef=target.bytes == 64))
     r.b.out = r.entry
     _open_buffers(r)
     body: list[object] = []

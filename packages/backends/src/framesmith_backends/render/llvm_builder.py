@@ -59,6 +59,8 @@ class Builder:
     count: int = 0
     # " contract" lets LLVM fuse a product into a sum; the elementary functions are written without it.
     flags: str = ""
+    # Whether the processor has AVX-512's scaling by powers of two.
+    scalef: bool = False
     out: list[object] = field(default_factory=list)
     declared: dict[str, None] = field(default_factory=dict)
 
@@ -88,6 +90,25 @@ class Builder:
         return self.emit(
             f"shufflevector {first.typed}, {one} poison, <{lanes} x i32> zeroinitializer", value.kind, lanes
         )
+
+    def pick(self, value: Value, lanes: range) -> Value:
+        """Some of the lanes, as a vector of their own."""
+        if len(lanes) == value.lanes:
+            return value
+        picks = ", ".join(f"i32 {k}" for k in lanes)
+        text = f"shufflevector {value.typed}, {value.type} poison, <{len(lanes)} x i32> <{picks}>"
+        return self.emit(text, value.kind, len(lanes))
+
+    def join(self, parts: list[Value]) -> Value:
+        """The lanes of all the parts, one after another; their number is a power of two."""
+        while len(parts) > 1:
+            size = parts[0].lanes
+            picks = ", ".join(f"i32 {k}" for k in range(2 * size))
+            parts = [
+                self.emit(f"shufflevector {a.typed}, {c.typed}, <{2 * size} x i32> <{picks}>", a.kind, 2 * size)
+                for a, c in zip(parts[::2], parts[1::2], strict=True)
+            ]
+        return parts[0]
 
     def same(self, *values: Value) -> tuple[Value, ...]:
         """The values brought to the largest number of lanes among them."""

@@ -117,7 +117,7 @@ def _scalar_load(r: Rendering, source: str, ix: Ix, kind: str, guard: Value | No
     position = r.b.select(guard, position, constant(0, "i64"))
     pointer = _address(r, source, kind, position)
     raw = r.b.emit(f"load {kind}, ptr {pointer.text}, align {_align(kind)}", kind)
-    return r.b.select(guard, raw, constant(0, kind))
+    return r.b.select(guard, raw, Value("zeroinitializer", kind))
 
 
 def _both(r: Rendering, guard: Value | None) -> Value | None:

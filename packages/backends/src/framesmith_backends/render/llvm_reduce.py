@@ -93,12 +93,9 @@ def _across(r: Rendering, value: Value, spec: Accumulate) -> Value:
         half = value.lanes // 2
         parts = []
         for first in (0, half):
-            picks = ", ".join(f"i32 {first + k}" for k in range(half))
             if half == 1:
                 parts.append(r.b.emit(f"extractelement {value.typed}, i64 {first}", value.kind))
             else:
-                parts.append(
-                    r.b.emit(f"shufflevector {value.typed}, {value.type} poison, <{half} x i32> <{picks}>", value.kind, half)
-                )
+                parts.append(r.b.pick(value, range(first, first + half)))
         value = emit_op(r.b, combine, tuple(parts), dtype)
     return value

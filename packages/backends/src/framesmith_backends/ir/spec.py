@@ -1,0 +1,182 @@
+"""The meaning of the IR, executable: an interpreter of programs and kernels on torch tensors.
+
+Slow and plain on purpose: every definition and every pass is evaluated at once over its whole domain. Tests
+run it after each pass and compare with what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Ref, transform, walk
+from framesmith_backends.ir.index import Div, Ix, Var
+from framesmith_backends.ir.kernel import Kernel, Pass, Store
+from framesmith_backends.ir.ops import OPS, REDUCTIONS
+from framesmith_backends.ir.program import Def, Layout, Program
+
+Grid = Mapping[Var, torch.Tensor]
+Memory = dict[str, torch.Tensor]
+
+
+def grid_of(variables: Sequence[Var]) -> dict[Var, torch.Tensor]:
+    """Each variable as an int64 tensor that broadcasts along its own dimension of the domain."""
+    rank = len(variables)
+    return {
+        v: torch.arange(v.size).reshape([v.size if k == j else 1 for j in range(rank)])
+        for k, v in enumerate(variables)
+    }
+
+
+def evaluate_index(ix: Ix, grid: Grid) -> torch.Tensor:
+    result = torch.tensor(ix.const)
+    for atom, k in ix.terms:
+        if isinstance(atom, Var):
+            value = grid[atom]
+        else:
+            base = evaluate_index(atom.base, grid)
+            value = base // atom.divisor if isinstance(atom, Div) else base % atom.divisor
+        result = result + k * value
+    return result
+
+
+def register_type(dtype: str) -> torch.dtype:
+    """How a value is held while computing: half types as float32 values that a half type can hold."""
+    return DTYPES[DTYPES[dtype].compute].torch
+
+
+def evaluate(root: Expr, grid: Grid, memory: Memory, refs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The expression over the whole grid; `Load`s have one flat index, and `memory` flat tensors."""
+    known: dict[Expr, torch.Tensor] = {}
+    for node in walk(root):
+        known[node] = _node(node, known, grid, memory, refs)
+    return known[root]
+
+
+def _node(
+    node: Expr, known: dict[Expr, torch.Tensor], grid: Grid, memory: Memory, refs: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
+    if isinstance(node, Const):
+        return torch.tensor(node.value, dtype=register_type(node.dtype))
+    if isinstance(node, Index):
+        return evaluate_index(node.ix, grid)
+    if isinstance(node, Ref):
+        return refs[node.name]
+    if isinstance(node, Cast):
+        return _cast(known[node.value], node.dtype)
+    if isinstance(node, Load):
+        guard = None if node.guard is None else known[node.guard]
+        return _load(memory[node.source], evaluate_index(node.index[0], grid), guard, node.dtype)
+    value = OPS[node.name].meaning(*(known[a] for a in node.args))
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def _cast(value: torch.Tensor, dtype: str) -> torch.Tensor:
+    return value.to(DTYPES[dtype].torch).to(register_type(dtype))
+
+
+def _load(flat: torch.Tensor, where: torch.Tensor, guard: torch.Tensor | None, dtype: str) -> torch.Tensor:
+    if guard is None:
+        if where.numel() and (int(where.min()) < 0 or int(where.max()) >= flat.numel()):
+            raise IndexError(f"a load at {int(where.min())}..{int(where.max())} of {flat.numel()} elements")
+        return flat[where].to(register_type(dtype))
+    where, guard = torch.broadcast_tensors(where, guard)
+    inside = torch.where(guard, where, torch.zeros_like(where))
+    if inside.numel() and (int(inside.min()) < 0 or int(inside.max()) >= flat.numel()):
+        raise IndexError("a guarded load outside its buffer where its guard holds")
+    value = flat[inside].to(register_type(dtype))
+    return torch.where(guard, value, torch.zeros_like(value))
+
+
+def flat_memory(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The tensor's memory from its data pointer on, as far as the layout reaches."""
+    reach = 1 + sum((n - 1) * s for n, s in zip(layout.shape, layout.strides, strict=True)) if layout.numel else 0
+    return tensor.as_strided((reach,), (1,))
+
+
+def run_program(program: Program, memory: Memory) -> Memory:
+    """Compute every definition from the flat buffers in `memory`; returns it with the definitions added."""
+    for d in program.defs.values():
+        memory[d.name] = _run_def(d, program, memory)
+    return memory
+
+
+def _run_def(d: Def, program: Program, memory: Memory) -> torch.Tensor:
+    grid = grid_of(d.domain)
+    value = evaluate(_flat_loads(d.body, program), grid, memory, {})
+    value = value.expand([v.size for v in d.domain])
+    if d.reduction is not None:
+        dims = tuple(k for k, v in enumerate(d.domain) if v in d.reduced)
+        value = REDUCTIONS[d.reduction].meaning(value, dims)
+    kept = grid_of(d.kept)
+    where = sum((kept[a] * s for a, s in zip(d.axes, d.layout.strides, strict=True) if a is not None), torch.tensor(0))
+    reach = 1 + sum((n - 1) * s for n, s in zip(d.layout.shape, d.layout.strides, strict=True))
+    out = torch.zeros(reach, dtype=DTYPES[d.dtype].torch)
+    out[where.expand(value.shape)] = value.to(out.dtype)
+    return out
+
+
+def _flat_loads(body: Expr, program: Program) -> Expr:
+    def rule(e: Expr) -> Expr | None:
+        if not isinstance(e, Load):
+            return None
+        flat = index.total(zip(e.index, program.layouts[e.source].strides, strict=True))
+        return Load(e.source, (flat,), e.dtype, e.guard)
+
+    return transform(body, rule)
+
+
+def run_kernel(kernel: Kernel, memory: Memory) -> None:
+    """Run the kernel on flat buffers, in place. Scratch rows are kept for every outer point at once."""
+    grid = grid_of((*kernel.outer, *kernel.row))
+    outer_rank = len(kernel.outer)
+    full = tuple(v.size for v in (*kernel.outer, *kernel.row))
+    refs: dict[str, torch.Tensor] = {}
+    scratch: dict[str, torch.Tensor] = {}
+    names = {s.name for s in kernel.scratch}
+    for one in kernel.passes:
+        _run_pass(one, grid, memory, refs, scratch, names, full, outer_rank)
+
+
+def _run_pass(
+    one: Pass, grid: Grid, memory: Memory, refs: dict[str, torch.Tensor], scratch: dict[str, torch.Tensor],
+    names: set[str], full: tuple[int, ...], outer_rank: int,
+) -> None:  # fmt: skip
+    def value_of(e: Expr) -> torch.Tensor:
+        return evaluate(_scratch_refs(e, names), grid, memory, {**refs, **scratch})
+
+    outer = (*full[:outer_rank], *([1] * (len(full) - outer_rank)))
+    for store in one.before:
+        _write(store, value_of(store.value), grid, memory, outer)
+    row = tuple(range(outer_rank, len(full)))
+    fresh = {}
+    for a in one.reductions:
+        value = value_of(a.value).expand(full)
+        combined = REDUCTIONS[a.kind].meaning(value, row) if row else value
+        fresh[a.name] = combined.reshape(outer)
+    for store in one.stores:
+        value = value_of(store.value)
+        if store.buffer in names:
+            scratch[store.buffer] = value.expand(full)
+        else:
+            _write(store, value, grid, memory, full)
+    refs.update(fresh)
+
+
+def _scratch_refs(e: Expr, names: set[str]) -> Expr:
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.source in names:
+            return Ref(node.source, node.dtype)
+        return None
+
+    return transform(e, rule) if names else e
+
+
+def _write(store: Store, value: torch.Tensor, grid: Grid, memory: Memory, shape: tuple[int, ...]) -> None:
+    where = evaluate_index(store.index, grid).expand(shape)
+    buffer = memory[store.buffer]
+    buffer[where] = value.expand(shape).to(buffer.dtype)

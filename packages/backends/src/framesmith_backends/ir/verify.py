@@ -1,0 +1,105 @@
+"""The rules of the IR, checked: what makes a program or a kernel well formed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import Expr, Index, Load, Op, Ref, loads, variables, walk, why_not_op
+from framesmith_backends.ir.kernel import Kernel, Pass
+from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.program import Def, Program
+
+
+class Malformed(Exception):
+    """A broken rule of the IR: a bug in the pass before. The message names the node and the rule."""
+
+
+def verify_program(program: Program) -> None:
+    """Definitions come before their uses, read inside their sources' shapes, and have the declared types."""
+    known = {name for name in program.layouts if name not in program.defs}
+    for d in program.defs.values():
+        for problem in _def_problems(d, program, known):
+            raise Malformed(f"definition {d.name}: {problem}")
+        known.add(d.name)
+
+
+def _def_problems(d: Def, program: Program, known: set[str]) -> Iterable[str]:
+    if d.body.dtype != d.dtype:
+        yield f"its body is {d.body.dtype}, its layout {d.dtype}"
+    if len(d.axes) != len(d.layout.shape):
+        yield f"{len(d.axes)} axes for shape {d.layout.shape}"
+    for axis, size in zip(d.axes, d.layout.shape, strict=False):
+        if (1 if axis is None else axis.size) != size:
+            yield f"axis {axis} for a dimension of {size}"
+    stray = variables(d.body) - set(d.domain)
+    if stray:
+        yield f"variables {sorted(v.name for v in stray)} are not in its domain"
+    if (d.reduction is None) != (not d.reduced):
+        yield "a reduction over nothing, or reduced variables without a reduction"
+    if d.reduction is not None and d.reduction not in REDUCTIONS:
+        yield f"unknown reduction {d.reduction}"
+    for load in loads(d.body):
+        if load.source not in known:
+            yield f"{load.source} is read before it is defined"
+            return
+        yield from _load_problems(load, program)
+    yield from _op_problems(d.body)
+
+
+def _load_problems(load: Load, program: Program) -> Iterable[str]:
+    layout = program.layouts[load.source]
+    if len(load.index) != len(layout.shape):
+        yield f"{load!r} has {len(load.index)} indices for shape {layout.shape}"
+    if load.dtype != layout.dtype:
+        yield f"{load!r} is {load.dtype}, its buffer {layout.dtype}"
+    for ix, size in zip(load.index, layout.shape, strict=False):
+        low, high = index.bounds(ix)
+        if load.guard is None and (low < 0 or high >= size):
+            yield f"{load!r} may read {low}..{high} of {size}"
+
+
+def _op_problems(*roots: Expr) -> Iterable[str]:
+    for node in walk(*roots):
+        if isinstance(node, Op):
+            problem = why_not_op(node.name, node.args)
+            if problem is not None:
+                yield problem
+        if node.dtype not in DTYPES:
+            yield f"unknown type {node.dtype}"
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Loops cover all variables, buffers are parameters, references are to earlier passes' reductions."""
+    written = {p.name for p in kernel.params if p.written} | {s.name for s in kernel.scratch}
+    readable = {p.name for p in kernel.params} | {s.name for s in kernel.scratch}
+    done: set[str] = set()
+    for number, one in enumerate(kernel.passes):
+        for problem in _pass_problems(kernel, one, written, readable, done):
+            raise Malformed(f"kernel {kernel.name}, pass {number}: {problem}")
+        done |= {a.name for a in one.reductions}
+    if kernel.lane is not None and kernel.lane not in (*kernel.outer, *kernel.row):
+        raise Malformed(f"kernel {kernel.name}: lanes along {kernel.lane}, which is no loop")
+
+
+def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[str], done: set[str]) -> Iterable[str]:
+    outer, everywhere = set(kernel.outer), {*kernel.outer, *kernel.row}
+    for store in (*one.before, *one.stores):
+        if store.buffer not in written:
+            yield f"a store to {store.buffer}, which is not an output"
+    for roots, allowed in (
+        ([s.value for s in one.before] + [Index(s.index) for s in one.before], outer),
+        ([s.value for s in one.stores] + [Index(s.index) for s in one.stores], everywhere),
+        ([a.value for a in one.reductions], everywhere),
+    ):
+        for node in walk(*roots):
+            if isinstance(node, Load) and node.source not in readable:
+                yield f"{node!r} reads what is not a parameter"
+            if isinstance(node, Load) and len(node.index) != 1:
+                yield f"{node!r} is not flat"
+            if isinstance(node, Ref) and node.name not in done:
+                yield f"{node!r} refers to no earlier reduction"
+        stray = frozenset().union(*(variables(r) for r in roots)) - allowed
+        if stray:
+            yield f"variables {sorted(v.name for v in stray)} where only {sorted(v.name for v in allowed)} are known"

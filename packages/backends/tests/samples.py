@@ -1,0 +1,99 @@
+"""Functions with inputs that the tests compile, run through the interpreter, and render. Sizes are small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True)
+class Sample:
+    name: str
+    function: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype = torch.float32
+    tolerance: float = 2e-5
+
+    def inputs(self) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(len(self.name))
+        found = []
+        for shape in self.shapes:
+            value = torch.randn(shape, generator=generator)
+            if self.dtype.is_floating_point:
+                found.append(value.to(self.dtype))
+            elif self.dtype == torch.bool:
+                found.append(value > 0)
+            else:
+                found.append((value * 50).to(self.dtype))
+        return found
+
+
+def vjp(function: Callable[..., torch.Tensor], count: int) -> Callable[..., Any]:
+    """The function's value and gradients, the last input being the gradient of its output."""
+
+    def both(*args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        out, back = torch.func.vjp(function, *args[:count])
+        return (out, *back(args[count]))
+
+    return both
+
+
+def rotate_half(x: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    return torch.cat([-x[..., half:], x[..., :half]], -1) * x
+
+
+def attention_scores(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.transpose(-1, -2) / 3.0 + mask, -1)
+
+
+SAMPLES: tuple[Sample, ...] = (
+    Sample("chain", lambda x, y: F.gelu(x * y + 1).sin() * torch.sigmoid(y), ((37,), (37,))),
+    Sample("scalar", lambda x: x * 2 + 1, ((),)),
+    Sample("broadcast", lambda x, y: (x + y) * y.exp(), ((3, 1, 5), (4, 5))),
+    Sample("row broadcast", lambda x, y: x * y - y, ((6, 40), (6, 1))),
+    Sample("softmax", lambda x: torch.softmax(x, -1), ((9, 130),)),
+    Sample("softmax columns", lambda x: torch.softmax(x, 0), ((13, 70),)),
+    Sample("log softmax", lambda x: torch.log_softmax(x.tanh(), -1), ((5, 33),)),
+    Sample("layer norm", lambda x, w, b: F.layer_norm(F.gelu(x), (48,), w, b), ((7, 48), (48,), (48,))),
+    Sample("rms", lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w, ((7, 50), (50,))),
+    Sample("group norm", lambda x: F.relu(F.group_norm(x, 2)), ((3, 4, 5, 5),)),
+    Sample("batch norm", lambda x, w, b: F.batch_norm(x, None, None, w, b, True), ((4, 6, 5, 3), (6,), (6,))),
+    Sample("full sum", lambda x: x.sum(), ((300, 200),), tolerance=1e-4),
+    Sample("sums", lambda x: (x.sum(0), x.sum(1), x.mean(), x.var(1)), ((40, 70),)),
+    Sample("long columns", lambda x: x.sum(0), ((3000, 17),), tolerance=1e-4),
+    Sample("long rows", lambda x: (x * x).sum(1), ((3, 9001),), tolerance=1e-4),
+    Sample("middle", lambda x: x.amax(1) + x.amin(1), ((5, 30, 7),)),
+    Sample("logsumexp", lambda x: torch.logsumexp(x, -1), ((5, 30),)),
+    Sample("views", lambda x: (x[:, ::2].t() + 1).reshape(-1)[3:], ((8, 50),)),
+    Sample("permuted", lambda x: (x.view(4, 6, 5).permute(2, 0, 1) * 2).contiguous(), ((24, 5),)),
+    Sample("cat", rotate_half, ((10, 32),)),
+    Sample("pad", lambda x: F.pad(x, (1, 2, 0, 3), value=2.0) * 3, ((9, 10),)),
+    Sample("triangle", lambda x: torch.tril(x).flip(0).repeat(2, 3), ((10, 10),)),
+    Sample("masked", lambda x: torch.where(x > 0, x.exp(), x.abs().log()), ((37,),)),
+    Sample("attention", attention_scores, ((2, 3, 9, 8), (2, 3, 9, 8), (2, 1, 1, 9))),
+    Sample("losses", lambda x, y: (F.mse_loss(x, y), F.l1_loss(x, y), F.smooth_l1_loss(x, y)), ((30, 20), (30, 20))),
+    Sample("channels last", lambda x: F.relu(x.to(memory_format=torch.channels_last)) * 2, ((2, 6, 5, 7),)),
+    Sample("bf16", lambda x, y: (x * 1.1 + y).sigmoid(), ((100,), (100,)), torch.bfloat16, 1e-2),
+    Sample("bf16 norm", lambda x: F.layer_norm(x, (32,)), ((6, 32),), torch.bfloat16, 2e-2),
+    Sample("half", lambda x, y: (x * 1.1 + y).tanh(), ((100,), (100,)), torch.float16, 2e-3),
+    Sample("double", lambda x, y: (x * y).sqrt() + x / y, ((33,), (33,)), torch.float64, 1e-12),
+    Sample("integers", lambda x, y: x * y // 3 % 5 + (x > y) - x.abs(), ((33,), (33,)), torch.int64),
+    Sample("bytes", lambda x, y: x * y + 7, ((70,), (70,)), torch.uint8),
+    Sample("bools", lambda x, y: (x & y).any(0) | x.all(1), ((9, 9), (9, 9)), torch.bool),
+    Sample("layer norm grad", vjp(lambda x, w, b: F.layer_norm(F.gelu(x), (40,), w, b), 3),
+           ((30, 40), (40,), (40,), (30, 40)), tolerance=1e-4),
+    Sample("softmax grad", vjp(lambda x: torch.log_softmax(x.tanh(), -1) + torch.softmax(x, 0), 1),
+           ((30, 40), (30, 40)), tolerance=1e-4),
+    Sample("batch norm grad", vjp(lambda x, w, b: F.relu(F.batch_norm(x, None, None, w, b, True)), 3),
+           ((3, 4, 5, 5), (4,), (4,), (3, 4, 5, 5)), tolerance=1e-4),
+    Sample("silu grad", vjp(lambda x: F.silu(x) * F.softplus(x) + F.hardswish(x), 1), ((50,), (50,)), tolerance=1e-4),
+    Sample("linear grad", vjp(lambda x, w, b: F.gelu(F.linear(x, w, b)), 3),
+           ((20, 12), (9, 12), (9,), (20, 9)), tolerance=1e-4),
+)  # fmt: skip
+
+BY_NAME = {sample.name: sample for sample in SAMPLES}

@@ -1,0 +1,202 @@
+"""The cpu backend against eager: values, dtypes, strides, on the samples and on awkward inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from samples import SAMPLES, Sample
+from tracing import trace
+
+from framesmith_backends import CpuBackend
+
+CPU = CpuBackend()
+
+
+def compare(found: tuple[torch.Tensor, ...], wanted: object, tolerance: float) -> None:
+    wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted):
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        assert one.stride() == other.stride()
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.name)
+def test_sample_equals_eager(sample: Sample) -> None:
+    inputs = sample.inputs()
+    call = CPU.compile(trace(sample.function, inputs), inputs)
+    compare(call(list(inputs)), sample.function(*inputs), sample.tolerance)
+    again = [t.clone() for t in inputs]
+    compare(call(list(again)), sample.function(*again), sample.tolerance)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 65, 127, 129, 255])
+def test_every_remainder_of_the_lanes(size: int) -> None:
+    x, y = torch.randn(3, size), torch.randn(size)
+    for function in (lambda a, b: a * b + 1, lambda a, b: torch.softmax(a + b, -1), lambda a, b: (a * b).sum(0)):
+        call = CPU.compile(trace(function, [x, y]), [x, y])
+        compare(call([x, y]), function(x, y), 1e-5)
+
+
+def test_special_values() -> None:
+    values = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-40, -1e-40, 3e38, -3e38, 1.0])
+    x, y = torch.meshgrid(values, values, indexing="ij")
+    x, y = x.contiguous(), y.contiguous()
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            a + b, a * b, a / b, torch.maximum(a, b), torch.minimum(a, b), F.relu(a), a.clamp(-1, 1), a < b, a == b,
+            a.neg(), a.abs(), a.sqrt(), torch.where(a > b, a, b), a.isnan(), a.floor(), a.round(), a.sign(),
+        )  # fmt: skip
+
+    call = CPU.compile(trace(function, [x, y]), [x, y])
+    for found, wanted in zip(call([x, y]), function(x, y)):
+        assert torch.equal(found.isnan(), wanted.isnan())
+        keep = ~wanted.isnan()
+        assert torch.equal(found[keep], wanted[keep])
+        if wanted.dtype.is_floating_point:
+            assert torch.equal(found[keep].signbit(), wanted[keep].signbit())
+
+
+def test_nan_in_a_reduction() -> None:
+    x = torch.randn(4, 100)
+    x[1, 37] = float("nan")
+    x[2, 99] = float("nan")
+    function = lambda a: (a.amax(1), a.amin(1), a.sum(1), torch.softmax(a, 1))  # noqa: E731
+    compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_integers_wrap(dtype: torch.dtype) -> None:
+    info = torch.iinfo(dtype)
+    x = torch.tensor([info.min, info.max, 0, 1, 5, 100], dtype=dtype)
+    function = lambda a: (a + a, a * 3, a * a, a - 7, a.sum(), a // 3, a % 7, a & 12, ~a)  # noqa: E731
+    compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 0)
+
+
+def test_type_promotion() -> None:
+    operands = {
+        "f32": torch.randn(5), "f16": torch.randn(5).half(), "bf16": torch.randn(5).bfloat16(),
+        "i64": torch.arange(5), "u8": torch.arange(5, dtype=torch.uint8), "b": torch.tensor([True, False, True, True, False]),
+        "zero f64": torch.tensor(1.5, dtype=torch.float64), "zero i64": torch.tensor(3),
+    }  # fmt: skip
+    for a in operands.values():
+        for b in operands.values():
+            function = lambda x, y: (x + y, x * y, x / y, x > y, torch.where(x > 0, x, y), x + 2, y * 0.5)  # noqa: E731
+            compare(CPU.compile(trace(function, [a, b]), [a, b])([a, b]), function(a, b), 1e-2)
+
+
+def test_mutations_come_last() -> None:
+    buffer, x = torch.zeros(5), torch.randn(5)
+
+    def function(b: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = b + y
+        b.copy_(out * 2)
+        return out
+
+    gm = trace(function, [buffer.clone(), x])
+    state = buffer.clone()
+    (out,) = CPU.compile(gm, [state, x])([state, x])
+    assert torch.equal(out, x)
+    assert torch.equal(state, x * 2)
+
+
+def test_random_numbers_equal_eager() -> None:
+    x = torch.randn(100)
+    function = lambda a: F.dropout(a * 2, 0.5, True) + torch.rand_like(a)  # noqa: E731
+    call = CPU.compile(trace(function, [x]), [x])
+    torch.manual_seed(3)
+    found = call([x])
+    torch.manual_seed(3)
+    compare(found, function(x), 1e-6)
+
+
+def test_sums_are_as_accurate_as_eager() -> None:
+    torch.manual_seed(0)
+    for shape, dims in (((1, 1 << 20), 1), ((1 << 16, 24), 0), ((1 << 20,), 0), ((64, 300, 100), (1, 2))):
+        x = torch.rand(shape)
+        function = lambda a, d=dims: a.sum(d)  # noqa: E731
+        (found,) = CPU.compile(trace(function, [x]), [x])([x])
+        exact = x.double().sum(dims)
+        ours = ((found - exact) / exact).abs().max()
+        eager = ((x.sum(dims) - exact) / exact).abs().max()
+        assert ours <= max(4 * float(eager), 5e-7)
+
+
+def test_strided_and_offset_inputs() -> None:
+    base = torch.randn(20, 30)
+    x = base[3:15:2, 5:].t()
+    function = lambda a: (a * 2, a.sum(0), torch.softmax(a, -1))  # noqa: E731
+    compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 1e-5)
+
+
+def test_large_arguments_of_sine() -> None:
+    x = torch.tensor([1e5, 1e10, -3e38, 12345.678, float("inf")] * 9)
+    function = lambda a: (a.sin(), a.cos())  # noqa: E731
+    compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 1e-6)
+
+
+def test_threads_give_the_same_bits() -> None:
+    x = torch.randn(512, 600)
+    function = lambda a: (torch.softmax(a, -1), a.sum(0), a.sum(), (a * 2).exp())  # noqa: E731
+    call = CPU.compile(trace(function, [x]), [x])
+    torch.set_num_threads(1)
+    one = call([x])
+    torch.set_num_threads(2)
+    for a, b in zip(one, call([x])):
+        assert torch.equal(a, b)
+
+
+def test_the_list_is_emptied() -> None:
+    x = torch.randn(4)
+    args = [x]
+    CPU.compile(trace(lambda a: a + 1, [x]), [x])(args)
+    assert args == []
+
+
+def test_outputs_may_be_inputs_constants_and_repeats() -> None:
+    x = torch.randn(4)
+    gm = trace(lambda a: (a, a + 1), [x])
+    output = next(n for n in gm.graph.nodes if n.op == "output")
+    first, second = output.args[0]
+    output.args = ((first, second, None, second),)
+    a, b, nothing, c = CPU.compile(gm, [x])([x])
+    assert a is x
+    assert nothing is None
+    assert b is c
+
+
+def test_not_a_tensor_is_an_error() -> None:
+    x = torch.randn(4)
+    call = CPU.compile(trace(lambda a: a + 1, [x]), [x])
+    with pytest.raises(TypeError, match=r"not a dense torch.Tensor"):
+        call([3])
+
+
+def test_unknown_role_and_option() -> None:
+    x = torch.randn(4)
+    gm = trace(lambda a: a + 1, [x])
+    with pytest.raises(ValueError, match="did you mean 'inference'"):
+        CPU.compile(gm, [x], "inferenc")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="did you mean 'numerics'"):
+        CPU.compile(gm, [x], options={"numeric": "strict"})
+    with pytest.raises(ValueError, match="did you mean 'strict'"):
+        CPU.compile(gm, [x], options={"numerics": "strikt"})
+
+
+def test_strict_numerics_do_not_fuse() -> None:
+    x, y, z = (torch.randn(1000) for _ in range(3))
+    function = lambda a, b, c: a * b + c  # noqa: E731
+    gm = trace(function, [x, y, z])
+    (found,) = CPU.compile(gm, [x, y, z], options={"numerics": "strict"})([x, y, z])
+    assert torch.equal(found, function(x, y, z))
+
+
+def test_explain_prints_every_stage() -> None:
+    x = torch.randn(4, 8)
+    text = CPU.explain(trace(lambda a: torch.softmax(a @ a.t(), -1), [x])).text()
+    for heading in ("# lowered", "# ATen calls", "# kernels", "# plan", "# launcher", "# LLVM"):
+        assert heading in text
+    assert "mm: no rule" in text
