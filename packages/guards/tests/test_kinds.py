@@ -8,7 +8,6 @@ from framesmith_guards.kinds import GuardKind
 from framesmith_guards.lowering import Lowering
 from framesmith_guards.native import why_not_native
 from framesmith_guards.native_rows import CHECKS, Operation
-from framesmith_guards.order import plan
 from framesmith_guards.probing import extension
 from framesmith_guards.state import BY_KIND
 
@@ -27,7 +26,7 @@ def answers(guard, argnames, native=(False, True)):
     if False in native:
         found["text"] = compile_guards([guard], argnames, native=False)
     guards = [guard] if guard.kind.name in BY_KIND else [guard, *state_guards(["TORCH_FUNCTION_MODES"])]
-    if True in native and why_not_native(plan(guards)) is None:
+    if True in native and why_not_native(guards) is None:
         found["native"] = compile_guards(guards, argnames, native=True)
     program = compile_guards([guard], argnames, native=False)
     found["reference"] = lambda args, function: program.explain(args, function) is None
@@ -119,7 +118,7 @@ def test_mutation_disabling_a_native_row_is_caught(name, cases, guarded, monkeyp
 @needs_native
 def test_every_native_answer_is_asked(cases):
     modes = state_guards(["TORCH_FUNCTION_MODES"])
-    assert [case for case in cases if why_not_native(plan([case.guard, *modes])) is not None] == []
+    assert [case for case in cases if why_not_native([case.guard, *modes]) is not None] == []
 
 
 @pytest.mark.parametrize("name", sorted(BY_KIND))

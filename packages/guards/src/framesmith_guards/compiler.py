@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from framesmith_guards.errors import GuardError
 from framesmith_guards.guard import Guard
 from framesmith_guards.native import native_program, why_not_native
-from framesmith_guards.order import plan
 from framesmith_guards.program import CheckProgram
 from framesmith_guards.sources import Source
 
@@ -27,11 +26,14 @@ def compile_guards(
     argument or free variable that is not there, or on an object that is gone.
     """
     guards = tuple(guards)
-    reason = "native=False was asked for" if native is False else why_not_native(plan(guards))
+    reason = "native=False was asked for" if native is False else why_not_native(guards)
     if native and reason is not None:
         raise GuardError(f"cannot compile guards natively: {reason}")
     make = CheckProgram if reason is not None else native_program
     try:
-        return make(guards, argnames, freevars, inputs)
+        program = make(guards, argnames, freevars, inputs)
+        if make is CheckProgram:
+            _ = program.check  # compiled now, so that what is wrong with it is said here
+        return program
     except ReferenceError as error:
         raise GuardError(f"cannot compile guards: {error}") from None

@@ -22,7 +22,7 @@ from framesmith_guards.state import BY_KIND, USUAL_KINDS
 
 @dataclass
 class ExportInfo:
-    """What a guard became when it was compiled: the texts of its checks, and weak handles to what it is about."""
+    """What a guard became: the texts of its checks, once they are asked for, and weak handles to what it is about."""
 
     code: list[str] = field(default_factory=list)
     guarded_class: weakref.ref[type] | None = None

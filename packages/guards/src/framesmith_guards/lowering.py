@@ -59,7 +59,6 @@ class Block:
 
     root: Source
     instructions: list[Instruction] = field(default_factory=list)
-    registers: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -75,6 +74,8 @@ class Lowering:
     early: list[Instruction] = field(default_factory=list)
     late: list[Instruction] = field(default_factory=list)
     blocks: dict[Source, Block] = field(default_factory=dict)
+    block_of: dict[int, Block] = field(default_factory=dict)
+    roots: dict[Source, Source | None] = field(default_factory=dict)
     late_registers: set[int] = field(default_factory=set)
     leaves: list[tuple[Any, ...]] = field(default_factory=list)
     shapes: list[tuple[Any, ...]] = field(default_factory=list)
@@ -121,7 +122,7 @@ class Lowering:
         root = self.block_root(source)
         if root is not None and self.registers.get(root) not in self.late_registers:
             block = self.blocks.setdefault(root, Block(root))
-            block.registers.add(self.registers[source])
+            self.block_of[self.registers[source]] = block
             return block.instructions
         if self._is_late((a,)):
             self.late_registers.add(self.registers[source])
@@ -129,10 +130,15 @@ class Lowering:
         return self.early
 
     def _is_late(self, used: Sequence[int]) -> bool:
-        return any(r in self.late_registers or any(r in b.registers for b in self.blocks.values()) for r in used)
+        return any(r in self.late_registers or r in self.block_of for r in used)
 
     def block_root(self, source: Source) -> Source | None:
         """The root of the block that a source belongs to; None if it is not reached through dictionaries."""
+        if source not in self.roots:
+            self.roots[source] = self._block_root(source)
+        return self.roots[source]
+
+    def _block_root(self, source: Source) -> Source | None:
         base = source.base
         if base is None:
             return None
@@ -170,8 +176,8 @@ class Lowering:
     def _home(self, guard: Guard) -> list[Instruction] | None:
         if guard.operands or not BLOCK_KINDS.get(guard.kind.name, _never)(guard, self.native_tensors):
             return None
-        register = self.registers.get(guard.source)
-        return next((b.instructions for b in self.blocks.values() if register in b.registers), None)
+        block = self.block_of.get(self.registers.get(guard.source, -1))
+        return None if block is None else block.instructions
 
     def _operands(self, guard: Guard) -> tuple[int, ...]:
         own = -1 if guard.kind.name == "SHAPE" else self.register(guard.source)
@@ -217,7 +223,7 @@ class Lowering:
         used = {r for i in self.late for r in (i[2], i[3], *i[7])} | {s[1] for p, _ in self.shapes for s in p}
         blocks = []
         for index, block in enumerate(self.blocks.values()):
-            outputs = tuple(sorted(block.registers & (used | set(results))))
+            outputs = tuple(r for r in sorted(used | set(results)) if self.block_of.get(r) is block)
             blocks.append((self.registers[block.root], tuple(block.instructions), outputs))
             self.early.append((self.opcodes["RUN_BLOCK"], -1, -1, -1, index, 0, None, ()))
         return (

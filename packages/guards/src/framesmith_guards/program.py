@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
@@ -13,6 +14,7 @@ from framesmith_guards.order import plan
 from framesmith_guards.refs import Ref
 from framesmith_guards.render import ProgramNames, render
 from framesmith_guards.sources import Source
+from framesmith_guards.tensors import TensorSpec
 
 Check = Callable[[tuple[object, ...], FunctionType], bool]
 Extract = Callable[[tuple[object, ...], FunctionType], tuple[object, ...] | None]
@@ -31,16 +33,51 @@ class CheckProgram:
         self.argnames = tuple(argnames)
         self.freevars = tuple(freevars)
         self.inputs = tuple(inputs)
-        self.plan = walk = plan(guards, inputs)
-        self.guards: tuple[Guard, ...] = tuple(walk.guards)
+        self.plan = plan(guards, inputs)
+        self.guards: tuple[Guard, ...] = tuple(self.plan.guards)
         self._dead: list[str] = []
-        self.text, self.check = self._compile("check", render(plan(self.guards), names := self._names()), names)
-        self._watches = [self._watch(ref) for ref in names.watched]
-        self.extract_text: str | None = None
-        self._extract: Extract | None = None
-        if inputs:
-            names = self._names()
-            self.extract_text, self._extract = self._compile("extract", render(walk, names, inputs), names)
+        self._watches = [self._watch(ref) for ref in _identities(self.guards)]
+        self._check_names()
+
+    def _check_names(self) -> None:
+        names = self._names()
+        for step in self.plan.steps:
+            if not isinstance(step, Guard) and step.source.base is None:
+                step.source.expression("", names)
+
+    @cached_property
+    def text(self) -> str:
+        """The check as Python: `check(args, function) -> bool`."""
+        return render(plan(self.guards), self._names())
+
+    @cached_property
+    def extract_text(self) -> str:
+        """The same walk giving the inputs: `extract(args, function) -> tuple | None`. GuardError without inputs."""
+        if not self.inputs:
+            raise GuardError("this program was compiled without inputs to extract")
+        return render(self.plan, self._names(), self.inputs)
+
+    @cached_property
+    def check(self) -> Check:
+        """The function that `text` defines."""
+        names = self._names()
+        checked: Check = self._compile("check", render(plan(self.guards), names), names)
+        return checked
+
+    @cached_property
+    def _extract(self) -> Extract:
+        names = self._names()
+        extract: Extract = self._compile("extract", render(self.plan, names, self.inputs), names)
+        return extract
+
+    def _names(self) -> ProgramNames:
+        return ProgramNames(self.argnames, self.freevars)
+
+    def _compile(self, entry: str, text: str, names: ProgramNames) -> Any:
+        namespace = names.namespace
+        namespace["dead"] = self._dead
+        exec(compile(text, "<guards>", "exec"), namespace)
+        return namespace[entry]
 
     def _watch(self, ref: Ref) -> weakref.ref[object] | None:
         text, dead, owner = ref.text, self._dead, weakref.ref(self)
@@ -56,22 +93,13 @@ class CheckProgram:
     def kill(self) -> None:
         """Told that a guarded object is gone; the text looks for itself."""
 
-    def _names(self) -> ProgramNames:
-        return ProgramNames(self.argnames, self.freevars)
-
-    def _compile(self, entry: str, text: str, names: ProgramNames) -> tuple[str, Any]:
-        namespace = names.namespace
-        namespace["dead"] = self._dead
-        exec(compile(text, "<guards>", "exec"), namespace)
-        return text, namespace[entry]
-
     def __call__(self, args: tuple[object, ...], function: FunctionType) -> bool:
         """Whether every guard holds for a call of `function` with `args`."""
         return self.check(args, function) is True
 
     def extract(self, args: tuple[object, ...], function: FunctionType) -> tuple[object, ...] | None:
         """The values of `inputs` if every guard holds, else None. GuardError if compiled without inputs."""
-        if self._extract is None:
+        if not self.inputs:
             raise GuardError("this program was compiled without inputs to extract")
         return self._extract(args, function)
 
@@ -103,6 +131,17 @@ class CheckProgram:
 
     def __repr__(self) -> str:
         return f"<CheckProgram of {len(self.guards)} guards>"
+
+
+def _identities(guards: Iterable[Guard]) -> Iterator[Ref]:
+    """The handles by whose addresses the guards compare."""
+    seen: set[int] = set()
+    for guard in guards:
+        expected = guard.expected
+        ref = expected.pytype if isinstance(expected, TensorSpec) else expected
+        if isinstance(ref, Ref) and ref.weak and ref.address not in seen:
+            seen.add(ref.address)
+            yield ref
 
 
 def explain_nearest(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -27,15 +28,20 @@ def is_literal(value: object) -> bool:
     return type(value) in _LITERALS or (type(value) is tuple and all(map(is_literal, value)))
 
 
-@dataclass(eq=False)
+_RESERVED: Final = frozenset({"args", "function", "check", "extract", "dead", "STATE", *dir(builtins), *HELPERS})
+
+
 class ProgramNames:
     """The names of a check's text: arguments, free variables, variables of sources, and its namespace."""
 
-    argnames: Sequence[str]
-    freevars: Sequence[str]
-    namespace: dict[str, Any] = field(default_factory=lambda: dict(HELPERS))
-    watched: list[Ref] = field(default_factory=list)
-    variables: dict[Source, str] = field(default_factory=dict)
+    def __init__(self, argnames: Sequence[str], freevars: Sequence[str]) -> None:
+        self.argnames = argnames
+        self.freevars = freevars
+        self.namespace: dict[str, Any] = dict(HELPERS)
+        self.watched: list[Ref] = []
+        self._variables: dict[Source, str] = {}
+        self._held: dict[tuple[int, str], str] = {}
+        self._serials: dict[str, int] = {}
 
     def argument(self, name: str) -> str:
         """`args[i]`; GuardError if the function has no such argument."""
@@ -51,13 +57,11 @@ class ProgramNames:
 
     def hold(self, value: object, hint: str) -> str:
         """The name of a namespace entry holding exactly this object."""
-        name = hint
-        serial = 0
-        while name in self.namespace and self.namespace[name] is not value:
-            serial += 1
-            name = f"{hint}_{serial}"
-        self.namespace[name] = value
-        return name
+        known = self._held.get((id(value), hint))
+        if known is None:
+            known = self._held[id(value), hint] = self._fresh(hint)
+            self.namespace[known] = value
+        return known
 
     def identical(self, x: str, ref: Ref) -> str:
         """`x is NAME` for what lives forever, else a comparison of addresses that is watched for the death."""
@@ -66,17 +70,29 @@ class ProgramNames:
             if value is None or isinstance(value, bool):
                 return f"{x} is {value}"
             return f"{x} is {self.hold(value, _identifier(getattr(value, '__name__', 'value')))}"
-        if all(known is not ref for known in self.watched):
-            self.watched.append(ref)
+        self.watched.append(ref)
         return f"id({x}) == {ref.address:#x}"
 
     def variable(self, source: Source) -> str:
         """The variable that holds a loaded source's value."""
-        known = self.variables.get(source)
+        known = self._variables.get(source)
         if known is None:
-            known = _unique(_identifier(source.name), self.variables.values(), self.namespace)
-            self.variables[source] = known
+            known = self._variables[source] = self._fresh(_identifier(source.name))
         return known
+
+    def has_variable(self, source: Source) -> bool:
+        """Whether the source's value is loaded."""
+        return source in self._variables
+
+    def _fresh(self, name: str) -> str:
+        """A name not used yet: `name`, or with a number after it."""
+        serial = self._serials.get(name, 0)
+        self._serials[name] = serial + 1
+        fresh = f"{name}_{serial}" if serial else name
+        if fresh in _RESERVED or keyword.iskeyword(fresh) or (serial and fresh in self._serials):
+            return self._fresh(name)
+        self._serials.setdefault(fresh, 1)
+        return fresh
 
 
 def _index(name: str, names: Sequence[str], what: str) -> int:
@@ -96,22 +112,13 @@ def _identifier(text: str) -> str:
     return words if len(words) <= 60 else words[:28] + "__" + words[-28:]
 
 
-def _unique(name: str, *taken: Any) -> str:
-    used = set().union(*taken) | {"args", "function", "check", "dead", "state"} | set(dir(__builtins__))
-    fresh, serial = name, 0
-    while fresh in used or not fresh.isidentifier():
-        serial += 1
-        fresh = f"{name}_{serial}"
-    return fresh
-
-
 def render(plan: Plan, names: ProgramNames, extracted: Sequence[Source] = ()) -> str:
     """The text of `check(args, function) -> bool` (of `extract`, giving the extracted values, if there are any)."""
     body = _state_lines(plan, names)
     walk = [line for step in plan.steps for line in _step_lines(step, names)]
     values = ", ".join(names.variable(source) for source in extracted)
     walk.append(f"return ({values},)" if extracted else "return True")
-    if may_run_torch_function(plan):
+    if may_run_torch_function(tuple(plan.guards)):
         names.namespace["no_torch_function"] = torch._C.DisableTorchFunction
         walk = ["with no_torch_function():", *(f"    {line}" for line in walk)]
     miss = "None" if extracted else "False"
@@ -122,9 +129,8 @@ def render(plan: Plan, names: ProgramNames, extracted: Sequence[Source] = ()) ->
     return f"{text}\n  except Exception:\n    return MISS\n".replace("return MISS", f"return {miss}")
 
 
-def may_run_torch_function(plan: Plan) -> bool:
+def may_run_torch_function(guards: Sequence[Guard]) -> bool:
     """Whether reading a tensor could call a torch-function mode's or a subclass's Python code."""
-    guards = list(plan.guards)
     if not any(guard.kind.name in _TENSOR_KINDS for guard in guards):
         return False
     no_modes = any(guard.kind.name == "TORCH_FUNCTION_MODES" and not guard.expected for guard in guards)
@@ -156,7 +162,7 @@ def _step_lines(step: Step, names: ProgramNames) -> list[str]:
 
 
 def _guard_line(guard: Guard, names: ProgramNames) -> str:
-    x = "None" if guard.source not in names.variables else names.variable(guard.source)
+    x = names.variable(guard.source) if names.has_variable(guard.source) else "None"
     operands = tuple(names.variable(source) for source in guard.operands)
     text = guard.kind.text(names, x, guard.expected, operands)
     guard.export.record(text)

@@ -91,12 +91,12 @@ class Source(metaclass=_Interned):
         """Whether the path can be evaluated again at a later call."""
         return self.base is None or self.base.guardable
 
-    @property
+    @cached_property
     def root(self) -> Source:
         """The source that this path starts from."""
         return self if self.base is None else self.base.root
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """The number of steps from the root."""
         return 0 if self.base is None else self.base.depth + 1
