@@ -3,6 +3,7 @@
 from framesmith_backends.__about__ import __version__
 from framesmith_backends.contract import ROLES, Backend, BoxedFn, Role
 from framesmith_backends.cpu import CpuBackend, Stages
+from framesmith_backends.cuda import CudaBackend, TritonStages
 from framesmith_backends.eager import EagerBackend
 from framesmith_backends.registry import find_backend, list_backends
 
@@ -11,9 +12,11 @@ __all__ = [
     "Backend",
     "BoxedFn",
     "CpuBackend",
+    "CudaBackend",
     "EagerBackend",
     "Role",
     "Stages",
+    "TritonStages",
     "__version__",
     "find_backend",
     "list_backends",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
 
 from framesmith_backends.contract import ROLES, BoxedFn, Role
 from framesmith_backends.eager import run_eagerly
+from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.plan import Plan, Run, make_plan
@@ -72,7 +72,6 @@ class CpuBackend:
 
     def _launcher(self, gm: fx.GraphModule, options: Mapping[str, object]) -> tuple[BoxedFn, Stages]:
         from framesmith_backends.launch.native import compile_module, machine
-        from framesmith_backends.launch.source import write
         from framesmith_backends.render.llvm_module import Launch, Module, add_entry
 
         lowering = lower_graph(gm, "cpu")
@@ -90,14 +89,7 @@ class CpuBackend:
                 add_entry(module, run.entry, len(run.buffers), launches)
             llvm = module.text()
             space.update(compile_module(llvm, [run.entry for run in runs]))
-        call = _executed(source, space)
-        return call, Stages(lowering, plan, llvm, source)
-
-
-def _executed(source: str, space: dict[str, Any]) -> BoxedFn:
-    exec(compile(source, "<framesmith launcher>", "exec"), space)
-    call: BoxedFn = space["call"]
-    return call
+        return executed(source, space), Stages(lowering, plan, llvm, source)
 
 
 backend = CpuBackend()

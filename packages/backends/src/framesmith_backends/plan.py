@@ -99,8 +99,8 @@ def stored_names(program: Program, nodes: list[Node]) -> frozenset[str]:
     return frozenset(stored)
 
 
-def make_plan(program: Program) -> Plan:
-    """Schedule the program and lay out its launch list."""
+def make_plan(program: Program, scratch: bool = True) -> Plan:
+    """Schedule the program and lay out its launch list. Without `scratch`, kernels compute again instead."""
     program, nodes = scheduled(program)
     stored = stored_names(program, nodes)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime)
@@ -116,7 +116,7 @@ def make_plan(program: Program) -> Plan:
         kernels = []
         for node in some:
             assert isinstance(node, Group)
-            kernels.append(build_kernel(f"kernel{count}", program, node, stored))
+            kernels.append(build_kernel(f"kernel{count}", program, node, stored, scratch))
             count += 1
         plan.steps += _run_steps(f"run{len(plan.steps)}", kernels, program)
     _drop_dead(plan, _fixed(program))

@@ -11,7 +11,7 @@ GROUP = "framesmith.backends"
 
 # This distribution's own entry points, so that a source tree without metadata has them too.
 OWN = tuple(
-    EntryPoint(name, f"framesmith_backends.{name}:backend", GROUP) for name in ("eager", "cpu")
+    EntryPoint(name, f"framesmith_backends.{name}:backend", GROUP) for name in ("eager", "cpu", "cuda")
 )
 
 

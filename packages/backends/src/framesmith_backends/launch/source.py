@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_backends.contract import BoxedFn
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.plan import Allocate, CallStep, Drop, Plan, Run, Step
-
-BoxedFn = Callable[[list[Any]], tuple[Any, ...]]
 
 
 @dataclass(slots=True)
@@ -74,6 +73,13 @@ def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
         head.append("    with _below_autograd():")
         return "\n".join(head + [f"        {line}" for line in body]) + "\n", w.space
     return "\n".join(head + [f"    {line}" for line in body]) + "\n", w.space
+
+
+def executed(source: str, space: dict[str, object]) -> BoxedFn:
+    """The function `call` of the source, with `space` as its globals."""
+    exec(compile(source, "<framesmith launcher>", "exec"), space)
+    call: BoxedFn = space["call"]  # type: ignore[assignment]
+    return call
 
 
 def below_autograd() -> Any:

@@ -35,7 +35,9 @@ class Building:
     memo: dict[tuple[str, int], Expr] = field(default_factory=dict)
 
 
-def build_kernel(name: str, program: Program, group: Group, stored: frozenset[str]) -> Kernel:
+def build_kernel(
+    name: str, program: Program, group: Group, stored: frozenset[str], scratch: bool = True
+) -> Kernel:
     """The kernel that computes the group's members and stores those in `stored`."""
     b = Building(program, group, stored)
     flags = group.reduced or (False,) * len(group.sizes)
@@ -46,7 +48,8 @@ def build_kernel(name: str, program: Program, group: Group, stored: frozenset[st
         b.members[d.name] = d
         b.where[d.name] = positions(d, group.sizes, group.reduced)
     _assign_passes(b)
-    _choose_scratch(b)
+    if scratch:
+        _choose_scratch(b)
     passes = tuple(_make_pass(b, p) for p in range(_last_pass(b) + 1))
     params = _params(b, passes)
     return arrange(Kernel(name, params, outer, b.row, None, passes, tuple(b.scratch.values())))

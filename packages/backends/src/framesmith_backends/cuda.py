@@ -1,0 +1,113 @@
+"""The `cuda` backend: the same lowering and schedule as `cpu`, rendered as Triton kernels."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_backends.contract import ROLES, BoxedFn, Role
+from framesmith_backends.eager import run_eagerly
+from framesmith_backends.launch.source import executed, write
+from framesmith_backends.lower.graph import Lowering, lower_graph, why_not_functional
+from framesmith_backends.options import checked_options, checked_role
+from framesmith_backends.plan import Plan, Run, make_plan
+from framesmith_backends.render.triton import TritonKernel, render_triton
+
+
+@dataclass(frozen=True, slots=True)
+class TritonStages:
+    """Every stage of one compilation, for reading."""
+
+    lowering: Lowering
+    plan: Plan
+    kernels: tuple[TritonKernel, ...]
+    source: str
+
+    def text(self) -> str:
+        """All stages, under headings."""
+        notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
+        parts = (
+            ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes),
+            ("kernels", "\n\n".join(k.text() for k in self.plan.kernels)), ("plan", self.plan.text()),
+            ("launcher", self.source), ("Triton", "\n".join(k.source for k in self.kernels)),
+        )  # fmt: skip
+        return "\n\n".join(f"# {title}\n{body}" for title, body in parts)
+
+
+class CudaBackend:
+    """Compiles graphs of CUDA tensors. With TRITON_INTERPRET=1 it takes CPU tensors, slowly, to check numerics."""
+
+    name = "cuda"
+    devices: tuple[str, ...] = ("cuda",)
+    roles: tuple[Role, ...] = ROLES
+    options: Mapping[str, object] = {}
+
+    def compile(
+        self,
+        gm: fx.GraphModule,
+        inputs: Sequence[torch.Tensor],
+        role: Role = "inference",
+        options: Mapping[str, object] | None = None,
+    ) -> BoxedFn:
+        checked_role(role, self.name)
+        checked_options(options, self.options, {}, self.name)
+        problem = why_no_triton()
+        if problem is not None:
+            raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
+        if why_not_functional(gm) is not None:
+            return run_eagerly(gm)
+        stages = self.explain(gm)
+        return _launcher(gm, stages)
+
+    def why_not(self, gm: fx.GraphModule) -> str | None:
+        return why_no_triton() or why_not_functional(gm)
+
+    def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> TritonStages:
+        """Lower, schedule and render the graph; needs neither a GPU nor triton."""
+        checked_options(options, self.options, {}, self.name)
+        lowering = lower_graph(gm, device_of(gm))
+        plan = make_plan(lowering.program, scratch=False)
+        kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points)
+        source, _ = write(plan, gm)
+        return TritonStages(lowering, plan, kernels, source)
+
+
+def interpreting() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def why_no_triton() -> str | None:
+    """Why Triton kernels cannot run in this process, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed: python -m pip install 'framesmith-backends[cuda]'"
+    if not torch.cuda.is_available() and not interpreting():
+        return "torch sees no CUDA device"
+    return None
+
+
+def device_of(gm: fx.GraphModule) -> str:
+    """The device type kernels are made for: cuda, except that interpreted kernels work on the CPU."""
+    kinds = {v.device.type for n in gm.graph.nodes if isinstance(v := n.meta.get("val"), torch.Tensor)}
+    return "cpu" if kinds == {"cpu"} else "cuda"
+
+
+def _launcher(gm: fx.GraphModule, stages: TritonStages) -> BoxedFn:
+    from framesmith_backends.launch.triton_jit import entry
+
+    source, space = write(stages.plan, gm)
+    rendered = {k.name: k for k in stages.kernels}
+    entries: dict[str, Any] = {}
+    for run in (step for step in stages.plan.steps if isinstance(step, Run)):
+        kernels = [k for k in run.kernels if k.points]
+        places = [tuple(run.buffers.index(p.name) for p in k.params) for k in kernels]
+        entries[run.entry] = entry([rendered[f"triton_{k.name}"] for k in kernels], places)
+    return executed(source, space | entries)
+
+
+backend = CudaBackend()

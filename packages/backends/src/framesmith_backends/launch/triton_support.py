@@ -1,0 +1,231 @@
+"""Functions the generated Triton kernels call: the device library's, or NumPy's when they are interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
+
+
+def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function on the interpreter's tensors, which hold NumPy arrays; computed in double precision."""
+    from triton.runtime.interpreter import TensorHandle
+
+    def apply(*args: Any) -> Any:
+        data = np.broadcast_arrays(*(a.handle.data for a in args))
+        largest = sorted(args, key=lambda a: a.handle.data.size)[-1]
+        with np.errstate(all="ignore"):
+            value = function(*(d.astype(np.float64) for d in data)).astype(data[0].dtype)
+        return tl.tensor(TensorHandle(value, largest.dtype.scalar), largest.type)
+
+    return apply
+
+
+def _erf(x: Any) -> Any:
+    import torch
+
+    return torch.erf(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+
+
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log10": np.log10,
+    "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "erf": _erf, "pow": np.power, "fmod": np.fmod,
+    "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "copysign": np.copysign,
+}  # fmt: skip
+
+
+@triton.jit
+def max(a, b):  # type: ignore[no-untyped-def]
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def min(a, b):  # type: ignore[no-untyped-def]
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def max_integer(a, b):  # type: ignore[no-untyped-def]
+    return tl.where(a > b, a, b)
+
+
+@triton.jit
+def min_integer(a, b):  # type: ignore[no-untyped-def]
+    return tl.where(a < b, a, b)
+
+
+@triton.jit
+def fmod_integer(a, b):  # type: ignore[no-untyped-def]
+    return a % b
+
+
+@triton.jit
+def _add(a, b):  # type: ignore[no-untyped-def]
+    return a + b
+
+
+@triton.jit
+def _mul(a, b):  # type: ignore[no-untyped-def]
+    return a * b
+
+
+@triton.jit
+def _or(a, b):  # type: ignore[no-untyped-def]
+    return a | b
+
+
+@triton.jit
+def _and(a, b):  # type: ignore[no-untyped-def]
+    return a & b
+
+
+@triton.jit
+def _larger(a, b):  # type: ignore[no-untyped-def]
+    # NaN wins: it is the value that is not equal to itself.
+    return tl.where((a > b) | (a != a), a, b)
+
+
+@triton.jit
+def _smaller(a, b):  # type: ignore[no-untyped-def]
+    return tl.where((a < b) | (a != a), a, b)
+
+
+@triton.jit
+def reduce_sum(x):  # type: ignore[no-untyped-def]
+    return tl.reduce(x, 0, _add)
+
+
+@triton.jit
+def reduce_prod(x):  # type: ignore[no-untyped-def]
+    return tl.reduce(x, 0, _mul)
+
+
+@triton.jit
+def reduce_max(x):  # type: ignore[no-untyped-def]
+    return tl.reduce(x, 0, _larger)
+
+
+@triton.jit
+def reduce_min(x):  # type: ignore[no-untyped-def]
+    return tl.reduce(x, 0, _smaller)
+
+
+@triton.jit
+def reduce_any(x):  # type: ignore[no-untyped-def]
+    return tl.reduce(x.to(tl.int32), 0, _or) != 0
+
+
+@triton.jit
+def reduce_all(x):  # type: ignore[no-untyped-def]
+    return tl.reduce(x.to(tl.int32), 0, _and) != 0
+
+
+@triton.jit
+def sigmoid(x):  # type: ignore[no-untyped-def]
+    e = exp(-tl.abs(x))
+    return tl.div_rn(tl.where(x >= 0, 1.0, e), 1.0 + e)
+
+
+@triton.jit
+def div(a, b):  # type: ignore[no-untyped-def]
+    a, b = tl.broadcast(a, b)
+    return tl.div_rn(a, b)
+
+
+@triton.jit
+def sqrt(x):  # type: ignore[no-untyped-def]
+    return tl.sqrt_rn(x)
+
+
+@triton.jit
+def rsqrt(x):  # type: ignore[no-untyped-def]
+    return tl.div_rn(1.0, tl.sqrt_rn(x))
+
+
+if INTERPRETED:
+    for _name, _function in _NUMPY.items():
+        globals()[_name] = _by_numpy(_function)
+else:
+
+    @triton.jit
+    def exp(x):  # type: ignore[no-untyped-def]
+        return libdevice.exp(x)
+
+    @triton.jit
+    def exp2(x):  # type: ignore[no-untyped-def]
+        return libdevice.exp2(x)
+
+    @triton.jit
+    def expm1(x):  # type: ignore[no-untyped-def]
+        return libdevice.expm1(x)
+
+    @triton.jit
+    def log(x):  # type: ignore[no-untyped-def]
+        return libdevice.log(x)
+
+    @triton.jit
+    def log2(x):  # type: ignore[no-untyped-def]
+        return libdevice.log2(x)
+
+    @triton.jit
+    def log10(x):  # type: ignore[no-untyped-def]
+        return libdevice.log10(x)
+
+    @triton.jit
+    def log1p(x):  # type: ignore[no-untyped-def]
+        return libdevice.log1p(x)
+
+    @triton.jit
+    def sin(x):  # type: ignore[no-untyped-def]
+        return libdevice.sin(x)
+
+    @triton.jit
+    def cos(x):  # type: ignore[no-untyped-def]
+        return libdevice.cos(x)
+
+    @triton.jit
+    def tanh(x):  # type: ignore[no-untyped-def]
+        return libdevice.tanh(x)
+
+    @triton.jit
+    def erf(x):  # type: ignore[no-untyped-def]
+        return libdevice.erf(x)
+
+    @triton.jit
+    def pow(x, y):  # type: ignore[no-untyped-def]
+        return libdevice.pow(x, y)
+
+    @triton.jit
+    def fmod(x, y):  # type: ignore[no-untyped-def]
+        return libdevice.fmod(x, y)
+
+    @triton.jit
+    def floor(x):  # type: ignore[no-untyped-def]
+        return libdevice.floor(x)
+
+    @triton.jit
+    def ceil(x):  # type: ignore[no-untyped-def]
+        return libdevice.ceil(x)
+
+    @triton.jit
+    def round(x):  # type: ignore[no-untyped-def]
+        return libdevice.rint(x)
+
+    @triton.jit
+    def trunc(x):  # type: ignore[no-untyped-def]
+        return libdevice.trunc(x)
+
+    @triton.jit
+    def copysign(x, y):  # type: ignore[no-untyped-def]
+        return libdevice.copysign(x, y)
+
+
+@triton.jit
+def signbit(x):  # type: ignore[no-untyped-def]
+    return tl.where(x == 0, 1.0 / x < 0, x < 0)
