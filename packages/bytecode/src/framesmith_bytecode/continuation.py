@@ -143,13 +143,12 @@ def _parameters(
     kinds: Kinds,
     depths: Depths,
     bound: Collection[str] | None,
-    kept: set[int],
     own_cells: bool,
 ) -> list[Parameter]:
     taken = {*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars}
     cells = {*bytecode.cellvars, *bytecode.freevars}
     live = liveness(bytecode).before(index)
-    if observes_locals([bytecode.instructions[i] for i in kept]):
+    if observes_locals(bytecode.instructions):
         live = frozenset(bytecode.varnames)
     missing = possibly_unbound_before(bytecode, depths, index) if bound is None else set()
     first = _super_argument(bytecode)
@@ -172,8 +171,9 @@ def _kept_items(bytecode: Bytecode, index: int) -> set[int]:
     """Items that can run after `index`, starting there."""
     blocks = control_flow(bytecode)
     home = next(number for number, block in enumerate(blocks) if block.start <= index < block.end)
-    wanted = reachable(blocks, [home])
-    return {i for number in wanted for i in range(blocks[number].start, blocks[number].end)}
+    wanted = reachable(blocks, blocks[home].successors)
+    kept = {i for number in wanted for i in range(blocks[number].start, blocks[number].end)}
+    return kept | set(range(index, blocks[home].end))
 
 
 def _entry(plan: _Plan, resume: Label, position: Position | None) -> list[Item]:
@@ -308,5 +308,5 @@ def make_continuation(
     depths = stack_depths(bytecode)
     kinds = _kinds_at(bytecode, depths, index, null_slots)
     kept = _kept_items(bytecode, index)
-    parameters = _parameters(bytecode, index, kinds, depths, bound, kept, own_cells)
+    parameters = _parameters(bytecode, index, kinds, depths, bound, own_cells)
     return _assemble(_Plan(bytecode, index, kinds, parameters, kept, depths, own_cells), name)

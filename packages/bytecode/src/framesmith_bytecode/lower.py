@@ -68,6 +68,8 @@ def _check_sends(low: Lowered, op: str) -> None:
 def _lower_items(low: Lowered) -> None:
     units, run = low.units, low.run
     plain, writers = _PLAIN, WRITERS
+    regions = low.bytecode.regions if TABLE.errors_look_back else []
+    boundaries = {label for region in regions for label in (region.start, region.end)}
     for index, item in enumerate(low.bytecode.instructions):
         if isinstance(item, Label):
             run.append(item)
@@ -78,6 +80,8 @@ def _lower_items(low: Lowered) -> None:
             _place_run(low)
             if low.send_exits:
                 _check_sends(low, op)
+            if op in TABLE.errors_look_back and not boundaries.isdisjoint(run):
+                low.put("NOP", 0, position)  # so that the unit before is in the same region
         row = plain.get(op)
         if row is None:
             writers[op](low, arg, position)

@@ -68,6 +68,11 @@ TABLE = VersionTable(
     function_attributes=True,
     closure_by_fast=True,
     yield_index=0,
+    # These run Python functions without leaving the interpreter loop, whose way back with an error starts from the
+    # instruction itself and not from behind it (Python/ceval.c, resume_with_error).
+    errors_look_back=frozenset(
+        ("CALL", "CALL_FUNCTION_EX", "BINARY_SUBSCR", "LOAD_ATTR", "LOAD_METHOD", "FOR_ITER", "SEND")
+    ),
     intrinsics_1={
         "PRINT_EXPR": 1,
         "IMPORT_STAR": 2,

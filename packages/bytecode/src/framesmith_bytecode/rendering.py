@@ -145,7 +145,8 @@ class _Renderer:
     def instruction(self, item: Instr) -> None:
         op, arg = item.op, item.arg
         if op in _LOADS:
-            self.stack.append(str(arg))
+            self.plain.add(arg)
+            self.stack.append(arg)
         elif op in _EXPRESSIONS:
             if "CALL" in op:
                 self.spill(pops(op, arg))

@@ -180,6 +180,8 @@ def stack_depths(bytecode: Bytecode) -> Depths:
     Raises `BytecodeError` for a missing label, an underflow, paths that disagree, or control running off the end.
     """
     walk = _Walk(bytecode)
+    if not bytecode.instructions:
+        raise walk.fail(0, "control runs off the end")
     while walk.pending:
         index, depth = walk.pending.pop()
         known = walk.before[index]

@@ -25,6 +25,7 @@ class VersionTable:
     `function_attributes`: MAKE_FUNCTION takes code only, SET_FUNCTION_ATTRIBUTE adds the parts.
     `closure_by_fast`: LOAD_CLOSURE is LOAD_FAST of a cell's slot.
     `pairs`: (first, second) -> opcode that does two local-variable operations at once.
+    `errors_look_back`: these look for their handler one code unit early when a called function raised.
     `yield_index`: the operand of YIELD_VALUE where the instruction does not say, None if it has no operand.
     """
 
@@ -47,6 +48,7 @@ class VersionTable:
     function_attributes: bool
     closure_by_fast: bool
     yield_index: int | None
+    errors_look_back: frozenset[str] = frozenset()
     intrinsics_1: Mapping[str, int] = field(default_factory=dict)
     intrinsics_2: Mapping[str, int] = field(default_factory=dict)
     pairs: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -1,0 +1,330 @@
+"""Continuations: what their parameters are, and that resuming gives what the function gives."""
+
+import sys
+import types
+from types import FunctionType
+
+import pytest
+
+from framesmith_bytecode import (
+    UNBOUND,
+    ContinuationError,
+    Instr,
+    decode,
+    make_continuation,
+    split,
+    stack_depths,
+    verify,
+    why_no_continuation,
+)
+
+LOG = []
+
+
+class Manager:
+    def __enter__(self):
+        LOG.append("enter")
+        return 7
+
+    def __exit__(self, kind, value, trace):
+        LOG.append(("exit", kind))
+        return kind is KeyError
+
+
+def loops(a, b=2, *c, k=1, **d):
+    s = 0
+    for i in range(a):
+        if i % 2:
+            continue
+        for j in [1, 2]:
+            s += i * j + b
+    return s, c, k, d
+
+
+def managed(n):
+    out = []
+    for i in range(n):
+        try:
+            with Manager() as v:
+                if i == 1:
+                    raise KeyError
+                if i == 2:
+                    raise ValueError(i)
+                out.append(v)
+        except ValueError as e:
+            out.append(str(e))
+        finally:
+            out.append("f")
+    return out
+
+
+def cells(n):
+    c = 0
+
+    def g():
+        nonlocal c
+        c += n
+        return c
+
+    made = [g() for _ in range(3)]
+    return made, c, print.__name__.upper().lower(), max(1, n, *made, key=lambda x: -x), [(lambda: q)() for q in range(3)]
+
+
+def unbound(n):
+    if n > 1:
+        x = 5
+    y = [x for x in range(2)]
+    try:
+        return x, y
+    except UnboundLocalError as error:
+        return str(error), y
+
+
+def empty_cell(n):
+    if n:
+        x = 1
+    try:
+        return (lambda: x)(), x
+    except NameError as error:
+        first = type(error)
+    try:
+        return x
+    except NameError as error:
+        return first, type(error)
+
+
+def matched(p):
+    match p:
+        case [a, b, *r]:
+            return a, b, r
+        case {"k": v}:
+            return v
+    while True:
+        try:
+            p = p - 1
+            if p < 0:
+                break
+        except TypeError:
+            raise RuntimeError("x") from None
+    return f"{p!r:>5}{p}"
+
+
+def groups(p):
+    try:
+        try:
+            raise ExceptionGroup("g", [ValueError(1), KeyError(2)])
+        except* ValueError as e:
+            LOG.append(len(e.exceptions))
+    except* KeyError:
+        LOG.append("k")
+    try:
+        raise ValueError(1)
+    except ValueError as e:
+        try:
+            raise KeyError from e
+        except KeyError:
+            LOG.append(type(sys.exc_info()[1]))
+        LOG.append(type(sys.exc_info()[1]))
+    LOG.append(sys.exc_info())
+    return 1
+
+
+class Base:
+    def method(self, a):
+        return a
+
+
+class Derived(Base):
+    def method(self, a):
+        b = [super(Derived, self).method(x) for x in (1, 2)]
+        return super().method(a) + 1, b
+
+    def simple(self, a):
+        b = a + 1
+        return super().method(b)
+
+    def captured(self, a):
+        inner = lambda: self  # noqa: E731
+        first = super().method(a)
+        return inner() is self, first, super().method(a + 1)
+
+
+def sees_locals(a):
+    b = 2
+    c = b + 1
+    return sorted(n for n in locals() if not n.startswith("_")), c
+
+
+RUNS = [
+    (loops, [(5,), (6, 7, 8, 9)]),
+    (managed, [(4,)]),
+    (cells, [(3,)]),
+    (unbound, [(1,), (3,)]),
+    (empty_cell, [(0,), (1,)]),
+    (matched, [([1, 2, 3],), ({"k": 1},), (3,), ("s",)]),
+    (groups, [(0,)]),
+    (Derived.method, [(Derived(), 3)]),
+    (Derived.simple, [(Derived(), 3)]),
+    (Derived.captured, [(Derived(), 3)]),
+    (sees_locals, [(1,)]),
+]
+
+
+def outcome(function, arguments):
+    LOG.clear()
+    try:
+        result = ("returned", function(*arguments))
+    except Exception as error:
+        result = ("raised", type(error), str(error))
+    return result, list(LOG)
+
+
+@pytest.mark.parametrize(("function", "runs"), RUNS, ids=lambda value: getattr(value, "__name__", ""))
+def test_cut_at_every_place(function, runs):
+    bytecode = decode(function.__code__)
+    expected = [outcome(function, arguments) for arguments in runs]
+    cuts = 0
+    for index, depth in enumerate(stack_depths(bytecode).before):
+        if depth is None or why_no_continuation(bytecode, index, own_cells=True):
+            continue
+        prefix, continuation = split(bytecode, index)
+        verify(decode(prefix))
+        verify(continuation.bytecode)
+        halved = FunctionType(prefix, function.__globals__, "f", function.__defaults__, function.__closure__)
+        halved.__kwdefaults__ = function.__kwdefaults__
+        assert [outcome(halved, arguments) for arguments in runs] == expected, bytecode.instructions[index]
+        cuts += 1
+    assert cuts > 10
+
+
+def place(bytecode, op, arg=None):
+    return next(
+        i
+        for i, item in enumerate(bytecode.instructions)
+        if isinstance(item, Instr) and item.op == op and (arg is None or item.arg == arg)
+    )
+
+
+def test_parameters_of_a_loop():
+    bytecode = decode(loops.__code__)
+    continuation = make_continuation(bytecode, place(bytecode, "STORE_FAST", "j"), bound={"a", "b", "c", "k", "d", "s", "i"})
+    assert [(p.kind, p.source) for p in continuation.parameters] == [
+        ("stack", 0), ("stack", 1), ("stack", 2),
+        ("local", "b"), ("local", "k"), ("local", "c"), ("local", "d"), ("local", "s"), ("local", "i"),
+    ]  # fmt: skip
+    assert not any(p.maybe_missing for p in continuation.parameters)
+    resumed = FunctionType(continuation.code, globals())
+    assert resumed(iter([4]), iter([10]), 1, 2, "k", (), {}, 0, 3) == (53, (), "k", {})
+
+
+def test_null_slots_are_put_back():
+    def pending(f, x):
+        return f(x, 1)
+
+    bytecode = decode(pending.__code__)
+    index = place(bytecode, "LOAD_CONST", 1)
+    for nulls in (None, {place(bytecode, "PUSH_NULL") - 1 and 0} if bytecode.instructions[1].op == "PUSH_NULL" else {1}):
+        continuation = make_continuation(bytecode, index, null_slots=nulls)
+        assert len(continuation.parameters) == 2
+        assert FunctionType(continuation.code, {})(divmod, 9) == (9, 0)
+
+
+def test_unbound_is_preserved():
+    bytecode = decode(unbound.__code__)
+    index = place(bytecode, "BUILD_TUPLE", 2) - 2
+    continuation = make_continuation(bytecode, index)
+    (x,) = [p for p in continuation.parameters if p.source == "x"]
+    assert x.maybe_missing
+    resumed = FunctionType(continuation.code, globals())
+    arguments = {"x": UNBOUND, "y": "y"}
+    message, y = resumed(*(arguments[p.source] for p in continuation.parameters))
+    assert "'x'" in message
+    assert y == "y"
+    known = make_continuation(bytecode, index, bound={"y"})
+    assert [p.source for p in known.parameters] == ["y"]
+    assert "'x'" in FunctionType(known.code, globals())("y")[0]
+
+
+def test_cells_are_free_variables():
+    bytecode = decode(cells.__code__)
+    index = place(bytecode, "LOAD_DEREF", "c")
+    continuation = make_continuation(bytecode, index)
+    assert set(continuation.freevars) <= {"c", "n", "g", "q"}
+    assert "c" in continuation.freevars
+    assert continuation.code.co_freevars == continuation.freevars
+
+
+def test_super_gets_its_object_first():
+    bytecode = decode(Derived.simple.__code__)
+    continuation = make_continuation(bytecode, place(bytecode, "STORE_FAST", "b"))
+    assert (continuation.parameters[0].kind, continuation.parameters[0].source) == ("local", "self")
+    captured = decode(Derived.captured.__code__)
+    second = make_continuation(captured, place(captured, "STORE_FAST", "first"))
+    assert (second.parameters[0].kind, second.parameters[0].source) == ("contents", "self")
+
+
+def test_stack_values_are_let_go():
+    """A continuation must not keep what was on the stack alive longer than the function would."""
+    import weakref
+
+    class Thing:
+        pass
+
+    def use(thing, probe):
+        return (thing, probe)[1]() is None
+
+    bytecode = decode(use.__code__)
+    continuation = make_continuation(bytecode, place(bytecode, "BUILD_TUPLE"))
+    resumed = FunctionType(continuation.code, {})
+    thing = Thing()
+    reference = weakref.ref(thing)
+    names = continuation.code.co_varnames[: continuation.code.co_argcount]
+    assert all(name.startswith("__stack_") for name in names)
+    assert resumed(thing, reference) is False
+    ops = [item.op for item in continuation.bytecode.instructions if isinstance(item, Instr)]
+    assert [op for op in ops if "FAST" in op] == ["LOAD_FAST", "DELETE_FAST", "LOAD_FAST", "DELETE_FAST"]
+
+
+def test_continuation_of_a_continuation():
+    bytecode = decode(loops.__code__)
+    first = make_continuation(bytecode, place(bytecode, "GET_ITER"))
+    again = decode(first.code)
+    second = split(again, place(again, "STORE_FAST", "j"))
+    resumed = FunctionType(second.prefix, globals())
+    local = {"a": 3, "b": 2, "c": (), "k": 1, "d": {}, "s": 0}
+    arguments = [range(3) if p.kind == "stack" else local[p.source] for p in first.parameters]
+    assert resumed(*arguments) == loops(3)
+
+
+def generates(a):
+    yield a
+
+
+class Body:
+    x = 1
+
+
+def test_refusals():
+    with pytest.raises(ContinuationError, match="generators and coroutines keep their own frame"):
+        make_continuation(decode(generates.__code__), 3)
+    module = compile("x = 1\ny = 2", "m", "exec")
+    with pytest.raises(ContinuationError, match="only functions can be resumed"):
+        make_continuation(decode(module), 1)
+    with pytest.raises(ContinuationError, match="index 1000 is outside"):
+        make_continuation(decode(loops.__code__), 1000)
+    dead = decode(loops.__code__)
+    dead.instructions += [Instr("LOAD_CONST", 1), Instr("RETURN_VALUE")]
+    with pytest.raises(ContinuationError, match="no path leads here"):
+        make_continuation(dead, len(dead.instructions) - 1)
+    with pytest.raises(ContinuationError, match=r"null slots \[4\] of a stack of depth 0"):
+        make_continuation(decode(loops.__code__), 0, null_slots={4})
+
+
+def test_names_and_lines():
+    bytecode = decode(loops.__code__)
+    continuation = make_continuation(bytecode, place(bytecode, "BUILD_TUPLE"))
+    line = loops.__code__.co_firstlineno + 7
+    assert continuation.code.co_name == "loops"
+    assert continuation.code.co_qualname == f"loops.<resumed at line {line}>"
+    assert continuation.code.co_filename == loops.__code__.co_filename
+    assert isinstance(continuation.code, types.CodeType)
