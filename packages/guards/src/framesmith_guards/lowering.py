@@ -50,7 +50,8 @@ _PROPERTIES: Final = {"size": 0, "stride": 1, "storage_offset": 2}
 _OWN_INT: Final = 3
 _IMPLIED: Final[dict[type[Source], Source]] = {GlobalSource: GlobalsDictSource(), ModuleSource: ModulesSource()}
 _MODULES_OWN: Final = frozenset(dir(ModuleType))
-_TRACKED: Final = (dict, OrderedDict, tuple)
+_DICTS: Final = (dict, OrderedDict)
+"""The types whose changes are tagged; the items of a tuple that is itself proved the same are the same, too."""
 
 
 @dataclass
@@ -148,16 +149,16 @@ class Lowering:
             return None
         outer = self.block_root(base)
         named = isinstance(source, ItemSource) and isinstance(source.key, str) and outer is not None
-        if named or self._is_tracked(base):
+        if named or self._is_one_of(base, _DICTS if outer is None else (*_DICTS, tuple)):
             return outer or base
         return None
 
-    def _is_tracked(self, source: Source) -> bool:
-        """Whether a guard says that the value is a dict, whose changes are tagged, or a tuple."""
+    def _is_one_of(self, source: Source, types: tuple[type, ...]) -> bool:
+        """Whether a guard says that the value is of one of these types, dict among them."""
         for guard in self.guards.get(source, ()):
             if guard.kind.name == "DICT_KEYS":
                 return True
-            if guard.kind.name == "TYPE_MATCH" and guard.expected.get() in _TRACKED:
+            if guard.kind.name == "TYPE_MATCH" and guard.expected.get() in types:
                 return True
         return False
 
