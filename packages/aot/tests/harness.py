@@ -32,7 +32,7 @@ class Recording:
             if role != "backward":
                 for result, val in zip(results, expected, strict=True):
                     assert result.shape == val.shape and result.dtype == val.dtype
-                    assert result.stride() == val.stride(), (result.stride(), val.stride(), gm.code)
+                    assert strides(result) == strides(val), (result.stride(), val.stride(), gm.code)
             return results
 
         return run
@@ -104,12 +104,17 @@ def compare(sides):
 
 
 def same_tensor(one, two):
-    return (one.dtype, one.shape, one.stride(), one.requires_grad) == (
+    return (one.dtype, one.shape, strides(one), one.requires_grad) == (
         two.dtype,
         two.shape,
-        two.stride(),
+        strides(two),
         two.requires_grad,
     )
+
+
+def strides(value):
+    """Strides where they matter: torch's fake kernels differ along dimensions of one element."""
+    return [stride for stride, size in zip(value.stride(), value.shape) if size != 1]
 
 
 def describe(value):

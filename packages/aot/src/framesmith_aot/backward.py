@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,26 +18,52 @@ from framesmith_aot.tangents import as_expected, without_tangents
 Grads = tuple[torch.Tensor | None, ...]
 
 
-class BackwardPass:
-    """Runs `graph` (saved tensors, then tangents -> gradients) through `compiler`.
+@dataclass(frozen=True)
+class BackwardGraph:
+    """`graph` takes `saved` saved tensors, then the tangents, and returns gradients.
 
-    `places[i]` is the position among the graph's outputs of the gradient of input i, None for none.
-    One program is compiled for each pattern of absent tangents that occurs.
+    For each input, `places` gives the position of its gradient among the results (None for none) and
+    `reached` the tangents it can depend on: without any of them it has no gradient.
     """
 
-    def __init__(
-        self, graph: fx.Graph, saved: int, places: Sequence[int | None], root: Any, compiler: Compiler
-    ) -> None:
-        self.graph = graph
-        self.places = tuple(places)
+    graph: fx.Graph
+    saved: int
+    places: tuple[int | None, ...]
+    reached: tuple[frozenset[int], ...]
+
+    def tangents(self) -> list[fx.Node]:
+        return [node for node in self.graph.nodes if node.op == "placeholder"][self.saved :]
+
+    def without(self, absent: Sequence[bool]) -> BackwardGraph:
+        """The graph for tangents of which some are absent: smaller, with fewer gradients."""
+        if not any(absent):
+            return self
+        present = {index for index, missing in enumerate(absent) if not missing}
+        kept = [place if reached & present else None for place, reached in zip(self.places, self.reached, strict=True)]
+        wanted = sorted({place for place in kept if place is not None})
+        nodes = [node for node, missing in zip(self.tangents(), absent, strict=True) if missing]
+        places = tuple(None if place is None else wanted.index(place) for place in kept)
+        return BackwardGraph(without_tangents(self.graph, nodes, wanted), self.saved, places, self.reached)
+
+
+class BackwardPass:
+    """Runs a backward graph through `compiler`; one program for each pattern of absent tangents that occurs.
+
+    `root` holds the attributes the graph reads.
+    """
+
+    def __init__(self, whole: BackwardGraph, root: dict[str, torch.Tensor], compiler: Compiler) -> None:
+        self.whole = whole
         self._root = root
         self._compiler = compiler
         self._programs: dict[tuple[bool, ...], tuple[BoxedFn | None, tuple[int | None, ...]]] = {}
         self._lock = threading.Lock()
-        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        self._tangents = placeholders[saved:]
-        vals = [node.meta["val"] for node in self._tangents]
+        vals = [node.meta["val"] for node in whole.tangents()]
         self._layouts = [(tuple(val.shape), tuple(val.stride())) for val in vals]
+
+    @property
+    def graph(self) -> fx.Graph:
+        return self.whole.graph
 
     def __call__(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients of all inputs. They are not differentiable again: that raises DoubleBackwardError."""
@@ -48,13 +75,12 @@ class BackwardPass:
 
     def evaluate(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients computed by torch's own operators, one by one: what a tracer of the backward pass runs."""
-        pattern = tuple(tangent is None for tangent in tangents)
-        graph, places = self._specialised(pattern)
-        if all(place is None for place in places):
-            return (None,) * len(places)
-        args = [*saved, *self._expected(tangents)]
-        out = fx.Interpreter(fx.GraphModule(self._root, graph)).run(*args)
-        return tuple([None if place is None else out[place] for place in places])
+        part = self.whole.without([tangent is None for tangent in tangents])
+        if all(place is None for place in part.places):
+            return (None,) * len(part.places)
+        module = fx.GraphModule(self._root, part.graph)
+        out = fx.Interpreter(module).run(*saved, *self._expected(tangents))
+        return tuple([None if place is None else out[place] for place in part.places])
 
     def _run(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         pattern = tuple(tangent is None for tangent in tangents)
@@ -74,19 +100,11 @@ class BackwardPass:
         pairs = zip(tangents, self._layouts, strict=True)
         return [as_expected(tangent, *layout) for tangent, layout in pairs if tangent is not None]
 
-    def _specialised(self, pattern: tuple[bool, ...]) -> tuple[fx.Graph, tuple[int | None, ...]]:
-        """The graph without the tangents that are absent, and the places of the gradients among its outputs."""
-        if not any(pattern):
-            return self.graph, self.places
-        absent = [node for node, missing in zip(self._tangents, pattern, strict=True) if missing]
-        graph, moved = without_tangents(self.graph, absent)
-        return graph, tuple(None if place is None else moved[place] for place in self.places)
-
     def _compile(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
-        graph, places = self._specialised(pattern)
-        if all(place is None for place in places):
-            return None, places
-        return compile_part(self._root, graph, self._compiler, "backward"), places
+        part = self.whole.without(pattern)
+        if all(place is None for place in part.places):
+            return None, part.places
+        return compile_part(self._root, part.graph, self._compiler, "backward"), part.places
 
 
 class _NotDifferentiable(torch.autograd.Function):

@@ -11,7 +11,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from framesmith_aot import ambient, functional
-from framesmith_aot.backward import BackwardPass
+from framesmith_aot.backward import BackwardGraph, BackwardPass
 from framesmith_aot.contracts import Compiler, Decompositions
 from framesmith_aot.decompose import default_decompositions
 from framesmith_aot.errors import AotUnsupported
@@ -171,6 +171,7 @@ def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler) -> Compil
         return CompiledGraph(text.build(), text.text, graph, None, overwritten)
     parts = partition(joint)
     run = compile_part(root, parts.forward, compiler, "forward")
-    backward = BackwardPass(parts.backward, len(parts.saved), parts.grads, root, compiler)
+    whole = BackwardGraph(parts.backward, len(parts.saved), tuple(parts.grads), tuple(joint.reached))
+    backward = BackwardPass(whole, root, compiler)
     text, node_text = training_function(run, joint.meta, call.shape, calling, parts.saved, backward)
     return CompiledGraph(text.build(), node_text.text + "\n" + text.text, parts.forward, backward, overwritten)

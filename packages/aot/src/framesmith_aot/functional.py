@@ -99,11 +99,3 @@ def has_data_mutation(wrapper: torch.Tensor) -> bool:
 def has_metadata_mutation(wrapper: torch.Tensor) -> bool:
     """Whether shape, strides or storage of the tensor itself were changed in place."""
     return bool(_api._functionalize_has_metadata_mutation(wrapper) or _api._functionalize_was_storage_changed(wrapper))
-
-
-def mutated_without_autograd(wrapper: torch.Tensor) -> bool:
-    """Whether every mutation of the wrapper happened where autograd does not record."""
-    return bool(
-        _api._functionalize_are_all_mutations_under_no_grad_or_inference_mode(wrapper)
-        or _api._functionalize_are_all_mutations_hidden_from_autograd(wrapper)
-    )

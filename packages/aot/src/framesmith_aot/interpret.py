@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.overlap import Overlaps, may_mutate
 from framesmith_aot.tracer import GraphTracer
 
 aten = torch.ops.aten
@@ -36,6 +37,9 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
     """The flat outputs of `gm` run on `args`; `attributes` gives the values of its `get_attr` nodes."""
     env: dict[fx.Node, Any] = {}
     inputs = iter(args)
+    overlaps = Overlaps()
+    for value in [*args, *attributes.values()]:
+        overlaps.note(value)
     for node in gm.graph.nodes:
         tracer.source = node
         if node.op == "placeholder":
@@ -46,13 +50,16 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             tracer.source = None
             return _flat_outputs(fx.node.map_arg(node.args[0], env.__getitem__))
         else:
-            env[node] = _call(gm, node, env)
+            env[node] = _call(node, env, overlaps)
+            overlaps.note(env[node])
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
 
 
-def _call(gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+def _call(node: fx.Node, env: dict[fx.Node, Any], overlaps: Overlaps) -> Any:
     args = fx.node.map_arg(node.args, env.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
+    if args and may_mutate(node):
+        overlaps.check(args[0], str(node.target))
     if node.op == "call_method":
         return _call_method(str(node.target), args, kwargs)
     if node.op == "call_module":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.interpret import run_graph
 from framesmith_aot.metadata import Collected, GraphMeta, InputPair, collect
 from framesmith_aot.op_facts import view_root
+from framesmith_aot.overlap import has_overlap
+from framesmith_aot.reach import reaching
 from framesmith_aot.tracer import GraphTracer
 
 aten = torch.ops.aten
@@ -29,7 +31,8 @@ class JointGraph:
 
     `inputs` and `tangents` are placeholders; `slots` the fresh results (see `metadata`), `written`
     the final values of the inputs that the graph itself overwrites, `grads` the gradient of each
-    input (None: no gradient). For inference `tangents` and `grads` are empty.
+    input (None: no gradient), `reached` the positions among the tangents that it can depend on. For
+    inference `tangents`, `grads` and `reached` are empty.
     """
 
     graph: fx.Graph
@@ -41,6 +44,7 @@ class JointGraph:
     written: list[fx.Node]
     tangents: list[fx.Node]
     grads: list[fx.Node | None]
+    reached: list[frozenset[int]] = field(default_factory=list)
 
     @property
     def training(self) -> bool:
@@ -154,7 +158,7 @@ def _make_inputs(
     for index, value in enumerate(inputs):
         nodes.append(tracer.placeholder(f"input_{index}", value))
         leaf, run = functional.wrap_input(value, value.requires_grad, value.is_leaf)
-        pairs.append(InputPair(leaf, run, value.requires_grad, value.is_leaf))
+        pairs.append(InputPair(leaf, run, value.requires_grad, value.is_leaf, run.grad_fn))
     return pairs, nodes
 
 
@@ -190,6 +194,8 @@ def _trace_backward(tracer: GraphTracer, joint: JointGraph, found: Collected, pa
             joint.tangents[-1].meta["tangent"] = True
             seeds.append(functional.wrap(value))
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
+    reached = iter(reaching(roots, wanted) if len(roots) > 1 else [frozenset([0])] * len(wanted))
+    joint.reached = [next(reached) if pair.requires_grad else frozenset() for pair in pairs]
     with _no_autocast(), torch.no_grad():
         try:
             grads = torch.autograd.grad(roots, wanted, seeds, allow_unused=True)
@@ -202,6 +208,13 @@ def _trace_backward(tracer: GraphTracer, joint: JointGraph, found: Collected, pa
     for pair in pairs:
         grad = next(results) if pair.requires_grad else None
         joint.grads.append(None if grad is None else tracer.node_of(functional.current_value(grad)))
+
+
+def _tangent_like(wrapper: torch.Tensor) -> torch.Tensor:
+    """What a slot's gradient will look like: the slot's own strides, or contiguous where elements overlap."""
+    if has_overlap(wrapper):
+        return torch.empty(wrapper.shape, dtype=wrapper.dtype, device=wrapper.device)
+    return torch.empty_strided(wrapper.shape, wrapper.stride(), dtype=wrapper.dtype, device=wrapper.device)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from framesmith_aot import functional
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.op_facts import IDENTITY_VIEWS, view_root
 from framesmith_aot.tracer import GraphTracer
-from framesmith_aot.views import Restride, Steps, ViewStep, chain, restride
+from framesmith_aot.views import Restride, Steps, ViewStep, chain, is_dense, restride
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,14 @@ class SlotView:
     no_grad: bool
 
 
-Output = Constant | SameInput | InputView | Slot | SlotView
+@dataclass(frozen=True)
+class Repeat:
+    """An output that is the very object returned as output `index`."""
+
+    index: int
+
+
+Output = Constant | SameInput | InputView | Slot | SlotView | Repeat
 
 
 @dataclass(frozen=True)
@@ -90,12 +97,16 @@ class GraphMeta:
 
 @dataclass(frozen=True)
 class InputPair:
-    """One input during tracing: the tensor gradients are asked for and the one the graph runs on."""
+    """One input during tracing: the tensor gradients are asked for and the one the graph runs on.
+
+    `history` is the `grad_fn` of the latter before the graph ran.
+    """
 
     leaf: torch.Tensor
     run: torch.Tensor
     requires_grad: bool
     is_leaf: bool
+    history: Any = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +174,8 @@ def _mutations(inputs: Sequence[InputPair], slots: _Slots, keep: bool) -> tuple[
             if pair.run.requires_grad != pair.requires_grad:
                 raise AotUnsupported("requires-grad-change", f"input {index}", "its requires_grad is changed in place")
             continue
-        hidden = not pair.run.requires_grad or functional.mutated_without_autograd(pair.run)
+        # Changed in no_grad, or through a detached alias: autograd knows nothing of it.
+        hidden = pair.run.grad_fn is pair.history
         if hidden and keep:
             written.append(index)
         else:
@@ -185,9 +197,12 @@ def _outputs(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots)
             groups.setdefault(functional.storage_id(value), []).append(value)
     bases = {storage: _common_base(group, slots) for storage, group in groups.items()}
     forms: list[Output] = []
+    seen: dict[int, int] = {}
     for position, value in enumerate(outputs):
         if not functional.is_functional(value):
             forms.append(_constant(value, position))
+        elif seen.setdefault(id(value), position) != position:
+            forms.append(Repeat(seen[id(value)]))
         elif id(value) in objects:
             forms.append(SameInput(objects[id(value)]))
         elif (owner := owners.get(functional.storage_id(value))) is not None:
@@ -226,7 +241,8 @@ def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots
 
 def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor, dict[int, Steps]]:
     """The tensor that all of the group are views of, and the way to each of them."""
-    if all(value is group[0] for value in group):
+    alone = all(value is group[0] for value in group)
+    if alone and (is_dense(group[0]) or group[0]._base is None):
         return group[0], {}
     bases = [value._base for value in group if value._base is not None]
     candidates = [*(value for value in group if value._base is None), *bases, *group]
@@ -241,6 +257,8 @@ def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor
         known = {key: way for key, way in steps.items() if way is not None}
         if len(known) == len(steps):
             return candidate, known
+    if alone:
+        return group[0], {}
     raise AotUnsupported("aliased-outputs", "outputs that share memory", "their common base is not known")
 
 

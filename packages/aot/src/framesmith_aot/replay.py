@@ -9,9 +9,12 @@ from typing import Any
 
 import torch
 
-from framesmith_aot.metadata import Constant, GraphMeta, InputView, Output, SameInput, Slot
+from framesmith_aot.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
 from framesmith_aot.op_facts import op_name
 from framesmith_aot.views import Restride, Steps, ViewStep
+
+#: Outputs that are not a repetition of an earlier one.
+Made = Constant | SameInput | InputView | Slot | SlotView
 
 _LITERALS = (int, float, bool, str, type(None))
 _serial = itertools.count()
@@ -81,14 +84,16 @@ def write_epilogue(text: FunctionText, meta: GraphMeta, inputs: Sequence[str]) -
         text.line(f"increment_version(({''.join(inputs[index] + ', ' for index in meta.written)}))")
     for copy in meta.copy_back:
         _guarded(text, copy.no_grad, f"{inputs[copy.index]}.copy_(r{copy.slot})")
-    names = [_write_output(text, at, output, inputs) for at, output in enumerate(meta.outputs)]
+    names: list[str] = []
+    for at, output in enumerate(meta.outputs):
+        names.append(names[output.index] if isinstance(output, Repeat) else _write_output(text, at, output, inputs))
     if meta.grad_mode_after is not None:
         text.bind("set_grad_enabled", torch._C._set_grad_enabled)
         text.line(f"set_grad_enabled({meta.grad_mode_after})")
     text.line(f"return ({''.join(name + ', ' for name in names)})")
 
 
-def _write_output(text: FunctionText, position: int, output: Output, inputs: Sequence[str]) -> str:
+def _write_output(text: FunctionText, position: int, output: Made, inputs: Sequence[str]) -> str:
     if isinstance(output, Constant):
         return text.literal(output.value)
     if isinstance(output, SameInput):

@@ -33,12 +33,11 @@ def same_layout(grad: torch.Tensor, size: Sequence[Any], stride: Sequence[Any]) 
     )
 
 
-def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node]) -> tuple[fx.Graph, list[int | None]]:
-    """The backward graph for the case that some results got no gradient.
+def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node], wanted: Sequence[int]) -> fx.Graph:
+    """The backward graph where the `absent` tangents did not come; its results are those at `wanted`.
 
-    The pass is linear in its tangents, so a call all of whose tangent-dependent operands are absent
-    is absent as well; where only some are, zeros stand for them. Gives the new graph and, for each
-    output of the old one, its position among the new outputs or None for an absent one.
+    The pass is linear in its tangents, so a call all of whose tangent-dependent operands are absent is
+    zero: it is left out, and zeros stand for it where something present needs it.
     """
     copy = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
@@ -48,13 +47,18 @@ def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node]) -> tuple[fx.Gra
         if node in missing:
             continue
         if node.op == "output":
-            return _finish(copy, node, env, missing)
+            results: Any = node.args[0]
+            kept = [results[position] for position in wanted]
+            env.update((result, _zeros(copy, result)) for result in kept if result in missing)
+            copy.output(tuple(env[result] for result in kept))
+            break
         sources = [source for source in node.all_input_nodes if source in dependent]
         if sources and all(source in missing for source in sources):
             missing.add(node)
-            continue
-        _copy(copy, node, env, missing)
-    raise AssertionError("a graph without output")
+        else:
+            _copy(copy, node, env, missing)
+    eliminate_dead(copy)
+    return copy
 
 
 def _dependent(graph: fx.Graph) -> set[fx.Node]:
@@ -93,13 +97,3 @@ def _zeros(graph: fx.Graph, node: fx.Node) -> fx.Node:
         zeros = graph.call_function(aten.fill.Scalar, (frame, 0))
     zeros.meta = dict(node.meta)
     return zeros
-
-
-def _finish(
-    graph: fx.Graph, output: fx.Node, env: dict[fx.Node, fx.Node], missing: set[fx.Node]
-) -> tuple[fx.Graph, list[int | None]]:
-    values: Any = output.args[0]
-    kept = [node for node in values if node not in missing]
-    graph.output(tuple(env[node] for node in kept))
-    eliminate_dead(graph)
-    return graph, [None if node in missing else kept.index(node) for node in values]

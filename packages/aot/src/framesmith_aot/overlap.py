@@ -1,0 +1,72 @@
+"""Keeps in-place changes away from tensors whose elements share memory (expanded ones).
+
+Functionalisation undoes `expand` by adding differences, which is not exact, and wrong where the change
+goes to all copies of an element at once.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aot import functional
+from framesmith_aot.errors import AotUnsupported
+
+_MUTATING_FUNCTIONS = frozenset(
+    {
+        operator.setitem,
+        operator.iadd,
+        operator.isub,
+        operator.imul,
+        operator.itruediv,
+        operator.ifloordiv,
+        operator.imod,
+        operator.ipow,
+        operator.iand,
+        operator.ior,
+        operator.ixor,
+        operator.ilshift,
+        operator.irshift,
+        operator.imatmul,
+    }
+)
+
+
+def may_mutate(node: fx.Node) -> bool:
+    """Whether the torch-level call may write to its first argument."""
+    if (
+        any(arg is True for arg in node.args)
+        or node.target in _MUTATING_FUNCTIONS
+        or node.kwargs.get("inplace") is True
+    ):
+        return True
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return str(name).endswith("_") and not str(name).endswith("__")
+
+
+class Overlaps:
+    """Remembers which memory has been shown through an expanded view."""
+
+    def __init__(self) -> None:
+        self._storages: set[int] = set()
+
+    def note(self, value: Any) -> None:
+        """Takes in a result."""
+        if functional.is_functional(value) and has_overlap(value):
+            self._storages.add(functional.storage_id(value))
+
+    def check(self, value: Any, what: str) -> None:
+        """Refuses a change of `value` that may have to go through an expanded view. Raises AotUnsupported."""
+        if not functional.is_functional(value):
+            return
+        shown = value._base is not None and functional.storage_id(value) in self._storages
+        if shown or has_overlap(value):
+            raise AotUnsupported("overlapping-mutation", what, "it changes memory that an expanded view shows")
+
+
+def has_overlap(value: torch.Tensor) -> bool:
+    """Whether a dimension of more than one element has stride 0."""
+    return any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride(), strict=True))
