@@ -12,7 +12,7 @@ from framesmith_bytecode.lower import lower
 from framesmith_bytecode.lowered import Lowered, Unit
 from framesmith_bytecode.model import Bytecode, Label, Position, plain_name
 from framesmith_bytecode.positions import write_line_table
-from framesmith_bytecode.stack import Depths, stack_depths
+from framesmith_bytecode.stack import BytecodeError, Depths, stack_depths
 from framesmith_bytecode.versions import TABLE
 
 _EXTENDED_ARG: Final = TABLE.opcodes["EXTENDED_ARG"]
@@ -37,7 +37,10 @@ def _settle(low: Lowered) -> tuple[list[int], list[int], list[int]]:
     for index, arg in enumerate(args):
         if arg > 0xFF:
             sizes[index] += _prefixes(arg)
-    jumps = [(i, opcode, labels[arg]) for i, (opcode, arg, _) in enumerate(units) if isinstance(arg, Label)]
+    try:
+        jumps = [(i, opcode, labels[arg]) for i, (opcode, arg, _) in enumerate(units) if isinstance(arg, Label)]
+    except KeyError:  # in code that no path reaches, or stack_depths would have said where
+        raise BytecodeError(f"{low.bytecode.name}: unreachable code jumps to a label that is nowhere") from None
     while True:
         offsets = [0, *accumulate(sizes)]
         grown = False

@@ -84,9 +84,9 @@ def _rows() -> list[Op]:
         row("PUSH_NULL", "none", 0, 1, "Pushes NULL, the empty half of a call's two slots."),
         row("LOAD_CONST", "const", 0, 1, "Pushes the operand itself."),
         # -- variables
-        row("LOAD_FAST", "local", 0, 1, "Pushes a local; on 3.11 raises UnboundLocalError when unbound, later "
-            "versions trust it to be bound (encode turns it into LOAD_FAST_CHECK where that is not certain)."),
-        row("LOAD_FAST_CHECK", "local", 0, 1, "Pushes a local, or raises UnboundLocalError."),
+        row("LOAD_FAST", "local", 0, 1, "Pushes a local; UnboundLocalError if it is unbound (on 3.12+ encode writes the "
+            "checking form wherever some path leaves it unbound)."),
+        row("LOAD_FAST_CHECK", "local", 0, 1, "As LOAD_FAST, in code where the compiler was not certain."),
         row("LOAD_FAST_AND_CLEAR", "local", 0, 1, "Pushes the raw slot of a local (NULL when unbound, the cell itself "
             "for a cell variable) and leaves it unbound. Opens an inlined comprehension.", since="3.12"),
         row("STORE_FAST", "local", 1, 0, "Pops into a local; of a cell variable it replaces the cell itself."),
