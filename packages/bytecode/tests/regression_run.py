@@ -1,7 +1,7 @@
 """Runs CPython's own tests with every imported or compiled function decoded and encoded: a script, not a test.
 
-`python regression_run.py [--plain] test_grammar test_with ...` prints one JSON line per module: tests run and the ids of
-those that failed. `--plain` runs without re-encoding, to compare with.
+`python regression_run.py [--plain] test_grammar test_with ...` prints one JSON line per module: tests run and the
+ids of those that failed. `--plain` runs without re-encoding, to compare with.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def run(name: str) -> dict:
     suite = unittest.defaultTestLoader.loadTestsFromName(f"test.{name}")
     stream = io.StringIO()
     result = unittest.TextTestRunner(stream=stream, verbosity=0).run(suite)
-    bad = sorted({str(test) for test, _ in result.failures + result.errors} | {str(t) for t in result.unexpectedSuccesses})
+    bad = sorted(
+        {str(test) for test, _ in result.failures + result.errors} | {str(t) for t in result.unexpectedSuccesses}
+    )
     return {"module": name, "run": result.testsRun, "skipped": len(result.skipped), "bad": bad}
 
 
@@ -68,7 +70,9 @@ def main() -> None:
         except ModuleNotFoundError:
             continue
         outcome = run(name)
-        print(json.dumps({**outcome, "reencoded": COUNTS["functions"]} if not plain or details else outcome), flush=True)
+        print(
+            json.dumps({**outcome, "reencoded": COUNTS["functions"]} if not plain or details else outcome), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ def operand(chance, op, labels):
         "call": lambda: CallShape(chance.randrange(3), ("k",) if chance.random() < 0.1 else ()),
         "super": lambda: SuperShape("x", chance.random() < 0.5),
         "unpack_ex": lambda: (chance.randrange(3), chance.randrange(3)),
-        "function": lambda: frozenset(chance.sample(["defaults", "kwdefaults", "annotations", "closure"], chance.randrange(3))),
+        "function": lambda: frozenset(
+            chance.sample(["defaults", "kwdefaults", "annotations", "closure"], chance.randrange(3))
+        ),
     }[row.operand]()
 
 
@@ -73,7 +75,9 @@ def random_function(chance):
         for _ in range(chance.choice([0, 0, 0, 1, 2]))
     ]
     flags = chance.choice([3, 3, 3, 3, 0x23, 0x83, 0])
-    return Bytecode("fuzz", items, regions, argcount=1, flags=flags, varnames=NAMES[:3], cellvars=["c", "d"], freevars=["e"])
+    return Bytecode(
+        "fuzz", items, regions, argcount=1, flags=flags, varnames=NAMES[:3], cellvars=["c", "d"], freevars=["e"]
+    )
 
 
 def cell():

@@ -52,8 +52,18 @@ def test_labels_differ():
 
 def test_operands_of_all_kinds_are_accepted():
     samples = {
-        "none": None, "const": object(), "local": "x", "deref": "x", "name": "x", "label": Label(), "count": 2,
-        "index": 0, "bool": True, "call": CallShape(1, ("k",)), "super": SuperShape("a", True), "unpack_ex": (1, 2),
+        "none": None,
+        "const": object(),
+        "local": "x",
+        "deref": "x",
+        "name": "x",
+        "label": Label(),
+        "count": 2,
+        "index": 0,
+        "bool": True,
+        "call": CallShape(1, ("k",)),
+        "super": SuperShape("a", True),
+        "unpack_ex": (1, 2),
         "function": frozenset({"closure"}),
     }
     for name, row in OPS.items():

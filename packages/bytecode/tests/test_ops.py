@@ -10,9 +10,12 @@ from framesmith_bytecode.ops import pops, pushes
 from framesmith_bytecode.versions import TABLE, TABLES
 
 # One canonical form stands for several encodings, or the stack differs on purpose; see the README.
-NOT_ALIKE = {"LOAD_METHOD", "CALL", "CALL_FUNCTION_EX", "MAKE_FUNCTION", "FOR_ITER", "SEND", "LOAD_GLOBAL", "COMPARE_OP",
-             "PRINT_EXPR", "IMPORT_STAR", "LOAD_ATTR", "LOAD_SUPER_ATTR", "RERAISE", "UNPACK_EX", "CALL_INTRINSIC_1",
-             "CALL_INTRINSIC_2", "RETURN_GENERATOR", "YIELD_VALUE", "END_ASYNC_FOR", "CLEANUP_THROW"}  # fmt: skip
+NOT_ALIKE = {
+    "LOAD_METHOD", "CALL", "CALL_FUNCTION_EX", "MAKE_FUNCTION", "FOR_ITER", "SEND", "LOAD_GLOBAL",
+    "COMPARE_OP", "PRINT_EXPR", "IMPORT_STAR", "LOAD_ATTR", "LOAD_SUPER_ATTR", "RERAISE", "UNPACK_EX",
+    "CALL_INTRINSIC_1", "CALL_INTRINSIC_2", "RETURN_GENERATOR", "YIELD_VALUE", "END_ASYNC_FOR",
+    "CLEANUP_THROW",
+}  # fmt: skip
 
 
 def test_opcode_numbers_are_the_interpreters():

@@ -73,7 +73,7 @@ def test_rendering_of_generated_code():
 def test_every_construct_renders():
     def many(a, *b):
         with a as c, c.d() as e:
-            x = [i for i in b if i] or {1: 2, **a}
+            x = [e for i in b if i] or {1: 2, **a}
         try:
             del x[0], a.b
         except (ValueError, TypeError) as error:
@@ -81,7 +81,7 @@ def test_every_construct_renders():
         match a:
             case [1, *_]:
                 return lambda: (a, x)
-        while not a is b:
+        while a is not b:
             a, *b = b[1:2]
         return a if a < 3 <= 4 else -a
 

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).with_name("regression_run.py")
-QUICK = ["test_grammar", "test_scope", "test_with", "test_patma", "test_exception_group", "test_super", "test_listcomps"]
+QUICK = [
+    "test_grammar",
+    "test_scope",
+    "test_with",
+    "test_patma",
+    "test_exception_group",
+    "test_super",
+    "test_listcomps",
+]
 LONG = [*QUICK, "test_generators", "test_coroutines", "test_exceptions", "test_contextlib", "test_named_expressions",
         "test_dictcomps", "test_setcomps", "test_type_params", "test_descr", "test_functools", "test_itertools",
         "test_dataclasses", "test_enum", "test_typing", "test_asyncio"]  # fmt: skip
@@ -27,5 +35,6 @@ def test_same_outcomes_reencoded(long_run):
     assert set(plain) == set(again)
     for name, row in plain.items():
         assert {key: again[name][key] for key in row} == row
-    print(f"{sum(row['run'] for row in plain.values())} tests, {list(again.values())[-1]['reencoded']} functions re-encoded")
-    assert list(again.values())[-1]["reencoded"] > 1000
+    functions = max(row["reencoded"] for row in again.values())
+    print(f"{sum(row['run'] for row in plain.values())} tests, {functions} functions re-encoded")
+    assert functions > 1000

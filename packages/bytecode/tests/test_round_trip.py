@@ -23,13 +23,17 @@ CONSTRUCTS = {
     "match": "match a:\n  case [1, x, *_]: b()\n  case {'k': v, **r}: c()\n  case P(1, y=z) | Q(z): d()\n"
     "  case 'a' | None | -1.5 if z: e()\n  case (x, y) as w: f()",
     "fstrings": "f'{a}{b!r:>{c}}{d:x}{e!s}{f!a:{g}{h}}'",
-    "functions": "def f(a, /, b: int = 1, *c, d=2, **e) -> str:\n  'doc'\n  def g(): nonlocal a; a = b; return c\n  return g",
+    "functions": "def f(a, /, b: int = 1, *c, d=2, **e) -> str:\n  'doc'\n"
+    "  def g(): nonlocal a; a = b; return c\n  return g",
     "lambda": "lambda a, *b, c=1, **d: (a, b, c, d)",
-    "classes": "class A(B, metaclass=C):\n  x: int = 1\n  def f(self): return super().f(), __class__\n  y = [x for _ in x]",
-    "comprehensions": "[a for a in b if c]; {a: b for a, b in c}; {a for a in b}; (a for a in b); [[y for y in x] for x in z]",
+    "classes": "class A(B, metaclass=C):\n  x: int = 1\n"
+    "  def f(self): return super().f(), __class__\n  y = [x for _ in x]",
+    "comprehensions": "[a for a in b if c]; {a: b for a, b in c}; "
+    "{a for a in b}; (a for a in b); [[y for y in x] for x in z]",
     "cells": "def f(a):\n  x = [lambda: a + i for i in range(3)]\n  del a\n  return x",
     "generators": "def f():\n  x = yield 1\n  yield from g()\n  return [(yield)]\ndef h():\n  y = a and (yield from b)",
-    "coroutines": "async def f():\n  async with a as b:\n    async for c in d:\n      await e\n  return [x async for x in y if await z]"
+    "coroutines": "async def f():\n  async with a as b:\n    async for c in d:\n"
+    "      await e\n  return [x async for x in y if await z]"
     "\nasync def g():\n  yield 1\n  try:\n    await h\n  finally:\n    await i",
     "imports": "import a.b.c as d, e\nfrom . import f\nfrom g import h as i, j",
     "star": "from os.path import *",
@@ -42,7 +46,10 @@ CONSTRUCTS = {
     "operators": "a + b - c * d / e // f % g ** h @ i & j | k ^ l << m >> n; +a; -b; ~c; a @= b; a **= c; a >>= 1",
 }
 NEWER = {
-    "type parameters": ("def f[T, *U, **V](a: T, *b: *U) -> V: pass\nclass A[T: int, S: (int, str)]: x: T\ntype X[T] = list[T]", 12),
+    "type parameters": (
+        "def f[T, *U, **V](a: T, *b: *U) -> V: pass\nclass A[T: int, S: (int, str)]: x: T\ntype X[T] = list[T]",
+        12,
+    ),
     "type defaults": ("class A[T = int]: pass", 13),
 }
 
@@ -78,9 +85,24 @@ def test_extended_arguments_and_long_jumps(count):
 
 def test_standard_library_sample(long_run):
     root = Path(sysconfig.get_paths()["stdlib"])
-    wanted = ["asyncio", "json", "email", "ast.py", "typing.py", "dataclasses.py", "contextlib.py", "test/test_patma.py",
-              "test/test_grammar.py", "test/test_fstring.py", "test/test_exception_group.py", "test/test_listcomps.py",
-              "test/test_coroutines.py", "test/test_type_params.py", "test/test_with.py", "test/test_generators.py"]
+    wanted = [
+        "asyncio",
+        "json",
+        "email",
+        "ast.py",
+        "typing.py",
+        "dataclasses.py",
+        "contextlib.py",
+        "test/test_patma.py",
+        "test/test_grammar.py",
+        "test/test_fstring.py",
+        "test/test_exception_group.py",
+        "test/test_listcomps.py",
+        "test/test_coroutines.py",
+        "test/test_type_params.py",
+        "test/test_with.py",
+        "test/test_generators.py",
+    ]
     paths = [root] if long_run else [root / name for name in wanted if (root / name).exists()]
     report = check_sources(paths)
     print(f"{report.codes} code objects of {report.files} files")

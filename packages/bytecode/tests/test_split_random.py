@@ -105,8 +105,8 @@ class Writer:
             rare += [lambda: ["break"], lambda: ["continue"]]
         if depth == 0 or self.chance.random() < 0.45:
             return self.chance.choice(rare if self.chance.random() < 0.12 else simple)()
-        return self.pick(self.conditional, self.for_loop, self.while_loop, self.with_block, self.try_block, self.closure,
-                         self.match, self.try_block)(depth - 1)  # fmt: skip
+        compound = [self.conditional, self.for_loop, self.while_loop, self.with_block, self.closure, self.match]
+        return self.pick(*compound, self.try_block, self.try_block)(depth - 1)
 
     def conditional(self, depth: int) -> list[str]:
         lines = [f"if {self.expression()}:", *self.indented(depth)]
@@ -139,8 +139,15 @@ class Writer:
     def closure(self, depth: int) -> list[str]:
         cell = self.pick("c0", "c1")
         number = self.tag()
-        body = [f"    nonlocal {cell}", f"    log({number}, {cell})", f"    {cell} = {self.atom()}", f"    return {cell}"]
-        uses = self.pick([f"{cell} = inner{number}()"], [f"inner{number}()"], [f"del {cell}"], [f"log({number}, {cell})"])
+        body = [
+            f"    nonlocal {cell}",
+            f"    log({number}, {cell})",
+            f"    {cell} = {self.atom()}",
+            f"    return {cell}",
+        ]
+        uses = self.pick(
+            [f"{cell} = inner{number}()"], [f"inner{number}()"], [f"del {cell}"], [f"log({number}, {cell})"]
+        )
         return [f"def inner{number}():", *body, *uses]
 
     def match(self, depth: int) -> list[str]:
@@ -155,7 +162,8 @@ class Writer:
         body = textwrap.indent("\n".join(self.block(2, 2)), "    ")
         bound = [name for name in ("v0", "v1", "v2") if self.chance.random() < 0.85]
         first = "".join(f"    {name} = {self.chance.randrange(4)}\n" for name in bound)
-        return f"def target(a, b=2, *rest, key=None):\n    c0 = a\n    c1 = b\n    (lambda: (c0, c1))\n{first}{body}\n    return v0, a\n"
+        head = "def target(a, b=2, *rest, key=None):\n    c0 = a\n    c1 = b\n    (lambda: (c0, c1))\n"
+        return f"{head}{first}{body}\n    return v0, a\n"
 
 
 class Manager:
@@ -188,7 +196,9 @@ def shown(value, depth=0):
         return [shown(item, depth + 1) for item in value] if depth < 4 else "..."
     if isinstance(value, dict):
         return [(shown(k), shown(v, depth + 1)) for k, v in value.items()] if depth < 4 else "..."
-    return f"{type(value).__name__} {value}" if isinstance(value, (int, str, Exception, type(None))) else str(type(value))
+    return (
+        f"{type(value).__name__} {value}" if isinstance(value, (int, str, Exception, type(None))) else str(type(value))
+    )
 
 
 def log(tag=None, *values, **named):
@@ -276,7 +286,9 @@ def test_random_functions_cut_anywhere(long_run):
     print(f"{total} splits of {seed} functions")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink]
+)
 @given(st.randoms(use_true_random=False))
 def test_hypothesis_functions_cut_anywhere(chance):
     check_splits(Writer(chance).function(), random.Random(0), 12)

@@ -124,7 +124,7 @@ def test_refused_by_encode_too(name):
 
 def test_forged_instruction_is_refused():
     forged = tuple.__new__(Instr, ("LOAD_FASTEST", "x", None))
-    with pytest.raises(BytecodeError, match="item 0 .*unknown operation 'LOAD_FASTEST'; did you mean 'LOAD_FAST'"):
+    with pytest.raises(BytecodeError, match=r"item 0 .*unknown operation 'LOAD_FASTEST'; did you mean 'LOAD_FAST'"):
         verify(function(forged, RETURN))
 
 
