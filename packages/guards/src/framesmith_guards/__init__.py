@@ -1,6 +1,5 @@
 """Sources, guards and tracing contexts; guard sets compiled to fast checks."""
 
-from framesmith_guards import portable
 from framesmith_guards.__about__ import __version__
 from framesmith_guards.compiler import compile_guards
 from framesmith_guards.constants import freeze, is_constant, same_constant, why_not_constant
@@ -117,7 +116,6 @@ __all__ = [
     "new_fake_mode",
     "origin_of",
     "parameter_source",
-    "portable",
     "same_constant",
     "specialize",
     "state_guards",

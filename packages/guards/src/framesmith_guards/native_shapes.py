@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
-
-import sympy
+from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_guards.shapes import ShapeExpr
+
+if TYPE_CHECKING:
+    import sympy
 
 Step = tuple[int, int, int, int]
 """(operator, register, property, value)."""
@@ -23,6 +24,8 @@ class NotInteger(Exception):
 
 def steps_of(expr: sympy.Basic, leaf: Callable[[str], Step], operators: Mapping[str, int]) -> list[Step]:
     """The postfix program of `expr`, with `leaf(symbol)` for its symbols. NotInteger if it has none."""
+    import sympy
+
     if isinstance(expr, sympy.Symbol):
         return [leaf(expr.name)]
     if expr is sympy.true or expr is sympy.false:

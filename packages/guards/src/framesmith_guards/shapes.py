@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
-from typing import Any, Final
-
-import sympy
+from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.sources import Source
+
+if TYPE_CHECKING:
+    import sympy
 
 Number = Any
 """An int, a float or, inside a product with a rational coefficient, a Fraction."""
@@ -123,6 +124,8 @@ def _operator(expr: sympy.Basic) -> Operator:
 
 def _constant(expr: sympy.Basic) -> Number:
     """The value of an expression without symbols or operands; None if it has some."""
+    import sympy  # here and below: whoever has an expression has imported it, and it is slow to import
+
     if expr is sympy.true or expr is sympy.false:
         return bool(expr)
     if isinstance(expr, sympy.Integer):
@@ -141,6 +144,8 @@ def _constant(expr: sympy.Basic) -> Number:
 
 def text(expr: sympy.Basic, names: Mapping[str, str]) -> str:
     """Python text of `expr`, with `names` for its symbols."""
+    import sympy
+
     if isinstance(expr, sympy.Symbol):
         return names[expr.name]
     value = _constant(expr)
@@ -151,6 +156,8 @@ def text(expr: sympy.Basic, names: Mapping[str, str]) -> str:
 
 def value(expr: sympy.Basic, numbers: Mapping[str, Number]) -> Number:
     """The value of `expr` with `numbers` for its symbols."""
+    import sympy
+
     if isinstance(expr, sympy.Symbol):
         return numbers[expr.name]
     constant = _constant(expr)
