@@ -16,14 +16,18 @@ def checked_role(role: str, backend: str, roles: tuple[Role, ...] = ROLES) -> Ro
 
 
 def checked_options(
-    given: Mapping[str, object] | None, defaults: Mapping[str, object], choices: Mapping[str, tuple[object, ...]], backend: str
+    given: Mapping[str, object] | None,
+    defaults: Mapping[str, object],
+    choices: Mapping[str, tuple[object, ...]],
+    backend: str,
 ) -> dict[str, object]:
     """The defaults overridden by `given`; a ValueError for an unknown option or a value not among its choices."""
     found = dict(defaults)
     for name, value in (given or {}).items():
         if name not in defaults:
             raise ValueError(
-                f"backend {backend!r} has no option {name!r}: expected one of {sorted(defaults)}{nearest(name, defaults)}"
+                f"backend {backend!r} has no option {name!r}: expected one of {sorted(defaults)}"
+                f"{nearest(name, defaults)}"
             )
         if name in choices and value not in choices[name]:
             raise ValueError(

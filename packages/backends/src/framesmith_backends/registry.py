@@ -10,9 +10,7 @@ from framesmith_backends.options import nearest
 GROUP = "framesmith.backends"
 
 # This distribution's own entry points, so that a source tree without metadata has them too.
-OWN = tuple(
-    EntryPoint(name, f"framesmith_backends.{name}:backend", GROUP) for name in ("eager", "cpu", "cuda")
-)
+OWN = tuple(EntryPoint(name, f"framesmith_backends.{name}:backend", GROUP) for name in ("eager", "cpu", "cuda"))
 
 
 def _points() -> dict[str, EntryPoint]:

@@ -227,9 +227,7 @@ def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: floa
     within = compute_type(x.dtype)
     center, variance = moments(s, x, dims, True, 0, within)
     rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), variance, dtype=within)
-    out = _scaled(
-        s, _standardized, (x, center, rstd), _as_channel(weight, shape), _as_channel(bias, shape), x.shape
-    )
+    out = _scaled(s, _standardized, (x, center, rstd), _as_channel(weight, shape), _as_channel(bias, shape), x.shape)
     channels = (x.shape[1],)
     saved_mean = _copied(s, stored(s, reshaped(center, channels), s.results[1].dtype))
     saved_rstd = _copied(s, stored(s, reshaped(rstd, channels), s.results[2].dtype))
@@ -255,8 +253,7 @@ def native_batch_norm_backward(
         scale = (rstd,) if weight is None else (rstd, reshaped(weight, shape))
 
         def gradient(g: Expr, h: Expr, t: Expr, a: Expr, r: Expr, *w: Expr) -> Expr:
-            body = (g - t / n - h * (a / n)) * (r * w[0] if w else r)
-            return body
+            return (g - t / n - h * (a / n)) * (r * w[0] if w else r)
 
         dx = s.compute(gradient, grad, hat, total, along, *scale, dtype=s.result.dtype, within=within)
     channels = (x.shape[1],)

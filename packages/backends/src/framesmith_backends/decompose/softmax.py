@@ -42,6 +42,4 @@ def softmax_backward(s: Scope, grad: Tensor, y: Tensor, dim: int, input_dtype: o
 def log_softmax_backward(s: Scope, grad: Tensor, y: Tensor, dim: int, input_dtype: object) -> Tensor:
     within = compute_type(y.dtype)
     total = s.reduce("sum", grad, (dim,), True, within)
-    return s.compute(
-        lambda g, o, t: g - Op("exp", o) * t, grad, y, total, dtype=s.result.dtype, within=within
-    )
+    return s.compute(lambda g, o, t: g - Op("exp", o) * t, grad, y, total, dtype=s.result.dtype, within=within)

@@ -31,7 +31,7 @@ def _make(cls: type[N], *fields: Any) -> N:
         for name, value in zip(cls.__slots__, fields, strict=True):
             object.__setattr__(found, name, value)
         Node._table[key] = found
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 make = _make

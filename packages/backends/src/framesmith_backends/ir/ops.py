@@ -32,10 +32,6 @@ def _truncated(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.div(a, b, rounding_mode="trunc")
 
 
-def _maximum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.maximum(a, b)
-
-
 _UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("sqrt", 12, torch.sqrt),
     ("rsqrt", 20, torch.rsqrt),
@@ -67,7 +63,7 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("pow", 2, "f", 80, torch.pow),
     OpRow("neg", 1, "if", 1, torch.neg),
     OpRow("abs", 1, "if", 1, torch.abs),
-    OpRow("max", 2, "if", 3, _maximum),
+    OpRow("max", 2, "if", 3, torch.maximum),
     OpRow("min", 2, "if", 3, torch.minimum),
     OpRow("copysign", 2, "f", 2, torch.copysign),
     OpRow("eq", 2, "bif", 1, torch.eq, "b1"),
@@ -89,9 +85,9 @@ _ROWS: tuple[OpRow, ...] = (
 OPS: dict[str, OpRow] = {row.name: row for row in _ROWS}
 
 # Operations whose float64 form no renderer has: a node that needs one runs as an ATen call.
-FLOAT32_ONLY = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tanh erf sigmoid pow fmod".split()
-)
+FLOAT32_ONLY = frozenset((
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "sigmoid", "pow", "fmod",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +119,7 @@ def _limit(name: str, sign: int) -> int | float:
 
 
 _REDUCTIONS: tuple[ReductionRow, ...] = (
-    ReductionRow(
-        "sum", "add", "if", lambda d: 0.0 if d[0] == "f" else 0, lambda x, dims: x.sum(dims, dtype=x.dtype)
-    ),
+    ReductionRow("sum", "add", "if", lambda d: 0.0 if d[0] == "f" else 0, lambda x, dims: x.sum(dims, dtype=x.dtype)),
     ReductionRow("prod", "mul", "if", lambda d: 1.0 if d[0] == "f" else 1, _product),
     ReductionRow("max", "max", "if", lambda d: _limit(d, -1), lambda x, dims: x.amax(dims)),
     ReductionRow("min", "min", "if", lambda d: _limit(d, 1), lambda x, dims: x.amin(dims)),

@@ -91,9 +91,7 @@ class Program:
 
 
 def describe(layout: Layout) -> str:
-    return f"{layout.dtype}{list(layout.shape)}" + (
-        "" if is_contiguous(layout) else f" strides {list(layout.strides)}"
-    )
+    return f"{layout.dtype}{list(layout.shape)}" + ("" if is_contiguous(layout) else f" strides {list(layout.strides)}")
 
 
 def is_contiguous(layout: Layout) -> bool:

@@ -26,8 +26,7 @@ def grid_of(variables: Sequence[Var]) -> dict[Var, torch.Tensor]:
     """Each variable as an int64 tensor that broadcasts along its own dimension of the domain."""
     rank = len(variables)
     return {
-        v: torch.arange(v.size).reshape([v.size if k == j else 1 for j in range(rank)])
-        for k, v in enumerate(variables)
+        v: torch.arange(v.size).reshape([v.size if k == j else 1 for j in range(rank)]) for k, v in enumerate(variables)
     }
 
 
@@ -84,7 +83,7 @@ def _load(flat: torch.Tensor, where: torch.Tensor, guard: torch.Tensor | None, d
         if where.numel() and (int(where.min()) < 0 or int(where.max()) >= flat.numel()):
             raise IndexError(f"a load at {int(where.min())}..{int(where.max())} of {flat.numel()} elements")
         return flat[where].to(register_type(dtype))
-    where, guard = torch.broadcast_tensors(where, guard)
+    where, guard = torch.broadcast_tensors(where, guard)  # type: ignore[no-untyped-call]
     inside = torch.where(guard, where, torch.zeros_like(where))
     if inside.numel() and (int(inside.min()) < 0 or int(inside.max()) >= flat.numel()):
         raise IndexError("a guarded load outside its buffer where its guard holds")

@@ -23,7 +23,12 @@ METH_FASTCALL = 0x0080
 class MethodDef(ctypes.Structure):
     """CPython's PyMethodDef."""
 
-    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    ]
 
 
 @dataclass(slots=True)
@@ -70,7 +75,13 @@ def handle_offset() -> int:
 def _add_symbols() -> None:
     libraries = [ctypes.CDLL(path) for path in _torch_libraries()]
     process = ctypes.CDLL(None)
-    for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_in_parallel", "aoti_torch_get_data_ptr"):
+    for name in (
+        "GOMP_parallel",
+        "omp_get_thread_num",
+        "omp_get_num_threads",
+        "omp_in_parallel",
+        "aoti_torch_get_data_ptr",
+    ):
         binding.add_symbol(name, _find(name, [*libraries, process]))
     # at::get_num_threads(), which also tells OpenMP on a thread's first use what torch.set_num_threads said.
     binding.add_symbol("fs_num_threads", _find("_ZN2at15get_num_threadsEv", [*libraries, process]))

@@ -49,14 +49,19 @@ class Writer:
 
 
 def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The same elements laid out with the strides the kernels were made for."""
+    """The same elements laid out with the strides the kernels were made for (a dimension of size 1 has none)."""
+    if all(n == 1 or a == b for n, a, b in zip(tensor.shape, tensor.stride(), strides, strict=True)):
+        return tensor
     copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     return copy.copy_(tensor)
 
 
 def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
     """(source of `call(args)`, its globals except for the native entries)."""
-    w = Writer(space={"_empty": torch.empty_strided, "_restride": restride, "_below_autograd": below_autograd}, runtime=plan.runtime)
+    w = Writer(
+        space={"_empty": torch.empty_strided, "_restride": restride, "_below_autograd": below_autograd},
+        runtime=plan.runtime,
+    )
     for name in plan.inputs:
         w.identifier(name)
     body: list[str] = []

@@ -12,8 +12,8 @@ from torch import fx
 
 from framesmith_backends.decompose import losses, normalization, softmax
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
-from framesmith_backends.ir.ops import FLOAT32_ONLY
 from framesmith_backends.ir.expr import Op, walk
+from framesmith_backends.ir.ops import FLOAT32_ONLY
 from framesmith_backends.ir.program import Call, Layout, Program
 from framesmith_backends.lower import movement, pointwise, reductions, views
 from framesmith_backends.lower.registry import RULES, VIEWS
@@ -54,9 +54,7 @@ def why_no_layout(value: object, device: str) -> str | None:
 
 
 def layout_of(value: torch.Tensor) -> Layout:
-    return Layout(
-        tuple(value.shape), tuple(value.stride()), FROM_TORCH[value.dtype], str(value.device)
-    )
+    return Layout(tuple(value.shape), tuple(value.stride()), FROM_TORCH[value.dtype], str(value.device))
 
 
 def is_dense(layout: Layout) -> bool:
@@ -105,7 +103,7 @@ def _external(low: Lowering, node: fx.Node) -> None:
     low.runtime[node] = node.name
     value = node.meta.get("val")
     low.values[node] = None
-    if why_no_layout(value, low.device) is None:
+    if isinstance(value, torch.Tensor) and why_no_layout(value, low.device) is None:
         layout = layout_of(value)
         low.program.layouts[node.name] = layout
         low.values[node] = whole(node.name, layout.shape, layout.dtype)
@@ -123,7 +121,8 @@ def _get_attr(low: Lowering, node: fx.Node) -> None:
 
 def _call(low: Lowering, node: fx.Node) -> None:
     if node.target is operator.getitem:
-        found = low.values.get(node.args[0])  # type: ignore[call-overload]
+        source = node.args[0]
+        found = low.values.get(source) if isinstance(source, fx.Node) else None
         if isinstance(found, tuple):
             low.values[node] = found[node.args[1]]  # type: ignore[index]
             return

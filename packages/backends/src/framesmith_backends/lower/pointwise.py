@@ -261,9 +261,7 @@ def _with_parameters(formula: Callable[..., Expr], tensors: int, *defaults: Any)
         values = (*given, *defaults[len(given) :])
         if any(isinstance(v, Tensor) for v in values):
             raise Decline("a parameter given as a tensor")
-        return s.compute(
-            lambda *xs: formula(*xs, *values), *args[:tensors], shape=s.result.shape, dtype=s.result.dtype
-        )
+        return s.compute(lambda *xs: formula(*xs, *values), *args[:tensors], shape=s.result.shape, dtype=s.result.dtype)
 
     return lowered
 
@@ -376,7 +374,9 @@ def _is_transposing(s: Scope, x: Tensor) -> bool:
 
 @rule("_to_copy", "prims.convert_element_type")
 def to_copy(s: Scope, x: Tensor, **options: Any) -> Tensor:
-    return s.compute(_identity, x, shape=s.result.shape, dtype=s.result.dtype, within=_copy_type(x.dtype, s.result.dtype))
+    return s.compute(
+        _identity, x, shape=s.result.shape, dtype=s.result.dtype, within=_copy_type(x.dtype, s.result.dtype)
+    )
 
 
 def _copy_type(source: str, target: str) -> str:

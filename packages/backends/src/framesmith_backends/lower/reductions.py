@@ -121,12 +121,16 @@ def _correction(unbiased: Any, correction: Any) -> float:
 
 
 @rule("var.correction", "var.dim", "var")
-def var(s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> Tensor:
+def var(
+    s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> Tensor:
     return stored(s, _variance(s, x, dim, unbiased, keepdim, correction), s.result.dtype)
 
 
 @rule("std.correction", "std.dim", "std")
-def std(s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> Tensor:
+def std(
+    s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> Tensor:
     variance = _variance(s, x, dim, unbiased, keepdim, correction)
     return s.compute(lambda v: Op("sqrt", v), variance, dtype=s.result.dtype)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from framesmith_backends.lower.scope import Scope
 from framesmith_backends.lower.tensor import Tensor
 
 Rule = Callable[..., Tensor | tuple[Tensor | None, ...]]
+R = TypeVar("R", bound=Rule)
 
 # Rules that compute new elements.
 RULES: dict[str, Rule] = {}
@@ -16,10 +17,10 @@ RULES: dict[str, Rule] = {}
 VIEWS: dict[str, Rule] = {}
 
 
-def rule(*names: str, table: dict[str, Rule] = RULES) -> Callable[[Rule], Rule]:
+def rule(*names: str, table: dict[str, Rule] = RULES) -> Callable[[R], R]:
     """Register the decorated function for `aten.<name>`; a name without overload means `.default`."""
 
-    def register(function: Rule) -> Rule:
+    def register(function: R) -> R:
         for name in names:
             key = name if name.startswith("prims.") else f"aten.{name}"
             key = key if key.count(".") == 2 else f"{key}.default"
@@ -31,7 +32,7 @@ def rule(*names: str, table: dict[str, Rule] = RULES) -> Callable[[Rule], Rule]:
     return register
 
 
-def view(*names: str) -> Callable[[Rule], Rule]:
+def view(*names: str) -> Callable[[R], R]:
     return rule(*names, table=VIEWS)
 
 

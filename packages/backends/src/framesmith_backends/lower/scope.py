@@ -127,7 +127,7 @@ def cast(body: Expr, dtype: str) -> Expr:
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
-    return tuple(torch.broadcast_shapes(*shapes)) if shapes else ()
+    return tuple(torch.broadcast_shapes(*shapes)) if shapes else ()  # type: ignore[no-untyped-call]
 
 
 def float_of(dtype: str) -> str:

@@ -8,8 +8,7 @@ emitted in the outermost loop in which all its variables are known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from framesmith_backends.ir.expr import cost
@@ -17,9 +16,11 @@ from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.render.llvm_builder import Builder, Value, constant
 from framesmith_backends.render.llvm_emit import emit, emit_store
+from framesmith_backends.render.llvm_loops import lane_blocks, lane_tail, opened_loop
 from framesmith_backends.render.llvm_ops import memory_kind
 from framesmith_backends.render.llvm_reduce import BLOCK_STEPS, Accumulator
 from framesmith_backends.render.llvm_state import Rendering
+from framesmith_backends.render.llvm_tiles import tiled_passes
 from framesmith_backends.render.target import Target
 
 
@@ -32,6 +33,8 @@ class Shape:
     by_lane: bool
     extent: int
     points: int
+    # Lanes of one tile, where rows are walked a tile of lanes at a time (0: a block of lanes at a time).
+    tile: int = 0
 
 
 def choose_lanes(kernel: Kernel, target: Target) -> int:
@@ -58,12 +61,28 @@ def shape_of(kernel: Kernel, target: Target) -> Shape:
     others = math.prod(v.size for v in kernel.outer if v is not kernel.lane)
     if not lane_outer or kernel.lane is None:
         return Shape(lanes, False, False, others, kernel.points)
-    blocks = -(-kernel.lane.size // lanes)
+    tile = tile_of(kernel, lanes, target)
+    blocks = -(-kernel.lane.size // (tile or lanes))
     by_lane = others < 32 and blocks > others
-    return Shape(lanes, True, by_lane, blocks if by_lane else others, kernel.points)
+    return Shape(lanes, True, by_lane, blocks if by_lane else others, kernel.points, tile)
 
 
-def render_kernel(kernel: Kernel, name: str, target: Target, strict: bool = False) -> tuple[str, Shape, dict[str, None]]:
+# Tiles are wide enough that memory is read along rows, narrow enough that running sums stay in the L1 cache.
+TILE_LANES = 512
+
+
+def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
+    """The width of a tile for sums down columns whose values are too costly for many lanes at once, else 0."""
+    if not kernel.row or kernel.scratch or kernel.lane is None or lanes >= 4 * target.float_lanes:
+        return 0
+    if any(a.value.dtype == "b1" for one in kernel.passes for a in one.reductions):
+        return 0  # a vector of bits is packed in memory, single bits are not
+    return TILE_LANES if kernel.lane.size > lanes else 0
+
+
+def render_kernel(
+    kernel: Kernel, name: str, target: Target, strict: bool = False
+) -> tuple[str, Shape, dict[str, None]]:
     """(the function's text, its shape, the declarations it needs)."""
     shape = shape_of(kernel, target)
     r = Rendering(kernel, shape.lanes, Builder(flags="" if strict else " contract", scalef=target.bytes == 64))
@@ -97,37 +116,6 @@ def _open_buffers(r: Rendering) -> None:
         r.pointers[scratch.name] = r.b.emit(f"alloca [{scratch.numel * wide} x {kind}], align 64", "ptr")
 
 
-@contextmanager
-def opened_loop(
-    r: Rendering, begin: Value, end: Value, step: int, var: Var | None = None, sure: bool = True
-) -> Iterator[Value]:
-    """A loop over [begin, end) whose body is written inside the `with`; `sure`: it runs at least once."""
-    n = r.b.name()[1:]
-    value, following = Value(f"%{n}.i", "i64"), Value(f"%{n}.next", "i64")
-    body: list[object] = []
-    outer = r.b.out
-    r.enter(body, var, value)
-    yield value
-    r.leave(outer)
-    outer += [f"br label %{n}.pre", f"{n}.pre:"]
-    if sure:
-        outer.append(f"br label %{n}.body")
-    else:
-        outer.append(f"%{n}.any = icmp ult i64 {begin.text}, {end.text}")
-        outer.append(f"br i1 %{n}.any, label %{n}.body, label %{n}.exit")
-    outer += [
-        f"{n}.body:",
-        f"{value.text} = phi i64 [ {begin.text}, %{n}.pre ], [ {following.text}, %{n}.latch ]",
-        body,
-        f"br label %{n}.latch",
-        f"{n}.latch:",
-        f"{following.text} = add nuw nsw i64 {value.text}, {step}",
-        f"%{n}.more = icmp ult i64 {following.text}, {end.text}",
-        f"br i1 %{n}.more, label %{n}.body, label %{n}.exit",
-        f"{n}.exit:",
-    ]
-
-
 def _parallel_loop(r: Rendering, shape: Shape) -> None:
     """The loop over outer points (and over blocks of lanes, where the lanes are outer)."""
     lane = r.kernel.lane
@@ -136,13 +124,18 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
     low, high = constant(0, "i64"), constant(lane.size if lane is not None else 1, "i64")
     if shape.by_lane:
         assert lane is not None
-        low, far = r.b.mul(begin, r.lanes), r.b.mul(end, r.lanes)
+        step = shape.tile or r.lanes
+        low, far = r.b.mul(begin, step), r.b.mul(end, step)
         high = r.b.select(r.b.compare("ult", far, lane.size), far, high)
         begin, end = constant(0, "i64"), constant(math.prod(v.size for v in others), "i64")
     with opened_loop(r, begin, end, 1, None, shape.by_lane) as point:
         _decode(r, point, others)
-        if shape.lane_outer and lane is not None:
-            _lane_blocks(r, lane, low, high, lambda: _passes(r))
+        if shape.tile and lane is not None:
+            with opened_loop(r, low, high, shape.tile, None, not shape.by_lane) as first:
+                far = r.b.add(first, shape.tile)
+                tiled_passes(r, lane, first, r.b.select(r.b.compare("ult", far, high), far, high), shape.tile)
+        elif shape.lane_outer and lane is not None:
+            lane_blocks(r, lane, low, high, lambda: _passes(r))
         else:
             _passes(r)
 
@@ -158,39 +151,6 @@ def _decode(r: Rendering, point: Value, loops: tuple[Var, ...]) -> None:
             point = r.b.binary("udiv", point, var.size)
 
 
-def _lane_blocks(r: Rendering, lane: Var, low: Value, high: Value, inside: Callable[[], None]) -> None:
-    """Whole blocks of lanes over [low, high), then the rest under a mask. `low` is a multiple of the lanes."""
-    whole = lane.size // r.lanes * r.lanes
-    static = high.text == str(lane.size)
-    if whole:
-        stop = constant(whole, "i64")
-        if not static:
-            stop = r.b.select(r.b.compare("ult", high, whole), high, stop)
-        with opened_loop(r, low, stop, r.lanes, lane, static):
-            inside()
-    if lane.size > whole:
-        _lane_tail(r, lane, high, whole, static, inside)
-
-
-def _lane_tail(r: Rendering, lane: Var, high: Value, whole: int, static: bool, inside: Callable[[], None]) -> None:
-    """The last block: run only by the range that reaches the end."""
-    outer = r.b.out
-    body: list[object] = []
-    r.enter(body, lane, constant(whole, "i64"))
-    flags = ", ".join(f"i1 {'true' if whole + k < lane.size else 'false'}" for k in range(r.lanes))
-    r.mask = Value(f"<{flags}>", "i1", r.lanes) if r.lanes > 1 else None
-    inside()
-    r.mask = None
-    r.leave(outer)
-    if static:
-        outer.append(body)
-        return
-    n = r.b.name()[1:]
-    reaches = r.b.compare("eq", high, lane.size)
-    outer += [f"br i1 {reaches.text}, label %{n}.tail, label %{n}.done", f"{n}.tail:", body]
-    outer += [f"br label %{n}.done", f"{n}.done:"]
-
-
 def _passes(r: Rendering) -> None:
     r.ref_level = len(r.levels) - 1
     for one in r.kernel.passes:
@@ -204,7 +164,9 @@ def _row_loops(r: Rendering, one: Pass) -> None:
     """The row loops of one pass, innermost the lanes if they are a row variable."""
     accumulators = [Accumulator.start(r, a) for a in one.reductions]
     inner = r.kernel.lane if r.kernel.lane in r.kernel.row else None
-    _row_nest(r, [v for v in r.kernel.row if v is not inner], lambda: _row_inner(r, inner, one, accumulators), accumulators)
+    _row_nest(
+        r, [v for v in r.kernel.row if v is not inner], lambda: _row_inner(r, inner, one, accumulators), accumulators
+    )
     for a in accumulators:
         a.finish(r, inner is not None)
 
@@ -246,7 +208,7 @@ def _row_inner(r: Rendering, lane: Var | None, one: Pass, accumulators: list[Acc
     blocked = any(a.blocked for a in accumulators)
     whole = lane.size // r.lanes * r.lanes
     if not blocked or whole <= step:
-        _lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators))
+        lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators))
     else:
         with opened_loop(r, zero, constant(whole, "i64"), step) as start:
             far = r.b.add(start, step)
@@ -255,7 +217,7 @@ def _row_inner(r: Rendering, lane: Var | None, one: Pass, accumulators: list[Acc
                 _body(r, one, accumulators)
             _flush(r, accumulators)
         if lane.size > whole:
-            _lane_tail(r, lane, end, whole, True, lambda: _body(r, one, accumulators))
+            lane_tail(r, lane, end, whole, True, lambda: _body(r, one, accumulators))
     if blocked:
         _flush(r, accumulators)
 
@@ -265,5 +227,3 @@ def _body(r: Rendering, one: Pass, accumulators: list[Accumulator]) -> None:
         a.step(r, emit(r, a.spec.value))
     for store in one.stores:
         emit_store(r, store)
-
-

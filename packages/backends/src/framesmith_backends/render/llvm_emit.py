@@ -52,7 +52,22 @@ def _const(r: Rendering, node: Const) -> Value:
 
 
 def _ref(r: Rendering, node: Ref) -> Value:
-    return r.refs[node.name]
+    if node.name not in r.arrays:
+        return r.refs[node.name]
+    array, first, kind = r.arrays[node.name]
+    return tile_load(r, tile_address(r, array, first, kind), kind)
+
+
+def tile_address(r: Rendering, array: Value, first: Value, kind: str) -> Value:
+    """Where the current block of lanes has its place in an array over the tile that starts at lane `first`."""
+    assert r.kernel.lane is not None
+    offset = r.b.binary("sub", r.variables[r.kernel.lane], first)
+    return r.b.emit(f"getelementptr {kind}, ptr {array.text}, {offset.typed}", "ptr")
+
+
+def tile_load(r: Rendering, place: Value, kind: str) -> Value:
+    vector = Value("", kind, r.lanes).type
+    return r.b.emit(f"load {vector}, ptr {place.text}, align {_align(kind)}", kind, r.lanes)
 
 
 def _cast(r: Rendering, node: Cast) -> Value:
@@ -138,7 +153,9 @@ def _masked(r: Rendering, what: str, kind: str, suffix: str, pointers: str, mask
     name = f"@llvm.masked.{what}.v{r.lanes}{scalar}.{place}"
     mask = r.b.splat(mask, r.lanes)
     r.b.declare(f"declare {vector} {name}({pointer_type}, i32, <{r.lanes} x i1>, {vector})")
-    return r.b.emit(f"call {vector} {name}({pointers}, i32 {align}, {mask.typed}, {vector} zeroinitializer)", kind, r.lanes)
+    return r.b.emit(
+        f"call {vector} {name}({pointers}, i32 {align}, {mask.typed}, {vector} zeroinitializer)", kind, r.lanes
+    )
 
 
 def _align(kind: str) -> int:

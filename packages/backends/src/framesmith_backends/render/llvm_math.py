@@ -59,7 +59,9 @@ def _scalef(b: Builder, x: Value, n: Value) -> Value:
     parts = []
     for first in range(0, x.lanes, 16):
         a, c = (b.pick(v, range(first, first + 16)) for v in (x, n))
-        parts.append(b.emit(f"call {vector} {name}({a.typed}, {c.typed}, {vector} zeroinitializer, i16 -1, i32 4)", "float", 16))
+        parts.append(
+            b.emit(f"call {vector} {name}({a.typed}, {c.typed}, {vector} zeroinitializer, i16 -1, i32 4)", "float", 16)
+        )
     return b.join(parts)
 
 

@@ -42,9 +42,10 @@ class Module:
     entries: list[str] = field(default_factory=list)
 
     def text(self) -> str:
+        width = self.target.bytes * 8
         attributes = (
-            f'attributes #0 = {{ nounwind "target-cpu"="{self.target.name}" "prefer-vector-width"="{self.target.bytes * 8}" '
-            f'"min-legal-vector-width"="{self.target.bytes * 8}" "no-trapping-math"="true" }}'
+            f'attributes #0 = {{ nounwind "target-cpu"="{self.target.name}" "prefer-vector-width"="{width}" '
+            f'"min-legal-vector-width"="{width}" "no-trapping-math"="true" }}'
         )
         metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
         parts = [*self.declarations, RUNTIME, _pointers(self), *self.functions.values(), *self.entries]
@@ -178,7 +179,11 @@ def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
 def add_entry(m: Module, name: str, count: int, launches: Sequence[Launch]) -> None:
     """An entry taking `count` tensors that runs the launches in order."""
     total = sum(cycles(one.kernel, m.target) for one in launches)
-    lines = [f"define ptr @{name}(ptr %self, ptr %args, i64 %n) {{", "entry:", f"  %table = alloca [{count} x ptr], align 16"]
+    lines = [
+        f"define ptr @{name}(ptr %self, ptr %args, i64 %n) {{",
+        "entry:",
+        f"  %table = alloca [{count} x ptr], align 16",
+    ]
     body: list[str] = []
     for number, launch in enumerate(launches):
         body += _launch_lines(m, number, launch, lines)

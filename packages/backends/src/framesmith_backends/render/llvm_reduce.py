@@ -36,7 +36,7 @@ class Accumulator:
         start = constant(row.start(dtype), kind, r.lanes)
         out, r.b.out = r.b.out, r.entry
         cell = r.b.emit(f"alloca {start.type}, align 64", "ptr")
-        total = r.b.emit(f"alloca {start.type}, align 64", "ptr") if _needs_blocks(r, spec) else None
+        total = r.b.emit(f"alloca {start.type}, align 64", "ptr") if needs_blocks(r, spec) else None
         r.b.out = out
         for slot in (cell, total):
             if slot is not None:
@@ -77,7 +77,7 @@ class Accumulator:
         r.refs[self.spec.name] = value
 
 
-def _needs_blocks(r: Rendering, spec: Accumulate) -> bool:
+def needs_blocks(r: Rendering, spec: Accumulate) -> bool:
     if spec.kind not in ("sum", "prod") or REGISTER[spec.value.dtype] not in ("float", "double"):
         return False
     lane = r.kernel.lane

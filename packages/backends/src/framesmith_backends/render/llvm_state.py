@@ -30,6 +30,8 @@ class Rendering:
     variables: dict[Var, Value] = field(default_factory=dict)
     pointers: dict[str, Value] = field(default_factory=dict)
     refs: dict[str, Value] = field(default_factory=dict)
+    # In tiles, a reduction's results lie in memory: the array, and the tile's first lane.
+    arrays: dict[str, tuple[Value, Value, str]] = field(default_factory=dict)
     depth: dict[Expr, int] = field(default_factory=dict)
     entry: list[object] = field(default_factory=list)
     mask: Value | None = None

@@ -35,9 +35,7 @@ class Building:
     memo: dict[tuple[str, int], Expr] = field(default_factory=dict)
 
 
-def build_kernel(
-    name: str, program: Program, group: Group, stored: frozenset[str], scratch: bool = True
-) -> Kernel:
+def build_kernel(name: str, program: Program, group: Group, stored: frozenset[str], scratch: bool = True) -> Kernel:
     """The kernel that computes the group's members and stores those in `stored`."""
     b = Building(program, group, stored)
     flags = group.reduced or (False,) * len(group.sizes)
@@ -70,9 +68,7 @@ def _internal(b: Building, d: Def) -> list[Def]:
 
 def _assign_passes(b: Building) -> None:
     for d in b.group.members:
-        b.first[d.name] = max(
-            (b.first[m.name] + (m.reduction is not None) for m in _internal(b, d)), default=0
-        )
+        b.first[d.name] = max((b.first[m.name] + (m.reduction is not None) for m in _internal(b, d)), default=0)
         b.uses[d.name] = set()
     for d in reversed(b.group.members):
         if d.reduction is not None or d.name in b.stored:
@@ -101,9 +97,7 @@ def _choose_scratch(b: Building) -> None:
 
 
 def _last_pass(b: Building) -> int:
-    return max(
-        b.first[d.name] + (d.reduction is not None and d.name in b.stored) for d in b.group.members
-    )
+    return max(b.first[d.name] + (d.reduction is not None and d.name in b.stored) for d in b.group.members)
 
 
 def _make_pass(b: Building, number: int) -> Pass:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -27,7 +28,7 @@ def refine(a: Sizes, b: Sizes) -> Sizes | None:
         return None
     chain = sorted({*suffix_products(a), *suffix_products(b)})
     steps: list[int] = []
-    for inner, outer in zip(chain, chain[1:], strict=False):
+    for inner, outer in itertools.pairwise(chain):
         if outer % inner:
             return None
         steps.append(outer // inner)
