@@ -23,10 +23,11 @@ VIEWS = {
     "expand": lambda g, v, r: g.call_method("expand", (g.call_method("unsqueeze", (v, 0)), 2, *[-1] * 2)),
 }
 IN_PLACE = {
-    "add_": lambda g, v, w, r: g.call_method("add_", (v, w)),
+    # The operand is copied: adding a view of itself to a tensor has no defined result in eager mode.
+    "add_": lambda g, v, w, r: g.call_method("add_", (v, g.call_method("clone", (w,)))),
     "add1_": lambda g, v, w, r: g.call_method("add_", (v, r.choice([1, 0.5]))),
     "mul_": lambda g, v, w, r: g.call_method("mul_", (v, 2)),
-    "copy_": lambda g, v, w, r: g.call_method("copy_", (v, w)),
+    "copy_": lambda g, v, w, r: g.call_method("copy_", (v, g.call_method("clone", (w,)))),
     "zero_": lambda g, v, w, r: g.call_method("zero_", (v,)),
     "relu_": lambda g, v, w, r: g.call_function(torch.relu_, (v,)),
     "setitem": lambda g, v, w, r: g.call_function(operator.setitem, (v, r.randrange(2), r.choice([0.0, 1.5]))),

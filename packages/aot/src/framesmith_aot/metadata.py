@@ -250,13 +250,14 @@ def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor
     if not needs_grad:
         root = view_root(slots.tracer.node_of(functional.current_value(group[0])))
         candidates.append(functional.wrap(root.meta["val"]))
-    for candidate in candidates:
-        if needs_grad and not functional.differentiable(candidate):
-            continue
-        steps = {id(value): slots.steps(value, candidate) for value in group}
-        known = {key: way for key, way in steps.items() if way is not None}
-        if len(known) == len(steps):
-            return candidate, known
+    for way_to in (slots.steps, _strided_steps):
+        for candidate in candidates:
+            if needs_grad and not functional.differentiable(candidate):
+                continue
+            steps = {id(value): way_to(value, candidate) for value in group}
+            known = {key: way for key, way in steps.items() if way is not None}
+            if len(known) == len(steps):
+                return candidate, known
     if alone:
         return group[0], {}
     raise AotUnsupported("aliased-outputs", "outputs that share memory", "their common base is not known")
@@ -269,10 +270,20 @@ def _restrided(value: torch.Tensor, base: torch.Tensor, what: str) -> tuple[Rest
     return (step,)
 
 
+def _strided_steps(value: torch.Tensor, base: torch.Tensor) -> Steps | None:
+    """The view by its strides, where `base` is what autograd knows as its base, and compact."""
+    if value is base:
+        return ()
+    step = restride(value, base) if value._base is base and is_dense(base) else None
+    return None if step is None else (step,)
+
+
 def _outside_autograd(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> bool:
     """Whether the view has to be made in no_grad: its base has gradients, but they do not flow through it."""
-    flows = functional.differentiable(value)
-    if flows and not base.requires_grad:
-        raise AotUnsupported("view-replay", "a view that requires gradients", "its base does not")
     detached = any(isinstance(step, ViewStep) and step.target in IDENTITY_VIEWS for step in steps)
-    return base.requires_grad and not flows and not detached
+    if not functional.differentiable(value):
+        return base.requires_grad and not detached
+    whole = base if base._base is None else base._base
+    if detached or not base.requires_grad or (value is not whole and value._base is not whole):
+        raise AotUnsupported("view-replay", "a view with gradients", "they do not come from its base")
+    return False

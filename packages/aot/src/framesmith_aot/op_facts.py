@@ -13,6 +13,9 @@ aten = torch.ops.aten
 #: Views that exist for autograd only; in a functional graph they are the identity.
 IDENTITY_VIEWS = frozenset({aten.detach.default, aten.alias.default})
 
+#: Share memory although their schemas do not say so.
+UNSAFE_VIEWS = frozenset({aten._unsafe_view.default})
+
 #: Pointwise, but costing tens of instructions an element.
 COSTLY_POINTWISE = frozenset(
     [
@@ -99,7 +102,7 @@ def op_name(target: Any) -> str:
 
 def is_view(target: Any) -> bool:
     """Whether the operator's result shares memory with its first argument."""
-    return isinstance(target, torch._ops.OpOverload) and bool(target.is_view)
+    return isinstance(target, torch._ops.OpOverload) and (bool(target.is_view) or target in UNSAFE_VIEWS)
 
 
 def is_random(target: Any) -> bool:
