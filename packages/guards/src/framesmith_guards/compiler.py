@@ -31,9 +31,6 @@ def compile_guards(
         raise GuardError(f"cannot compile guards natively: {reason}")
     make = CheckProgram if reason is not None else native_program
     try:
-        program = make(guards, argnames, freevars, inputs)
-        if make is CheckProgram:
-            _ = program.check  # compiled now, so that what is wrong with it is said here
-        return program
+        return make(guards, argnames, freevars, inputs)
     except ReferenceError as error:
         raise GuardError(f"cannot compile guards: {error}") from None

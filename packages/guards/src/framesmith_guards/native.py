@@ -9,6 +9,7 @@ from typing import Any
 
 from framesmith_guards.guard import Guard
 from framesmith_guards.lowering import lower
+from framesmith_guards.order import Plan
 from framesmith_guards.probing import extension, why_no_tensors
 from framesmith_guards.program import CheckProgram
 from framesmith_guards.render import may_run_torch_function
@@ -31,12 +32,9 @@ def _native_class() -> type[CheckProgram]:
     assert native is not None
     numbers = (native.OPCODES, native.SHAPE_OPERATORS)
 
-    def __init__(
-        self: Any, guards: Iterable[Guard], argnames: Sequence[str], freevars: Sequence[str], inputs: Sequence[Source]
-    ) -> None:
-        CheckProgram.__init__(self, guards, argnames, freevars, inputs)
+    def _prepare(self: Any, walk: Plan) -> None:
         why_no_tensors()  # finds torch's layout, once
-        self.load(lower(self.plan, (self.argnames, self.freevars), self.inputs, numbers))
+        self.load(lower(walk, (self.argnames, self.freevars), self.inputs, numbers))
 
     def extract(self: Any, args: tuple[object, ...], function: FunctionType) -> Any:
         return self.run_extract(args, function) if self.inputs else CheckProgram.extract(self, args, function)
@@ -44,7 +42,13 @@ def _native_class() -> type[CheckProgram]:
     def __repr__(self: Any) -> str:
         return f"<native CheckProgram of {len(self.guards)} guards>"
 
-    members = {"__init__": __init__, "__repr__": __repr__, "extract": extract, "__module__": __name__}
+    members = {
+        "_prepare": _prepare,
+        "__init__": CheckProgram.__init__,
+        "__repr__": __repr__,
+        "extract": extract,
+        "__module__": __name__,
+    }
     return type("NativeCheckProgram", (native.Program, CheckProgram), members)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.guard import Guard
-from framesmith_guards.order import plan
+from framesmith_guards.order import Plan, plan
 from framesmith_guards.refs import Ref
 from framesmith_guards.render import ProgramNames, render
 from framesmith_guards.sources import Source
@@ -33,17 +33,19 @@ class CheckProgram:
         self.argnames = tuple(argnames)
         self.freevars = tuple(freevars)
         self.inputs = tuple(inputs)
-        self.plan = plan(guards, inputs)
-        self.guards: tuple[Guard, ...] = tuple(self.plan.guards)
+        walk = plan(guards, inputs)
+        self.guards: tuple[Guard, ...] = tuple(walk.guards)
         self._dead: list[str] = []
         self._watches = [self._watch(ref) for ref in _identities(self.guards)]
-        self._check_names()
-
-    def _check_names(self) -> None:
         names = self._names()
-        for step in self.plan.steps:
+        for step in walk.steps:
             if not isinstance(step, Guard) and step.source.base is None:
-                step.source.expression("", names)
+                step.source.expression("", names)  # refuses a name that the function does not have
+        self._prepare(walk)
+
+    def _prepare(self, walk: Plan) -> None:
+        """Make ready to be called; the text is compiled now, so that what is wrong with it is said here."""
+        _ = self.check
 
     @cached_property
     def text(self) -> str:
@@ -55,7 +57,7 @@ class CheckProgram:
         """The same walk giving the inputs: `extract(args, function) -> tuple | None`. GuardError without inputs."""
         if not self.inputs:
             raise GuardError("this program was compiled without inputs to extract")
-        return render(self.plan, self._names(), self.inputs)
+        return render(plan(self.guards, self.inputs), self._names(), self.inputs)
 
     @cached_property
     def check(self) -> Check:
@@ -67,7 +69,7 @@ class CheckProgram:
     @cached_property
     def _extract(self) -> Extract:
         names = self._names()
-        extract: Extract = self._compile("extract", render(self.plan, names, self.inputs), names)
+        extract: Extract = self._compile("extract", render(plan(self.guards, self.inputs), names, self.inputs), names)
         return extract
 
     def _names(self) -> ProgramNames:
@@ -112,8 +114,12 @@ class CheckProgram:
         """Every guard that does not hold, in words, in checking order; below a miss nothing is evaluated."""
         if self._dead:
             return [f"{self._dead[0]} is gone"]
+        return [reason for _, reason in self.missed(args, function)]
+
+    def missed(self, args: tuple[object, ...], function: FunctionType) -> list[tuple[Guard, str]]:
+        """Every guard that does not hold, with the reason, in checking order; below a miss nothing is evaluated."""
         by_name = dict(zip(self.argnames, args, strict=False))
-        found: list[str] = []
+        found: list[tuple[Guard, str]] = []
         missed: set[Source] = set()
         for guard in self.guards:
             paths = (step for source in (guard.source, *guard.operands) for step in source.chain())
@@ -121,7 +127,7 @@ class CheckProgram:
                 continue
             reason = guard.explain(by_name, function)
             if reason is not None:
-                found.append(reason)
+                found.append((guard, reason))
                 missed.add(guard.source)
         return found
 
