@@ -5,6 +5,7 @@ Instructions with their handlers, jump targets, exception regions. Cached per co
 
 from __future__ import annotations
 
+import functools
 import weakref
 from dataclasses import dataclass, field
 from types import CodeType
@@ -78,6 +79,11 @@ def _protections(bytecode: Bytecode, targets: dict[Label, int], count: int) -> l
 _CACHE: dict[int, tuple[weakref.ref[CodeType], DecodedCode]] = {}
 
 
+def _forget(cache: dict[int, Any], key: int, _: object) -> None:
+    """A code object is gone. The cache is an argument: at interpreter exit, module globals may go first."""
+    cache.pop(key, None)
+
+
 def decoded(code: CodeType) -> DecodedCode:
     """The prepared form of a code object, made once. All handlers must have been registered before."""
     known = _CACHE.get(id(code))
@@ -88,6 +94,5 @@ def decoded(code: CodeType) -> DecodedCode:
     handlers = [HANDLERS.get(instr.op, unknown_instruction) for instr in instrs]
     protections = _protections(bytecode, targets, len(instrs))
     made = DecodedCode(bytecode, handlers, instrs, targets, protections, bytecode.argument_names, items)
-    key = id(code)
-    _CACHE[key] = (weakref.ref(code, lambda _: _CACHE.pop(key, None)), made)
+    _CACHE[id(code)] = (weakref.ref(code, functools.partial(_forget, _CACHE, id(code))), made)
     return made
