@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.wrap_registry import find_wrapper
+from framesmith_dynamo.values.wrap_registry import find_wrapper
 
 if TYPE_CHECKING:
     from framesmith_guards import Source

@@ -22,7 +22,7 @@ from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, CONSTANT_TYPES, b
 from framesmith_dynamo.values.intercepts import find_intercept
 from framesmith_dynamo.values.lookup import Found, type_lookup
 from framesmith_dynamo.values.stability import is_stable
-from framesmith_dynamo.wrap_registry import BY_TYPE, wraps_protocol
+from framesmith_dynamo.values.wrap_registry import BY_TYPE, wraps_protocol
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from framesmith_dynamo.values.functions import MethodValue
 from framesmith_dynamo.values.known import known
 from framesmith_dynamo.values.lookup import Found, has_slot, is_data_descriptor, is_trusted, type_lookup, user_method
 from framesmith_dynamo.values.stability import is_stable
-from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:

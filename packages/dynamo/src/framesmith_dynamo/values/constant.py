@@ -15,7 +15,7 @@ from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.iterators import SequenceIterator, tracked
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

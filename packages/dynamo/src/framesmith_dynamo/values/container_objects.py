@@ -18,7 +18,7 @@ from framesmith_dynamo.values.containers.list import ListValue
 from framesmith_dynamo.values.lookup import MISSING, Found, type_lookup, user_method
 from framesmith_dynamo.values.object_methods import OBJECT_METHODS
 from framesmith_dynamo.values.objects import ObjectValue, has_python_layout
-from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
 from framesmith_guards import ItemSource
 from framesmith_sideeffects.contents import row_for
 

@@ -18,7 +18,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.constant import builds, fold, plain_arguments
 from framesmith_dynamo.values.stability import is_stable
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -16,7 +16,7 @@ from framesmith_dynamo.values.constant import ConstantValue, builds
 from framesmith_dynamo.values.intercepts import find_intercept
 from framesmith_dynamo.values.known import known
 from framesmith_dynamo.values.stability import is_stable
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import AttrSource, CellContentsSource, ItemSource
 from framesmith_sideeffects import DELETED
 

@@ -179,7 +179,7 @@ class SequenceIterator(IteratorValue):
 
 Reader = Callable[[Tracer, Value], Value]
 #: How Python complains when a container changes under an iterator, by the container's type.
-COMPLAINTS = {set: "Set changed size during iteration", deque: "deque mutated during iteration"}
+COMPLAINTS: dict[type, str] = {set: "Set changed size during iteration", deque: "deque mutated during iteration"}
 
 
 class ConsumingIterator(IteratorValue):

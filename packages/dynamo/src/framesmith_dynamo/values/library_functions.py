@@ -18,7 +18,7 @@ from framesmith_dynamo.values.intercepts import Intercept, find_intercept, inter
 from framesmith_dynamo.values.known import known
 from framesmith_dynamo.values.lookup import is_trusted
 from framesmith_dynamo.values.stability import is_stable
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:

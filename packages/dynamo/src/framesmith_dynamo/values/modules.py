@@ -14,7 +14,7 @@ from framesmith_dynamo.values.intercepts import intercepts
 from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects import ObjectValue
 from framesmith_dynamo.values.tensor import TensorValue
-from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
 
 if TYPE_CHECKING:
     from framesmith_guards import Source

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import AttrSource, ItemSource
 
 if TYPE_CHECKING:

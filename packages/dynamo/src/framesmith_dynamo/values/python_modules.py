@@ -13,7 +13,7 @@ from framesmith_dynamo.values.constant import BUILD_PROTOCOLS
 from framesmith_dynamo.values.known import PLAIN_DATA, known
 from framesmith_dynamo.values.lookup import home_source, is_trusted, type_lookup
 from framesmith_dynamo.values.stability import is_stable
-from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:

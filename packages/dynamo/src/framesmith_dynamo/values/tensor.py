@@ -23,7 +23,7 @@ from framesmith_dynamo.values.tensor_tables import (
     FOLDED_METHODS,
     GRAPH_ATTRIBUTES,
 )
-from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
 from framesmith_guards import AttrSource
 from framesmith_sideeffects import load_source
 

@@ -12,7 +12,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constant import BUILD_PROTOCOLS
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.torch_tables import HIGHER_ORDER
-from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

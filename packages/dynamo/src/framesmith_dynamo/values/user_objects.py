@@ -11,7 +11,7 @@ from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build, plain_argu
 from framesmith_dynamo.values.lookup import Found, type_lookup
 from framesmith_dynamo.values.objects import ObjectValue, has_plain_layout
 from framesmith_dynamo.values.stability import is_stable
-from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -5,10 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from framesmith_guards import WeakRefSource
-
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_guards import WeakRefSource
 
 if TYPE_CHECKING:
     from framesmith_guards import Source

@@ -13,7 +13,7 @@ from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of
 from framesmith_dynamo.values.iterators import ConsumingIterator, next_or_none, tracked
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import AttrSource, ItemSource
 
 if TYPE_CHECKING:

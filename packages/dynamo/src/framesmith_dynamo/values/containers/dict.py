@@ -16,7 +16,7 @@ from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.iterators import ConsumingIterator, next_or_none, tracked
 from framesmith_dynamo.values.lookup import type_lookup
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import AttrSource, DictKeySource, DictValueSource, ItemSource, is_constant
 from framesmith_sideeffects import DELETED, Deleted
 

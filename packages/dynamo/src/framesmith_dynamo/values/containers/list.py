@@ -12,7 +12,7 @@ from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of, subscript
 from framesmith_dynamo.values.iterators import next_or_none
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import ItemSource
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build, plain
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue, lazy_items
 from framesmith_dynamo.values.lookup import Found, type_lookup
-from framesmith_dynamo.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -16,7 +16,7 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constant import build, builds, plain
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
 from framesmith_dynamo.values.iterators import ConsumingIterator, tracked
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import is_constant
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from framesmith_dynamo.values.constant import build, builds, fold, plain
 from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.sequence import subscript
 from framesmith_dynamo.values.iterators import SequenceIterator, tracked
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -12,7 +12,7 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constant import build, builds, fold, plain
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue
-from framesmith_dynamo.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import ItemSource
 
 if TYPE_CHECKING:
