@@ -397,3 +397,31 @@ def test_state_changed_before_a_break_is_no_new_assumption() -> None:
     for _ in range(3):
         assert same(subject(x), grad_mode_left_changed(x))
     assert not subject.of_kind("recompile")
+
+
+def test_functions_that_see_their_own_locals() -> None:
+    def names(x, n):
+        y = x + n
+        seen = sorted(locals())
+        return y, seen, sorted(vars()), eval("n + 1"), "y" in dir()
+
+    def calls(x):
+        z = x * 2
+        return names(z, 3), sorted(locals())
+
+    check(names, X, 1)
+    check(calls, X)
+
+
+def test_a_function_that_always_raises_is_left_to_python() -> None:
+    def f(x):
+        y = x + 1
+        raise ValueError(len(y))
+
+    frames.reset()
+    subject = compiled(f)
+    for _ in range(20):
+        with pytest.raises(ValueError):
+            subject(X)
+    assert len(subject.of_kind("run-once")) == 16
+    assert len(subject.of_kind("skip")) == 1

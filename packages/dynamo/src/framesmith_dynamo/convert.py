@@ -14,7 +14,7 @@ from framesmith_dynamo.interpreter import Ending, EscapedException, outermost_fr
 from framesmith_dynamo.output import CompileGraph, Residual, cannot_rebuild
 from framesmith_dynamo.resume import emit_break
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
-from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries
+from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries, stats
 from framesmith_guards import CheckProgram, compile_guards, explain_nearest, state_guards
 from framesmith_sideeffects import CannotLoad
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from framesmith_dynamo.frame import Frame
 
 MAX_RESTARTS = 20
+MAX_RUN_ONCE = 16
 
 Answer = Entry | SKIP | RUN_ONCE
 
@@ -135,8 +136,7 @@ class FrameConverter:
                 self._tell("break", info.code, str(ending.reason), broken=ending.reason, place=frame.where())
             return self._finish(info, frame, ending)
         except EscapedException as escaped:
-            self._tell("run-once", info.code, str(escaped))
-            return RUN_ONCE(str(escaped))
+            return self._raises(info, str(escaped))
         except GraphBreak as broken:
             return self._leave(info, broken)
         except (NotImplementedError, CannotLoad) as error:
@@ -151,6 +151,15 @@ class FrameConverter:
         self._tell("break", info.code, str(broken), broken=broken)
         self._tell("skip", info.code, str(broken))
         return SKIP(str(broken))
+
+    def _raises(self, info: FrameInfo, why: str) -> Answer:
+        """This call runs as plain Python; all calls do once tracing has come to an exception often."""
+        if stats(info.code).run_once < MAX_RUN_ONCE:
+            self._tell("run-once", info.code, why)
+            return RUN_ONCE(why)
+        reason = f"{MAX_RUN_ONCE} calls raised an exception; the last: {why}"
+        self._tell("skip", info.code, reason)
+        return SKIP(reason)
 
     def _finish(self, info: FrameInfo, frame: Frame, ending: Ending) -> Answer:
         residual = Residual(frame)

@@ -126,7 +126,8 @@ class Frame:
 
     def where(self) -> str:
         """File, line and function of the running instruction, as in a traceback."""
-        lineno = self.code.instrs[max(self.pc - 1, 0)].lineno
+        before = self.code.instrs[max(self.pc - 1, 0) :: -1]
+        lineno = next((instr.lineno for instr in before if instr.lineno is not None), None)
         return f'File "{self.code.bytecode.filename}", line {lineno}, in {self.code.bytecode.qualname}'
 
     # Tracer

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from framesmith_bytecode import Continuation, Instr, Label, Parameter
+from framesmith_bytecode.liveness import observes_locals
 from framesmith_bytecode.ops import OPS, pops, pushes
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.continuations import continuation_at
@@ -22,6 +23,13 @@ BREAK_IN_BLOCK = register_break(
     what="the graph breaks inside a `with` or `try` block of the function",
     why="the rest of such a block cannot be continued in a function of its own",
     hint="move the breaking call out of the block, or the block into a function of its own",
+)
+
+READS_OWN_LOCALS = register_break(
+    "reads-own-locals",
+    what="the graph breaks in a function that may look at all its local variables",
+    why="compiled code keeps only the variables that are still needed, beside its own",
+    hint="call locals(), vars(), dir(), eval() or exec() in a function of its own",
 )
 
 
@@ -65,6 +73,8 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     index = frame.pc
     if frame.code.protections[index] is not None:
         raise GraphBreak(BREAK_IN_BLOCK, str(reason))
+    if observes_locals(frame.code.bytecode.instructions):
+        raise GraphBreak(READS_OWN_LOCALS, str(reason))
     instr = frame.code.instrs[index]
     ways = arms(residual.frame, instr, index)
     if residual.state.is_empty() and all(way.continuation is None for way in ways):
