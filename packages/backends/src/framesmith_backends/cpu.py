@@ -15,8 +15,9 @@ from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.plan import Plan, Run, make_plan
+from framesmith_backends.rewrite.linear import use_onednn, wants_onednn
 
-NUMERICS = ("contract", "strict")
+CHOICES: dict[str, tuple[object, ...]] = {"numerics": ("contract", "strict"), "matmul": ("auto", "aten", "onednn")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,16 @@ class Stages:
 
 
 class CpuBackend:
-    """Compiles graphs of CPU tensors. Option `numerics`: "contract" may fuse a*b+c, "strict" does not."""
+    """Compiles graphs of CPU tensors.
+
+    Option `numerics`: "contract" may fuse a*b+c, "strict" does not. Option `matmul`: which library multiplies
+    float32 matrices, "aten" or "onednn"; "auto" asks a short trial, once for the process.
+    """
 
     name = "cpu"
     devices: tuple[str, ...] = ("cpu",)
     roles: tuple[Role, ...] = ROLES
-    options: Mapping[str, object] = {"numerics": "contract"}
+    options: Mapping[str, object] = {"numerics": "contract", "matmul": "auto"}
 
     def compile(
         self,
@@ -55,7 +60,7 @@ class CpuBackend:
         options: Mapping[str, object] | None = None,
     ) -> BoxedFn:
         checked_role(role, self.name)
-        chosen = checked_options(options, self.options, {"numerics": NUMERICS}, self.name)
+        chosen = checked_options(options, self.options, CHOICES, self.name)
         if why_not_functional(gm) is not None:
             return run_eagerly(gm)
         return self._launcher(gm, chosen)[0]
@@ -67,13 +72,15 @@ class CpuBackend:
 
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> Stages:
         """Compile the graph and keep every stage's text."""
-        chosen = checked_options(options, self.options, {"numerics": NUMERICS}, self.name)
+        chosen = checked_options(options, self.options, CHOICES, self.name)
         return self._launcher(gm, chosen)[1]
 
     def _launcher(self, gm: fx.GraphModule, options: Mapping[str, object]) -> tuple[BoxedFn, Stages]:
         from framesmith_backends.launch.native import compile_module, machine
         from framesmith_backends.render.llvm_module import Launch, Module, add_entry
 
+        if options["matmul"] == "onednn" or (options["matmul"] == "auto" and wants_onednn(gm)):
+            gm = use_onednn(gm)
         lowering = lower_graph(gm, "cpu")
         plan = make_plan(lowering.program)
         source, space = write(plan, gm)

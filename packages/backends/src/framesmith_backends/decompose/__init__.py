@@ -1,0 +1,1 @@
+"""Decompositions: composite operators in terms of the core ones."""

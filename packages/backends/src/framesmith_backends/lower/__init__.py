@@ -1,0 +1,1 @@
+"""Lowering: each ATen operator a rule that makes definitions; views become index maps."""

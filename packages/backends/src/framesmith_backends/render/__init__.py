@@ -1,0 +1,1 @@
+"""Rendering: kernels as LLVM IR or as Triton source."""

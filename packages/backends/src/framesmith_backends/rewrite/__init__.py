@@ -1,0 +1,1 @@
+"""Rewrites of the FX graph before lowering, as pattern tables."""

@@ -1,0 +1,27 @@
+"""Random programs through the cpu backend: values, dtypes and strides as in eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from random_programs import random_program
+from tracing import trace
+
+from framesmith_backends import CpuBackend
+
+
+@pytest.mark.parametrize("first", range(0, 60, 6))
+def test_random_programs_equal_eager(first: int) -> None:
+    for seed in range(first, first + 6):
+        check(seed)
+
+
+def check(seed: int) -> None:
+    function, inputs = random_program(seed)
+    gm = trace(function, inputs)
+    wanted = gm(*inputs)
+    found = CpuBackend().compile(gm, inputs)(list(inputs))
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == other.dtype, seed
+        assert one.stride() == other.stride(), seed
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4, equal_nan=True, msg=lambda m: f"seed {seed}: {m}")
