@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import fx
@@ -11,12 +11,24 @@ from torch._subclasses import fake_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.values.base import Value
+from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from framesmith_dynamo.frame import Frame
+    from framesmith_dynamo.trace_state import TraceState
+
+
+class TracingFrame(Tracer, Protocol):
+    """The frame on whose behalf a call goes into the graph."""
+
+    @property
+    def state(self) -> TraceState:
+        """What all frames of the trace share."""
+
+    def where(self) -> str:
+        """File, line and function of the running instruction."""
+
 
 OPERATION_FAILED = register_break(
     "operation-failed",
@@ -66,7 +78,7 @@ def graph_argument(arg: Any) -> Any:
     return arg
 
 
-def call_torch(frame: Frame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
+def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
     """Run a torch call on fakes, record it, and wrap what it gives."""
     graph_args = [graph_argument(arg) for arg in args]
     graph_kwargs = {name: graph_argument(arg) for name, arg in kwargs.items()}
@@ -89,7 +101,7 @@ def _describe(target: Any, error: Exception) -> str:
     return f"{name}: {type(error).__name__}: {lines[0] if lines else ''}"
 
 
-def tensor_value(frame: Frame, fake: torch.Tensor, node: fx.Node) -> Value:
+def tensor_value(frame: TracingFrame, fake: torch.Tensor, node: fx.Node) -> Value:
     """The value of a tensor an operation gave; the known one when it gave back a tensor seen before."""
     ref = frame.state.builder.ref(fake, node)
     known = frame.state.tensors.get(ref)
@@ -99,7 +111,7 @@ def tensor_value(frame: Frame, fake: torch.Tensor, node: fx.Node) -> Value:
     return known
 
 
-def _result_value(frame: Frame, result: Any, node: fx.Node) -> Value:
+def _result_value(frame: TracingFrame, result: Any, node: fx.Node) -> Value:
     if isinstance(result, torch.Tensor):
         return tensor_value(frame, result, node)
     if isinstance(result, tuple | list) and not isinstance(result, torch.Size):
@@ -114,13 +126,13 @@ def _result_value(frame: Frame, result: Any, node: fx.Node) -> Value:
     return _constant_result(frame, result)
 
 
-def _item_value(frame: Frame, item: Any, node: fx.Node, index: Any) -> Value:
+def _item_value(frame: TracingFrame, item: Any, node: fx.Node, index: Any) -> Value:
     if item is None or isinstance(item, bool | int | float | str):
         return frame.constant(item)
     return _result_value(frame, item, frame.state.builder.item(node, index, item))
 
 
-def _constant_result(frame: Frame, result: Any) -> Value:
+def _constant_result(frame: TracingFrame, result: Any) -> Value:
     if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
         raise GraphBreak(DATA_DEPENDENT, f"a number made from tensor data: {result}")
     try:
