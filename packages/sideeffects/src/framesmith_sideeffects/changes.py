@@ -99,6 +99,16 @@ class ContentsChange:
         call_and_drop(codegen, 2)
 
 
+def store_in_dict(obj: Any, name: str, value: object) -> None:
+    """Store into an instance's dictionary, past a descriptor of its class with the same name."""
+    obj.__dict__[name] = value
+
+
+def delete_from_dict(obj: Any, name: str) -> None:
+    """Delete from an instance's dictionary, past a descriptor of its class with the same name."""
+    del obj.__dict__[name]
+
+
 @dataclass(frozen=True, slots=True)
 class AttributeChange:
     """An attribute stored or deleted.
@@ -113,8 +123,17 @@ class AttributeChange:
 
     @property
     def raw(self) -> bool:
-        """Whether the class's own `__setattr__` must be gone past."""
-        return self.target.mutation is not None and self.target.mutation.raw_attributes
+        """Whether the class's own `__setattr__`, or a descriptor of the class, must be gone past."""
+        mutation = self.target.mutation
+        return mutation is not None and (mutation.raw_attributes or mutation.hides(self.name))
+
+    @property
+    def writers(self) -> tuple[Callable[..., object], Callable[..., object]]:
+        """The functions that store and delete past what the class defines."""
+        mutation = self.target.mutation
+        if mutation is not None and mutation.hides(self.name):
+            return store_in_dict, delete_from_dict
+        return object.__setattr__, object.__delattr__
 
     def operands(self) -> Iterator[TracedValue]:
         if not isinstance(self.new, Deleted):
@@ -128,7 +147,7 @@ class AttributeChange:
 
     def _push_store(self, codegen: Codegen, new: TracedValue) -> None:
         if self.raw:
-            push_function(codegen, object.__setattr__)
+            push_function(codegen, self.writers[0])
             codegen(self.target)
             codegen.load_const(self.name)
             codegen(new)
@@ -138,7 +157,7 @@ class AttributeChange:
 
     def _push_delete(self, codegen: Codegen) -> None:
         if self.raw:
-            push_function(codegen, object.__delattr__)
+            push_function(codegen, self.writers[1])
         codegen(self.target)
         if self.raw:
             codegen.load_const(self.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from types import FunctionType
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 
 
 class Origin(Enum):
@@ -29,6 +29,15 @@ class Mutation:
     origin: Origin
     cls: type | None
     raw_attributes: bool
+
+    def hides(self, name: str) -> bool:
+        """Whether a property or another data descriptor written in Python stands before the instance's own attribute `name`."""
+        if self.cls is None:
+            return False
+        raw = next((base.__dict__[name] for base in self.cls.__mro__ if name in base.__dict__), None)
+        if raw is None or isinstance(raw, MemberDescriptorType | GetSetDescriptorType):
+            return False
+        return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
 
     @property
     def is_new(self) -> bool:

@@ -242,7 +242,10 @@ def class_value(tr: Tracer, cls: type, instance: Source | None) -> Value:
 
 def store_plain(tr: Tracer, instance: Value, name: str, value: Value) -> None:
     """Store into the instance dictionary, past descriptors and `__setattr__`."""
-    tr.journal.store_attr(instance, name, value)
+    store = getattr(instance, "store_own", None)
+    if store is None:
+        raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} of {instance.describe()}")
+    store(tr, name, value)
 
 
 def lookup_or_none(tr: Tracer, instance: Value, name: str) -> Value | None:

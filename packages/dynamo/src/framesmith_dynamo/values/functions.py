@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.binding import Default, bind
+from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.cells import CellValue
 from framesmith_dynamo.values.constant import ConstantValue, builds
 from framesmith_dynamo.values.intercepts import find_intercept
@@ -46,6 +47,7 @@ class FunctionValue(Value):
     """
 
     python_types = (FunctionType,)
+    exact_operators = True
     __slots__ = ("cells", "defaults", "function", "kwdefaults", "made")
 
     def __init__(self, function: FunctionType, *, source: Source | None = None) -> None:
@@ -155,6 +157,12 @@ class FunctionValue(Value):
         bound = bind(tr, code, self.function.__qualname__, args, kwargs, self.default_makers(tr))
         return tr.inline(self.function, bound, self.get_cells(tr))
 
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name != "__get__" or kwargs or not args:
+            return super().call_method(tr, name, args, kwargs)
+        unbound = args[0].is_constant() and args[0].as_constant() is None
+        return self if unbound else MethodValue(self, args[0])
+
     def getattr_(self, tr: Tracer, name: str) -> Value:
         pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
         if pending is DELETED:
@@ -252,8 +260,8 @@ def cell_value(tr: Tracer, cell: CellType, source: Source | None) -> CellValue:
     return value
 
 
-def _wrapped_get(tr: Tracer, self: FunctionValue) -> Value:
-    raise GraphBreak(FUNCTION_ATTRIBUTE, f"'__get__' of {self.describe()}")
+def _binding(tr: Tracer, self: FunctionValue) -> Value:
+    return BuiltinMethodValue(self, "__get__")
 
 
 def _type_of(tr: Tracer, self: FunctionValue) -> Value:
@@ -268,13 +276,14 @@ def _wrapped(tr: Tracer, self: FunctionValue) -> Value:
     return known(tr, wrapped, source, stable=is_stable(tr, self.source))
 
 
-_SPECIAL = {"__get__": _wrapped_get, "__class__": _type_of, "__wrapped__": _wrapped}
+_SPECIAL = {"__get__": _binding, "__class__": _type_of, "__wrapped__": _wrapped}
 
 
 class MethodValue(Value):
     """A bound method: any callable value with its first argument."""
 
     python_types = (MethodType,)
+    exact_operators = True
     __slots__ = ("function", "owner")
 
     def __init__(self, function: Value, owner: Value, *, source: Source | None = None) -> None:

@@ -64,6 +64,7 @@ UNARY_SLOTS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 class ObjectValue(Value):
     """An object of class `cls`. `obj` is the real one, or MISSING when the trace made it."""
 
+    exact_operators = True
     __slots__ = ("cls", "obj")
 
     def __init__(self, cls: type, obj: Any = MISSING, *, source: Source | None = None) -> None:
@@ -262,15 +263,28 @@ class ObjectValue(Value):
         """`object.__delattr__`."""
         found = type_lookup(self.cls, name)
         if found is not None and is_data_descriptor(found.raw) and not isinstance(found.raw, MemberDescriptorType):
-            if isinstance(found.raw, property) and found.raw.fdel is not None:
-                deleter = entry_value(tr, self.cls, found, name, self.source, found.raw.fdel, "fdel")
-                tr.call(deleter, (self,), {})
-                return
-            raise GraphBreak(OPAQUE_DESCRIPTOR, f"deleting {name!r} of {self.describe()}")
+            self._delete_through(tr, found, name)
+            return
         if self.own_attribute(tr, name) is None:
             self.no_attribute(tr, name)
         self.track(tr)
         tr.journal.delete_attr(self, name)
+
+    def _delete_through(self, tr: Tracer, found: Found, name: str) -> None:
+        raw = found.raw
+        deleter = user_method(type(raw), "__delete__")
+        if isinstance(raw, property) and raw.fdel is not None:
+            value = entry_value(tr, self.cls, found, name, self.source, raw.fdel, "fdel")
+            tr.call(value, (self,), {})
+        elif deleter is not None:
+            descriptor = entry_value(tr, self.cls, found, name, self.source)
+            tr.call(tr.constant(deleter), (descriptor, self), {})
+        elif isinstance(raw, property):
+            tr.raise_(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no deleter")
+        elif user_method(type(raw), "__set__") is not None and type_lookup(type(raw), "__delete__") is None:
+            tr.raise_(AttributeError, "__delete__")
+        else:
+            raise GraphBreak(OPAQUE_DESCRIPTOR, f"deleting {name!r} of {self.describe()}")
 
     # C methods of the type
 

@@ -21,6 +21,7 @@ class PartialValue(Value):
     """A callable with its first arguments and some keywords filled in."""
 
     python_types = (functools.partial,)
+    exact_operators = True
     __slots__ = ("args", "function", "keywords")
 
     def __init__(

@@ -19,6 +19,7 @@ class SuperValue(Value):
     """`super(after, instance)`. `instance` is an object, or a class when called in a classmethod or `__new__`."""
 
     python_types = (super,)
+    exact_operators = True
     __slots__ = ("after", "instance")
 
     def __init__(self, after: type, instance: Value) -> None:
