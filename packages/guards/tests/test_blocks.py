@@ -39,7 +39,7 @@ def instruction(name, dst=-1, a=-1, n=0, address=0, obj=None, operands=()):
     return (native.OPCODES[name], dst, a, -1, n, address, obj, operands)
 
 
-def program(registers, block, outputs=(), root=0, late=()):
+def program(registers, block, outputs=(), root=0, late=(), same_keys=same_keys):
     """args[0] into register 0, then the block under it, then `late`."""
     early = (instruction("LOAD_ARG", dst=0), instruction("RUN_BLOCK", n=0))
     made = native.Program()
@@ -161,6 +161,28 @@ def test_programs_share_dicts_and_die_apart():
     del thing
     gc.collect()
     del programs
+
+
+def test_a_change_between_the_check_and_the_proof_is_not_proved_away():
+    outer = {"v": 5, "inner": {"".join(["ke", "y"]): 1}}
+
+    def meddling(value, expected):
+        outer["v"] = 6
+        return tuple(value) == expected
+
+    made = program(
+        3,
+        [
+            instruction("LOAD_ITEM", dst=1, a=0, obj="v"),
+            instruction("IS_CONSTANT", a=1, obj=5),
+            instruction("LOAD_ITEM", dst=2, a=0, obj="inner"),
+            instruction("HAS_KEYS", a=2, obj=("".join(["k", "ey"]),)),
+        ],
+        same_keys=meddling,
+    )
+    made((outer,), f)
+    assert outer["v"] == 6
+    assert not made((outer,), f)
 
 
 def test_dicts_that_die_while_proved():

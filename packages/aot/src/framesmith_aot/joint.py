@@ -189,7 +189,7 @@ def _trace_backward(tracer: GraphTracer, joint: JointGraph, found: Collected, pa
     for node, wrapper in zip(joint.slots, found.slots, strict=True):
         if functional.differentiable(wrapper):
             with functional.below():
-                value = torch.empty_strided(wrapper.shape, wrapper.stride(), dtype=wrapper.dtype, device=wrapper.device)
+                value = _tangent_like(wrapper)
             joint.tangents.append(tracer.placeholder(f"tangent_{node.name}", value))
             joint.tangents[-1].meta["tangent"] = True
             seeds.append(functional.wrap(value))

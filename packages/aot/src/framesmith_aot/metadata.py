@@ -245,21 +245,19 @@ def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor
     if alone and (is_dense(group[0]) or group[0]._base is None):
         return group[0], {}
     bases = [value._base for value in group if value._base is not None]
-    candidates = [*(value for value in group if value._base is None), *bases, *group]
+    candidates = [*(value for value in group if value._base is None), *bases]
     needs_grad = any(functional.differentiable(value) for value in group)
     if not needs_grad:
         root = view_root(slots.tracer.node_of(functional.current_value(group[0])))
         candidates.append(functional.wrap(root.meta["val"]))
-    for way_to in (slots.steps, _strided_steps):
-        for candidate in candidates:
+    for way_to, among in ((slots.steps, candidates), (_strided_steps, candidates), (slots.steps, group)):
+        for candidate in among:
             if needs_grad and not functional.differentiable(candidate):
                 continue
             steps = {id(value): way_to(value, candidate) for value in group}
             known = {key: way for key, way in steps.items() if way is not None}
             if len(known) == len(steps):
                 return candidate, known
-    if alone:
-        return group[0], {}
     raise AotUnsupported("aliased-outputs", "outputs that share memory", "their common base is not known")
 
 

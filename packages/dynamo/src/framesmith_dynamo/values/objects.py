@@ -12,6 +12,7 @@ from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.polyfills.protocols import contains_by_iteration, iterate_by_index
 from framesmith_dynamo.values.attributes import (
     C_METHOD,
     OPAQUE_DESCRIPTOR,
@@ -321,7 +322,7 @@ class ObjectValue(Value):
     def iter_(self, tr: Tracer) -> Value:
         found = type_lookup(self.cls, "__iter__")
         if found is None and type_lookup(self.cls, "__getitem__") is not None:
-            self.refuse("iteration by __getitem__ alone")
+            return tr.call(tr.constant(iterate_by_index), (self,), {})
         return self._special(tr, "__iter__")
 
     def next_(self, tr: Tracer) -> Value:
@@ -343,7 +344,7 @@ class ObjectValue(Value):
         answer = call_special(tr, self, "__contains__", (item,), {})
         if answer is not None:
             return tr.constant(answer.bool_(tr))
-        return self.iter_(tr).contains(tr, item)
+        return tr.call(tr.constant(contains_by_iteration), (self, item), {})
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         return self._operator(tr, f"__{BINARY_SLOTS[op]}__", other)

@@ -334,6 +334,28 @@ static int proof_holds(Program *program, const Block *block, PyObject **register
     return holds;
 }
 
+/* Note [Confirming proofs]: the values were loaded before the tags were taken, and Python code (a finalizer, another
+ * thread) may have run in between. So all is loaded and checked once more, and the proof must hold after that.
+ */
+static int confirmed(Program *program, const Block *block, PyObject **registers)
+{
+    PyObject **scratch = PyMem_Calloc((size_t)program->registers, sizeof *scratch);
+    if (scratch == NULL) {
+        return 0;
+    }
+    scratch[block->root] = Py_NewRef(registers[block->root]);
+    int same = 1;
+    for (Py_ssize_t k = 0; same == 1 && k < block->count; k++) {
+        same = run_instruction(program, block->instructions + k, NULL, 0, NULL, scratch);
+    }
+    for (int k = 0; k < program->registers; k++) {
+        same = same == 1 && (scratch[k] == NULL || scratch[k] == registers[k]);
+        Py_XDECREF(scratch[k]);
+    }
+    PyMem_Free(scratch);
+    return same && block->proof != NULL && proof_holds(program, block, registers) == 1;
+}
+
 static int worth_recording(const Block *block)
 {
     return block->records < 16 + block->hits / 4;
@@ -361,6 +383,10 @@ int block_holds(Program *program, Block *block, PyObject **registers)
     }
     if (status == 1 && worth_recording(block)) {
         record(program, block, registers);
+        if (block->proof != NULL && !confirmed(program, block, registers)) {
+            block_forget(block);
+        }
+        PyErr_Clear();
     }
     return status;
 }

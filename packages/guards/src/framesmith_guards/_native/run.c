@@ -367,16 +367,23 @@ int state_holds(StateCheck *state)
     if (state->snapshot != NULL && quickly_the_same(state)) {
         return 1;
     }
+    /* The snapshot is taken before the comparison and must still hold after it: another thread may change defaults. */
+    PyObject *snapshot = state->renew == NULL ? NULL : PyObject_CallNoArgs(state->renew);
+    if (state->renew != NULL && snapshot == NULL) {
+        return -1;
+    }
     PyObject *answer = PyObject_CallNoArgs(state->compare);
     int status = answer == NULL ? -1 : answer == Py_True;
     Py_XDECREF(answer);
-    if (status == 1 && state->renew != NULL) {
-        PyObject *snapshot = PyObject_CallNoArgs(state->renew);
-        if (snapshot == NULL) {
-            return -1;
+    if (status == 1 && snapshot != NULL) {
+        PyObject *still = PyObject_CallNoArgs(snapshot);
+        if (still == Py_True) {
+            Py_XSETREF(state->snapshot, Py_NewRef(snapshot));
         }
-        Py_XSETREF(state->snapshot, snapshot);
+        status = still == NULL ? -1 : 1;
+        Py_XDECREF(still);
     }
+    Py_XDECREF(snapshot);
     return status;
 }
 
