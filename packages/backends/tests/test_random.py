@@ -23,5 +23,8 @@ def check(seed: int) -> None:
     found = CpuBackend().compile(gm, inputs)(list(inputs))
     for one, other in zip(found, wanted, strict=True):
         assert one.dtype == other.dtype, seed
-        assert one.stride() == other.stride(), seed
+        # The stride of a dimension of size 1 is any number: eager and its fakes differ there themselves.
+        assert one.shape == other.shape, seed
+        for size, a, b in zip(one.shape, one.stride(), other.stride(), strict=True):
+            assert size == 1 or a == b, seed
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4, equal_nan=True, msg=lambda m: f"seed {seed}: {m}")

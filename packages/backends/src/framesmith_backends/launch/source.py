@@ -95,7 +95,9 @@ def below_autograd() -> Any:
 def needs_guard(plan: Plan) -> bool:
     """Whether there are ATen calls, all of plain operators, to run below autograd."""
     calls = [s.call.node for s in plan.steps if isinstance(s, CallStep) and s.call.node.op == "call_function"]
-    plain = [n for n in calls if isinstance(n.target, torch._ops.OpOverload) and n.target.namespace in ("aten", "mkldnn")]
+    plain = [
+        n for n in calls if isinstance(n.target, torch._ops.OpOverload) and n.target.namespace in ("aten", "mkldnn")
+    ]
     others = [n for n in calls if n not in plain and n.target is not operator.getitem]
     return bool(plain) and not others
 
