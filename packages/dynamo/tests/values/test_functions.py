@@ -228,3 +228,23 @@ def test_user_cache_is_filled_by_the_real_call() -> None:
     assert torch.equal(subject(X), X + 6)
     assert torch.equal(subject(X), X + 6)
     assert slow.cache_info().hits == 1
+
+
+def test_closure_made_in_a_callee_works_outside() -> None:
+    def make(x: Any) -> Any:
+        count = 0
+
+        def bump(step: int = 2) -> Any:
+            nonlocal count
+            count += step
+            return x + count
+
+        bump()
+        return bump, lambda: count
+
+    subject = compiled(lambda x: (make(x * 2), x + 1)[0])
+    for _ in range(2):
+        bump, read = subject(X)
+        assert read() == 2
+        assert torch.equal(bump(step=3), X * 2 + 5)
+        assert read() == 5

@@ -4,6 +4,7 @@ it makes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import CellType
 from typing import TYPE_CHECKING
 
@@ -65,8 +66,16 @@ class CellValue(Value):
             tr.raise_(ValueError, "Cell is empty")
         return value
 
+    def referents(self) -> Iterable[Value]:
+        return () if self.contents is None else (self.contents,)
+
     def reconstruct(self, codegen: Codegen) -> None:
         if self.local_name is not None:
             codegen.load_closure(self.local_name)
-            return
-        super().reconstruct(codegen)
+        elif self.source is not None:
+            super().reconstruct(codegen)
+        else:
+            codegen.push_callable(lambda: codegen.load_const(CellType))
+            for value in self.referents():
+                codegen(value)
+            codegen.call(len(tuple(self.referents())))

@@ -92,6 +92,11 @@ class FoldedValue(Value):
         result = fold_list(getattr(self.obj, name)(*plain_args, **plain_kwargs))
         return tr.constant(result)
 
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if not callable(self.obj):
+            tr.raise_(TypeError, f"'{type(self.obj).__name__}' object is not callable")
+        return super().call(tr, args, kwargs)
+
     def len_(self, tr: Tracer) -> Value:
         return fold(tr, len, (self.obj,))
 
