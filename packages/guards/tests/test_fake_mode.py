@@ -91,6 +91,59 @@ def test_light_and_plain_modes_agree():
     assert run(script) == ["True", "True", "True"]
 
 
+def test_directly_made_fakes_are_those_of_torch():
+    script = """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from framesmith_guards import fake_mode, new_fake_mode
+    from framesmith_guards.tensors import dispatch_keys
+
+    def inputs():
+        base, leaf = torch.randn(4, 6), torch.ones(3, requires_grad=True)
+        used = torch.ones(3, requires_grad=True)
+        used.sum().backward()
+        yield torch.randn(2, 3)
+        yield torch.nn.Parameter(torch.randn(2, 3))
+        yield torch.nn.Parameter(torch.randn(2, 3), requires_grad=False)
+        yield from (base, base[1:], base.t(), base.detach(), base.expand(2, 4, 6))
+        yield from (leaf, leaf * 2, leaf[1:], used)
+        yield from (torch.empty(0, 3), torch.tensor(1), torch.tensor(2.0), torch.ones(2, dtype=torch.bool))
+        yield torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+        yield from (torch.ones(2, dtype=torch.complex64).conj(), torch._neg_view(torch.ones(2)))
+        yield from (torch.ones(2, 3).to_sparse(), torch.ones(2, device="meta"), torch.nn.Buffer(torch.ones(2)))
+        with torch.inference_mode():
+            yield torch.ones(2)
+
+    def facts(fake):
+        strided = fake.layout is torch.strided
+        return (
+            type(fake).__name__, isinstance(fake, torch.nn.Parameter), fake.dtype, fake.device, fake.shape, fake.layout,
+            fake.requires_grad, fake.is_leaf, dispatch_keys(fake), fake.grad is None, fake._base is None,
+            fake.is_conj(), fake.is_neg(), fake.is_inference(), strided and fake.stride(),
+            strided and (fake.storage_offset(), fake.untyped_storage().nbytes()),
+        )
+
+    def storages(fakes):
+        ids = [f.untyped_storage()._cdata for f in fakes if f.layout is torch.strided]
+        return [ids.index(i) for i in ids]
+
+    reals = list(inputs())
+    made = []
+    direct = fake_mode.plain_fake
+    fake_mode.plain_fake = lambda mode, t: made.append(direct(mode, t)) or made[-1]
+    light = new_fake_mode()
+    fakes = [light.from_tensor(t) for t in reals]
+    again = [light.from_tensor(t) for t in reals]
+    plain = FakeTensorMode()
+    expected = [plain.from_tensor(t) for t in reals]
+    for fake, wanted in zip(fakes, expected):
+        assert facts(fake) == facts(wanted), (facts(fake), facts(wanted))
+    print(storages(fakes) == storages(expected), all(a is b for a, b in zip(fakes, again)))
+    print(sum(fake is not None for fake in made) >= 8, sum(fake is None for fake in made) >= 8)
+    """
+    assert run(script) == ["True"] * 4
+
+
 def test_the_mode_of_values():
     one, other = new_fake_mode(), new_fake_mode()
     a, b = one.from_tensor(torch.ones(2)), other.from_tensor(torch.ones(2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_tr
 from torch.utils._pytree import tree_leaves
 
 from framesmith_guards.errors import GuardError
+from framesmith_guards.light_fakes import plain_fake
 from framesmith_guards.light_refs import lighten
 from framesmith_guards.light_torch import rebuilt
 
@@ -43,13 +44,25 @@ def _light_mode_class() -> type[FakeTensorMode]:
         converter.__class__ = light_converter
         converter.meta_converter.__class__ = light_meta
 
+    def from_tensor(self: FakeTensorMode, tensor: torch.Tensor, **options: Any) -> torch.Tensor:
+        known = self.fake_tensor_converter._get_memo(tensor)
+        if known is None and _is_static(self, options):
+            known = plain_fake(self, tensor)
+        return known if known is not None else FakeTensorMode.from_tensor(self, tensor, **options)
+
     members = {
         "__init__": __init__,
+        "from_tensor": from_tensor,
         "__torch_dispatch__": _light_dispatch(),
         "_dispatch_impl": rebuilt(FakeTensorMode._dispatch_impl),
         "_should_skip_dynamo": classmethod(lambda cls: False),
     }
     return type("FakeTensorMode", (FakeTensorMode,), members)
+
+
+def _is_static(mode: FakeTensorMode, options: Mapping[str, Any]) -> bool:
+    static = options.get("static_shapes")
+    return options.get("symbolic_context") is None and bool(mode.static_shapes if static is None else static)
 
 
 def _light_dispatch() -> Callable[..., Any]:
