@@ -10,7 +10,8 @@ import torch
 Tensor = torch.Tensor
 
 UNARY: tuple[Callable[[Tensor], Tensor], ...] = (
-    torch.tanh, torch.sigmoid, lambda x: x.clamp(-9, 9).sin(), torch.abs, torch.neg, torch.relu, lambda x: x * 0.5 + 1, torch.erf,
+    torch.tanh, torch.sigmoid, lambda x: x.clamp(-9, 9).sin(), torch.abs, torch.neg, torch.relu,
+    lambda x: x * 0.5 + 1, torch.erf,
     lambda x: torch.nn.functional.gelu(x), lambda x: x.clamp(-1, 1), lambda x: (x > 0).to(x.dtype) * x,
 )  # fmt: skip
 BINARY: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (

@@ -425,3 +425,32 @@ def test_a_function_that_always_raises_is_left_to_python() -> None:
             subject(X)
     assert len(subject.of_kind("run-once")) == 16
     assert len(subject.of_kind("skip")) == 1
+
+
+def test_untraceable_objects_are_passed_along() -> None:
+    import threading
+
+    lock = threading.Lock()
+
+    def helper(x, guard, *more):
+        return x * 2, guard is lock, guard is None, isinstance(guard, int), [guard, *more]
+
+    def f(x, guard):
+        y, same_lock, none, number, items = helper(x + 1, guard, guard)
+        kept = {"lock": guard}
+        return y, same_lock, none, number, items[0] is items[1], kept["lock"] is lock
+
+    frames.reset()
+    subject = compiled(f, fullgraph=True)
+    assert same(subject(X, lock), f(X, lock))
+    assert same(subject(X, lock), f(X, lock))
+    assert same(subject(X, None), f(X, None))
+    assert len(subject.of_kind("entry")) == 2
+
+    def held(x):
+        with lock:
+            y = x * 2
+            assert lock.locked()
+        return y + 1, lock.locked()
+
+    check(held, X)

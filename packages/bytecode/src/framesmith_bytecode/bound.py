@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 from framesmith_bytecode.model import Bytecode, Instr, Label
 from framesmith_bytecode.nulls import stores_maybe_null
@@ -11,94 +12,103 @@ from framesmith_bytecode.stack import Depths
 
 _FAST: Final = frozenset(name for name, row in OPS.items() if row.operand == "local")
 _UNBIND: Final = frozenset(("DELETE_FAST", "LOAD_FAST_AND_CLEAR"))
-_LEAVES: Final = frozenset(name for name, row in OPS.items() if row.flow in ("jump", "return", "raise"))
-_JUMPS: Final = frozenset(name for name, row in OPS.items() if row.flow in ("jump", "branch"))
+_FLOW: Final = {name: row.flow for name, row in OPS.items() if row.flow != "next"}
+
+# What matters of a function, in order: (kind, item index, variable's bit, label or handler).
+Event: TypeAlias = tuple[int, int, int, Label | None]
+_LABEL, _LOAD, _BIND, _UNBOUND, _BRANCH, _JUMP, _LEAVE = range(7)
 
 
-class _Pass:
-    """One sweep after another over the instructions; a bit set means the local may be unbound."""
+class _Analysis:
+    """One sweep after another over the events; a set bit of a mask means that the local may be unbound.
+
+    A region's handler is told of the mask at labels and after unbinding: between those it only shrinks.
+    """
 
     def __init__(self, bytecode: Bytecode, depths: Depths) -> None:
-        self.items = bytecode.instructions
-        self.bits = {name: 1 << i for i, name in enumerate(bytecode.varnames)}
-        arguments = len(bytecode.argument_names)
-        self.entry = (1 << len(bytecode.varnames)) - (1 << arguments)
-        self.reached = depths.before
-        self.null_stores = stores_maybe_null(bytecode, depths)
-        handlers = {span.key: bytecode.regions[span.key].handler for span in depths.spans}
-        self.handler_at = {i: handlers[span.key] for span in depths.spans for i in range(span.start, span.end)}
+        unbindable = {i.arg for i in bytecode.instructions if isinstance(i, Instr) and i[0] in _UNBIND}
+        arguments = set(bytecode.argument_names)
+        suspects = [name for name in bytecode.varnames if name not in arguments or name in unbindable]
+        self.bits = {name: 1 << i for i, name in enumerate(suspects)}
+        self.entry = sum(bit for name, bit in self.bits.items() if name not in arguments)
         self.labels = depths.labels
         self.at_label: dict[Label, int] = {}
-        self.grew = False
-        self.mask = 0
+        self.grew = True
+        self.events = self._events(bytecode, depths) if suspects else []
 
-    def send(self, label: Label, mask: int, index: int) -> None:
-        """Let a path go to the label; only labels already passed call for another sweep."""
-        known = self.at_label.get(label, 0)
-        if mask & ~known:
-            self.at_label[label] = known | mask
-            if self.labels[label] <= index:
-                self.grew = True
-
-    def sweep(self, stop: int = -1) -> set[int]:
-        """Indices of suspicious loads; `self.mask` becomes what holds before item `stop`."""
-        mask: int = self.entry
-        suspects: set[int] = set()
-        handler_at, reached, at_label = self.handler_at, self.reached, self.at_label
-        for index, item in enumerate(self.items):
-            if isinstance(item, Label):
-                mask |= at_label.get(item, 0)
-                if index == stop:
-                    self.mask = mask
+    def _events(self, bytecode: Bytecode, depths: Depths) -> list[Event]:
+        handlers = {
+            index: bytecode.regions[span.key].handler for span in depths.spans for index in range(span.start, span.end)
+        }
+        null_stores = stores_maybe_null(bytecode, depths)
+        bits, before = self.bits, depths.before
+        events: list[Event] = []
+        for index, item in enumerate(bytecode.instructions):
+            if before[index] is None:
                 continue
-            if index == stop:
-                self.mask = mask
-            if reached[index] is None:
+            if isinstance(item, Label):
+                events.append((_LABEL, index, 0, item))
+                if index in handlers:
+                    events.append((_UNBOUND, index, 0, handlers[index]))
                 continue
             op = item[0]
-            handler = handler_at.get(index) if handler_at else None
-            if handler is not None and mask & ~at_label.get(handler, 0):
-                self.send(handler, mask, index)
             if op in _FAST:
-                mask = self.variable(index, item, mask, suspects)
-                if handler is not None and mask & ~at_label.get(handler, 0):
-                    self.send(handler, mask, index)
-            elif op in _JUMPS:
-                self.send(item.arg, mask, index)
-                if op in _LEAVES:
-                    mask = 0
-            elif op in _LEAVES:
+                bit = bits.get(item[1], 0)
+                if op in _UNBIND or index in null_stores:
+                    events.append((_UNBOUND, index, bit, handlers.get(index)))
+                elif bit:
+                    events.append((_LOAD if op == "LOAD_FAST" else _BIND, index, bit, None))
+            elif op in _FLOW:
+                kind = {"branch": _BRANCH, "jump": _JUMP}.get(_FLOW[op], _LEAVE)
+                events.append((kind, index, 0, None if kind == _LEAVE else item[1]))
+        return events
+
+    def sweep(self, events: Sequence[Event], mask: int, found: set[int]) -> int:
+        """Collect suspicious loads; returns the mask after the last event."""
+        at_label, labels = self.at_label, self.labels
+        for kind, index, bit, label in events:
+            if kind == _LOAD:
+                if mask & bit:
+                    found.add(index)
+                    mask &= ~bit
+            elif kind == _BIND:
+                mask &= ~bit
+            elif kind == _LEAVE:
                 mask = 0
-        return suspects
+            elif label is not None:
+                known = at_label.get(label, 0)
+                if kind == _LABEL:
+                    mask |= known
+                    continue
+                if kind == _UNBOUND:
+                    mask |= bit
+                if mask & ~known:
+                    at_label[label] = known | mask
+                    self.grew = self.grew or labels[label] <= index
+                if kind == _JUMP:
+                    mask = 0
+            else:
+                mask |= bit
+        return mask
 
-    def variable(self, index: int, item: Instr, mask: int, suspects: set[int]) -> int:
-        bit = self.bits.get(item.arg, 0)
-        if item.op in _UNBIND or index in self.null_stores:
-            return mask | bit
-        if item.op == "LOAD_FAST" and mask & bit:
-            suspects.add(index)
-        return mask & ~bit
-
-
-def _settled(state: _Pass, stop: int = -1) -> set[int]:
-    suspects = state.sweep(stop)
-    while state.grew:
-        state.grew = False
-        suspects = state.sweep(stop)
-    return suspects
+    def settle(self) -> set[int]:
+        found: set[int] = set()
+        while self.grew:
+            self.grew = False
+            found.clear()
+            self.sweep(self.events, self.entry, found)
+        return found
 
 
 def possibly_unbound(bytecode: Bytecode, depths: Depths) -> set[int]:
     """Indices of the LOAD_FAST items whose local some path leaves unbound."""
-    if len(bytecode.varnames) == len(bytecode.argument_names) and not any(
-        isinstance(item, Instr) and item.op in _UNBIND for item in bytecode.instructions
-    ):
-        return set()
-    return _settled(_Pass(bytecode, depths))
+    return _Analysis(bytecode, depths).settle()
 
 
 def possibly_unbound_before(bytecode: Bytecode, depths: Depths, index: int) -> set[str]:
     """Locals that some path leaves unbound at item `index`."""
-    state = _Pass(bytecode, depths)
-    _settled(state, index)
-    return {name for name, bit in state.bits.items() if state.mask & bit}
+    analysis = _Analysis(bytecode, depths)
+    analysis.settle()
+    events = [event for event in analysis.events if event[1] < index or (event[1] == index and event[0] == _LABEL)]
+    mask = analysis.sweep(events, analysis.entry, set())
+    return {name for name, bit in analysis.bits.items() if mask & bit}

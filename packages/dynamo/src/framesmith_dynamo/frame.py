@@ -17,6 +17,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Value
 from framesmith_dynamo.values.cells import CellValue
 from framesmith_dynamo.values.constant import build
 from framesmith_dynamo.values.exceptions import ExceptionValue
+from framesmith_dynamo.values.opaque import OpaqueValue
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.tensor import TensorValue
 from framesmith_dynamo.wrap import wrap_object
@@ -158,10 +159,18 @@ class Frame:
             if not is_stable(self, source):
                 self.guard(source, "DUPLICATE_INPUT", met[2])
             return met[1]
-        value = wrap_object(self, obj, source)
+        try:
+            value = wrap_object(self, obj, source)
+        except GraphBreak as broken:
+            value = self._wrap_opaque(obj, source, broken)
         if value.source is not None:
             self.state.by_identity[id(obj)] = (obj, value, source)
         return value
+
+    def _wrap_opaque(self, obj: object, source: Source, broken: GraphBreak) -> Value:
+        """What cannot be traced may still be passed along: the break waits for its first use."""
+        self.guard(source, "TYPE_MATCH", type(obj))
+        return OpaqueValue(type(obj), source, broken)
 
     def constant(self, obj: object) -> Value:
         """A value for a Python object made while tracing or known immutable."""

@@ -131,12 +131,37 @@ def _checked(name: str, layout: Layout) -> list[str]:
     return [f"if {name}.stride() != {layout.strides}:", f"    {name} = _restride({name}, {layout.strides})"]
 
 
+# Views through tensor methods, which take less time than the operators: (method, arguments after the tensor).
+METHODS: dict[str, tuple[str, int]] = {
+    "aten.view.default": ("view", 1),
+    "aten._unsafe_view.default": ("view", 1),
+    "aten.permute.default": ("permute", 1),
+    "aten.expand.default": ("expand", 1),
+    "aten.transpose.int": ("transpose", 2),
+    "aten.t.default": ("t", 0),
+    "aten.unsqueeze.default": ("unsqueeze", 1),
+    "aten.squeeze.dim": ("squeeze", 1),
+    "aten.select.int": ("select", 2),
+}
+
+
+def method_text(w: Writer, node: fx.Node) -> str | None:
+    """The node as a method call on its first argument, if it is one of `METHODS` with plain arguments."""
+    name, count = METHODS.get(str(node.target), ("", -1))
+    if len(node.args) != count + 1 or node.kwargs or not isinstance(node.args[0], fx.Node):
+        return None
+    return f"{literal(w, node.args[0])}.{name}({', '.join(literal(w, a) for a in node.args[1:])})"
+
+
 def call_text(w: Writer, node: fx.Node, gm: fx.GraphModule) -> str:
     """The expression that computes the node."""
     if node.op == "get_attr":
         return w.bind(str(node.target), _attribute(gm, str(node.target)))
     if node.target is operator.getitem:
         return f"{literal(w, node.args[0])}[{literal(w, node.args[1])}]"
+    method = method_text(w, node)
+    if method is not None:
+        return method
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         function = w.bind(f"op_{node.target}", target._op)

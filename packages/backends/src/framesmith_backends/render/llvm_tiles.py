@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from framesmith_backends.ir.index import Var
-from framesmith_backends.ir.kernel import Accumulate, Pass
+from framesmith_backends.ir.kernel import Accumulate, Pass, Store
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.render.llvm_builder import REGISTER, Value, constant
 from framesmith_backends.render.llvm_emit import emit, emit_store, tile_address, tile_load
@@ -44,7 +45,7 @@ def tiled_passes(r: Rendering, lane: Var, first: Value, last: Value, width: int)
     tile = Tile(lane, first, last, width)
     for one in r.kernel.passes:
         if one.before:
-            _along(r, tile, lambda one=one: [emit_store(r, s) for s in one.before])
+            _along(r, tile, partial(_stores, r, one.before))
         if one.has_loop:
             columns = [_column(r, tile, a) for a in one.reductions]
             _rows(r, tile, list(r.kernel.row), one, columns)
@@ -56,7 +57,7 @@ def tiled_passes(r: Rendering, lane: Var, first: Value, last: Value, width: int)
                 r.arrays[c.spec.name] = (c.running if c.total is None else c.total, first, c.kind)
 
 
-def _along(r: Rendering, tile: Tile, inside: Callable[[], object]) -> None:
+def _along(r: Rendering, tile: Tile, inside: Callable[[], None]) -> None:
     """Run `inside` for each block of lanes of the tile."""
 
     def block() -> None:
@@ -75,8 +76,19 @@ def _column(r: Rendering, tile: Tile, spec: Accumulate) -> Column:
     total = r.b.emit(f"alloca [{space} x {kind}], align 64", "ptr") if needs_blocks(r, spec) else None
     r.b.out = out
     column = Column(spec, kind, running, total)
-    _along(r, tile, lambda: [_put(r, tile, column, cell, _start(r, spec)) for cell in (running, total) if cell])
+
+    def begin() -> None:
+        for cell in (running, total):
+            if cell is not None:
+                _put(r, tile, column, cell, _start(r, spec))
+
+    _along(r, tile, begin)
     return column
+
+
+def _stores(r: Rendering, stores: tuple[Store, ...]) -> None:
+    for store in stores:
+        emit_store(r, store)
 
 
 def _start(r: Rendering, spec: Accumulate) -> Value:
@@ -122,8 +134,7 @@ def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[C
 def _step(r: Rendering, tile: Tile, one: Pass, columns: list[Column]) -> None:
     for c in columns:
         _combine(r, tile, c, c.running, emit(r, c.spec.value))
-    for store in one.stores:
-        emit_store(r, store)
+    _stores(r, one.stores)
 
 
 def _flush(r: Rendering, tile: Tile, columns: list[Column]) -> None:

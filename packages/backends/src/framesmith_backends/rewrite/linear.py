@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 aten = torch.ops.aten
 
@@ -25,7 +26,7 @@ Row = Callable[[fx.Node], tuple[fx.Node, fx.Node, fx.Node | None] | None]
 
 def _transposed_weight(node: object) -> fx.Node | None:
     """The w of a node that is w.T of a contiguous matrix."""
-    if not isinstance(node, fx.Node) or not isinstance(node.args, tuple) or not node.args:
+    if not isinstance(node, fx.Node) or not node.args:
         return None
     is_t = node.target is aten.t.default
     swapped = node.target is aten.permute.default and list(node.args[1]) == [1, 0]  # type: ignore[arg-type]
@@ -84,7 +85,7 @@ def use_onednn(gm: fx.GraphModule) -> fx.GraphModule:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
             continue
         x, weight, bias = match
-        args = (copies[x], copies[weight], None if bias is None else copies[bias], "none", [], "")
+        args: tuple[Argument, ...] = (copies[x], copies[weight], None if bias is None else copies[bias], "none", [], "")
         copies[node] = graph.call_function(torch.ops.mkldnn._linear_pointwise.default, args)
         copies[node].meta = dict(node.meta)
     for node in reversed(graph.nodes):
@@ -110,7 +111,8 @@ def wants_onednn(gm: fx.GraphModule) -> bool:
 @functools.cache
 def onednn_is_faster() -> bool:
     """A trial of a few milliseconds, once for the process: best of several runs of each provider, interleaved."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if not available or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     x, w, b = torch.ones(256, 256), torch.ones(512, 256), torch.ones(512)
     candidates: tuple[Callable[[], object], ...] = (

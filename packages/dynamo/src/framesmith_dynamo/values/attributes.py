@@ -24,7 +24,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.functions import MethodValue
 from framesmith_dynamo.values.known import PLAIN_DATA, known
-from framesmith_dynamo.values.lookup import Found, has_slot, home_source, is_trusted, type_lookup, user_method
+from framesmith_dynamo.values.lookup import HEAP_TYPE, Found, class_dict, has_slot, home_source, is_trusted, type_lookup, user_method
 from framesmith_dynamo.values.partials import PartialValue
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, TypeSource
 
@@ -54,6 +54,26 @@ def class_source(tr: Tracer, cls: type, instance: Source | None) -> Source | Non
     if cls not in memo:
         memo[cls] = TypeSource(instance) if instance is not None else home_source(cls)
     return memo[cls]  # type: ignore[no-any-return]
+
+
+def guard_class(tr: Tracer, cls: type, instance: Source | None) -> None:
+    """Rely on a user's class and its bases gaining and losing no attributes; once per class and trace."""
+    key = ("class guarded", cls)
+    if key in tr.memo:
+        return
+    tr.memo[key] = True
+    base = class_source(tr, cls, instance)
+    for index, owner in enumerate(cls.__mro__):
+        if base is not None and not is_trusted(owner.__module__) and owner.__flags__ & HEAP_TYPE:
+            where = base if index == 0 else ItemSource(AttrSource(base, "__mro__"), index)
+            tr.guard(InstanceDictSource(where), "LENGTH", len(class_dict(owner)))
+
+
+def guard_entry_type(tr: Tracer, cls: type, found: Found, name: str, instance: Source | None) -> None:
+    """Rely on a user's class keeping an entry of the same kind, so that it stays behind an instance's own attribute."""
+    source = None if is_trusted(found.owner.__module__) else entry_source(tr, cls, found, name, instance)
+    if source is not None:
+        tr.guard(source, "TYPE_MATCH", type(found.raw))
 
 
 def entry_source(tr: Tracer, cls: type, found: Found, name: str, instance: Source | None) -> Source | None:

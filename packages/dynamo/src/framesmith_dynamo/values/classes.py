@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.values.attributes import CMethodValue, class_source, source_in_class
+from framesmith_dynamo.values.attributes import CMethodValue, class_source, guard_class, source_in_class
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build
 from framesmith_dynamo.values.functions import MethodValue
@@ -182,6 +182,7 @@ class ClassValue(Value):
         return AttrSource(base, name) if base is not None else None
 
     def _from_class(self, tr: Tracer, found: Found, name: str) -> Value:
+        guard_class(tr, self.cls, None)
         raw, stable = found.raw, is_trusted(found.owner.__module__)
         source = self._attribute_source(tr, name)
         if isinstance(raw, classmethod):
@@ -240,6 +241,7 @@ class ClassValue(Value):
 
     def instantiate(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """`type.__call__`: `__new__`, then `__init__` when it gave an object of the class."""
+        guard_class(tr, self.cls, None)
         made = self.make(tr, args, kwargs)
         if issubclass(made.python_type(), self.cls):
             init = type_lookup(made.python_type(), "__init__")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import GraphBreak
-from framesmith_dynamo.values.attributes import C_METHOD
+from framesmith_dynamo.values.attributes import C_METHOD, guard_class
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.classes import CONSTRUCTION, makes
 from framesmith_dynamo.values.containers.dict import DictValue, fill_from, pairs_of
@@ -182,6 +182,7 @@ def wrap_container_object(tr: Tracer, obj: Any, source: Source) -> Value:
     kind = kind_of(type(obj))
     assert kind is not None
     tr.guard(source, "TYPE_MATCH", type(obj))
+    guard_class(tr, type(obj), source)
     value = ContainerObjectValue(type(obj), kind, obj, source=source)
     value.track(tr)
     if isinstance(value.base, DictContents):

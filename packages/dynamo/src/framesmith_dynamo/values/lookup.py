@@ -102,6 +102,8 @@ def user_method(cls: type, name: str) -> Any | None:
     return found.raw if found is not None and isinstance(found.raw, FunctionType) else None
 
 
+#: `Py_TPFLAGS_HEAPTYPE`: the class was made while the program ran, by a `class` statement or by C code that asked for it.
+HEAP_TYPE: Final = 1 << 9
 C_CALLABLES: Final = (
     BuiltinFunctionType,
     MethodDescriptorType,

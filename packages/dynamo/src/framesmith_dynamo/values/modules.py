@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.attributes import guard_class
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.intercepts import intercepts
 from framesmith_dynamo.values.lookup import type_lookup
@@ -204,4 +205,5 @@ def is_module(obj: Any) -> bool:
 def wrap_module(tr: Tracer, obj: torch.nn.Module, source: Source) -> Value:
     """A module: guarded by type; everything else is guarded when it is read."""
     tr.guard(source, "TYPE_MATCH", type(obj))
+    guard_class(tr, type(obj), source)
     return ModuleValue(type(obj), obj, source=source)

@@ -20,11 +20,13 @@ from framesmith_dynamo.values.attributes import (
     call_special,
     class_value,
     entry_value,
+    guard_entry_type,
 )
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.instance_dicts import InstanceDictValue
 from framesmith_dynamo.values.iterators import drain
 from framesmith_dynamo.values.lookup import (
+    HEAP_TYPE,
     MISSING,
     Found,
     class_dict,
@@ -56,8 +58,7 @@ UNHASHABLE_KEY = register_break(
 )
 
 COMPARE_SLOTS = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
-#: `Py_TPFLAGS_HEAPTYPE` and the size of a pointer in bytes.
-HEAP_TYPE = 1 << 9
+#: The size of a pointer in bytes.
 POINTER = 8
 UNARY_SLOTS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 
@@ -121,11 +122,11 @@ class ObjectValue(Value):
         if found is not None and is_data_descriptor(found.raw):
             return bind_entry(tr, found, name, self)
         own = self.own_attribute(tr, name)
-        if own is not None:
-            return own
-        if found is not None:
+        if found is not None and own is not None:
+            guard_entry_type(tr, self.cls, found, name, self.source)
+        elif found is not None:
             return bind_entry(tr, found, name, self)
-        return None
+        return own
 
     def own_attribute(self, tr: Tracer, name: str) -> Value | None:
         """The attribute in the instance dictionary, pending stores included, or None; absence is guarded."""
@@ -151,7 +152,9 @@ class ObjectValue(Value):
     def attribute_source(self, name: str) -> Source:
         """Where an attribute of the instance dictionary is loaded from."""
         assert self.source is not None
-        if user_method(self.cls, "__getattribute__") is not None:
+        found = type_lookup(self.cls, name)
+        hidden = found is not None and not isinstance(found.raw, MemberDescriptorType)
+        if hidden or user_method(self.cls, "__getattribute__") is not None:
             return ItemSource(InstanceDictSource(self.source), name)
         return AttrSource(self.source, name)
 
@@ -223,6 +226,8 @@ class ObjectValue(Value):
             return
         if type_lookup(self.cls, "__dict__") is None:
             tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        if found is not None:
+            guard_entry_type(tr, self.cls, found, name, self.source)
         self.store_own(tr, name, value)
 
     def store_own(self, tr: Tracer, name: str, value: Value) -> None:

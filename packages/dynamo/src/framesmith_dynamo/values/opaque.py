@@ -1,31 +1,28 @@
-"""Objects the tracer knows nothing about: they can be passed on and compared by identity, anything else breaks."""
+"""Objects the tracer has no value for: they can be passed along, stored and returned; any use breaks the graph."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
-from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, BreakKind, GraphBreak
+from framesmith_dynamo.values.base import Value
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
 
 class OpaqueValue(Value):
-    """An object of a type without a value family, found at a source."""
+    """An object found at a source, of which only the type is known (and guarded). `reason` is why there is no more."""
 
-    __slots__ = ("cls",)
+    __slots__ = ("cls", "reason")
 
-    def __init__(self, cls: type, *, source: Source) -> None:
+    def __init__(self, cls: type, source: Source, reason: GraphBreak) -> None:
         super().__init__(source=source)
         self.cls = cls
+        self.reason = reason
 
     def python_type(self) -> type:
         return self.cls
 
-
-@wraps_protocol(lambda obj: True, priority=1000)
-def wrap_opaque(tr: Tracer, obj: Any, source: Source) -> Value:
-    """The last resort: only the type is guarded."""
-    tr.guard(source, "TYPE_MATCH", type(obj))
-    return OpaqueValue(type(obj), source=source)
+    def refuse(self, doing: str, *, kind: BreakKind = UNSUPPORTED_OPERATION) -> NoReturn:
+        raise GraphBreak(self.reason.kind, f"{self.reason.detail} ({doing})") from self.reason

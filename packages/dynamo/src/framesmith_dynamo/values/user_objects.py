@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from framesmith_dynamo.values.attributes import guard_class
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.classes import ClassValue, constructs_family
 from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build, plain_arguments
@@ -106,4 +107,5 @@ def _is_plain_object(obj: Any) -> bool:
 def wrap_plain_object(tr: Tracer, obj: Any, source: Source) -> Value:
     """An instance of a class written in Python: guarded by type; attributes are guarded when they are read."""
     tr.guard(source, "TYPE_MATCH", type(obj))
+    guard_class(tr, type(obj), source)
     return ObjectValue(type(obj), obj, source=source)
