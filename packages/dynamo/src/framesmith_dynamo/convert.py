@@ -13,6 +13,7 @@ from framesmith_dynamo.frame_policy import why_not_compiled
 from framesmith_dynamo.interpreter import Ending, EscapedException, outermost_frame, run_outermost
 from framesmith_dynamo.output import CompileGraph, Residual, cannot_rebuild
 from framesmith_dynamo.resume import emit_break
+from framesmith_dynamo.surroundings import why_not_now
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
 from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries, stats
 from framesmith_guards import CheckProgram, compile_guards, explain_nearest, state_guards
@@ -81,6 +82,10 @@ class FrameConverter:
         reason = why_not_compiled(info.code)
         if reason is not None:
             return SKIP(reason)
+        reason = why_not_now()
+        if reason is not None:
+            self._tell("run-once", info.code, reason)
+            return RUN_ONCE(reason)
         limit = self._check_recompile(info)
         if limit is not None:
             return limit
