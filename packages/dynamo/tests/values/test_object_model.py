@@ -1,11 +1,13 @@
-"""Random class hierarchies and random uses of their objects: compiled and plain Python must agree on every value and mutation."""
+"""Random class hierarchies and random uses of their objects: compiled and plain Python agree on values and mutations."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,15 +39,24 @@ MEMBERS = {
 }
 
 SPECIALS = [
-    "    def __getattr__(self, name):\n        if name in ('a', 'z'): return ('made', name)\n        raise AttributeError(name)",
-    "    def __getattribute__(self, name):\n        if name == 'b': name = 'base'\n        return super().__getattribute__(name)",
+    (
+        "    def __getattr__(self, name):\n"
+        "        if name in ('a', 'z'): return ('made', name)\n        raise AttributeError(name)"
+    ),
+    (
+        "    def __getattribute__(self, name):\n"
+        "        if name == 'b': name = 'base'\n        return super().__getattribute__(name)"
+    ),
     (
         "    def __setattr__(self, name, value):\n"
         "        super().__setattr__('base' if name == 'c' else name, value)\n"
         "        self.__dict__['count'] = self.__dict__.get('count', 0) + 1"
     ),
     "    def __delattr__(self, name):\n        super().__delattr__(name)\n        self.deleted = name",
-    "    def __eq__(self, other): return isinstance(other, A) and self.base == other.base\n    __hash__ = object.__hash__",
+    (
+        "    def __eq__(self, other): return isinstance(other, A) and self.base == other.base\n"
+        "    __hash__ = object.__hash__"
+    ),
     (
         "    def __len__(self): return 2\n"
         "    def __getitem__(self, i):\n        if i > 1: raise IndexError(i)\n        return (self.base, i)"
@@ -121,7 +132,9 @@ def make_module(rng: random.Random) -> str:
     for _ in range(rng.randint(6, 12)):
         choices = {"o": rng.choice("pq"), "p": rng.choice("pq"), "n": rng.choice(NAMES), "c": rng.choice(CLASSES)}
         statement = rng.choice(STATEMENTS).format(i=rng.randint(0, 5), **choices)
-        lines.append(f"    try:\n        {statement}\n    except (AttributeError, TypeError, KeyError, IndexError) as error:")
+        lines.append(
+            f"    try:\n        {statement}\n    except (AttributeError, TypeError, KeyError, IndexError) as error:"
+        )
         lines.append("        out.append(type(error).__name__)")
     lines.append("    return x * 2, out, p, q")
     return "\n".join(lines)
@@ -141,33 +154,74 @@ def simplify(value: Any) -> Any:
     return type(value).__name__
 
 
-@pytest.mark.parametrize("seed", range(80))
-def test_random_hierarchy(seed: int) -> None:
-    rng = random.Random(seed)
-    text = make_module(rng)
-    module = types.ModuleType(f"random_hierarchy_{seed}")
+#: What other code may do to the classes and objects between two calls.
+CHANGES = [
+    "setattr({c}, {n!r}, {i})",
+    "setattr({c}, {n!r}, lambda self, *a, **k: ('new', {i}, a))",
+    "setattr({c}, {n!r}, property(lambda self: ('prop', {i})))",
+    "setattr({c}, {n!r}, Doubling({i}))",
+    "setattr({c}, {n!r}, classmethod(lambda cls, *a: ('class', {i})))",
+    "setattr({c}, {n!r}, staticmethod(lambda *a: ('static', {i})))",
+    "delattr({c}, {n!r})",
+    "setattr({o}, {n!r}, {i})",
+    "{o}.__dict__.__setitem__({n!r}, {i})",
+    "{o}.__dict__.pop({n!r}, None)",
+    "setattr({o}, 'base', {i})",
+    "setattr({o}, '__class__', {c})",
+    "setattr({c}, '__getattr__', lambda self, name: ('made', name))",
+    "setattr({c}, '__len__', lambda self: {i})",
+    "setattr({c}, '__bool__', lambda self: False)",
+    "setattr({c}, '__eq__', lambda self, other: True)",
+]
+
+
+@contextlib.contextmanager
+def loaded(seed: int, text: str) -> Iterator[Any]:
+    """The module made of a text, importable while it is in use."""
+    module: Any = types.ModuleType(f"random_hierarchy_{seed}")
     sys.modules[module.__name__] = module
     try:
         exec(compile(text, f"<random hierarchy {seed}>", "exec"), module.__dict__)
-        p, q = rng.choice([module.A, module.B, module.C])(2), module.C(4)
-
-        check_simplified(module.program, torch.ones(2), p, q, text)
+        yield module
     finally:
         del sys.modules[module.__name__]
 
 
-def check_simplified(program: Any, x: Any, p: Any, q: Any, text: str) -> None:
-    subject = compiled(program)
-    for _ in range(3):
-        expected = outcome(program, x, *copy.deepcopy((p, q)))
-        found = outcome(subject, x, *copy.deepcopy((p, q)))
-        assert found == expected, text
-
-
 def outcome(program: Any, *args: Any) -> Any:
+    """What a call gives, and the state of the objects it was given."""
     try:
         return simplify(program(*args))
     except Exception as error:
         return type(error).__name__
 
 
+def agree(program: Any, subject: Any, objects: tuple[Any, ...]) -> bool:
+    """Whether compiled and plain Python do the same to copies of the objects."""
+    x = torch.ones(2)
+    return outcome(program, x, *copy.deepcopy(objects)) == outcome(subject, x, *copy.deepcopy(objects))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_hierarchy(seed: int) -> None:
+    rng = random.Random(seed)
+    text = make_module(rng)
+    with loaded(seed, text) as module:
+        objects = (rng.choice([module.A, module.B, module.C])(2), module.C(4))
+        subject = compiled(module.program)
+        assert all(agree(module.program, subject, objects) for _ in range(2)), text
+
+
+@pytest.mark.parametrize("seed", range(1000, 1030))
+def test_changes_between_calls(seed: int) -> None:
+    rng = random.Random(seed)
+    text = make_module(rng)
+    with loaded(seed, text) as module:
+        objects = (rng.choice([module.A, module.B, module.C])(2), module.C(4))
+        subject = compiled(module.program, recompile_limit=64)
+        for _ in range(4):
+            assert agree(module.program, subject, objects), text
+            choices = {"c": rng.choice(CLASSES), "n": rng.choice(NAMES), "o": rng.choice("pq")}
+            change = rng.choice(CHANGES).format(i=rng.randint(10, 19), **choices)
+            with contextlib.suppress(AttributeError, TypeError):
+                exec(change, module.__dict__ | {"p": objects[0], "q": objects[1]})
+            text += f"\n# then: {change}"

@@ -172,7 +172,7 @@ def raise_after_mutation(x: Any, obj: Any) -> Any:
 def mutation_in_try(x: Any, obj: Any) -> Any:
     try:
         obj.value = 3.0
-        obj.nothing  # noqa: B018
+        obj.nothing
     except AttributeError as error:
         obj.log.append(str(error))
     finally:

@@ -31,7 +31,7 @@ class Mutation:
     raw_attributes: bool
 
     def hides(self, name: str) -> bool:
-        """Whether a property or another data descriptor written in Python stands before the instance's own attribute `name`."""
+        """Whether a data descriptor written in Python stands before the instance's own attribute `name`."""
         if self.cls is None:
             return False
         raw = next((base.__dict__[name] for base in self.cls.__mro__ if name in base.__dict__), None)

@@ -20,7 +20,4 @@ def iterate_by_index(obj: Any) -> Iterator[Any]:
 
 def contains_by_iteration(obj: Any, wanted: Any) -> bool:
     """What `wanted in obj` means for a class without `__contains__`."""
-    for item in obj:
-        if item is wanted or item == wanted:
-            return True
-    return False
+    return any(item is wanted or item == wanted for item in obj)

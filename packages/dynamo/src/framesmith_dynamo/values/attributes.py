@@ -24,7 +24,16 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.functions import MethodValue
 from framesmith_dynamo.values.known import PLAIN_DATA, known
-from framesmith_dynamo.values.lookup import HEAP_TYPE, Found, class_dict, has_slot, home_source, is_trusted, type_lookup, user_method
+from framesmith_dynamo.values.lookup import (
+    HEAP_TYPE,
+    Found,
+    class_dict,
+    has_slot,
+    home_source,
+    is_trusted,
+    type_lookup,
+    user_method,
+)
 from framesmith_dynamo.values.partials import PartialValue
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, TypeSource
 

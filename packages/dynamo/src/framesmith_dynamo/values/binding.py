@@ -31,7 +31,9 @@ def bind(
     extra = _bind_keywords(tr, code, name, kwargs, bound, takes_kwargs)
     if len(args) > len(positional) and not takes_args:
         optional = sum(parameter in defaults for parameter in positional)
-        tr.raise_(TypeError, _too_many(name, len(positional), optional, len(args), sum(key in kwargs for key in keyword_only)))
+        tr.raise_(
+            TypeError, _too_many(name, len(positional), optional, len(args), sum(key in kwargs for key in keyword_only))
+        )
     _fill_defaults(tr, name, positional, "positional", bound, defaults)
     _fill_defaults(tr, name, keyword_only, "keyword-only", bound, defaults)
     if takes_args:
@@ -75,7 +77,12 @@ def _too_many(name: str, allowed: int, optional: int, given: int, by_keyword: in
 
 
 def _fill_defaults(
-    tr: Tracer, name: str, parameters: Sequence[str], kind: str, bound: dict[str, Value], defaults: Mapping[str, Default]
+    tr: Tracer,
+    name: str,
+    parameters: Sequence[str],
+    kind: str,
+    bound: dict[str, Value],
+    defaults: Mapping[str, Default],
 ) -> None:
     missing = []
     for parameter in parameters:
@@ -85,7 +92,10 @@ def _fill_defaults(
             else:
                 missing.append(parameter)
     if missing:
-        tr.raise_(TypeError, f"{name}() missing {len(missing)} required {kind} argument{_plural(len(missing))}: {_listed(missing)}")
+        tr.raise_(
+            TypeError,
+            f"{name}() missing {len(missing)} required {kind} argument{_plural(len(missing))}: {_listed(missing)}",
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -98,7 +98,9 @@ def _copies_plainly(cls: type) -> bool:
     return type_lookup(cls, "__dict__") is not None and not hasattr(cls, "__slots__")
 
 
-def _copy_object(tr: Tracer, value: ObjectValue, of_attribute: Callable[[Value], Value], memo: Memo | None = None) -> Value:
+def _copy_object(
+    tr: Tracer, value: ObjectValue, of_attribute: Callable[[Value], Value], memo: Memo | None = None
+) -> Value:
     copied = ObjectValue(value.cls)
     copied.track(tr)
     if memo is not None:

@@ -6,7 +6,9 @@ the built-in kind are read.
 
 from __future__ import annotations
 
+import functools
 import sys
+import sysconfig
 from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
@@ -25,11 +27,10 @@ from framesmith_guards import AttrSource, ModuleSource
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
-#: Distributions whose functions and classes are taken to stay as they are: no guards on their code and class
-#: attributes' identity.
-TRUSTED: Final = frozenset(
-    {"torch", "transformers", "functorch", "torchvision", "numpy", "framesmith_dynamo"} | set(sys.stdlib_module_names)
-)
+#: Distributions whose functions and classes are taken to stay as they are, like the standard library's: no guards on
+#: their code and on what their classes and modules hold.
+TRUSTED: Final = frozenset({"torch", "transformers", "functorch", "torchvision", "numpy", "framesmith_dynamo"})
+_STDLIB: Final = sysconfig.get_paths()["stdlib"]
 
 _type_dict = type.__dict__["__dict__"].__get__
 _type_mro = type.__dict__["__mro__"].__get__
@@ -102,7 +103,8 @@ def user_method(cls: type, name: str) -> Any | None:
     return found.raw if found is not None and isinstance(found.raw, FunctionType) else None
 
 
-#: `Py_TPFLAGS_HEAPTYPE`: the class was made while the program ran, by a `class` statement or by C code that asked for it.
+#: `Py_TPFLAGS_HEAPTYPE`: the class was made while the program ran, by a `class` statement or by C code that asked for
+#: it.
 HEAP_TYPE: Final = 1 << 9
 C_CALLABLES: Final = (
     BuiltinFunctionType,
@@ -116,7 +118,18 @@ C_DATA: Final = (GetSetDescriptorType, MemberDescriptorType)
 
 def is_trusted(module: object) -> bool:
     """Whether a module name belongs to a distribution whose code does not change while a program runs."""
-    return isinstance(module, str) and module.partition(".")[0] in TRUSTED
+    return isinstance(module, str) and _is_library(module.partition(".")[0])
+
+
+@functools.cache
+def _is_library(name: str) -> bool:
+    """Whether a top-level package is trusted; a user's module that only shares a name with the standard library is
+    not.
+    """
+    if name in TRUSTED or name not in sys.stdlib_module_names:
+        return name in TRUSTED
+    origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+    return origin in (None, "built-in", "frozen") or str(origin).startswith(_STDLIB)
 
 
 def home_source(obj: Any) -> Source | None:

@@ -167,6 +167,9 @@ class TensorValue(Value):
     def delattr_(self, tr: Tracer, name: str) -> None:
         raise GraphBreak(TENSOR_ATTRIBUTE, f"deleting {name!r} of {self.describe()}")
 
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        tr.raise_(TypeError, f"'{self.cls.__name__}' object is not callable")
+
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         kind = BREAKING_METHODS.get(name)
         if kind is not None:

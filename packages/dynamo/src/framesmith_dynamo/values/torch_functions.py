@@ -12,7 +12,6 @@ import torch
 import torch.distributed
 import torch.nn.functional
 import torch.utils.checkpoint
-from framesmith_guards import AttrSource, ModuleSource
 
 from framesmith_dynamo.breaks import BreakKind, GraphBreak
 from framesmith_dynamo.values import torch_tables as tables
@@ -20,6 +19,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constant import build, fold, plain_arguments
 from framesmith_dynamo.values.intercepts import INTERCEPTS, Intercept, intercepts
 from framesmith_dynamo.values.tensor import TensorValue
+from framesmith_guards import AttrSource, ModuleSource
 
 
 def resolve(path: str) -> Any:
