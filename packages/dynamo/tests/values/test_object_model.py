@@ -1,4 +1,4 @@
-"""Random class hierarchies and random uses of their objects: compiled and plain Python agree on values and mutations."""
+"""Random class hierarchies and random uses of their objects: compiled and plain Python must do the same."""
 
 from __future__ import annotations
 
