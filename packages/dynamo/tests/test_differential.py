@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import linecache
 from collections import OrderedDict, deque
 from itertools import count
@@ -159,26 +158,21 @@ def outcome(fn: Any, args: tuple[Any, ...]) -> str:
     return repr([sorted(map(repr, value)) if isinstance(value, set) else value for value in (*result, *args)])
 
 
-def compare(lines: list[str], given_arguments: dict[str, Any]) -> Compiled:
-    """Run a program compiled and eagerly, twice."""
+def arguments(known: dict[str, Any]) -> tuple[Any, ...]:
+    """Fresh arguments for one call."""
+    a = list(known["a"])
+    b = a if known["alias"] else list(known["b"])
+    return a, b, dict(known["d"]), OrderedDict(u=1, v=2), set(known["s"]), deque([1, 2], 3), (1, "p"), known["n"], "px"
+
+
+def compare(lines: list[str], calls: list[dict[str, Any]]) -> Compiled:
+    """Run a program compiled and eagerly with each set of arguments, then with all of them again."""
     fn = build(lines)
-    known = given_arguments
-    args = (
-        known["a"],
-        known["b"],
-        known["d"],
-        OrderedDict(u=1, v=2),
-        {"p", 2},
-        deque([1, 2], 3),
-        (1, "p"),
-        known["n"],
-        "px",
-    )
     frames.reset()
     subject = compiled(fn)
-    for _ in range(2):
-        expected = outcome(fn, copy.deepcopy(args))
-        assert outcome(subject, copy.deepcopy(args)) == expected
+    for known in calls * 2:
+        expected = outcome(fn, arguments(known))
+        assert outcome(subject, arguments(known)) == expected
     return subject
 
 
@@ -188,11 +182,13 @@ ARGUMENTS = st.fixed_dictionaries(
         "b": st.lists(st.integers(-2, 3), max_size=3),
         "d": st.dictionaries(st.sampled_from(["p", "q", 1, None]), st.integers(0, 3), max_size=3),
         "n": st.integers(-1, 3),
+        "s": st.sampled_from([("p", 2), (1,), ()]),
+        "alias": st.sampled_from([False, False, True]),
     }
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(PROGRAMS, ARGUMENTS)
-def test_compiled_and_eager_agree(lines: list[str], given_arguments: dict[str, Any]) -> None:
-    compare(lines, given_arguments)
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@given(PROGRAMS, st.lists(ARGUMENTS, min_size=1, max_size=3))
+def test_compiled_and_eager_agree(lines: list[str], calls: list[dict[str, Any]]) -> None:
+    compare(lines, calls)
