@@ -58,6 +58,7 @@ class Codegen:
         self.regions: list[Region] = []
         self.position: Position | None = None
         self.installed: dict[str, object] = {}
+        self._installed_names: dict[int, str] = {}
         self.temporaries: dict[int, str] = {}
         self.uses: Counter[int] = Counter()
         self.reused: Collection[int] = ()
@@ -157,14 +158,15 @@ class Codegen:
         """Put the value into the globals under a new name beginning with `prefix`; the same value keeps its name."""
         if self.globals is None:
             raise ValueError("install_global needs a Codegen made with globals=")
-        for name, known in self.installed.items():
-            if known is value:
-                return name
+        known = self._installed_names.get(id(value))
+        if known is not None:
+            return known
         name = unique_name(prefix)
         while name in self.globals:
             name = unique_name(prefix)
         self.globals[name] = value
         self.installed[name] = value
+        self._installed_names[id(value)] = name
         return name
 
     def load_installed(self, prefix: str, value: object) -> None:
