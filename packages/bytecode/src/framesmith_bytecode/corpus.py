@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 import time
 import warnings
@@ -91,9 +92,8 @@ def main(arguments: list[str]) -> int:
     for path, function, problem in report.failures[:50]:
         print(f"{path}: {function}: {problem}")
     seconds = time.perf_counter() - start
-    version = ".".join(map(str, sys.version_info[:3]))
     print(
-        f"CPython {version}: {report.codes} code objects of {report.files} files, {len(report.failures)} failures, "
+        f"CPython {platform.python_version()}: {report.codes} code objects of {report.files} files, {len(report.failures)} failures, "
         f"{seconds:.0f} s"
     )
     return 1 if report.failures else 0
