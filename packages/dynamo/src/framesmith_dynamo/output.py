@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from framesmith_bytecode import Codegen, encode
+from framesmith_bytecode import Codegen, Label, encode
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_frames import without_hook
 from framesmith_sideeffects import Replay, load_source
@@ -47,6 +47,7 @@ class Residual:
         self.codegen.position = frame.code.instrs[max(min(frame.pc, len(frame.code.instrs) - 1), 0)].position
         self.graph_out = self.state.builder.output_name = self.codegen.new_temp("graph_out")
         self.replay: Replay | None = None
+        self.handler: Label | None = None
 
     # What comes after the graph
 
@@ -66,11 +67,11 @@ class Residual:
             names.append(name)
         return names
 
-    def change(self) -> None:
-        """Carry out the mutations and the changes of torch's state."""
+    def change(self, *, grad_mode: bool = True) -> None:
+        """Carry out the mutations and, with `grad_mode`, the change of torch's gradient mode."""
         assert self.replay is not None
         self.replay.apply()
-        grad = self.state.builder.state.grad_after()
+        grad = self.state.builder.state.grad_after() if grad_mode else None
         if grad is not None:
             self.codegen.push_callable(lambda: self.codegen.load_const(torch._C._set_grad_enabled))
             self.codegen.load_const(grad)

@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING
 from framesmith_bytecode import Continuation, Instr, Label, Parameter
 from framesmith_bytecode.liveness import observes_locals
 from framesmith_bytecode.ops import OPS, pops, pushes
+from framesmith_dynamo.blocks import check_blocks, exits_of, push_exit
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.continuations import continuation_at
+from framesmith_dynamo.handlers.contexts import ExitValue
 from framesmith_dynamo.method_slots import CALLABLE_SLOTS, MethodSlot
+from framesmith_dynamo.values.torch_context import TorchContextValue
 
 if TYPE_CHECKING:
     from framesmith_dynamo.frame import Frame
     from framesmith_dynamo.output import Residual
     from framesmith_dynamo.values.base import Value
-
-BREAK_IN_BLOCK = register_break(
-    "break-in-block",
-    what="the graph breaks inside a `with` or `try` block of the function",
-    why="the rest of such a block cannot be continued in a function of its own",
-    hint="move the breaking call out of the block, or the block into a function of its own",
-)
 
 READS_OWN_LOCALS = register_break(
     "reads-own-locals",
@@ -37,12 +33,14 @@ READS_OWN_LOCALS = register_break(
 class Slot:
     """How one slot of the value stack comes back.
 
-    NULL (all None), a temporary, a value pushed then, or a method looked up then.
+    NULL (all None), a temporary, a value pushed then, a method looked up then, or the exit of an open block, whose
+    manager `block` is (held in the temporary, if it has one).
     """
 
     temporary: str | None = None
     value: Value | None = None
     method: str | None = None
+    block: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +69,27 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     """Generate the end of residual code at a break. Raises GraphBreak when the frame cannot be continued here."""
     frame = residual.frame
     index = frame.pc
-    if frame.code.protections[index] is not None:
-        raise GraphBreak(BREAK_IN_BLOCK, str(reason))
     if observes_locals(frame.code.bytecode.instructions):
         raise GraphBreak(READS_OWN_LOCALS, str(reason))
     instr = frame.code.instrs[index]
     ways = arms(residual.frame, instr, index)
     if residual.state.is_empty() and all(way.continuation is None for way in ways):
         raise reason  # nothing before, nothing behind: there is nothing to compile
-    slots, variables = save(residual, needed(ways))
-    residual.change()
+    caught = handler_arm(frame, index)
+    slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
+    residual.change(grad_mode=not exits_of(frame.stack))
     restore_stack(residual, slots, len(slots) - pops(instr.op, instr.arg))
     label = Label() if len(ways) == 2 else None
-    residual.codegen.emit(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label)
+    emit_protected(
+        residual, Instr(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label, instr.position), caught
+    )
     if ways:
         go_on(residual, ways[0], variables)
     if label is not None:
         residual.codegen.mark(label)
         go_on(residual, ways[1], variables)
+    if caught is not None:
+        emit_handler(residual, caught, variables)
 
 
 def arms(frame: Frame, instr: Instr, index: int) -> list[Arm]:
@@ -104,6 +105,40 @@ def arms(frame: Frame, instr: Instr, index: int) -> list[Arm]:
     if row.flow != "next":
         found.append(arm(frame, below, (False,) * row.jump_pushes, index, frame.code.targets[instr.arg]))
     return found
+
+
+def handler_arm(frame: Frame, index: int) -> Arm | None:
+    """The way to the handler of an exception of the breaking instruction, if it is in a block."""
+    protection = frame.code.protections[index]
+    if protection is None:
+        return None
+    below = null_slots(frame.stack)[: protection.depth]
+    return arm(frame, below, (False,) * (1 + protection.lasti), index, protection.target)
+
+
+def emit_protected(residual: Residual, instr: Instr, caught: Arm | None) -> None:
+    """Emit the breaking instruction, in a region of its own if it is in a block."""
+    codegen = residual.codegen
+    if caught is None:
+        codegen.extend([instr])
+        return
+    residual.handler = Label("caught")
+    with codegen.protected(residual.handler, depth=caught.below):
+        codegen.extend([instr])
+
+
+def emit_handler(residual: Residual, caught: Arm, variables: dict[str, str]) -> None:
+    """Where an exception of the breaking instruction comes: its handler goes on in a continuation.
+
+    The offset that some handlers want is that of the continuation's first instruction, which stands for the same line.
+    """
+    codegen = residual.codegen
+    assert residual.handler is not None
+    codegen.mark(residual.handler)
+    if len(caught.nulls) - caught.below == 2:
+        codegen.load_const(0)
+        codegen.emit("SWAP", 2)
+    go_on(residual, caught, variables)
 
 
 def null_slots(stack: Sequence[Value | None]) -> tuple[bool, ...]:
@@ -144,16 +179,18 @@ def needed(ways: Sequence[Arm]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def save(residual: Residual, names: Sequence[str]) -> tuple[list[Slot], dict[str, str]]:
+def save(residual: Residual, names: Sequence[str], reason: GraphBreak) -> tuple[list[Slot], dict[str, str]]:
     """Read the stack and the named variables into temporaries, before anything changes.
 
-    Arguments the trace never looked at stay where they are.
+    Arguments the trace never looked at stay where they are. Raises GraphBreak when an open block cannot be continued.
     """
     frame = residual.frame
     untouched = [name for name in names if name in getattr(frame.locals, "pending", ())]
     local_values = {name: frame.locals[name] for name in names if name not in untouched}
     stack_values = [value for value in frame.stack if value is not None]
     own_cells = [frame.cells[name] for name in frame.code.bytecode.cellvars]
+    if frame.code.protections[frame.pc] is not None:
+        check_blocks(residual.state, frame.stack, [*stack_values, *local_values.values()], reason)
     residual.begin([*stack_values, *local_values.values(), *own_cells])
     slots = _save_stack(residual)
     saved = residual.save(list(local_values.values()))
@@ -167,6 +204,9 @@ def _save_stack(residual: Residual) -> list[Slot]:
             slots.append(Slot())
         elif isinstance(value, MethodSlot):
             slots.append(Slot(method=value.name))
+        elif isinstance(value, ExitValue):
+            entered_anew = isinstance(value.manager, TorchContextValue)
+            slots.append(Slot(None if entered_anew else residual.save([value.manager])[0], block=value.manager))
         elif value.is_constant() and value.source is None:
             slots.append(Slot(value=value))
         else:
@@ -187,7 +227,7 @@ def restore_stack(residual: Residual, slots: Sequence[Slot], below: int) -> None
         elif method is not None:
             restore_method(residual, slot, method, waits=position < below)
             method = None
-        elif slot.temporary is None and slot.value is None:
+        elif slot.temporary is None and slot.value is None and slot.block is None:
             codegen.load_const(None) if position < below else codegen.push_null()
         else:
             restore_slot(residual, slot)
@@ -195,7 +235,9 @@ def restore_stack(residual: Residual, slots: Sequence[Slot], below: int) -> None
 
 def restore_slot(residual: Residual, slot: Slot) -> None:
     """Push a value of the stack."""
-    if slot.temporary is not None:
+    if slot.block is not None:
+        push_exit(residual.codegen, slot.block, slot.temporary)
+    elif slot.temporary is not None:
         residual.codegen.load(slot.temporary)
     elif slot.value is not None:
         residual.codegen(slot.value)

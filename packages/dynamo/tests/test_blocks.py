@@ -1,0 +1,265 @@
+"""Graph breaks inside `with` and `try` blocks: the graph before, the breaking instruction and the rest behave as one function."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from driver import check
+
+X = torch.arange(6.0).reshape(2, 3).requires_grad_()
+
+
+class Scope:
+    def __init__(self, log, swallow=()):
+        self.log = log
+        self.swallow = swallow
+
+    def __enter__(self):
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, kind, value, tb):
+        self.log.append(None if kind is None else (kind.__name__, value.args))
+        return kind is not None and issubclass(kind, self.swallow)
+
+
+def loud(value, error=None):
+    print("loud", value)
+    if error is not None:
+        raise error
+    return value
+
+
+def in_no_grad(x):
+    y = x * 2
+    with torch.no_grad():
+        z = y * 3
+        print(torch.is_grad_enabled(), z.requires_grad)
+        w = z + y
+    return w.requires_grad, (w + y).requires_grad, torch.is_grad_enabled(), w
+
+
+def nested_modes(x):
+    with torch.no_grad():
+        a = x * 2
+        with torch.enable_grad():
+            b = x * 3
+            print(b.requires_grad)
+            c = b * 2
+        d = c * 2
+        print(d.requires_grad)
+    return [t.requires_grad for t in (a, b, c, d, x + 1)], d
+
+
+def set_grad(x):
+    with torch.set_grad_enabled(False):
+        y = x * 2
+        print(y.requires_grad)
+    return y, (x + y).requires_grad
+
+
+def in_autocast(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = x @ x.T
+        print(y.dtype)
+        z = x @ x.T
+    return y, z, (x @ x.T).dtype
+
+
+def in_scope(x):
+    log = []
+    with Scope(log) as scope:
+        y = x + 1
+        print(len(scope.log))
+        y = y * 2
+        log.append("body")
+    return y, log
+
+
+def raising_in_scope(x):
+    log = []
+    with Scope(log, KeyError):
+        y = x + 1
+        loud(1, KeyError("k", 2))
+        log.append("never")
+    return y * 2, log
+
+
+def raising_through_scope(x):
+    log = []
+    try:
+        with Scope(log, KeyError):
+            x = x + 1
+            loud(1, ValueError("v"))
+    except ValueError as error:
+        return x * 2, log, error.args
+    return x
+
+
+def two_scopes(x):
+    log = []
+    with Scope(log) as outer, Scope(log, ValueError):
+        x = x + len(outer.log)
+        loud(1, ValueError(3))
+    return x, log
+
+
+def in_try(x):
+    try:
+        y = x + 1
+        print("in try")
+        z = y * 2
+    except ValueError:
+        z = None
+    else:
+        z = z + 1
+    finally:
+        x = x * 3
+    return z, x
+
+
+def caught(x):
+    y = x + 1
+    try:
+        y = y * 2
+        loud("a", ValueError("a", 1))
+        y = None
+    except (KeyError, ValueError) as error:
+        y = y + 1
+        args = error.args
+    return y, args
+
+
+def not_caught_here(x):
+    log = []
+    try:
+        try:
+            y = x * 2
+            loud("b", KeyError("b"))
+        except ValueError:
+            log.append("wrong")
+        finally:
+            log.append("finally")
+    except KeyError as error:
+        return y + 1, log, error.args
+
+
+def in_handler(x):
+    try:
+        raise ValueError(1)
+    except ValueError as error:
+        y = x + 1
+        print("handling", error.args)
+        try:
+            raise
+        except ValueError as again:
+            y = y * 2
+            return y, again is error
+
+
+def in_finally(x):
+    log = []
+    try:
+        y = x + 1
+    finally:
+        print("cleanup")
+        log.append(1)
+    return y, log
+
+
+def loop_in_try(x):
+    found = []
+    for i in range(4):
+        try:
+            x = x * 2
+            loud(i, ValueError(i) if i % 2 else None)
+            found.append(i)
+        except ValueError as error:
+            found.append(error.args)
+            continue
+        finally:
+            found.append("f")
+    return x, found
+
+
+def return_in_try(x):
+    log = []
+
+    def f():
+        try:
+            y = x + 1
+            print("before return")
+            return y
+        finally:
+            log.append("finally")
+
+    return f(), log
+
+
+def data_branch_in_with(x):
+    with torch.no_grad():
+        if x.sum() > 3:
+            y = x * 2
+        else:
+            y = x * 3
+        y = y + 1
+    return y, y.requires_grad
+
+
+def generator_scope(x):
+    log = []
+
+    @contextmanager
+    def scope():
+        log.append("in")
+        try:
+            yield 5
+        finally:
+            log.append("out")
+
+    with scope() as n:
+        x = x * n
+        print(n)
+        x = x + 1
+    return x, log
+
+
+def torch_error_in_try(x):
+    try:
+        y = x + 1
+        y = y @ torch.ones(7)
+    except RuntimeError as error:
+        return y * 2, "size" in str(error)
+
+
+PROGRAMS: list[Any] = [
+    in_no_grad, nested_modes, set_grad, in_autocast, in_scope, raising_in_scope, raising_through_scope, two_scopes, in_try,
+    caught, not_caught_here, loop_in_try, return_in_try, data_branch_in_with, torch_error_in_try,
+]  # fmt: skip
+LEFT_TO_PYTHON: list[Any] = [in_handler, in_finally, generator_scope]
+
+
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_goes_on_in_the_block(fn: Any) -> None:
+    found = check(fn, X)
+    assert found.graphs
+    assert not [event for event in found.of_kind("skip") if event.code is fn.__code__]
+
+
+@pytest.mark.parametrize("fn", LEFT_TO_PYTHON, ids=lambda fn: fn.__name__)
+def test_equals_eager(fn: Any) -> None:
+    check(fn, X)
+
+
+def test_a_block_left_by_an_exception_leaves_torchs_state_as_it_was() -> None:
+    def f(x):
+        with torch.no_grad():
+            y = x * 2
+            loud("c", KeyError(1))
+        return y
+
+    check(f, X)
+    assert torch.is_grad_enabled()
