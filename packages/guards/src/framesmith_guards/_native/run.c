@@ -266,11 +266,9 @@ static int inverted(int status)
     return status < 0 ? status : !status;
 }
 
-int run_instruction(Program *program, const Instruction *i, PyObject *const *args, Py_ssize_t nargs,
-                    PyObject *function, PyObject **registers)
+static int run_load(const Instruction *i, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject *a,
+                    PyObject **slot)
 {
-    PyObject **slot = registers + i->dst;
-    PyObject *a = i->a < 0 ? NULL : registers[i->a];
     switch (i->op) {
     case OP_LOAD_ARG:
         return i->n < nargs ? found_borrowed(slot, args[i->n]) : 0;
@@ -300,6 +298,14 @@ int run_instruction(Program *program, const Instruction *i, PyObject *const *arg
         return load_cell(slot, a);
     case OP_LOAD_CALL:
         return found(slot, PyObject_CallOneArg(i->obj, a));
+    default:
+        Py_UNREACHABLE();
+    }
+}
+
+static int run_check(Program *program, const Instruction *i, PyObject *a, PyObject **registers)
+{
+    switch (i->op) {
     case OP_IS_TYPE:
         return (uintptr_t)Py_TYPE(a) == i->address;
     case OP_IS:
@@ -334,10 +340,19 @@ int run_instruction(Program *program, const Instruction *i, PyObject *const *arg
         return call_check(i, registers);
     case OP_RUN_BLOCK:
         return block_holds(program, program->blocks + i->n, registers);
-    case OP_COUNT:
-        break;
+    default:
+        Py_UNREACHABLE();
     }
-    Py_UNREACHABLE();
+}
+
+int run_instruction(Program *program, const Instruction *i, PyObject *const *args, Py_ssize_t nargs,
+                    PyObject *function, PyObject **registers)
+{
+    PyObject *a = i->a < 0 ? NULL : registers[i->a];
+    if (i->op < OP_IS_TYPE) { /* the loads come first in the list of opcodes */
+        return run_load(i, args, nargs, function, a, registers + i->dst);
+    }
+    return run_check(program, i, a, registers);
 }
 
 /* ---- torch's global state: a snapshot and a few reads, or the full comparison ---- */
