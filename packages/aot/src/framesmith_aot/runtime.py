@@ -14,6 +14,7 @@ from framesmith_aot.contracts import BoxedFn
 from framesmith_aot.metadata import GraphMeta
 from framesmith_aot.partition import Saved
 from framesmith_aot.replay import FunctionText, input_names, result_names, unpacking, write_epilogue
+from framesmith_aot.retention import retention, saved_for
 
 
 @dataclass(frozen=True)
@@ -152,11 +153,17 @@ def _node_forward(run: BoxedFn, meta: GraphMeta, inputs: int, saved: Sequence[Sa
 
 def _node_backward(backward: BackwardPass, meta: GraphMeta) -> Callable[..., Any]:
     flowing = [index for index, flows in enumerate(meta.slots) if flows]
+    rules = retention(backward.whole)
 
     def node_backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         return backward(ctx.saved_tensors, [grads[index] for index in flowing])
 
-    return node_backward
+    def shared_backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        tangents = [grads[index] for index in flowing]
+        return backward(saved_for(ctx, tangents, rules), tangents)
+
+    every = frozenset(range(len(flowing)))
+    return node_backward if all(covered == every for covered in rules.covers) else shared_backward
 
 
 def _node_evaluation(backward: BackwardPass, meta: GraphMeta) -> Callable[..., Any]:

@@ -1,0 +1,116 @@
+"""Several backward passes through one compiled graph, as eager allows and refuses them."""
+
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from framesmith_aot import compile_graph
+
+
+def eager(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: str) -> Callable[[list[Any]], Any]:
+    def run(args: list[Any]) -> Any:
+        values = list(args)
+        args.clear()
+        return gm(*values)
+
+    return run
+
+
+def compiled(fn: Callable[..., Any], *inputs: torch.Tensor) -> Callable[..., Any]:
+    return compile_graph(fx.symbolic_trace(fn), list(inputs), compiler=eager)
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, requires_grad=True)
+
+
+def test_separate_ways_back_can_be_gone_one_after_the_other() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * w).sin(), (y * w).exp()
+
+    x, y, w = leaf(3), leaf(3), leaf(3)
+    a, b = compiled(f, x, y, w)(x, y, w)
+    a.sum().backward()
+    b.sum().backward()
+    got = [t.grad.clone() for t in (x, y, w)]
+    for t in (x, y, w):
+        t.grad = None
+    a, b = f(x, y, w)
+    (a.sum() + b.sum()).backward()
+    for mine, theirs in zip(got, (x, y, w), strict=True):
+        torch.testing.assert_close(mine, theirs.grad)
+
+
+def test_a_detached_output_is_a_separate_way() -> None:
+    def f(x: torch.Tensor, g: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        fake = (x * g).tanh()
+        return fake, (fake.detach() * d).exp().sum()
+
+    x, g, d = torch.randn(3), leaf(3), leaf(3)
+    fake, loss = compiled(f, x, g, d)(x, g, d)
+    loss.backward()
+    assert g.grad is None
+    with torch.no_grad():
+        d.add_(1.0)  # an optimizer's step: nothing on the other way
+    fake.sum().backward()
+    torch.testing.assert_close(g.grad, x * (1 - (x * g).detach().tanh() ** 2))
+
+
+def test_an_input_of_the_loss_is_freed_with_it() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = (x * w).exp()
+        return logits, (logits * logits).sum()
+
+    x, w = torch.randn(3), leaf(3)
+    logits, loss = compiled(f, x, w)(x, w)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        logits.sum().backward()
+
+
+def test_the_second_pass_over_the_same_way_is_refused_and_retain_graph_allows_it() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.exp(), y.exp()
+
+    x, y = leaf(3), leaf(3)
+    run = compiled(f, x, y)
+    a, b = run(x, y)
+    a.sum().backward()
+    b.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        a.sum().backward()
+    a, b = run(x, y)
+    for _ in range(3):
+        (a.sum() + b.sum()).backward(retain_graph=True)
+
+
+def test_a_change_in_place_of_what_is_still_needed_is_refused() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.exp(), y * c
+
+    x, y, c = leaf(3), leaf(3), torch.randn(3)
+    a, b = compiled(f, x, y, c)(x, y, c)
+    a.sum().backward()
+    c.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        b.sum().backward()
+
+
+def test_nothing_is_kept_once_every_way_was_gone() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * c, y * c
+
+    x, y, c = leaf(3), leaf(3), torch.randn(3)
+    a, b = compiled(f, x, y, c)(x, y, c)
+    gone = weakref.ref(c)
+    del c
+    a.sum().backward()
+    assert gone() is not None
+    b.sum().backward()
+    gc.collect()
+    assert gone() is None
