@@ -1,1 +1,1 @@
-"""Decompositions: composite operators in terms of the core ones."""
+"""Decompositions: the formulas of composite operators in the core scalar operations. Lowering rules use them."""

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_backends.decompose import losses, normalization, softmax
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Op, walk
 from framesmith_backends.ir.ops import FLOAT32_ONLY
 from framesmith_backends.ir.program import Call, Layout, Program
-from framesmith_backends.lower import movement, pointwise, reductions, views
+from framesmith_backends.lower import losses, movement, normalization, pointwise, reductions, softmax, views
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor, point, whole

@@ -1,0 +1,78 @@
+"""Index expressions: simplified forms have the values of the plain arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.index import Ix, Var
+
+X, Y, Z = Var("x", 6), Var("y", 4), Var("z", 10)
+VARIABLES = (X, Y, Z)
+
+
+def points() -> list[dict[Var, int]]:
+    return [dict(zip(VARIABLES, p)) for p in itertools.product(*(range(v.size) for v in VARIABLES))]
+
+
+POINTS = points()
+
+
+@st.composite
+def expressions(draw: st.DrawFn, depth: int = 3) -> tuple[Ix, list[int]]:
+    """An expression and its value at every point."""
+    kind = draw(st.integers(0, 5 if depth else 1))
+    if kind == 0:
+        var = draw(st.sampled_from(VARIABLES))
+        return index.of(var), [p[var] for p in POINTS]
+    if kind == 1:
+        value = draw(st.integers(-5, 20))
+        return index.const(value), [value] * len(POINTS)
+    a, left = draw(expressions(depth - 1))
+    if kind == 2:
+        b, right = draw(expressions(depth - 1))
+        return index.add(a, b), [i + j for i, j in zip(left, right)]
+    k = draw(st.integers(1, 12))
+    if kind == 3:
+        return index.scale(a, k), [i * k for i in left]
+    if kind == 4:
+        return index.floordiv(a, k), [i // k for i in left]
+    return index.mod(a, k), [i % k for i in left]
+
+
+@settings(max_examples=200, deadline=None)
+@given(expressions())
+def test_values_and_bounds(pair: tuple[Ix, list[int]]) -> None:
+    expression, values = pair
+    low, high = index.bounds(expression)
+    for point, value in zip(POINTS, values):
+        assert index.evaluate(expression, point) == value
+        assert low <= value <= high
+
+
+@settings(max_examples=100, deadline=None)
+@given(expressions(), st.integers(1, 6))
+def test_substitution_is_evaluation(pair: tuple[Ix, list[int]], k: int) -> None:
+    expression, _ = pair
+    moved = index.substitute(expression, {X: index.mod(index.of(Z), k)})
+    for point in POINTS[::7]:
+        assert index.evaluate(moved, point) == index.evaluate(expression, {**point, X: point[Z] % k})
+
+
+def test_reshapes_are_affine_again() -> None:
+    for old, new in (((24,), (4, 6)), ((4, 6), (2, 2, 6)), ((2, 3, 4), (6, 4)), ((4, 1, 6), (24,))):
+        here = [index.of(Var(f"d{k}", size)) for k, size in enumerate(new)]
+        moved = index.delinearize(index.linearize(here, new), old)
+        back = index.linearize(moved, old)
+        assert back is index.linearize(here, new)
+        assert math.prod(old) - 1 == index.bounds(back)[1]
+
+
+def test_equal_expressions_are_one_object() -> None:
+    a = index.add(index.of(X), index.scale(index.of(Y), 3))
+    b = index.add(index.scale(index.of(Y), 3), index.of(X))
+    assert a is b

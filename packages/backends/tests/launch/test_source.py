@@ -1,0 +1,62 @@
+"""The launcher's Python function: readable, flat, and safe about strides."""
+
+from __future__ import annotations
+
+import torch
+from tracing import trace
+
+from framesmith_backends import CpuBackend
+from framesmith_backends.launch.native import handle_offset, machine
+from framesmith_backends.launch.source import restride
+
+
+def test_source_is_one_flat_function() -> None:
+    x = torch.randn(4, 4)
+    source = CpuBackend().explain(trace(lambda a: torch.relu(a @ a) + 1, [x])).source
+    assert source.startswith("def call(args):\n")
+    assert source.count("def ") == 1
+    assert "run" in source
+    assert source.rstrip().splitlines()[-1].strip().startswith("return (")
+
+
+def test_unusual_values_are_passed_whole() -> None:
+    x = torch.tensor([float("inf"), 1.0, float("nan")])
+    function = lambda a: torch.nan_to_num(a, nan=float("inf"), posinf=-1.5).cumsum(0, dtype=torch.float64)  # noqa: E731
+    (found,) = CpuBackend().compile(trace(function, [x]), [x])([x])
+    assert torch.equal(found, function(x))
+
+
+def test_restride_copies_only_where_it_must() -> None:
+    x = torch.randn(4, 1, 5)
+    assert restride(x, (5, 17, 1)) is x
+    moved = restride(x, (1, 4, 4))
+    assert moved.stride() == (1, 4, 4)
+    assert torch.equal(moved, x)
+
+
+def test_a_result_with_other_strides_than_its_fake_is_still_right() -> None:
+    x = torch.randn(6, 7)
+    gm = trace(lambda a: torch.relu(a @ a.t()) + 1, [x])
+    product = next(n for n in gm.graph.nodes if "mm" in str(n.target))
+    product.meta["val"] = product.meta["val"].t().contiguous().t()
+    (found,) = CpuBackend().compile(gm, [x])([x])
+    torch.testing.assert_close(found, torch.relu(x @ x.t()) + 1)
+
+
+def test_inputs_with_gradients_leave_no_graph() -> None:
+    x = torch.randn(4, 4, requires_grad=True)
+    found = CpuBackend().compile(trace(lambda a: (a @ a, a.tanh()), [x.detach()]), [x])([x])
+    assert not any(t.requires_grad for t in found)
+
+
+def test_handles_are_where_they_are_said_to_be() -> None:
+    assert handle_offset() == machine().bytes_to_handle
+
+
+def test_the_same_text_is_compiled_once() -> None:
+    x = torch.randn(31)
+    gm = trace(lambda a: a * 3 + 2, [x])
+    before = len(machine().modules)
+    CpuBackend().compile(gm, [x])
+    CpuBackend().compile(gm, [x])
+    assert len(machine().modules) <= before + 1
