@@ -27,6 +27,7 @@ from framesmith_guards import (
     ShapeExpr,
     TensorPropertySource,
     TensorSpec,
+    TypeSource,
     compile_guards,
     parameter_source,
     state_guards,
@@ -204,6 +205,17 @@ def test_outputs_of_a_proof_are_the_current_objects():
         assert program.extract((model,), f)[1] is model[1].weight
     model[1].scale = 1.0
     assert program.extract((model,), f) is None
+
+
+def test_a_types_dict_is_no_block():
+    guards = [Guard(InstanceDictSource(TypeSource(X)), "LENGTH", len(vars(Holder)))]
+    program = native(guards)
+    assert agreed(program, (Holder(),)) and program.blocks == ()
+    assert not agreed(program, (3,))
+
+
+class Holder:
+    """Anything."""
 
 
 def test_dict_arguments_are_blocks():

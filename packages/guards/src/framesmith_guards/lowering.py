@@ -41,6 +41,7 @@ from framesmith_guards.sources import (
     ModuleSource,
     Source,
     TensorPropertySource,
+    TypeSource,
 )
 
 Instruction = tuple[int, int, int, int, int, int, Any, tuple[int, ...]]
@@ -141,7 +142,7 @@ class Lowering:
 
     def _block_root(self, source: Source) -> Source | None:
         base = source.base
-        if base is None:
+        if base is None or isinstance(base, TypeSource):  # a type's __dict__ is a proxy, made anew each time
             return None
         if isinstance(source, InstanceDictSource) or self._in_module(source):
             return self.block_root(base) or base
