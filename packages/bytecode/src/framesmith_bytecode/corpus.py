@@ -93,8 +93,8 @@ def main(arguments: list[str]) -> int:
         print(f"{path}: {function}: {problem}")
     seconds = time.perf_counter() - start
     print(
-        f"CPython {platform.python_version()}: {report.codes} code objects of {report.files} files, {len(report.failures)} failures, "
-        f"{seconds:.0f} s"
+        f"CPython {platform.python_version()}: {report.codes} code objects of {report.files} files, "
+        f"{len(report.failures)} failures, {seconds:.0f} s"
     )
     return 1 if report.failures else 0
 
