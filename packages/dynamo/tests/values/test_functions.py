@@ -205,6 +205,17 @@ def test_closure_contents_and_defaults_are_guarded() -> None:
     assert torch.equal(subject(X), X * 3 + 5)
 
 
+def test_identity_of_functions_with_the_same_code() -> None:
+    def make() -> Any:
+        return lambda x: x
+
+    first, second = make(), make()
+    subject = compiled(lambda x, f: x + 1 if f is first else x + (2 if {first: 1}.get(f) else 3))
+    assert torch.equal(subject(X, first), X + 1)
+    assert torch.equal(subject(X, second), X + 3)
+    assert torch.equal(subject(X, first), X + 1)
+
+
 def test_nonlocal_of_a_caller_is_written_back() -> None:
     calls = 0
 

@@ -52,33 +52,42 @@ class Tracer(Protocol):
     def inline(self, function: FunctionType, bound: Mapping[str, Value], closure: Sequence[Value]) -> Value:
         """Interpret a Python function's body in a child frame and give what it returns.
 
-        `bound` maps each argument name (`*args` and `**kwargs` included) to its value: `values/functions.py` has bound them, defaults
-        filled in. `closure` holds one `CellValue` for each of `function.__code__.co_freevars`, in order.
+        `bound` maps each argument name (`*args` and `**kwargs` included) to its value: `values/functions.py` has
+        bound them, defaults filled in. `closure` holds one `CellValue` for each of `function.__code__.co_freevars`, in order.
         """
 
     def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
-        """The value of a real tensor found at `source`: fake made, TENSOR_MATCH guarded, placeholder made on first use."""
+        """The value of a real tensor found at `source`.
+
+        Fake made, TENSOR_MATCH guarded, placeholder made on first use.
+        """
 
     def super_arguments(self) -> tuple[Value, Value]:
-        """What `super()` without arguments uses in the frame now being interpreted: the `__class__` cell's contents, the first argument."""
+        """What `super()` without arguments uses in the frame now being interpreted.
+
+        The `__class__` cell's contents, the first argument.
+        """
 
     @property
     def memo(self) -> dict[Any, Any]:
-        """Scratch space shared by all frames of one trace (kept across restarts: no); keys are tuples led by the owner's name."""
+        """Scratch space shared by all frames of one trace (kept across restarts: no).
+
+        Keys are tuples led by the owner's name.
+        """
 
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
         """Put a call into the graph: `target` is a torch function, or a str naming a tensor method (self first).
 
-        Arguments are values or nested lists/tuples/dicts of values; runs on fake tensors to learn the result; tensors (also inside
-        tuples and lists) come back as values, non-tensor results as constants. Every tensor value is a
+        Arguments are values or nested lists/tuples/dicts of values; runs on fake tensors to learn the result; tensors
+        (also inside tuples and lists) come back as values, non-tensor results as constants. Every tensor value is a
         `values.tensor.TensorValue(ref, source=...)` around a `graph.TensorRef` (`.fake`, `.node`, `.load(codegen)`).
         """
 
     def emit_state(self, target: Any, *args: Any) -> Any:
-        """Put a call that changes torch's global state (`torch._C._set_grad_enabled`, ...) into the graph and make it now.
+        """Put a call that changes torch's global state into the graph, and make it now.
 
-        Plain arguments (or results of earlier `emit_state` calls); the real result comes back. The state before the trace is
-        restored when the trace ends.
+        `target` is `torch._C._set_grad_enabled` and the like; arguments are plain, or results of earlier `emit_state`
+        calls; the real result comes back. The state before the trace is restored when the trace ends.
         """
 
     def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
@@ -105,7 +114,8 @@ class Value:
 
     #: Python types this family stands for, when they are fixed; used by messages and by the wrap table.
     python_types: ClassVar[tuple[type, ...]] = ()
-    #: Whether None from an operator method is Python's NotImplemented (TypeError when both refuse), not the tracer's gap.
+    #: Whether None from an operator method is Python's NotImplemented (TypeError when both refuse), not the tracer's
+    #: gap.
     exact_operators: ClassVar[bool] = False
 
     __slots__ = ("mutation", "source")
@@ -129,7 +139,10 @@ class Value:
         self.refuse("as a constant", kind=NOT_CONSTANT)
 
     def as_plain(self) -> Any:
-        """A real object equal to this one when everything in it is known; containers come as copies. For pure functions only."""
+        """A real object equal to this one when everything in it is known; containers come as copies.
+
+        For pure functions only.
+        """
         return self.as_constant()
 
     def as_proxy(self) -> Any:
@@ -227,6 +240,12 @@ class Value:
         """A real hashable object standing for this value as a dict key or set member; equal keys mean equal values."""
         self.refuse("hashing")
 
+    def pin(self, tr: Tracer) -> None:
+        """Rely on meeting this very object again.
+
+        For values whose guards tell what they do, not which object they are.
+        """
+
     def enter(self, tr: Tracer) -> Value:
         """`__enter__` of a context manager."""
         return self.call_method(tr, "__enter__", (), {})
@@ -238,7 +257,10 @@ class Value:
     # Back to bytecode
 
     def referents(self) -> Iterable[Value]:
-        """The values `reconstruct` pushes on the way (items, cells, defaults); attributes in the journal do not count."""
+        """The values `reconstruct` pushes on the way (items, cells, defaults).
+
+        Attributes in the journal do not count.
+        """
         return ()
 
     def reconstruct(self, codegen: Codegen) -> None:

@@ -97,11 +97,19 @@ class FunctionValue(Value):
         return super().as_proxy() if self.made else self.function
 
     def hash_key(self, tr: Tracer) -> object:
+        self.pin(tr)
         return self if self.made else self.function
+
+    def pin(self, tr: Tracer) -> None:
+        if self.source is not None and not is_stable(tr, self.source):
+            tr.guard(self.source, "ID_MATCH", self.function)
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op not in ("==", "!="):
             return None
+        if other is not self and isinstance(other, FunctionValue):
+            self.pin(tr)
+            other.pin(tr)
         same = other is self or (not self.made and isinstance(other, FunctionValue) and other.function is self.function)
         return tr.constant(same == (op == "=="))
 

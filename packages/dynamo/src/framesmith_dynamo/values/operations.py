@@ -46,6 +46,9 @@ def same_object(a: Value, b: Value) -> bool:
 
 def identical(tr: Tracer, a: Value, b: Value) -> bool:
     """`a is b`; two objects found at two sources are guarded to stay two."""
+    if a is not b and a.python_type() is b.python_type():
+        a.pin(tr)
+        b.pin(tr)
     if same_object(a, b):
         return True
     if a.source is None or b.source is None or a.is_constant() or b.is_constant():
