@@ -68,20 +68,55 @@ SIMPLE = st.one_of(
     st.builds("del {}[{}]".format, LISTS, SLICES),
     st.builds("{} += {}".format, st.sampled_from(["a", "b", "n", "x", "t", "c[1]"]), EXPRESSIONS),
     st.builds("{} *= {}".format, st.sampled_from(["a", "n", "x", "t"]), st.sampled_from(["0", "2", "-1"])),
-    st.sampled_from(["a, b = b, a", "a.reverse()", "b.sort(key=repr)", "c.append(c)", "a.clear()", "b = a.copy()", "b = a", "n -= 1"]),
+    st.sampled_from(
+        [
+            "a, b = b, a",
+            "a.reverse()",
+            "b.sort(key=repr)",
+            "c.append(c)",
+            "a.clear()",
+            "b = a.copy()",
+            "b = a",
+            "n -= 1",
+        ]
+    ),
     st.builds("d[{}] = {}".format, KEYS, EXPRESSIONS),
     st.builds("del d[{}]".format, KEYS),
     st.builds("y = d.pop({}, {})".format, KEYS, ATOMS),
     st.builds("d.setdefault({}, []).append({})".format, KEYS, ATOMS),
     st.builds("d.update({{{}: {}}})".format, KEYS, ATOMS),
-    st.sampled_from(["d = dict(d)", "y = d.popitem()", "d |= {'z': n}", "o.move_to_end('u')", "o['w'] = n", "y = list(o.items())", "o.popitem(last=False)"]),
+    st.sampled_from(
+        [
+            "d = dict(d)",
+            "y = d.popitem()",
+            "d |= {'z': n}",
+            "o.move_to_end('u')",
+            "o['w'] = n",
+            "y = list(o.items())",
+            "o.popitem(last=False)",
+        ]
+    ),
     st.builds("s.add({})".format, KEYS),
     st.builds("s.discard({})".format, KEYS),
     st.builds("y = {} in s".format, KEYS),
     st.builds("s = s {} {{1, 'p'}}".format, st.sampled_from("|&-^")),
-    st.builds("q.{}({})".format, st.sampled_from(["append", "appendleft", "rotate"]), st.sampled_from(["n", "2", "-1"])),
-    st.sampled_from(["y = q.pop()", "q.extend(t)", "y = list(q)", "g = cell(n)", "y = g()", "y, *z = a", "(y, z), w = t, n", "it = iter(a)", "y = next(it, None)"]),
-)  # fmt: skip
+    st.builds(
+        "q.{}({})".format, st.sampled_from(["append", "appendleft", "rotate"]), st.sampled_from(["n", "2", "-1"])
+    ),
+    st.sampled_from(
+        [
+            "y = q.pop()",
+            "q.extend(t)",
+            "y = list(q)",
+            "g = cell(n)",
+            "y = g()",
+            "y, *z = a",
+            "(y, z), w = t, n",
+            "it = iter(a)",
+            "y = next(it, None)",
+        ]
+    ),
+)
 
 
 def indented(lines: list[str]) -> list[str]:
@@ -91,13 +126,33 @@ def indented(lines: list[str]) -> list[str]:
 def compound(children: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
     tests = st.builds("{} {} {}".format, ATOMS, st.sampled_from(["==", "<", "in", "is not"]), ATOMS)
     return st.one_of(
-        st.builds(lambda test, body, other: [f"if {test}:", *indented(body), "else:", *indented(other)], tests, children, children),
-        st.builds(lambda items, body: [f"for v in {items}:", *indented([*body, "if len(log) > 30: break", "log.append(n)"])],
-                  st.sampled_from(["range(3)", "list(a)", "t", "d.copy()", "x", "a[:4]"]), children),
-        st.builds(lambda body: ["try:", *indented(body), "except ERRORS as e:", "    log.append(type(e).__name__)",
-                                "finally:", "    n = 1"], children),
-        st.builds(lambda body: ["while n and len(log) < 3:", *indented([*body, "log.append('w')", "n = 0 if n == 1 else 1"])], children),
-    )  # fmt: skip
+        st.builds(
+            lambda test, body, other: [f"if {test}:", *indented(body), "else:", *indented(other)],
+            tests,
+            children,
+            children,
+        ),
+        st.builds(
+            lambda items, body: [f"for v in {items}:", *indented([*body, "if len(log) > 30: break", "log.append(n)"])],
+            st.sampled_from(["range(3)", "list(a)", "t", "d.copy()", "x", "a[:4]"]),
+            children,
+        ),
+        st.builds(
+            lambda body: [
+                "try:",
+                *indented(body),
+                "except ERRORS as e:",
+                "    log.append(type(e).__name__)",
+                "finally:",
+                "    n = 1",
+            ],
+            children,
+        ),
+        st.builds(
+            lambda body: ["while n and len(log) < 3:", *indented([*body, "log.append('w')", "n = 0 if n == 1 else 1"])],
+            children,
+        ),
+    )
 
 
 def protected(lines: list[str], bare: int) -> list[str]:
@@ -150,7 +205,7 @@ def build(lines: list[str]) -> Any:
 
 
 def outcome(fn: Any, args: tuple[Any, ...]) -> str:
-    """Text of what a call gives or raises, and of its arguments afterwards: cyclic containers cannot be compared otherwise."""
+    """Text of what a call gives or raises, and of its arguments afterwards; cyclic containers have no `==`."""
     try:
         result = fn(*args)
     except ERRORS as error:

@@ -9,7 +9,7 @@ from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.classes import ClassValue, constructs
 from framesmith_dynamo.values.containers import FrozenSetValue, TupleValue, index_of, new_list, sorted_items
-from framesmith_dynamo.values.iterators import (
+from framesmith_dynamo.values.iterator_adapters import (
     CountIterator,
     EnumerateIterator,
     FilterIterator,
@@ -17,9 +17,8 @@ from framesmith_dynamo.values.iterators import (
     RepeatIterator,
     SentinelIterator,
     ZipIterator,
-    next_or_none,
-    tracked,
 )
+from framesmith_dynamo.values.iterators import next_or_none, tracked
 from framesmith_dynamo.values.lookup import type_lookup
 
 

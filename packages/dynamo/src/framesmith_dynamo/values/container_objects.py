@@ -12,7 +12,8 @@ from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.attributes import C_METHOD, guard_class
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.classes import CONSTRUCTION, makes
-from framesmith_dynamo.values.containers.dict import DictValue, fill_from, pairs_of
+from framesmith_dynamo.values.containers.dict import DictValue, pairs_of
+from framesmith_dynamo.values.containers.dict_found import fill_from
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.list import ListValue
 from framesmith_dynamo.values.lookup import MISSING, Found, type_lookup, user_method

@@ -2,7 +2,8 @@
 
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
 from framesmith_dynamo.values.containers.deque import DequeValue, new_deque
-from framesmith_dynamo.values.containers.dict import DictValue, Entry, fill_from, new_dict, pairs_of
+from framesmith_dynamo.values.containers.dict import DictValue, Entry, new_dict, pairs_of
+from framesmith_dynamo.values.containers.dict_found import fill_from
 from framesmith_dynamo.values.containers.dict_views import DictView, KeysView
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.containers.list import ListValue, new_list, sorted_items

@@ -16,8 +16,7 @@ from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.iterators import ConsumingIterator, next_or_none, tracked
 from framesmith_dynamo.values.lookup import type_lookup
-from framesmith_dynamo.values.wrap_registry import wraps_type
-from framesmith_guards import AttrSource, DictKeySource, DictValueSource, ItemSource, is_constant
+from framesmith_guards import is_constant
 from framesmith_sideeffects import DELETED, Deleted
 
 if TYPE_CHECKING:
@@ -397,31 +396,3 @@ def new_dict(
 @builds(dict, OrderedDict)
 def _build_dict(tr: Tracer, obj: dict[Any, Any]) -> Value:
     return new_dict(tr, [(build(tr, key), build(tr, item)) for key, item in obj.items()], type(obj))
-
-
-@wraps_type(dict, OrderedDict, defaultdict)
-def wrap_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
-    """A dict met at a source: its type is guarded; keys and items when they are looked at."""
-    tr.guard(source, "TYPE_MATCH", type(obj))
-    value = DictValue(type(obj), source=source)
-    if isinstance(obj, defaultdict):
-        value.factory = tr.wrap(obj.default_factory, AttrSource(source, "default_factory"))
-    fill_from(tr, value, obj, source)
-    tr.journal.track_existing(value, obj)
-    return value
-
-
-def fill_from(tr: Tracer, value: DictValue, obj: dict[Any, Any], source: Source) -> None:
-    """Enter an existing dict's items: by key if that is a constant, else by position under a guard on all keys."""
-    value.real_keys = tuple(dict.keys(obj))
-    for index, (key, item) in enumerate(dict.items(obj)):
-        if is_constant(key):
-            key_value = tr.constant(key)
-            entry = Entry(key_value, LazyItem(tr, item, ItemSource(source, key)))
-        else:
-            value.fix_keys(tr)
-            key_value = tr.wrap(key, DictKeySource(source, index))
-            entry = Entry(key_value, LazyItem(tr, item, DictValueSource(source, index)))
-        hashed = operations.hash_key(tr, key_value)
-        value.entries[hashed] = entry
-        value.found.add(hashed)

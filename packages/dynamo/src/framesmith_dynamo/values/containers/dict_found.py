@@ -1,0 +1,45 @@
+"""Dicts that exist already: their keys are known from the start, their items wrapped when they are looked at."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Tracer
+from framesmith_dynamo.values.containers.dict import DictValue, Entry
+from framesmith_dynamo.values.containers.items import LazyItem
+from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_guards import AttrSource, DictKeySource, DictValueSource, ItemSource, is_constant
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.values.base import Value
+    from framesmith_guards import Source
+
+
+@wraps_type(dict, OrderedDict, defaultdict)
+def wrap_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
+    """A dict met at a source: its type is guarded; keys and items when they are looked at."""
+    tr.guard(source, "TYPE_MATCH", type(obj))
+    value = DictValue(type(obj), source=source)
+    if isinstance(obj, defaultdict):
+        value.factory = tr.wrap(obj.default_factory, AttrSource(source, "default_factory"))
+    fill_from(tr, value, obj, source)
+    tr.journal.track_existing(value, obj)
+    return value
+
+
+def fill_from(tr: Tracer, value: DictValue, obj: dict[Any, Any], source: Source) -> None:
+    """Enter an existing dict's items: by key if that is a constant, else by position under a guard on all keys."""
+    value.real_keys = tuple(dict.keys(obj))
+    for index, (key, item) in enumerate(dict.items(obj)):
+        if is_constant(key):
+            key_value = tr.constant(key)
+            entry = Entry(key_value, LazyItem(tr, item, ItemSource(source, key)))
+        else:
+            value.fix_keys(tr)
+            key_value = tr.wrap(key, DictKeySource(source, index))
+            entry = Entry(key_value, LazyItem(tr, item, DictValueSource(source, index)))
+        hashed = operations.hash_key(tr, key_value)
+        value.entries[hashed] = entry
+        value.found.add(hashed)
