@@ -1,4 +1,4 @@
-"""Graph breaks inside `with` and `try` blocks: the graph before, the breaking instruction and the rest behave as one function."""
+"""Graph breaks inside `with` and `try` blocks: what is before, at and behind the break behaves as one function."""
 
 from __future__ import annotations
 
@@ -236,8 +236,8 @@ def torch_error_in_try(x):
 
 
 PROGRAMS: list[Any] = [
-    in_no_grad, nested_modes, set_grad, in_autocast, in_scope, raising_in_scope, raising_through_scope, two_scopes, in_try,
-    caught, not_caught_here, loop_in_try, return_in_try, data_branch_in_with, torch_error_in_try,
+    in_no_grad, nested_modes, set_grad, in_autocast, in_scope, raising_in_scope, raising_through_scope, two_scopes,
+    in_try, caught, not_caught_here, loop_in_try, return_in_try, data_branch_in_with, torch_error_in_try,
 ]  # fmt: skip
 LEFT_TO_PYTHON: list[Any] = [in_handler, in_finally, generator_scope]
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from framesmith_guards import Guard
-
 from framesmith_dynamo.values.operations import IDENTITY_KEYS
+from framesmith_guards import Guard
 
 if TYPE_CHECKING:
     from framesmith_dynamo.trace_state import TraceState

@@ -102,5 +102,5 @@ def bound_exit(manager: Any) -> Callable[..., Any]:
 def enter_again(cls: type, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
     """Run by compiled code: make and enter a context manager, and give its exit."""
     manager = cls(*args, **dict(kwargs))
-    type(manager).__enter__(manager)  # type: ignore[attr-defined]
+    type(manager).__enter__(manager)
     return bound_exit(manager)
