@@ -53,7 +53,7 @@ class Tracer(Protocol):
         """Interpret a Python function's body in a child frame and give what it returns.
 
         `bound` maps each argument name (`*args` and `**kwargs` included) to its value: `values/functions.py` has
-        bound them, defaults filled in. `closure` holds one `CellValue` for each of `function.__code__.co_freevars`, in order.
+        bound them, defaults filled in. `closure` holds one `CellValue` for each of `function.__code__.co_freevars`.
         """
 
     def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
