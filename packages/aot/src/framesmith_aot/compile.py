@@ -18,6 +18,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.handover import compile_part
 from framesmith_aot.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.partition import forward_graph, partition
+from framesmith_aot.random_order import rules_for
 from framesmith_aot.runtime import Calling, CallShape, CompiledGraph, inference_function, training_function
 from framesmith_guards.fake_mode import new_fake_mode
 
@@ -51,7 +52,7 @@ def compile_graph(
         fakes,
         call.binding,
         fake_mode,
-        default_decompositions() if decompositions is None else decompositions,
+        {**(default_decompositions() if decompositions is None else decompositions), **rules_for(gm)},
         training=training,
         keep_input_mutations=keep_input_mutations,
     )

@@ -1,0 +1,54 @@
+"""Random numbers land where eager puts them, whatever the strides."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from framesmith_aot import compile_graph
+
+
+def eager(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: str) -> Callable[[list[Any]], Any]:
+    def run(args: list[Any]) -> Any:
+        values = list(args)
+        args.clear()
+        return gm(*values)
+
+    return run
+
+
+def filled_in_place(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x.permute(2, 0, 1)).bernoulli_(0.3)
+
+
+def drawn(x: torch.Tensor) -> torch.Tensor:
+    return torch.bernoulli(x.detach().transpose(0, 1).sigmoid(), 0.3)
+
+
+def drawn_by_method(x: torch.Tensor) -> torch.Tensor:
+    return x.transpose(0, 1).sigmoid().bernoulli()
+
+
+def dropped(x: torch.Tensor) -> torch.Tensor:
+    return F.dropout(x.transpose(0, 1), 0.3)
+
+
+def noise_like(x: torch.Tensor) -> torch.Tensor:
+    return torch.rand_like(x.transpose(0, 1)) + torch.randn_like(x.transpose(1, 2))[0, 0, 0]
+
+
+@pytest.mark.parametrize("fn", [filled_in_place, drawn, drawn_by_method, dropped, noise_like])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_same_numbers_in_the_same_places(fn: Callable[[torch.Tensor], torch.Tensor], training: bool) -> None:
+    x = torch.randn(5, 2, 4, requires_grad=training)
+    run = compile_graph(fx.symbolic_trace(lambda value: (fn(value),)), [x], compiler=eager)
+    torch.manual_seed(0)
+    expected = fn(x)
+    after = torch.get_rng_state()
+    torch.manual_seed(0)
+    (actual,) = run(x)
+    assert torch.equal(actual, expected) and actual.stride() == expected.stride()
+    assert torch.equal(torch.get_rng_state(), after)
