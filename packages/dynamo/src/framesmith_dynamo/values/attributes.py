@@ -85,6 +85,13 @@ def guard_entry_type(tr: Tracer, cls: type, found: Found, name: str, instance: S
         tr.guard(source, "TYPE_MATCH", type(found.raw))
 
 
+def guard_no_accessor(tr: Tracer, cls: type, found: Found, name: str, instance: Source | None, accessor: str) -> None:
+    """Rely on a user's property not having `fget`, `fset` or `fdel`."""
+    source = None if is_trusted(found.owner.__module__) else entry_source(tr, cls, found, name, instance)
+    if source is not None:
+        tr.guard(AttrSource(source, accessor), "NONE_MATCH")
+
+
 def entry_source(tr: Tracer, cls: type, found: Found, name: str, instance: Source | None) -> Source | None:
     """Where the raw entry `name` of `found.owner`, a base of `cls`, can be read without descriptors being called."""
     return source_in_class(class_source(tr, cls, instance), cls, found, name)
@@ -198,6 +205,7 @@ def _function(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
 def _property(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     raw = found.raw
     if raw.fget is None:
+        guard_no_accessor(tr, instance.python_type(), found, name, instance.source, "fget")
         tr.raise_(AttributeError, f"property '{name}' of '{instance.python_type().__name__}' object has no getter")
     getter = entry_value(tr, instance.python_type(), found, name, instance.source, raw.fget, "fget")
     return tr.call(getter, (instance,), {})

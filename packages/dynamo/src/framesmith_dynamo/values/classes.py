@@ -192,11 +192,13 @@ class ClassValue(Value):
             return known(tr, raw.__func__, source, stable=stable)
         if isinstance(raw, FunctionType) or not has_slot(raw, "__get__"):
             return known(tr, raw, source, stable=stable)
+        descriptor_source = source_in_class(self._where(tr), self.cls, found, name)
         getter = user_method(type(raw), "__get__")
         if getter is not None:
-            descriptor = known(tr, raw, source_in_class(self._where(tr), self.cls, found, name), stable=stable)
+            descriptor = known(tr, raw, descriptor_source, stable=stable)
             return tr.call(tr.constant(getter), (descriptor, tr.constant(None), self), {})
-        return build(tr, type.__getattribute__(self.cls, name))
+        result = type.__getattribute__(self.cls, name)
+        return known(tr, raw, descriptor_source, stable=stable) if result is raw else build(tr, result)
 
     def _from_meta(self, tr: Tracer, meta: Found, name: str) -> Value:
         raw = meta.raw

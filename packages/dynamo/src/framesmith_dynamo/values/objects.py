@@ -21,6 +21,7 @@ from framesmith_dynamo.values.attributes import (
     class_value,
     entry_value,
     guard_entry_type,
+    guard_no_accessor,
 )
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.instance_dicts import InstanceDictValue
@@ -226,12 +227,13 @@ class ObjectValue(Value):
             return
         if type_lookup(self.cls, "__dict__") is None:
             tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
-        if found is not None:
-            guard_entry_type(tr, self.cls, found, name, self.source)
         self.store_own(tr, name, value)
 
     def store_own(self, tr: Tracer, name: str, value: Value) -> None:
         """Store into the instance dictionary or slot: a journal entry."""
+        found = type_lookup(self.cls, name)
+        if found is not None:
+            guard_entry_type(tr, self.cls, found, name, self.source)
         self.track(tr)
         tr.journal.store_attr(self, name, value)
 
@@ -245,8 +247,10 @@ class ObjectValue(Value):
 
     def _set_through(self, tr: Tracer, found: Found, name: str, value: Value) -> None:
         raw = found.raw
+        guard_entry_type(tr, self.cls, found, name, self.source)
         if isinstance(raw, property):
             if raw.fset is None:
+                guard_no_accessor(tr, self.cls, found, name, self.source, "fset")
                 tr.raise_(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no setter")
             setter = entry_value(tr, self.cls, found, name, self.source, raw.fset, "fset")
             tr.call(setter, (self, value), {})
@@ -279,6 +283,7 @@ class ObjectValue(Value):
     def _delete_through(self, tr: Tracer, found: Found, name: str) -> None:
         raw = found.raw
         deleter = user_method(type(raw), "__delete__")
+        guard_entry_type(tr, self.cls, found, name, self.source)
         if isinstance(raw, property) and raw.fdel is not None:
             value = entry_value(tr, self.cls, found, name, self.source, raw.fdel, "fdel")
             tr.call(value, (self,), {})
@@ -286,6 +291,7 @@ class ObjectValue(Value):
             descriptor = entry_value(tr, self.cls, found, name, self.source)
             tr.call(tr.constant(deleter), (descriptor, self), {})
         elif isinstance(raw, property):
+            guard_no_accessor(tr, self.cls, found, name, self.source, "fdel")
             tr.raise_(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no deleter")
         elif user_method(type(raw), "__set__") is not None and type_lookup(type(raw), "__delete__") is None:
             tr.raise_(AttributeError, "__delete__")
