@@ -177,3 +177,37 @@ def test_saved_tensor_hooks_see_what_is_saved():
     assert packed
     out.sum().backward()
     torch.testing.assert_close(x.grad, (x.exp().cos() * x.exp()).detach())
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_saved_tensors_are_freed_as_the_backward_program_goes(retain):
+    import weakref
+
+    from framesmith_aot import compile_graph
+
+    freed = []
+
+    def compiler(gm, vals, role):
+        def run(args):
+            if role == "forward":
+                results = gm(*args)
+                watched.append(weakref.ref(results[-1]))
+                return results
+            own = list(args)
+            args.clear()
+            grads = gm(*own)
+            own.clear()
+            freed.append(watched[-1]() is None)
+            return grads
+
+        return run
+
+    watched = []
+    inputs = parameters((3, 4), (4, 5))
+    (out,) = compile_graph(graph_of(lambda x, w: (x @ w).exp().sum(0)), inputs, compiler=compiler)(*inputs)
+    out.sum().backward(retain_graph=retain)
+    assert freed == [not retain]
+    if retain:
+        out.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        out.sum().backward()

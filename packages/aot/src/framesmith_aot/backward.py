@@ -65,8 +65,11 @@ class BackwardPass:
     def graph(self) -> fx.Graph:
         return self.whole.graph
 
-    def __call__(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
-        """The gradients of all inputs. They are not differentiable again: that raises DoubleBackwardError."""
+    def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
+        """The gradients of all inputs; `saved` is emptied.
+
+        They are not differentiable again: that raises DoubleBackwardError.
+        """
         if torch.is_grad_enabled() or torch._C._is_any_autocast_enabled():
             with torch.no_grad(), torch._C._DisableAutocast():
                 grads = self._run(saved, tangents)
@@ -82,7 +85,7 @@ class BackwardPass:
         out = fx.Interpreter(module).run(*saved, *self._expected(tangents))
         return tuple([None if place is None else out[place] for place in part.places])
 
-    def _run(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
+    def _run(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         pattern = tuple(tangent is None for tangent in tangents)
         program = self._programs.get(pattern)
         if program is None:
@@ -92,7 +95,9 @@ class BackwardPass:
         run, places = program
         if run is None:
             return (None,) * len(places)
-        out = run([*saved, *self._expected(tangents)])
+        args = [*saved, *self._expected(tangents)]
+        saved.clear()
+        out = run(args)
         return tuple([None if place is None else out[place] for place in places])
 
     def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:

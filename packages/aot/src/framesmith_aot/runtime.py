@@ -156,11 +156,15 @@ def _node_backward(backward: BackwardPass, meta: GraphMeta) -> Callable[..., Any
     rules = retention(backward.whole)
 
     def node_backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        return backward(ctx.saved_tensors, [grads[index] for index in flowing])
+        saved = list(ctx.saved_tensors)
+        # Unless the graph is retained: the list is then the only holder, and the backward program frees
+        # each tensor after its last use.
+        ctx.maybe_clear_saved_tensors()
+        return backward(saved, [grads[index] for index in flowing])
 
     def shared_backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         tangents = [grads[index] for index in flowing]
-        return backward(saved_for(ctx, tangents, rules), tangents)
+        return backward(list(saved_for(ctx, tangents, rules)), tangents)
 
     every = frozenset(range(len(flowing)))
     return node_backward if all(covered == every for covered in rules.covers) else shared_backward

@@ -12,7 +12,7 @@ from torch import fx
 
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.accumulation import Accumulator
-from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, schedule
+from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, last_uses, schedule
 from framesmith_autograd_compiler.tracer import trace
 
 CompilerFn = Callable[[fx.GraphModule], Callable[..., Any]]
@@ -46,6 +46,7 @@ class Program:
     def __post_init__(self) -> None:
         self.steps = schedule(self.graph)
         self._exclusive = not any(isinstance(step, Opaque) and _shows_gradients(step) for step in self.steps)
+        self._last_uses = last_uses(self.graph, self.steps)
         self._compiled: dict[Any, Compiled | None] = {}
         self._placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
         self._result: Any = next(iter(reversed(self.graph.nodes))).args[0]
@@ -66,6 +67,8 @@ class Program:
                     accumulator.run(step.node, env)
                 else:
                     evaluate(step, env)
+                for node in self._last_uses[number]:
+                    env.pop(node, None)
         return [None if node is None else env[node] for node in self._result]
 
     def _run_segment(self, number: int, segment: Segment, env: Env) -> None:

@@ -54,6 +54,20 @@ def schedule(graph: fx.Graph) -> list[Step]:
     return planner.steps
 
 
+def last_uses(graph: fx.Graph, steps: list[Step]) -> list[list[fx.Node]]:
+    """For each step the nodes whose values nothing needs after it."""
+    last: dict[fx.Node, int] = {}
+    for number, step in enumerate(steps):
+        nodes = [*step.inputs, *step.nodes] if isinstance(step, Segment) else [*step.node.all_input_nodes, step.node]
+        last.update((node, number) for node in nodes)
+    kept = next(iter(reversed(graph.nodes))).all_input_nodes
+    uses: list[list[fx.Node]] = [[] for _ in steps]
+    for node, number in last.items():
+        if node not in kept:
+            uses[number].append(node)
+    return uses
+
+
 class _Planner:
     def __init__(self) -> None:
         self.steps: list[Step] = []
