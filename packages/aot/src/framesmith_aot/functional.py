@@ -50,7 +50,10 @@ def wrap_input(value: torch.Tensor, requires_grad: bool, is_leaf: bool) -> tuple
     if not requires_grad:
         return leaf, leaf
     leaf.requires_grad_(True)
-    return (leaf, leaf) if is_leaf else (leaf, _with_history(leaf, value))
+    if is_leaf:
+        return leaf, leaf
+    with torch.enable_grad():  # it has its history whatever the grad mode of the call is
+        return leaf, _with_history(leaf, value)
 
 
 class _WithHistory(torch.autograd.Function):
