@@ -69,8 +69,7 @@ class InstanceDictValue(Value):
 
     def delitem(self, tr: Tracer, key: Value) -> None:
         self.getitem(tr, key)
-        self.owner.track(tr)
-        tr.journal.delete_attr(self.owner, key.as_constant())
+        self.owner.delete_own(tr, key.as_constant())
 
     def contains(self, tr: Tracer, item: Value) -> Value:
         return tr.constant(self.owner.own_attribute(tr, item.as_constant()) is not None)

@@ -277,6 +277,13 @@ class ObjectValue(Value):
             return
         if self.own_attribute(tr, name) is None:
             self.no_attribute(tr, name)
+        self.delete_own(tr, name)
+
+    def delete_own(self, tr: Tracer, name: str) -> None:
+        """Delete from the instance dictionary or slot: a journal entry."""
+        found = type_lookup(self.cls, name)
+        if found is not None:
+            guard_entry_type(tr, self.cls, found, name, self.source)
         self.track(tr)
         tr.journal.delete_attr(self, name)
 
