@@ -208,3 +208,25 @@ def test_explain_prints_every_stage() -> None:
     for heading in ("# lowered", "# ATen calls", "# kernels", "# plan", "# launcher", "# LLVM"):
         assert heading in text
     assert "mm: no rule" in text
+
+
+def test_a_long_chain_equals_eager() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(40):
+            x = (x * x).sin() * 0.5 + x.tanh() * 0.3
+        return x
+
+    x = torch.randn(70)
+    compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 1e-4)
+
+
+def test_threads_may_compile_at_once() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    inputs = [torch.randn(16, 24 + k % 3) for k in range(6)]
+    graphs = [trace(lambda a: torch.softmax(F.gelu(a), -1), [x]) for x in inputs]
+    with ThreadPoolExecutor(3) as pool:
+        calls = list(pool.map(lambda pair: CPU.compile(*pair), zip(graphs, [[x] for x in inputs])))
+        results = list(pool.map(lambda pair: pair[0]([pair[1]]), zip(calls, inputs)))
+    for (found,), x in zip(results, inputs):
+        torch.testing.assert_close(found, torch.softmax(F.gelu(x), -1), rtol=1e-5, atol=1e-5)

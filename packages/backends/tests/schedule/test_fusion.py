@@ -53,8 +53,7 @@ def test_a_call_between_separates() -> None:
 def test_expensive_values_are_kept_for_later_passes() -> None:
     (kernel,) = kernels_of(lambda x: F.layer_norm(F.gelu(x), (30,)), (20, 30))
     assert len(kernel.scratch) == 1
-    assert "erf(" in repr(kernel.passes[0])
-    assert "erf(" not in repr(kernel.passes[1:])
+    assert kernel.text().count("erf(") == 1
 
 
 def test_contiguous_loops_are_merged() -> None:
@@ -103,3 +102,15 @@ def test_refinements() -> None:
     assert refine((4, 6), (5, 5)) is None
     variables = variables_of((2, 2, 6))
     assert [repr(i) for i in merged_axes((4, 6), (2, 2, 6), variables)] == ["2*x0 + x1", "x2"]
+
+
+def test_long_chains_compile_in_pieces() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(60):
+            x = (x * x).sin() + x.tanh()
+        return x
+
+    plan = plan_of(function, (70,))
+    assert 2 <= len(plan.kernels) <= 10
+    assert len(plan.text()) < 20000
+    assert max(len(k.text()) for k in plan.kernels) < 20000

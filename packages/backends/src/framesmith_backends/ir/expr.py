@@ -142,7 +142,7 @@ class Cast(Value):
         return make(cls, dtype, value)
 
     def __repr__(self) -> str:
-        return f"{self.dtype}({self.value!r})"
+        return brief(self)
 
 
 class Op(Value):
@@ -161,7 +161,7 @@ class Op(Value):
         return make(cls, args, row.result if row.result != "same" else args[-1].dtype, name)
 
     def __repr__(self) -> str:
-        return f"{self.name}({', '.join(map(repr, self.args))})"
+        return brief(self)
 
 
 Expr = Const | Index | Load | Ref | Cast | Op
@@ -184,6 +184,18 @@ def why_not_op(name: str, args: tuple[Expr, ...]) -> str | None:
         if ("i" if kind == "u" else kind) not in row.kinds or arg.dtype in ("f16", "bf16"):
             return f"{name} does not take {arg.dtype}"
     return None
+
+
+# How deep `repr` looks into an expression; `ir.text` prints whole ones.
+BRIEF_DEPTH = 8
+
+
+def brief(e: Expr, depth: int = BRIEF_DEPTH) -> str:
+    """The expression as one line, with "..." for what lies deeper than `depth`."""
+    if isinstance(e, (Op, Cast)):
+        name = e.name if isinstance(e, Op) else e.dtype
+        return f"{name}({', '.join(brief(c, depth - 1) if depth else '...' for c in children(e))})"
+    return repr(e)
 
 
 def children(e: Expr) -> tuple[Expr, ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 N = TypeVar("N", bound="Node")
+_LOCK = Lock()
 
 
 class Node:
@@ -26,11 +28,18 @@ def _make(cls: type[N], *fields: Any) -> N:
     # and so are 0.0 and -0.0, which is why floats go in by their text.
     key = (cls, *[(type(f), repr(f)) if isinstance(f, (float, bool)) else f for f in fields])
     found = Node._table.get(key)
-    if found is None:
-        found = object.__new__(cls)
-        for name, value in zip(cls.__slots__, fields, strict=True):
-            object.__setattr__(found, name, value)
-        Node._table[key] = found
+    return found if found is not None else _add(key, cls, fields)
+
+
+def _add(key: tuple[Any, ...], cls: type[N], fields: tuple[Any, ...]) -> N:
+    # Two threads that compile at once must get one node, since nodes are compared by identity.
+    with _LOCK:
+        found = Node._table.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            for name, value in zip(cls.__slots__, fields, strict=True):
+                object.__setattr__(found, name, value)
+            Node._table[key] = found
     return found
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from framesmith_backends.ir.expr import Expr
 from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.text import named_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +88,14 @@ class Kernel:
             lines.append(f"{indent}for {var.name} < {var.size}{_lane_mark(self, var)}:")
             indent += "  "
         for one in self.passes:
-            lines += [f"{indent}{_store_text(s)}" for s in one.before]
+            lines += [f"{indent}{line}" for line in _statements(one.before, ())]
             if not one.has_loop:
                 continue
             inner = indent
             for var in self.row:
                 lines.append(f"{inner}for {var.name} < {var.size}{_lane_mark(self, var)}:")
                 inner += "  "
-            lines += [f"{inner}{a.name} = {a.kind} {a.value!r}" for a in one.reductions]
-            lines += [f"{inner}{_store_text(s)}" for s in one.stores]
+            lines += [f"{inner}{line}" for line in _statements(one.stores, one.reductions)]
         return "\n".join(lines)
 
 
@@ -103,8 +103,12 @@ def _param_text(p: Param) -> str:
     return f"{'out ' if p.written else ''}{p.name}: {p.dtype}"
 
 
-def _store_text(s: Store) -> str:
-    return f"{s.buffer}[{s.index}] = {s.value!r}"
+def _statements(stores: tuple[Store, ...], reductions: tuple[Accumulate, ...]) -> list[str]:
+    """Reductions, then stores, after names for what they share."""
+    lines, values = named_text([*(a.value for a in reductions), *(s.value for s in stores)])
+    lines += [f"{a.name} = {a.kind} {value}" for a, value in zip(reductions, values, strict=False)]
+    rest = values[len(reductions) :]
+    return lines + [f"{s.buffer}[{s.index}] = {value}" for s, value in zip(stores, rest, strict=True)]
 
 
 def _lane_mark(kernel: Kernel, var: Var) -> str:

@@ -9,6 +9,7 @@ from torch import fx
 
 from framesmith_backends.ir.expr import Expr
 from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.text import named_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,10 @@ def contiguous_strides(shape: Iterable[int]) -> tuple[int, ...]:
 
 def describe_def(d: Def, kept: bool) -> str:
     left = ", ".join(v.name if v is not None else "0" for v in d.axes)
-    right = repr(d.body)
+    lines, (right,) = named_text([d.body])
     if d.reduction is not None:
         over = ", ".join(f"{v.name}<{v.size}" for v in d.domain if v in d.reduced)
         right = f"{d.reduction}[{over}] {right}"
     mark = "store" if kept else "def"
-    return f"{mark} {d.name}: {describe(d.layout)}  {d.name}[{left}] = {right}"
+    head = f"{mark} {d.name}: {describe(d.layout)}  {d.name}[{left}] = {right}"
+    return "\n".join([head, *(f"    where {line}" for line in reversed(lines))])

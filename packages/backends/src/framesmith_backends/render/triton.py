@@ -238,11 +238,17 @@ def _number(value: bool | int | float, dtype: str) -> str:
     return repr(value)
 
 
-def _depth(w: Writing, node: Expr) -> int:
-    found = max((_depth(w, child) for child in children(node)), default=0)
-    if isinstance(node, Load):
-        return max(found, _ix_depth(w, node.index[0]))
-    return max(found, _ix_depth(w, node.ix)) if isinstance(node, Index) else found
+def _depths(w: Writing, root: Expr) -> dict[Expr, int]:
+    """For each part of the expression the scope in which it is known."""
+    found: dict[Expr, int] = {}
+    for node in walk(root):
+        depth = max((found[child] for child in children(node)), default=0)
+        if isinstance(node, Load):
+            depth = max(depth, _ix_depth(w, node.index[0]))
+        elif isinstance(node, Index):
+            depth = max(depth, _ix_depth(w, node.ix))
+        found[node] = depth
+    return found
 
 
 def _ix_depth(w: Writing, ix: Ix) -> int:
@@ -252,13 +258,14 @@ def _ix_depth(w: Writing, ix: Ix) -> int:
 def _emit(w: Writing, root: Expr) -> str:
     """The name or text of the expression's value, named in the outermost scope where it is known."""
     names: dict[Expr, str] = {}
-    for node in walk(root):
+    depths = _depths(w, root)
+    for node in depths:
         if isinstance(node, Const):
             names[node] = _constant(node)
         elif isinstance(node, Ref):
             names[node] = w.refs[node.name]
         else:
-            scope = w.scopes[_depth(w, node)]
+            scope = w.scopes[depths[node]]
             # A masked value is only good under the same mask.
             key = (node, w.mask if isinstance(node, Load) else None)
             if key not in scope.names:

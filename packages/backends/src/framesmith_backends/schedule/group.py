@@ -12,13 +12,13 @@ import math
 from dataclasses import dataclass, field
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import loads
+from framesmith_backends.ir.expr import cost, loads
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Call, Def, Program
 from framesmith_backends.schedule.domains import Sizes, flags_of, merged_axes, refine, variables_of
 
 # Beyond these a kernel is too large to be worth growing.
-MOST_MEMBERS, MOST_BUFFERS = 48, 40
+MOST_MEMBERS, MOST_COST = 48, 2500
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +31,7 @@ class Group:
     reduced: tuple[bool, ...] | None
     before: int = 0
     position: int = 0
+    cost: int = 0
 
     @property
     def outer_sizes(self) -> Sizes:
@@ -127,6 +128,7 @@ def _add_def(g: Grouping, d: Def) -> None:
 
 def _register(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
     g.owner[d.name] = host.number
+    host.cost += cost(d.body)
     host.position = max(host.position, d.position)
     for source in sources:
         g.readers.setdefault(source, []).append(host.number)
@@ -141,7 +143,7 @@ def _candidates(g: Grouping, d: Def, sources: list[str]) -> list[int]:
 
 def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | None:
     """Why the definition cannot become a member of the group, or None."""
-    if len(host.members) >= MOST_MEMBERS:
+    if len(host.members) >= MOST_MEMBERS or host.cost + cost(d.body) > MOST_COST:
         return "the group is large enough"
     for source in sources:
         owner = g.owner.get(source)
@@ -254,7 +256,7 @@ def _merge_others(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
 
 
 def _why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
-    if len(host.members) + len(other.members) > MOST_MEMBERS:
+    if len(host.members) + len(other.members) > MOST_MEMBERS or host.cost + other.cost > MOST_COST:
         return "together too large"
     if other.before >> host.number & 1:
         return "the other group needs this one"
@@ -283,6 +285,7 @@ def _merge(g: Grouping, host: Group, other: Group) -> None:
         assert placed is not None
         host.sizes, host.reduced = placed
     host.members = [*other.members, *host.members]
+    host.cost += other.cost
     for member in other.members:
         g.owner[member.name] = host.number
     del g.nodes[other.number]

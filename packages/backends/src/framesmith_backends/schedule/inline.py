@@ -12,6 +12,8 @@ from framesmith_backends.ir.program import Def, Program
 
 # An expression this cheap is computed again by each of this many users.
 CHEAP_COST, CHEAP_LOADS, CHEAP_USERS = 4, 2, 4
+# An expression this costly is not made part of a larger one.
+LARGEST_COST = 400
 
 
 def inline(program: Program) -> Program:
@@ -50,6 +52,8 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]]) -> str | None:
     price, reads = cost(d.body), len(loads(d.body))
     if price <= CHEAP_COST and reads <= CHEAP_LOADS and sum(n for _, n in users) <= CHEAP_USERS:
         return None
+    if price > LARGEST_COST:
+        return "large enough"
     if len(users) > 1 or users[0][1] > 1:
         return "several users"
     points = math.prod(v.size for v in users[0][0].domain)
