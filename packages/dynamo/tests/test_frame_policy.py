@@ -1,0 +1,78 @@
+"""Which frames are compiled and which functions are interpreted in place."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import types
+
+import torch
+
+from framesmith_dynamo import FrameConverter, disable, is_disabled
+from framesmith_dynamo.frame_policy import why_not_compiled, why_not_inlined
+
+
+def plain(x):
+    return x
+
+
+def generator():
+    yield 1
+
+
+async def coroutine():
+    return 1
+
+
+def disabled(x):
+    return x
+
+
+def test_users_functions_and_modules_are_compiled() -> None:
+    assert why_not_compiled(plain.__code__) is None
+    assert why_not_compiled(torch.nn.Linear.forward.__code__) is None
+
+
+def test_what_is_left_alone() -> None:
+    for code in (
+        generator.__code__,
+        coroutine.__code__,
+        compile("x = 1", "<module>", "exec"),
+        torch.nn.functional.relu.__code__,
+        torch.optim.SGD.step.__wrapped__.__code__,
+        functools.wraps.__code__,
+        random.Random.shuffle.__code__,
+        FrameConverter.__call__.__code__,
+    ):
+        assert why_not_compiled(code) is not None, code
+
+
+def test_comprehensions_belong_to_the_function_around_them() -> None:
+    nested = [const for const in plain_comprehension.__code__.co_consts if isinstance(const, types.CodeType)]
+    assert all(why_not_compiled(code) is not None for code in nested)
+
+
+def plain_comprehension(xs):
+    return [x + 1 for x in xs]
+
+
+def test_what_is_not_interpreted_in_place() -> None:
+    assert why_not_inlined(plain.__code__) is None
+    assert why_not_inlined(torch.nn.Module.train.__code__) is None
+    assert why_not_inlined(functools.wraps.__code__) is None
+    for code in (
+        logging.info.__code__,
+        random.Random.shuffle.__code__,
+        torch.save.__code__,
+        FrameConverter.__call__.__code__,
+    ):
+        assert why_not_inlined(code) is not None, code
+
+
+def test_disabled_code() -> None:
+    assert not is_disabled(disabled.__code__)
+    disable(disabled.__code__)
+    assert is_disabled(disabled.__code__)
+    assert why_not_compiled(disabled.__code__) == "disabled"
+    assert why_not_inlined(disabled.__code__) == "disabled"

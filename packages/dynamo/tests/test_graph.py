@@ -1,0 +1,106 @@
+"""The graph builder alone: inputs on first use, effects, global state, outputs, examples as before the trace."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+
+from framesmith_bytecode import Codegen
+from framesmith_dynamo.graph import GraphBuilder, placeholder_name
+from framesmith_dynamo.graph_effects import has_effects, versions
+from framesmith_guards import AttrSource, LocalSource
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def outputs(builder: GraphBuilder, *refs: object) -> None:
+    codegen = Codegen([])
+    builder.output_name = codegen.new_temp("graph_out")
+    for ref in refs:
+        ref.load(codegen)  # type: ignore[attr-defined]
+
+
+def test_inputs_become_placeholders_in_order_of_use() -> None:
+    builder = GraphBuilder()
+    a, b, c = (builder.add_input(X.clone(), LocalSource(name)) for name in "abc")
+    result, node = builder.call(operator.add, (c.node, a.node), {})
+    outputs(builder, builder.ref(result, node))
+    finished = builder.finish()
+    assert finished is not None
+    assert [item.source for item in finished.inputs] == [LocalSource("c"), LocalSource("a")]
+    assert not b.is_used
+    assert torch.equal(finished.module(X, X + 1)[0], 2 * X + 1)
+
+
+def test_dead_operations_go_and_effects_stay() -> None:
+    builder = GraphBuilder()
+    a = builder.add_input(X.clone(), LocalSource("a"))
+    builder.call(torch.exp, (a.node,), {})
+    builder.call("add_", (a.node, 1), {})
+    builder.call(torch.nn.functional.dropout, (a.node,), {})
+    finished = builder.finish()
+    assert finished is not None
+    targets = [node.target for node in finished.module.graph.nodes if node.op.startswith("call")]
+    assert targets == ["add_", torch.nn.functional.dropout]
+
+
+def test_no_graph_when_nothing_is_left() -> None:
+    builder = GraphBuilder()
+    a = builder.add_input(X.clone(), LocalSource("a"))
+    builder.call(torch.exp, (a.node,), {})
+    assert builder.finish() is None
+
+
+def test_examples_are_as_before_the_trace() -> None:
+    builder = GraphBuilder()
+    weight = torch.nn.Parameter(X.clone())
+    a = builder.add_input(X.clone(), LocalSource("a"))
+    w = builder.add_input(weight, AttrSource(LocalSource("self"), "weight"))
+    builder.call("t_", (a.node,), {})
+    result, node = builder.call(torch.matmul, (w.node, a.node), {})
+    outputs(builder, builder.ref(result, node))
+    finished = builder.finish()
+    assert finished is not None
+    by_name = {item.source.name: item for item in finished.inputs}
+    assert by_name["L['a']"].example.shape == (2, 3)
+    assert not by_name["L['a']"].is_parameter_or_buffer
+    assert by_name["L['self'].weight"].example.requires_grad
+    assert by_name["L['self'].weight"].is_parameter_or_buffer
+
+
+def test_state_is_given_back_and_ended_in_the_graph() -> None:
+    builder = GraphBuilder()
+    a = builder.add_input(X.clone().requires_grad_(), LocalSource("a"))
+    builder.emit_state(torch._C._set_grad_enabled, (False,))
+    result, node = builder.call(operator.mul, (a.node, 2), {})
+    assert not result.requires_grad
+    assert builder.state.grad_after() is False
+    outputs(builder, builder.ref(result, node))
+    finished = builder.finish()
+    builder.state.restore()
+    assert torch.is_grad_enabled()
+    assert finished is not None
+    assert not finished.module(X.clone().requires_grad_())[0].requires_grad
+    assert torch.is_grad_enabled()
+
+
+def test_a_failed_operation_leaves_no_node() -> None:
+    builder = GraphBuilder()
+    a = builder.add_input(X.clone(), LocalSource("a"))
+    with pytest.raises(RuntimeError):
+        builder.call(torch.matmul, (a.node, a.node), {})
+    assert [node.op for node in builder.graph.nodes] == ["placeholder"]
+
+
+def test_names_and_effects_by_name() -> None:
+    assert placeholder_name("L['x'].weight[0]") == "l_x_weight_0"
+    assert has_effects("add_")
+    assert has_effects(torch.rand)
+    assert not has_effects("__getitem__")
+    assert not has_effects(torch.add)
+    tensor = X.clone()
+    before = versions([tensor, (tensor,)])
+    tensor.add_(1)
+    assert versions([tensor, (tensor,)]) == tuple(version + 1 for version in before)
