@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from driver import check, compiled, same
+from driver import active, check, compiled, same
 
 import framesmith_frames as frames
+from framesmith_dynamo import FrameConverter
 
 X = torch.arange(6.0).reshape(2, 3)
 COUNT = 0
@@ -326,3 +327,45 @@ def test_batch_norm_statistics_are_updated_once() -> None:
         x = torch.randn(4, 3) + i
         assert same(subject(x), twin(x))
     assert same(dict(module.named_buffers()), dict(twin.named_buffers()))
+
+
+def functional_compiler(module: torch.fx.GraphModule, inputs: Any) -> Any:
+    """As compilers do: reads every input first, writes changed ones back at the end."""
+
+    def run(*tensors):
+        copies = [tensor.clone() for tensor in tensors]
+        outputs = module(*copies)
+        for tensor, changed in zip(tensors, copies):
+            tensor.copy_(changed)
+        return outputs
+
+    return run
+
+
+def test_inputs_that_share_memory_at_a_later_call() -> None:
+    def f(a, b):
+        a.add_(1)
+        return a + b
+
+    def separate():
+        return torch.arange(4.0), torch.arange(4.0)
+
+    def same_memory():
+        x = torch.arange(4.0)
+        return x, x.view(4)
+
+    def overlapping():
+        x = torch.arange(8.0)
+        return x[0:4], x[2:6]
+
+    def empty():
+        return torch.zeros(0), torch.zeros(0)
+
+    frames.reset()
+    converter = FrameConverter(functional_compiler, strict=True)
+    for make in (separate, same_memory, overlapping, empty, separate):
+        plain, subject = make(), make()
+        expected = f(*plain)
+        with active(converter):
+            found = f(*subject)
+        assert same((found, subject), (expected, plain)), make.__name__

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,6 +11,7 @@ from framesmith_dynamo.values.operations import IDENTITY_KEYS
 from framesmith_guards import Guard
 
 if TYPE_CHECKING:
+    from framesmith_dynamo.graph import FinishedGraph
     from framesmith_dynamo.trace_state import TraceState
     from framesmith_guards import Source
 
@@ -46,3 +47,47 @@ def _mutated_objects(state: TraceState) -> Iterator[tuple[type, list[Source], li
         mutated_sources = [source for mutated, source in rows if mutated]
         if mutated_sources:
             yield cls, mutated_sources, [source for _, source in rows]
+
+
+def safe_from_overlap(graph: FinishedGraph, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled graph, made safe for calls whose inputs share memory.
+
+    A compiler may reorder an in-place operation and a read of another input. So, when the graph changes inputs, each
+    call looks whether memory is shared; if so the graph runs as it is, operation by operation. Parameters and buffers
+    are not compared with each other.
+    """
+    changed = graph.changed
+    if not changed or len(graph.inputs) < 2:
+        return compiled
+    lasting = all(graph.inputs[position].is_parameter_or_buffer for position in changed)
+    others = [
+        position
+        for position, item in enumerate(graph.inputs)
+        if position not in changed and not (lasting and item.is_parameter_or_buffer)
+    ]
+    return OverlapChecked(compiled, graph.module.forward, changed, others)
+
+
+class OverlapChecked:
+    """Calls `compiled`; or `plain`, when a changed input shares its storage with another, or with one of `others`."""
+
+    __slots__ = ("changed", "compiled", "others", "plain")
+
+    def __init__(
+        self, compiled: Callable[..., Any], plain: Callable[..., Any], changed: Sequence[int], others: Sequence[int]
+    ) -> None:
+        self.compiled = compiled
+        self.plain = plain
+        self.changed = changed
+        self.others = others
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        """The graph's outputs."""
+        written = [inputs[position].untyped_storage().data_ptr() for position in self.changed]
+        places = set(written)
+        empty = written.count(0)  # tensors without elements have no place, and share none
+        places.discard(0)
+        shared = len(places) < len(written) - empty
+        if not shared:
+            shared = any(inputs[position].untyped_storage().data_ptr() in places for position in self.others)
+        return self.plain(*inputs) if shared else self.compiled(*inputs)

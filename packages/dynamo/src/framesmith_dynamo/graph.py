@@ -92,10 +92,11 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class FinishedGraph:
-    """A graph ready to compile: its module and its inputs, in placeholder order."""
+    """A graph ready to compile: its module, its inputs in placeholder order, and the positions of those it changes."""
 
     module: fx.GraphModule
     inputs: list[GraphInput]
+    changed: list[int]
 
 
 class GraphBuilder:
@@ -194,10 +195,9 @@ class GraphBuilder:
         if all(node.op in ("placeholder", "output") for node in self.graph.nodes) and not self.outputs:
             return None
         used = [ref for ref in self.inputs if ref.is_used]
-        module = fx.GraphModule(torch.nn.Module(), self.graph)
-        return FinishedGraph(
-            module, [describe_input(ref, fake) for ref, fake in zip(used, self.examples(used), strict=True)]
-        )
+        inputs = [describe_input(ref, fake) for ref, fake in zip(used, self.examples(used), strict=True)]
+        changed = [position for position, ref in enumerate(used) if ref.is_changed()]
+        return FinishedGraph(fx.GraphModule(torch.nn.Module(), self.graph), inputs, changed)
 
     def remove_dead_code(self) -> None:
         """Drop what nothing uses, except operations with effects; then the placeholders nobody reads."""

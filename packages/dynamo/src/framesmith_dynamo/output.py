@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from framesmith_bytecode import Codegen, Label, encode
+from framesmith_dynamo.aliasing import safe_from_overlap
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_frames import without_hook
 from framesmith_sideeffects import Replay, load_source
@@ -98,7 +99,7 @@ class Residual:
         graph = self.state.builder.finish()
         self.state.finished()  # the compiler, and the guards on torch's state, are to see the state the call found
         if graph is not None:
-            compiled = compile_graph(graph.module, graph.inputs)
+            compiled = safe_from_overlap(graph, compile_graph(graph.module, graph.inputs))
             self._prepend_call(graph, compiled if complete else without_hook(compiled))
         return encode(self.codegen.bytecode())
 
