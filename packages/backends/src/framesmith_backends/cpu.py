@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,9 +15,15 @@ from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.plan import Plan, Run, make_plan
-from framesmith_backends.rewrite.linear import use_onednn, wants_onednn
+from framesmith_backends.rewrite.linear import use_onednn, with_fastest_products
 
-CHOICES: dict[str, tuple[object, ...]] = {"numerics": ("contract", "strict"), "matmul": ("auto", "aten", "onednn")}
+# What the option `matmul` does to the graph.
+PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
+    "auto": with_fastest_products,
+    "aten": lambda gm: gm,
+    "onednn": use_onednn,
+}
+CHOICES: dict[str, tuple[object, ...]] = {"numerics": ("contract", "strict"), "matmul": tuple(PROVIDERS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +85,7 @@ class CpuBackend:
         from framesmith_backends.launch.native import compile_module, machine
         from framesmith_backends.render.llvm_module import Launch, Module, add_entry
 
-        if options["matmul"] == "onednn" or (options["matmul"] == "auto" and wants_onednn(gm)):
-            gm = use_onednn(gm)
+        gm = PROVIDERS[str(options["matmul"])](gm)
         lowering = lower_graph(gm, "cpu")
         plan = make_plan(lowering.program)
         source, space = write(plan, gm)
