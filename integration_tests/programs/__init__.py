@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from integration_tests.differential import Case
-from integration_tests.programs import breaks, control_flow, functions, modules, mutation, training
+from integration_tests.programs import breaks, control_flow, functions, modules, mutation, recipes, training
 
 PROGRAMS: dict[str, Callable[[], Case]] = {
     f"{group.__name__.rpartition('.')[2]}.{name}": make
-    for group in (control_flow, functions, mutation, modules, training, breaks)
+    for group in (control_flow, functions, mutation, modules, training, recipes, breaks)
     for name, make in vars(group).items()
     if callable(make) and getattr(make, "__module__", "") == group.__name__ and not isinstance(make, type)
     if not name.startswith("_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from types import CodeType
 
 from framesmith_bytecode import Block, Continuation, ContinuationError, control_flow, make_continuation
 from framesmith_bytecode.cfg import reachable
@@ -39,6 +40,11 @@ def continuation_at(
     else:
         decoded(known.code).broken_at = code.broken_at | {here}
     return known
+
+
+def is_continuation(code: CodeType) -> bool:
+    """Whether the code was made here: the function that goes on behind a break."""
+    return ".<resumed at line " in code.co_qualname
 
 
 def _make(code: DecodedCode, index: int, nulls: frozenset[int], bound: frozenset[str]) -> Continuation:

@@ -11,6 +11,7 @@ from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.events import EventKind, FrameEvent
 from framesmith_dynamo.frame_policy import why_not_compiled
 from framesmith_dynamo.interpreter import Ending, EscapedException, outermost_frame, run_outermost
+from framesmith_dynamo.other_hooks import keep_from_torch
 from framesmith_dynamo.output import CompileGraph, Residual, cannot_rebuild
 from framesmith_dynamo.resume import emit_break
 from framesmith_dynamo.surroundings import why_not_now
@@ -174,6 +175,7 @@ class FrameConverter:
             assert ending.reason is not None
             emit_break(residual, ending.reason)
         code = residual.finish(self._compile_and_tell(info.code), complete=ending.value is not None)
+        keep_from_torch(code)
         guards = frame.state.guards
         guards.update(state_guards(), alias_guards(frame.state))
         program = compile_guards(guards, frame.code.argument_names, info.code.co_freevars)

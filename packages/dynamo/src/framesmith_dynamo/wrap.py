@@ -27,6 +27,7 @@ TABLES = (
     "framesmith_dynamo.values.container_objects",
     "framesmith_dynamo.values.user_objects",
     "framesmith_dynamo.values.partials",
+    "framesmith_dynamo.values.compiled",
     "framesmith_dynamo.values.module_sequences",
     "framesmith_dynamo.values.copying",
     "framesmith_dynamo.values.weak_references",

@@ -89,7 +89,7 @@ def compile(
         return (lambda fn: fn) if target is None else target
     if target is None:
         return functools.partial(compile, **settings)
-    original = original_of(check_target(target))
+    original = check_target(original_of(target))
     install_error_handler()
     session = session_for(config)
     if isinstance(original, torch.nn.Module):

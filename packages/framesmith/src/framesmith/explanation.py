@@ -64,8 +64,7 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation
 
     `fn` may be compiled already. Its side effects happen, once. Raises what the call raises.
     """
-    target = original_of(check_target(fn))
-    target = getattr(target, "__wrapped__", target)
+    target = check_target(original_of(fn))
     explanation = Explanation(name_of(target))
     install_error_handler()
     session = Session(CompileConfig(backend="eager"), observe=explanation.events.append)

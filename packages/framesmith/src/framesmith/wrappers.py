@@ -105,6 +105,8 @@ def compile_module(module: torch.nn.Module, activate: Activate, restore: Restore
     return compiled
 
 
-def original_of(target: Callable[..., Any]) -> Callable[..., Any]:
-    """What a compiled module was made from; any other callable as it is."""
+def original_of(target: Any) -> Any:
+    """What a compiled function or module was made from; anything else as it is."""
+    if isinstance(target, CompiledFunction):
+        return target.__wrapped__
     return target._framesmith_original if isinstance(target, CompiledModule) else target

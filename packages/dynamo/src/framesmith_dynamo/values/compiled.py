@@ -1,0 +1,50 @@
+"""Functions compiled already (`framesmith_frames.CompiledFunction`): traced through, as the function they wrap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_frames import CompiledFunction
+from framesmith_guards import AttrSource
+
+if TYPE_CHECKING:
+    from framesmith_guards import Source
+
+
+class CompiledFunctionValue(Value):
+    """A compiled function found in the frame: a call of it is a call of what it wraps."""
+
+    python_types = (CompiledFunction,)
+    __slots__ = ("wrapped",)
+
+    def __init__(self, wrapped: Value, *, source: Source) -> None:
+        super().__init__(source=source)
+        self.wrapped = wrapped
+
+    def python_type(self) -> type:
+        return CompiledFunction
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return tr.call(self.wrapped, args, kwargs)
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        return self.wrapped if name == "__wrapped__" else self.wrapped.getattr_(tr, name)
+
+    def bool_(self, tr: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tr: Tracer) -> object:
+        return self
+
+    def referents(self) -> Iterable[Value]:
+        return (self.wrapped,)
+
+
+@wraps_type(CompiledFunction)
+def wrap_compiled_function(tr: Tracer, obj: CompiledFunction[..., object], source: Source) -> Value:
+    """Guards its type; what it wraps guards itself."""
+    tr.guard(source, "TYPE_MATCH", CompiledFunction)
+    return CompiledFunctionValue(tr.wrap(obj.__wrapped__, AttrSource(source, "__wrapped__")), source=source)
