@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from framesmith_dynamo.frame import Frame
 
 MAX_RESTARTS = 20
+#: Entries without a graph that one code object may have: more are not worth their guards.
+MAX_GRAPHLESS = 4
+NOTHING_TO_COMPILE = "no tensor operations were found, again and again"
 MAX_RUN_ONCE = 16
 
 Answer = Entry | SKIP | RUN_ONCE
@@ -77,6 +81,7 @@ class FrameConverter:
         self.recompile_limit = recompile_limit
         self.on_event = on_event
         self.strict = strict
+        self._graphless: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
     def __call__(self, info: FrameInfo) -> Answer:
         """What to do with a call for which no entry applies."""
@@ -174,7 +179,13 @@ class FrameConverter:
         else:
             assert ending.reason is not None
             emit_break(residual, ending.reason)
-        code = residual.finish(self._compile_and_tell(info.code), complete=ending.value is not None)
+        graphs: list[object] = []
+        code = residual.finish(self._compile_and_tell(info.code, graphs), complete=ending.value is not None)
+        if not graphs:
+            if sum(entry.code in self._graphless for entry in entries(info.code)) >= MAX_GRAPHLESS:
+                self._tell("skip", info.code, NOTHING_TO_COMPILE)
+                return SKIP(NOTHING_TO_COMPILE)
+            self._graphless.add(code)
         keep_from_torch(code)
         guards = frame.state.guards
         guards.update(state_guards(), alias_guards(frame.state))
@@ -187,8 +198,9 @@ class FrameConverter:
         self._tell("entry", info.code, check=program, residual=code)
         return Entry(program, code, complete=ending.value is not None)
 
-    def _compile_and_tell(self, code: CodeType) -> CompileGraph:
+    def _compile_and_tell(self, code: CodeType, graphs: list[object]) -> CompileGraph:
         def compile_and_tell(module: Any, inputs: Any) -> Callable[..., Any]:
+            graphs.append(module)
             self._tell("graph", code, f"{len(module.graph.nodes)} nodes", graph=module)
             return self.compile_graph(module, inputs)
 
