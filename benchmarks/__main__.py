@@ -27,8 +27,12 @@ def main() -> None:
     )
     parser.add_argument("suites", nargs="+", choices=SUITES, metavar="SUITE", help=", ".join(SUITES))
     parser.add_argument("--json", type=Path, help="write rows, versions and the processor to this file")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where tensors are made")
     arguments = parser.parse_args()
     fresh_inductor_cache()
+    import torch
+
+    torch.set_default_device(arguments.device)
     from benchmarks.harness import write_json
 
     rows = []

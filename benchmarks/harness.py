@@ -28,6 +28,14 @@ class Row:
     rounds: int
 
 
+def synchronize() -> None:
+    """Wait for the device that benchmarks run on."""
+    import torch
+
+    if torch.get_default_device().type == "cuda":
+        torch.cuda.synchronize()
+
+
 def iterations_for(step: Step, target: float) -> int:
     """How many steps fill about `target` seconds; runs the step a few times to find out."""
     count = 1
@@ -35,6 +43,7 @@ def iterations_for(step: Step, target: float) -> int:
         start = time.perf_counter()
         for _ in range(count):
             step()
+        synchronize()
         spent = time.perf_counter() - start
         if spent > target / 4 or count >= 1_000_000:
             return max(1, int(count * target / max(spent, 1e-9)))
@@ -43,9 +52,11 @@ def iterations_for(step: Step, target: float) -> int:
 
 def time_steps(step: Step, count: int) -> float:
     """Seconds per step over `count` steps."""
+    synchronize()
     start = time.perf_counter()
     for _ in range(count):
         step()
+    synchronize()
     return (time.perf_counter() - start) / count
 
 
@@ -105,6 +116,7 @@ def machine() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "cpu": model,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 
 
