@@ -1,4 +1,4 @@
-"""Everything that needs a GPU, in one run of under eight minutes: CUDA tests, then kernels beside eager and torch.compile.
+"""Everything that needs a GPU, in one run of under eight minutes: CUDA tests, then kernels beside their peers.
 
 Run in the repository root of a machine with a GPU, torch and triton: `python tools/gpu_check.py`. Results go to the
 folder named by the environment variable OUT, or `gpu_results`. Packages that are not installed are taken from `src`

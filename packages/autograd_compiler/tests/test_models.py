@@ -199,3 +199,56 @@ def test_one_gradient_for_two_leaves():
         ((w + v) * 2).sum().backward()
     w.grad.zero_()
     assert v.grad.tolist() == [2.0] * 3
+
+
+def test_gradient_whose_view_is_asked_for_too():
+    from framesmith_autograd_compiler import capture
+
+    w, v = torch.ones(4, requires_grad=True), torch.ones(2, 2, requires_grad=True)
+
+    def parts(g):
+        return g, g.view(2, 2)
+
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            return a + b.view(4)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return parts(grad * 2)
+
+        @staticmethod
+        def evaluate_backward(saved, grads):
+            return parts(grads[0] * 2)
+
+    with capture(lambda gm: gm) as seen:
+        Both.apply(w, v).sum().backward()
+    assert not seen.fallbacks and not seen.programs[0].reasons
+    w.grad.zero_()
+    assert v.grad.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def test_constant_gradient_is_copied():
+    from framesmith_autograd_compiler import capture
+
+    class Constant(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            return torch.tensor([1.0, 2.0])
+
+        @staticmethod
+        def evaluate_backward(saved, grads):
+            return (torch.tensor([1.0, 2.0]),)
+
+    w = torch.ones(2, requires_grad=True)
+    with capture(lambda gm: gm):
+        for _ in range(2):
+            Constant.apply(w).sum().backward()
+            assert w.grad.tolist() == [1.0, 2.0]
+            w.grad.zero_()
+            w.grad = None

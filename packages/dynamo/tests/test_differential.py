@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import linecache
 from collections import OrderedDict, deque
 from itertools import count
@@ -247,3 +249,17 @@ ARGUMENTS = st.fixed_dictionaries(
 @given(PROGRAMS, st.lists(ARGUMENTS, min_size=1, max_size=3))
 def test_compiled_and_eager_agree(lines: list[str], calls: list[dict[str, Any]]) -> None:
     compare(lines, calls)
+
+
+PRINTS = st.builds("print({})".format, st.sampled_from(["n", "a", "d", "t", "x", "'hi'", "len(c)", "y"]))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.one_of(BLOCKS, PRINTS.map(lambda line: [line])), min_size=2, max_size=7), ARGUMENTS)
+def test_graph_breaks_change_nothing(blocks: list[list[str]], call: dict[str, Any]) -> None:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        compare([line for block in blocks for line in block], [call])
+    runs = printed.getvalue()
+    half = len(runs) // 2  # eager and compiled alternate over the two calls, which print the same
+    assert runs[:half] == runs[half:] and runs[: half // 2] == runs[half // 2 : half]

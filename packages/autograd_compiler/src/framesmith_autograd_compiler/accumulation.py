@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +34,7 @@ class Accumulator:
     def _add(self, engine_rule: Any, grad: torch.Tensor, variable: torch.Tensor, has_post_hooks: bool) -> None:
         if self._exclusive and variable.grad is None and id(grad) not in self._taken and _may_take(grad, variable):
             self._taken.add(id(grad))
-            variable.grad = grad
+            variable.grad = grad.detach()
         else:
             variable.grad = engine_rule.function([grad], variable, variable.grad, has_post_hooks)[0]
 
@@ -43,5 +45,23 @@ def _may_take(grad: torch.Tensor, variable: torch.Tensor) -> bool:
         return False
     if not variable.is_contiguous() or not grad.is_contiguous() or grad.shape != variable.shape:
         return False
-    # One reference is the tensor's, one that of the Python storage made to ask.
-    return torch._C._storage_Use_Count(grad.untyped_storage()._cdata) == 2
+    return _references(grad) == 1
+
+
+def _references(grad: torch.Tensor) -> int:
+    """How many tensors hold the memory, not counting a base that only this view of it knows."""
+    # One reference more is that of the Python storage made to ask.
+    count: int = torch._C._storage_Use_Count(grad.untyped_storage()._cdata) - 1
+    base = grad._base
+    if base is not None and base.numel() == grad.numel() and sys.getrefcount(base) == _refcount_of_lonely_base():
+        count -= 1
+    return count
+
+
+@functools.cache
+def _refcount_of_lonely_base() -> int:
+    """What `sys.getrefcount` says of a base that only its view knows; how torch counts differs by version."""
+    with torch.no_grad():
+        view = torch.ones(1).view(1)
+    base = view._base
+    return sys.getrefcount(base)

@@ -16,6 +16,8 @@ from framesmith_guards.fake_mode import new_fake_mode
 
 Values = Sequence[torch.Tensor | None]
 
+_LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
+
 
 @dataclass(frozen=True)
 class Traced:
@@ -38,7 +40,7 @@ def trace(run: Callable[[list[Any]], list[Any]], inputs: Values) -> Traced:
     recorder = _CallRecorder(mode)
     values = [None if value is None else recorder.placeholder(index, value) for index, value in enumerate(inputs)]
     with torch.no_grad(), mode, recorder:
-        results = run(list(values))
+        results = [recorder.fresh(value) for value in run(list(values))]
     present = list({id(value): value for value in results if value is not None}.values())
     positions = {id(value): position for position, value in enumerate(present)}
     recorder.graph.output(tuple(recorder.node_of(value) for value in present))
@@ -67,11 +69,18 @@ class _CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node = self._nodes.get(id(value))
         return node if node is not None else self._constant(value)
 
+    def fresh(self, value: torch.Tensor | None) -> torch.Tensor | None:
+        """A result that is no constant of the graph itself: the caller may keep and change it."""
+        if value is None or self.node_of(value).op != "get_attr":
+            return value
+        return torch.clone(value)
+
     def dispatch(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default:
             return args[0].device
         out = func(*args, **kwargs)
+        func = torch.ops.aten.clone.default if func in _LIFTS else func  # a constant must stay what it is
         if isinstance(out, torch.Tensor):
             self._bind(out, self.graph.create_node("call_function", func, self._strip(args), self._strip(kwargs)))
         elif isinstance(out, (tuple, list)):

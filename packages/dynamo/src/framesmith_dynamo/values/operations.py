@@ -49,6 +49,9 @@ def identical(tr: Tracer, a: Value, b: Value) -> bool:
     if a is not b and a.python_type() is b.python_type():
         a.pin(tr)
         b.pin(tr)
+    known = _compare_found(tr, a, b)
+    if known is not None:
+        return known
     if same_object(a, b):
         return True
     if a.source is None or b.source is None or a.is_constant() or b.is_constant():
@@ -56,6 +59,18 @@ def identical(tr: Tracer, a: Value, b: Value) -> bool:
     if a.python_type() is b.python_type():
         tr.guard(a.source, "NOT_ALIASED", (b.source,))
     return False
+
+
+def _compare_found(tr: Tracer, a: Value, b: Value) -> bool | None:
+    """`a is b` of tuples and the like met at two sources: one object may have a value for each. None: not of this kind."""
+    left, right = getattr(a, "found", None), getattr(b, "found", None)
+    if a is b or a.source is None or b.source is None or type(left) is not type(right) or left is None:
+        return None
+    if left is right:
+        tr.guard(a.source, "DUPLICATE_INPUT", b.source)
+    else:
+        tr.guard(a.source, "NOT_ALIASED", (b.source,))
+    return left is right
 
 
 #: Where `Tracer.memo` keeps the existing objects used as keys that are told apart by identity; `aliasing` guards them.

@@ -33,14 +33,18 @@ def type_name(value: Value) -> str:
 
 
 class ContainerValue(Value):
-    """A container of a builtin type: its operators are Python's. `changed`: the trace has changed its contents."""
+    """A container of a builtin type: its operators are Python's.
+
+    `changed`: the trace has changed its contents. `found`: the real object, of immutable ones found at a source.
+    """
 
     exact_operators = True
-    __slots__ = ("changed",)
+    __slots__ = ("changed", "found")
 
     def __init__(self, *, source: Source | None = None) -> None:
         super().__init__(source=source)
         self.changed = False
+        self.found: Any = None
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__class__":

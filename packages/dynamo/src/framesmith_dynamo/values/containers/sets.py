@@ -382,7 +382,9 @@ def wrap_set(tr: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Valu
     tr.guard(source, "EQUALS_MATCH", obj)
     members = {item: tr.constant(item) for item in obj}
     if isinstance(obj, frozenset):
-        return FrozenSetValue(obj, members, source=source)
+        frozen = FrozenSetValue(obj, members, source=source)
+        frozen.found = obj
+        return frozen
     value = SetValue(set(obj), members, source=source)
     tr.journal.track_existing(value, obj)
     return value

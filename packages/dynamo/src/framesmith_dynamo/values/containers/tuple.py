@@ -135,7 +135,9 @@ def wrap_tuple(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     """A tuple met at a source: type and length are guarded, items when they are looked at."""
     tr.guard(source, "TYPE_MATCH", tuple)
     tr.guard(source, "LENGTH", len(obj))
-    return TupleValue(lazy_items(tr, obj, source), source=source)
+    value = TupleValue(lazy_items(tr, obj, source), source=source)
+    value.found = obj
+    return value
 
 
 @wraps_type(torch.Size)
