@@ -1,4 +1,4 @@
-"""What compiled code assumed of Python data is checked at every call: other data, other types, other orders find or make another entry."""
+"""What compiled code assumed of Python data is checked at every call: other data finds or makes another entry."""
 
 from __future__ import annotations
 
@@ -127,6 +127,17 @@ def test_other_data_gets_eager_results(fn: Callable[..., Any], calls: tuple[Any,
         argument, again = copy.deepcopy(value), copy.deepcopy(value)
         assert repr((subject(argument), argument)) == repr((fn(again), again))
     assert len(subject.of_kind("entry")) > 1
+
+
+def test_identity_of_tuples_is_guarded() -> None:
+    def same(pair):
+        return pair[0] is pair[1], pair[0] == pair[1]
+
+    frames.reset()
+    subject = compiled(same)
+    one, other = tuple([1]), tuple([1])
+    for pair in ([one, other], [one, one], [other, one]):
+        assert subject(pair) == same(pair)
 
 
 @pytest.mark.parametrize("make", [lambda: X.clone(), lambda: torch.nn.Linear(1, 1)])

@@ -35,16 +35,16 @@ def type_name(value: Value) -> str:
 class ContainerValue(Value):
     """A container of a builtin type: its operators are Python's.
 
-    `changed`: the trace has changed its contents. `found`: the real object, of immutable ones found at a source.
+    `changed`: the trace has changed its contents. `real`: the object itself, of immutable ones found at a source.
     """
 
     exact_operators = True
-    __slots__ = ("changed", "found")
+    __slots__ = ("changed", "real")
 
     def __init__(self, *, source: Source | None = None) -> None:
         super().__init__(source=source)
         self.changed = False
-        self.found: Any = None
+        self.real: Any = None
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__class__":

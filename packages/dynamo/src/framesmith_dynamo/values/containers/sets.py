@@ -383,7 +383,7 @@ def wrap_set(tr: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Valu
     members = {item: tr.constant(item) for item in obj}
     if isinstance(obj, frozenset):
         frozen = FrozenSetValue(obj, members, source=source)
-        frozen.found = obj
+        frozen.real = obj
         return frozen
     value = SetValue(set(obj), members, source=source)
     tr.journal.track_existing(value, obj)

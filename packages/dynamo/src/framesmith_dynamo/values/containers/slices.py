@@ -179,7 +179,7 @@ def wrap_range(tr: Tracer, obj: range, source: Source) -> Value:
     """A range met at a source, guarded by value."""
     tr.guard(source, "EQUALS_MATCH", obj)
     value = RangeValue(obj, source=source)
-    value.found = obj
+    value.real = obj
     return value
 
 
@@ -189,5 +189,5 @@ def wrap_slice(tr: Tracer, obj: slice, source: Source) -> Value:
     tr.guard(source, "EQUALS_MATCH", obj)
     value = SliceValue(build(tr, obj.start), build(tr, obj.stop), build(tr, obj.step))
     value.source = source
-    value.found = obj
+    value.real = obj
     return value

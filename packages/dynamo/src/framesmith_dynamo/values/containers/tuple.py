@@ -136,7 +136,7 @@ def wrap_tuple(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     tr.guard(source, "TYPE_MATCH", tuple)
     tr.guard(source, "LENGTH", len(obj))
     value = TupleValue(lazy_items(tr, obj, source), source=source)
-    value.found = obj
+    value.real = obj
     return value
 
 
