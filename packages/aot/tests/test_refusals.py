@@ -100,6 +100,18 @@ def test_statistics_updated_behind_the_schema():
         compiled(graph_of(fn), [torch.randn(2, 3, 4), torch.zeros(3), torch.ones(3)])
 
 
+def test_modes_and_wrappers():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    gm = graph_of(lambda x: x @ x)
+    with FlopCounterMode(display=False), pytest.raises(AotUnsupported, match="dispatch-mode"):
+        compiled(gm, [torch.ones(2, 2)])
+    with pytest.raises(AotUnsupported, match="functorch"):
+        torch.vmap(lambda x: compiled(gm, [x])(x)[0])(torch.ones(3, 2, 2))
+    with pytest.raises(AotUnsupported, match="lazy-bit"):
+        compiled(gm, [torch.ones(2, 2, dtype=torch.complex64).conj()])
+
+
 def test_nested_output():
     graph = fx.Graph()
     x = graph.placeholder("x")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from framesmith_aot import ambient, functional
 from framesmith_aot.backward import BackwardGraph, BackwardPass
@@ -42,6 +43,7 @@ def compile_graph(
 
     Raises AotUnsupported where the meaning cannot be kept: run the graph eagerly then.
     """
+    _refuse_modes()
     call = _arguments(gm, inputs)
     if training is None:
         training = torch.is_grad_enabled() and any(value.requires_grad for value in call.examples)
@@ -121,8 +123,19 @@ def _check_input(value: Any, what: str) -> None:
         raise AotUnsupported("subclass", f"{what} of type {type(value).__name__}", "subclasses are not taken apart")
     if value.layout is not torch.strided or value.is_quantized:
         raise AotUnsupported("layout", f"{what} of layout {value.layout}", "only strided tensors are traced")
+    if value.is_conj() or value.is_neg():
+        raise AotUnsupported("lazy-bit", what, "its memory holds the conjugate or negative of its elements")
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        raise AotUnsupported("functorch", what, "a functorch transform has wrapped it")
     if value._has_symbolic_sizes_strides:
         raise AotUnsupported("symbolic-shape", what, "only static shapes are traced")
+
+
+def _refuse_modes() -> None:
+    """A dispatch mode of the user sees every operator; it would not see those of a compiled graph."""
+    for mode in _get_current_dispatch_mode_stack():
+        if not isinstance(mode, FakeTensorMode):
+            raise AotUnsupported("dispatch-mode", type(mode).__name__, "the mode is to see each operator that runs")
 
 
 def _find_fake_mode(examples: Sequence[torch.Tensor]) -> FakeTensorMode:
