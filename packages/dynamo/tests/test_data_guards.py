@@ -135,9 +135,9 @@ def test_identity_of_tuples_is_guarded() -> None:
 
     frames.reset()
     subject = compiled(same)
-    one, other = tuple([1]), tuple([1])
-    for pair in ([one, other], [one, one], [other, one]):
-        assert subject(pair) == same(pair)
+    for one, other in ((tuple([1]), tuple([1])), (float("1.5"), float("1.5")), ("a" * len(X), "a" * len(X))):
+        for pair in ([one, other], [one, one], [other, one]):
+            assert subject(pair) == same(pair)
 
 
 @pytest.mark.parametrize("make", [lambda: X.clone(), lambda: torch.nn.Linear(1, 1)])

@@ -71,6 +71,7 @@ COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_NO_SINGLETONS: Final = frozenset({int, float, complex, str, bytes})
 #: Folding gives up beyond this many items or characters, so that a trace never builds what it would then have to emit.
 MAX_FOLDED: Final = 1_000_000
 
@@ -111,6 +112,11 @@ class ConstantValue(Value):
 
     def python_type(self) -> type:
         return type(self.value)
+
+    @property
+    def real(self) -> Any:
+        """The object itself, when there may be equal ones that are not it: `is` of two arguments has to be guarded."""
+        return self.value if type(self.value) in _NO_SINGLETONS else None
 
     def is_constant(self) -> bool:
         return True
