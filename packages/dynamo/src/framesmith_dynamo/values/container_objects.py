@@ -20,7 +20,6 @@ from framesmith_dynamo.values.lookup import MISSING, Found, type_lookup, user_me
 from framesmith_dynamo.values.object_methods import OBJECT_METHODS
 from framesmith_dynamo.values.objects import ObjectValue, has_python_layout
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
-from framesmith_guards import ItemSource
 from framesmith_sideeffects.contents import row_for
 
 if TYPE_CHECKING:
@@ -190,7 +189,7 @@ def wrap_container_object(tr: Tracer, obj: Any, source: Source) -> Value:
         fill_from(tr, value.base, obj, source)
     else:
         tr.guard(source, "LENGTH", list.__len__(obj))
-        items = [LazyItem(tr, item, ItemSource(source, i)) for i, item in enumerate(list.__iter__(obj))]
+        items = [LazyItem(tr, item, source, i) for i, item in enumerate(list.__iter__(obj))]
         value.base = ListContents(items, value)
     return value
 

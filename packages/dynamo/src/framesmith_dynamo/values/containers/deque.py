@@ -14,7 +14,7 @@ from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of
 from framesmith_dynamo.values.iterators import ConsumingIterator, next_or_none, tracked
 from framesmith_dynamo.values.wrap_registry import wraps_type
-from framesmith_guards import AttrSource, ItemSource
+from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -219,7 +219,7 @@ def wrap_deque(tr: Tracer, obj: deque[Any], source: Source) -> Value:
     tr.guard(source, "TYPE_MATCH", deque)
     tr.guard(source, "LENGTH", len(obj))
     tr.guard(AttrSource(source, "maxlen"), "EQUALS_MATCH", obj.maxlen)
-    items = (LazyItem(tr, item, ItemSource(source, index)) for index, item in enumerate(obj))
+    items = (LazyItem(tr, item, source, index) for index, item in enumerate(obj))
     value = DequeValue(items, obj.maxlen, source=source)
     tr.journal.track_existing(value, obj)
     return value

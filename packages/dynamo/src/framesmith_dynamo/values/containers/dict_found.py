@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer
+from framesmith_dynamo.values.constant import ConstantValue
 from framesmith_dynamo.values.containers.dict import DictValue, Entry
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.wrap_registry import wraps_type
-from framesmith_guards import AttrSource, DictKeySource, DictValueSource, ItemSource, is_constant
+from framesmith_guards import AttrSource, DictKeySource, DictValueSource, is_constant
 
 if TYPE_CHECKING:
     from framesmith_dynamo.values.base import Value
@@ -33,13 +34,17 @@ def fill_from(tr: Tracer, value: DictValue, obj: dict[Any, Any], source: Source)
     """Enter an existing dict's items: by key if that is a constant, else by position under a guard on all keys."""
     value.real_keys = tuple(dict.keys(obj))
     for index, (key, item) in enumerate(dict.items(obj)):
+        if type(key) is str:  # the usual case, and there may be many
+            value.entries[key] = Entry(ConstantValue(key), LazyItem(tr, item, source, key))
+            value.found.add(key)
+            continue
         if is_constant(key):
             key_value = tr.constant(key)
-            entry = Entry(key_value, LazyItem(tr, item, ItemSource(source, key)))
+            entry = Entry(key_value, LazyItem(tr, item, source, key))
         else:
             value.fix_keys(tr)
             key_value = tr.wrap(key, DictKeySource(source, index))
-            entry = Entry(key_value, LazyItem(tr, item, DictValueSource(source, index)))
+            entry = Entry(key_value, LazyItem(tr, item, source, index, DictValueSource))
         hashed = operations.hash_key(tr, key_value)
         value.entries[hashed] = entry
         value.found.add(hashed)

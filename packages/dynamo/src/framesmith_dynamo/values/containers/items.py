@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constant import CONSTANT_TYPES
+from framesmith_guards import ItemSource
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -14,14 +16,25 @@ _SIMPLE = frozenset({*CONSTANT_TYPES, tuple})
 
 
 class LazyItem(Value):
-    """An item nobody has looked at. It never leaves its container: `resolved` replaces it; pushing loads its source."""
+    """An item nobody has looked at. It never leaves its container: `resolved` replaces it; pushing loads its source.
 
-    __slots__ = ("obj", "tr")
+    Its source is `step(base, key)`, made when it is asked for: a container may have many items.
+    """
 
-    def __init__(self, tr: Tracer, obj: Any, source: Source) -> None:
-        super().__init__(source=source)
+    __slots__ = ("base", "key", "obj", "step", "tr")
+
+    def __init__(self, tr: Tracer, obj: Any, base: Source, key: Any, step: Callable[..., Source] = ItemSource) -> None:
+        self.mutation = None
         self.tr = tr
         self.obj = obj
+        self.base = base
+        self.key = key
+        self.step = step
+
+    @property
+    def source(self) -> Source:  # type: ignore[override]
+        """Where the compiled code finds the item."""
+        return self.step(self.base, self.key)
 
     def python_type(self) -> type:
         return type(self.obj)
@@ -36,5 +49,4 @@ def resolved(item: Value) -> Value:
     """The item itself, wrapped now if it was not."""
     if not isinstance(item, LazyItem):
         return item
-    assert item.source is not None
     return item.tr.wrap(item.obj, item.source)

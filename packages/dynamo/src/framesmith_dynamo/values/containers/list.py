@@ -13,7 +13,6 @@ from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of, subscript
 from framesmith_dynamo.values.iterators import next_or_none
 from framesmith_dynamo.values.wrap_registry import wraps_type
-from framesmith_guards import ItemSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -184,6 +183,6 @@ def wrap_list(tr: Tracer, obj: list[Any], source: Source) -> Value:
     """A list met at a source: type and length are guarded, items when they are looked at."""
     tr.guard(source, "TYPE_MATCH", list)
     tr.guard(source, "LENGTH", len(obj))
-    value = ListValue((LazyItem(tr, item, ItemSource(source, index)) for index, item in enumerate(obj)), source=source)
+    value = ListValue((LazyItem(tr, item, source, index) for index, item in enumerate(obj)), source=source)
     tr.journal.track_existing(value, obj)
     return value

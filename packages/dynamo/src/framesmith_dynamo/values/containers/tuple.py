@@ -13,7 +13,6 @@ from framesmith_dynamo.values.constant import build, builds, fold, plain
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue
 from framesmith_dynamo.values.wrap_registry import wraps_type
-from framesmith_guards import ItemSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -149,4 +148,4 @@ def wrap_size(tr: Tracer, obj: torch.Size, source: Source) -> Value:
 
 def lazy_items(tr: Tracer, obj: Sequence[Any], source: Source) -> list[Value]:
     """Items of an existing sequence."""
-    return [LazyItem(tr, item, ItemSource(source, index)) for index, item in enumerate(obj)]
+    return [LazyItem(tr, item, source, index) for index, item in enumerate(obj)]
