@@ -341,7 +341,9 @@ def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
     (ix,) = node.index
     lanes = w.kernel.lane is not None and w.kernel.lane in index.variables(ix)
     masks = [m for m in (w.mask if lanes else None, names[node.guard] if node.guard is not None else None) if m]
-    suffix = f", mask={' & '.join(masks)}, other=0" if masks else ""
+    # `!= 0`: in Triton 3.9's interpreter `&` of a scalar and a block holds integers, which a mask must not.
+    mask = f"({' & '.join(masks)}) != 0" if len(masks) > 1 else "".join(masks)
+    suffix = f", mask={mask}, other=0" if masks else ""
     raw = f"tl.load({w.pointers[node.source]} + {_position(w, ix)}{suffix})"
     if node.dtype == "b1":
         return f"({raw} != 0)"
