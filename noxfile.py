@@ -34,7 +34,7 @@ PACKAGES = [
 TORCH_FREE = ["bytecode", "frames"]
 TEST_TOOLS = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100"]
 LINT_TOOLS = ["ruff>=0.9,<0.18"]
-TYPE_TOOLS = ["mypy>=1.15", "pytest>=8", "hypothesis>=6.100"]
+TYPE_TOOLS = ["mypy>=1.15", "nox", "pytest>=8", "hypothesis>=6.100"]
 PEERS = ["transformers>=4.50", "scikit-learn>=1.4"]
 
 

@@ -70,7 +70,8 @@ class BuiltinSource(Root):
     builtin: str
 
     def read(self, base: Any, args: Args, function: FunctionType) -> object:
-        return function.__builtins__[self.builtin]  # type: ignore[attr-defined]
+        owner: Any = function  # not every type stub knows the attribute
+        return owner.__builtins__[self.builtin]
 
     def expression(self, base: str, names: Names) -> str:
         return f"function.__builtins__[{self.builtin!r}]"
