@@ -161,4 +161,4 @@ def bench(session: nox.Session) -> None:
 def nightly(session: nox.Session) -> None:
     """The long runs: bytecode's split and fuzz tests in full."""
     install_wheel(session, "bytecode", *test_requirements("bytecode"))
-    session.run("python", "-m", "pytest", "packages/bytecode/tests", env={"FRAMESMITH_NIGHTLY": "1"})
+    session.run("python", "-m", "pytest", "packages/bytecode/tests", env={"FRAMESMITH_LONG": "1"})
