@@ -1,19 +1,12 @@
 """Inputs that have history, called with gradients off."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 import torch
-from torch import fx
-
-from framesmith_aot import compile_graph
-
-
-def eager(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: str) -> Callable[[list[Any]], Any]:
-    assert role == "inference"
-    return lambda args: gm(*args)
+from harness import compiled, graph_of
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -22,7 +15,8 @@ def test_an_input_that_requires_grad(mode: Callable[[], AbstractContextManager[A
     x = torch.randn(3, requires_grad=True)
     value = x if leaf else x * 2
     with mode():
-        run = compile_graph(fx.symbolic_trace(lambda x: (x.sin() + x, x)), [value], compiler=eager)
+        run = compiled(graph_of(lambda x: (x.sin() + x, x)), [value])
+        assert run.backward_graph is None
         out, same = run(value)
         assert torch.equal(out, value.sin() + value) and not out.requires_grad
     assert same is value and value.requires_grad

@@ -1,23 +1,11 @@
 """Random numbers land where eager puts them, whatever the strides."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import fx
-
-from framesmith_aot import compile_graph
-
-
-def eager(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: str) -> Callable[[list[Any]], Any]:
-    def run(args: list[Any]) -> Any:
-        values = list(args)
-        args.clear()
-        return gm(*values)
-
-    return run
+from harness import compiled, graph_of
 
 
 def filled_in_place(x: torch.Tensor) -> torch.Tensor:
@@ -44,7 +32,7 @@ def noise_like(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("training", [False, True])
 def test_the_same_numbers_in_the_same_places(fn: Callable[[torch.Tensor], torch.Tensor], training: bool) -> None:
     x = torch.randn(5, 2, 4, requires_grad=training)
-    run = compile_graph(fx.symbolic_trace(lambda value: (fn(value),)), [x], compiler=eager)
+    run = compiled(graph_of(fn), [x])
     torch.manual_seed(0)
     expected = fn(x)
     after = torch.get_rng_state()

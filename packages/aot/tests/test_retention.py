@@ -2,27 +2,16 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import fx
-
-from framesmith_aot import compile_graph
+from harness import compiled, graph_of
 
 
-def eager(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: str) -> Callable[[list[Any]], Any]:
-    def run(args: list[Any]) -> Any:
-        values = list(args)
-        args.clear()
-        return gm(*values)
-
-    return run
-
-
-def compiled(fn: Callable[..., Any], *inputs: torch.Tensor) -> Callable[..., Any]:
-    return compile_graph(fx.symbolic_trace(fn), list(inputs), compiler=eager)
+def of(fn: Callable[..., Any], *inputs: torch.Tensor) -> Callable[..., Any]:
+    return compiled(graph_of(fn), list(inputs))
 
 
 def leaf(*shape: int) -> torch.Tensor:
@@ -34,7 +23,7 @@ def test_separate_ways_back_can_be_gone_one_after_the_other() -> None:
         return (x * w).sin(), (y * w).exp()
 
     x, y, w = leaf(3), leaf(3), leaf(3)
-    a, b = compiled(f, x, y, w)(x, y, w)
+    a, b = of(f, x, y, w)(x, y, w)
     a.sum().backward()
     b.sum().backward()
     got = [t.grad.clone() for t in (x, y, w)]
@@ -52,7 +41,7 @@ def test_a_detached_output_is_a_separate_way() -> None:
         return fake, (fake.detach() * d).exp().sum()
 
     x, g, d = torch.randn(3), leaf(3), leaf(3)
-    fake, loss = compiled(f, x, g, d)(x, g, d)
+    fake, loss = of(f, x, g, d)(x, g, d)
     loss.backward()
     assert g.grad is None
     with torch.no_grad():
@@ -67,7 +56,7 @@ def test_an_input_of_the_loss_is_freed_with_it() -> None:
         return logits, (logits * logits).sum()
 
     x, w = torch.randn(3), leaf(3)
-    logits, loss = compiled(f, x, w)(x, w)
+    logits, loss = of(f, x, w)(x, w)
     loss.backward()
     with pytest.raises(RuntimeError, match="second time"):
         logits.sum().backward()
@@ -78,7 +67,7 @@ def test_the_second_pass_over_the_same_way_is_refused_and_retain_graph_allows_it
         return x.exp(), y.exp()
 
     x, y = leaf(3), leaf(3)
-    run = compiled(f, x, y)
+    run = of(f, x, y)
     a, b = run(x, y)
     a.sum().backward()
     b.sum().backward()
@@ -94,7 +83,7 @@ def test_a_change_in_place_of_what_is_still_needed_is_refused() -> None:
         return x.exp(), y * c
 
     x, y, c = leaf(3), leaf(3), torch.randn(3)
-    a, b = compiled(f, x, y, c)(x, y, c)
+    a, b = of(f, x, y, c)(x, y, c)
     a.sum().backward()
     c.add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -106,7 +95,7 @@ def test_nothing_is_kept_once_every_way_was_gone() -> None:
         return x * c, y * c
 
     x, y, c = leaf(3), leaf(3), torch.randn(3)
-    a, b = compiled(f, x, y, c)(x, y, c)
+    a, b = of(f, x, y, c)(x, y, c)
     gone = weakref.ref(c)
     del c
     a.sum().backward()
