@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import torch
 from tracing import trace
 
@@ -56,7 +58,21 @@ def test_handles_are_where_they_are_said_to_be() -> None:
 def test_the_same_text_is_compiled_once() -> None:
     x = torch.randn(31)
     gm = trace(lambda a: a * 3 + 2, [x])
+    gc.collect()
     before = len(machine().modules)
-    CpuBackend().compile(gm, [x])
-    CpuBackend().compile(gm, [x])
-    assert len(machine().modules) <= before + 1
+    first = CpuBackend().compile(gm, [x])
+    second = CpuBackend().compile(gm, [x])
+    assert len(machine().modules) == before + 1
+    torch.testing.assert_close(first([x])[0], second([x])[0])
+
+
+def test_machine_code_lives_as_long_as_a_function_that_enters_it() -> None:
+    x = torch.randn(37)
+    kept = CpuBackend().compile(trace(lambda a: a * 3 + 2, [x]), [x])
+    gc.collect()
+    before = len(machine().modules)
+    for k in range(20):
+        CpuBackend().compile(trace(lambda a, k=k: a * k + 7, [x]), [x])([x])
+    gc.collect()
+    assert len(machine().modules) == before
+    torch.testing.assert_close(kept([x])[0], x * 3 + 2)

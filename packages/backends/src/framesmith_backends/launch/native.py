@@ -1,4 +1,9 @@
-"""LLVM in this process: modules compiled to machine code, cached by their text, entered as CPython functions."""
+"""LLVM in this process: modules compiled to machine code, cached by their text, entered as CPython functions.
+
+Note [Lifetime]: every module has an engine of its own, whose machine code is freed with it. The functions of a module
+hold it (as the object a builtin method is bound to), the cache of modules holds it weakly: code lives as long as a
+function that enters it. An engine's target machine is its own too: LLVM's engines take theirs over.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from llvmlite import binding
@@ -31,18 +37,39 @@ class MethodDef(ctypes.Structure):
     ]
 
 
+class CompiledModule:
+    """Machine code and what it is entered through (see Note [Lifetime])."""
+
+    def __init__(self, engine: Any, entries: list[str]) -> None:
+        self.engine = engine
+        self.methods = {
+            name: MethodDef(name.encode(), engine.get_function_address(name), METH_FASTCALL, None) for name in entries
+        }
+
+    def functions(self) -> dict[str, Callable[..., None]]:
+        """The entries as Python functions taking tensors."""
+        return {name: _bind(ctypes.addressof(method), self, None) for name, method in self.methods.items()}
+
+
 @dataclass(slots=True)
 class Machine:
-    """The compiler of this process. `modules` keeps compiled code alive, by the hash of its text."""
+    """The compiler of this process. `modules` finds compiled code that is in use, by the hash of its text."""
 
     target: Target
-    engine: Any
-    machine: Any
+    llvm: Any
     bytes_to_handle: int
     tensor_types: tuple[int, ...]
     lock: Any = field(default_factory=threading.Lock)
-    modules: dict[str, dict[str, Callable[..., None]]] = field(default_factory=dict)
-    alive: list[object] = field(default_factory=list)
+    modules: WeakValueDictionary[str, CompiledModule] = field(default_factory=WeakValueDictionary)
+
+    def target_machine(self) -> Any:
+        """A code generator for this processor."""
+        return self.llvm.create_target_machine(cpu=self.target.name, features=self.target.features, opt=2, jit=True)
+
+
+_bind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
+    ("PyCFunction_NewEx", ctypes.pythonapi)
+)
 
 
 @functools.cache
@@ -50,14 +77,9 @@ def machine() -> Machine:
     """Make the compiler once for the process."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    target = host()
-    backing = binding.parse_assembly("")
-    llvm_target = binding.Target.from_default_triple()
-    tm = llvm_target.create_target_machine(cpu=target.name, features=target.features, opt=2, jit=True)
-    engine = binding.create_mcjit_compiler(backing, tm)
     _add_symbols()
-    own = llvm_target.create_target_machine(cpu=target.name, features=target.features, opt=2, jit=True)
-    return Machine(target, engine, own, handle_offset(), (id(torch.Tensor), id(torch.nn.Parameter)))
+    llvm = binding.Target.from_default_triple()
+    return Machine(host(), llvm, handle_offset(), (id(torch.Tensor), id(torch.nn.Parameter)))
 
 
 def handle_offset() -> int:
@@ -114,27 +136,24 @@ def _find(name: str, libraries: list[Any]) -> int:
 
 
 def compile_module(text: str, entries: list[str]) -> dict[str, Callable[..., None]]:
-    """The entries of the module as Python functions taking tensors; the same text is compiled once."""
+    """The entries of the module as Python functions taking tensors; a text that is in use is not compiled again."""
     m = machine()
     key = hashlib.sha256(text.encode()).hexdigest()
     with m.lock:
         found = m.modules.get(key)
         if found is None:
-            found = m.modules[key] = _compiled(m, text, entries, key)
-    return found
+            found = m.modules[key] = _compiled(m, text, entries)
+    return found.functions()
 
 
-def _compiled(m: Machine, text: str, entries: list[str], key: str) -> dict[str, Callable[..., None]]:
-    # Entries of different modules live in one engine: their names must differ.
-    unique = {name: f"{name}.{key[:16]}" for name in entries}
-    for name, full in unique.items():
-        text = text.replace(f"@{name}(", f'@"{full}"(')
+def _compiled(m: Machine, text: str, entries: list[str]) -> CompiledModule:
     module = binding.parse_assembly(text)
     module.verify()
-    optimize(module, m.machine)
-    m.engine.add_module(module)
-    m.engine.finalize_object()
-    return {name: _python_function(m, name, m.engine.get_function_address(full)) for name, full in unique.items()}
+    generator = m.target_machine()
+    optimize(module, generator)
+    engine = binding.create_mcjit_compiler(module, generator)
+    engine.finalize_object()
+    return CompiledModule(engine, entries)
 
 
 def optimize(module: Any, machine: Any) -> None:
@@ -145,12 +164,3 @@ def optimize(module: Any, machine: Any) -> None:
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     passes.run(module, builder)
-
-
-def _python_function(m: Machine, name: str, address: int) -> Callable[..., None]:
-    method = MethodDef(name.encode(), address, METH_FASTCALL, None)
-    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    make = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
-    m.alive.append(method)
-    function: Callable[..., None] = make(ctypes.addressof(method), None, None)
-    return function
