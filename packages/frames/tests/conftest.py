@@ -1,6 +1,8 @@
 """Fixtures: a clean hook around every test, both ways of replacing a frame, and a callback made from pairs."""
 
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 
 import framesmith_frames as frames
 from framesmith_frames import _hook
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def raise_it(error: BaseException, frame: frames.FrameInfo) -> None:

@@ -1,29 +1,12 @@
 """Native checkers: the capsule of check_abi.h, here made with ctypes."""
 
 import ctypes
+import sys
 
 import pytest
+from checkers import CHECK, NAME, NativeExtracting, Struct, new_capsule
 
 import framesmith_frames as frames
-
-CHECK = ctypes.PYFUNCTYPE(
-    ctypes.c_int,
-    ctypes.py_object,
-    ctypes.POINTER(ctypes.py_object),
-    ctypes.c_ssize_t,
-    ctypes.py_object,
-    ctypes.c_void_p,
-)
-
-
-class Struct(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_int), ("check", CHECK)]
-
-
-NAME = b"framesmith.check.v1"
-new_capsule = ctypes.pythonapi.PyCapsule_New
-new_capsule.restype = ctypes.py_object
-new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class Checker:
@@ -74,6 +57,49 @@ def test_a_native_checker_decides(complete):
     assert compiled(2) is None
     assert set(checker.functions) == {original}
     assert set(checker.extracted) == {None}
+
+
+class Forgetful(NativeExtracting):
+    """Answers 1 and hands out nothing; or 0, and leaves something behind."""
+
+    def __init__(self, answer):
+        left = ("left", "behind")
+
+        def check(this, args, count, function, extracted):
+            if not answer:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(left))
+                ctypes.c_void_p.from_address(extracted).value = id(left)
+            return answer
+
+        self.left = left
+        self._struct = Struct(1, CHECK(check))
+        self.__framesmith_check__ = new_capsule(ctypes.addressof(self._struct), NAME, None)
+
+
+def with_local(a, *rest, key=1, **more):
+    inputs = None
+    return inputs
+
+
+def test_one_without_inputs_is_reported():
+    seen = []
+    frames.set_error_handler(lambda error, frame: seen.append(str(error)))
+    entry = frames.Entry(Forgetful(1), with_local.__code__, inputs=True)
+    with frames.activated(lambda frame: entry if frame.code is original.__code__ else frames.SKIP("")):
+        assert original(1) is None
+    assert seen == ["a checker of an entry with inputs must give a tuple of them, not nothing"]
+
+
+def test_what_a_miss_leaves_behind_is_dropped():
+    checker = Forgetful(0)
+    entry = frames.Entry(checker, with_local.__code__, inputs=True)
+    with frames.activated(lambda frame: entry if frame.code is original.__code__ else frames.SKIP("")):
+        original(1)
+        before = sys.getrefcount(checker.left)
+        for _ in range(10):
+            original(1)
+        after = sys.getrefcount(checker.left)
+    assert after == before
 
 
 def test_minus_one_without_an_exception_is_reported():

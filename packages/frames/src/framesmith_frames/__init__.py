@@ -23,7 +23,7 @@ from framesmith_frames._hook import (
     without_hook,
 )
 from framesmith_frames.activation import activated, deactivated
-from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback
+from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback, InputsCheck
 from framesmith_frames.statistics import CodeStats, stats
 from framesmith_frames.watching import watch
 
@@ -37,6 +37,7 @@ __all__ = [
     "ErrorHandler",
     "FrameCallback",
     "FrameInfo",
+    "InputsCheck",
     "activated",
     "deactivated",
     "entries",

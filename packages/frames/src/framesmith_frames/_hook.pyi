@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import CellType, CodeType, FunctionType, GenericAlias
 from typing import Any, Generic, ParamSpec, Self, TypeVar, final, overload
 
-from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback, HasCode
+from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback, HasCode, InputsCheck
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -16,8 +16,12 @@ class Entry:
     check: Check
     code: CodeType
     complete: bool
+    inputs: bool
     hits: int
+    @overload
     def __new__(cls, check: Check, code: CodeType, *, complete: bool = False) -> Entry: ...
+    @overload
+    def __new__(cls, check: InputsCheck, code: CodeType, *, complete: bool = False, inputs: bool) -> Entry: ...
 
 @final
 class SKIP:

@@ -17,6 +17,16 @@ class NativeCheck(Protocol):
 Check: TypeAlias = Callable[[tuple[Any, ...], FunctionType], bool] | NativeCheck
 """Says whether an entry applies to the arguments (in `co_varnames` order) of a call to a function."""
 
+
+class ExtractingCheck(Protocol):
+    """A checker that finds an entry's inputs while it checks: their tuple, or None where the entry does not apply."""
+
+    def extract(self, args: tuple[Any, ...], function: FunctionType, /) -> tuple[Any, ...] | None: ...
+
+
+InputsCheck: TypeAlias = ExtractingCheck | NativeCheck
+"""What `Entry(..., inputs=True)` takes for its check."""
+
 FrameCallback: TypeAlias = Callable[[FrameInfo], Entry | SKIP | RUN_ONCE]
 """Asked about a call for which no entry applies."""
 

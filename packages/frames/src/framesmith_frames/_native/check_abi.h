@@ -5,6 +5,10 @@
  * A checker is any Python object. If it has an attribute `__framesmith_check__` that is a PyCapsule named
  * "framesmith.check.v1", the capsule's pointer is a `framesmith_check_v1`, which must outlive the checker object.
  * Otherwise the checker is called as `checker(args: tuple, function) -> bool`.
+ *
+ * An Entry made with `inputs=True` wants more: the values that its code will need, found while checking. A checker with
+ * the capsule hands them out through `extracted`; without, it has a method `extract(args: tuple, function)` that gives
+ * the tuple, or None where the entry does not apply, and the checker itself is not called.
  */
 #ifndef FRAMESMITH_CHECK_ABI_H
 #define FRAMESMITH_CHECK_ABI_H
@@ -25,8 +29,9 @@ typedef struct {
      *            positional, keyword-only, the *args tuple, the **kwargs dict; never NULL
      * nargs      their number
      * function   the function being called (borrowed): its globals, closure cells and defaults hang on it
-     * extracted  reserved for handing out inputs found while checking; NULL in version 1 callers, and a checker
-     *            must not write through it unless it is not NULL
+     * extracted  NULL: the answer is all that is wanted, and nothing is written through it. Else it points to NULL, and
+     *            with the answer 1 a new reference to an exact tuple of the inputs is stored there; what a tuple holds
+     *            is between the checker and the entry's code. With another answer the NULL is left there.
      *
      * Called with the GIL held and the frame hook off on this thread. It may run Python code.
      */

@@ -13,6 +13,7 @@
 #endif
 
 #define Py_BUILD_CORE 1
+#include "internal/pycore_code.h"
 #include "internal/pycore_frame.h"
 #undef Py_BUILD_CORE
 

@@ -66,47 +66,69 @@ static PyObject *function_for(CompiledFunction *self, Entry *entry)
 
 /* ---- the call ---- */
 
-static PyObject *call_paused(Activation *activation, PyObject *function, PyObject *const *args, size_t nargsf)
+typedef struct {
+    PyObject *callback; /* strong, or NULL */
+    unsigned long long cache;
+    int paused;
+} Outer;
+
+static Outer switch_on(CompiledFunction *self, Activation *activation)
 {
-    activation->paused++;
-    PyObject *result = PyObject_Vectorcall(function, args, nargsf, NULL);
-    activation->paused--;
-    return result;
+    Outer outer = {NULL, activation->cache, activation->paused};
+    outer.callback = activation_swap(activation, Py_NewRef(self->callback), self->cache);
+    activation->paused = 0;
+    return outer;
+}
+
+static void switch_back(Activation *activation, Outer outer)
+{
+    activation->paused = outer.paused;
+    Py_XDECREF(activation_swap(activation, outer.callback, outer.cache));
 }
 
 /* While a callback runs on this thread nothing is compiled, so the call is an ordinary one. */
-static PyObject *call_hooked(CompiledFunction *self, Activation *activation, PyObject *function, PyObject *const *args,
-                             size_t nargsf, PyObject *kwnames)
+static PyObject *call_hooked(CompiledFunction *self, Activation *activation, PyObject *const *args, size_t nargsf,
+                             PyObject *kwnames)
 {
     if (activation->busy > 0) {
-        return PyObject_Vectorcall(function, args, nargsf, kwnames);
+        return PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
     }
-    int paused = activation->paused;
-    unsigned long long outer_cache = activation->cache;
-    PyObject *outer = activation_swap(activation, Py_NewRef(self->callback), self->cache);
-    activation->paused = 0;
-    PyObject *result = PyObject_Vectorcall(function, args, nargsf, kwnames);
-    activation->paused = paused;
-    Py_XDECREF(activation_swap(activation, outer, outer_cache));
+    Outer outer = switch_on(self, activation);
+    PyObject *result = PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
+    switch_back(activation, outer);
     return result;
 }
 
-static PyObject *call_entry(CompiledFunction *self, Activation *activation, Entry *entry, PyObject *const *args, int nargs)
+/* Takes the inputs. The hook is off in a complete entry, and on in another. */
+static PyObject *call_entry(CompiledFunction *self, Activation *activation, Found *found, PyObject *const *args, int nargs)
 {
-    PyObject *function = function_for(self, entry);
+    PyObject *function = function_for(self, found->entry);
     if (function == NULL) {
+        Py_CLEAR(found->inputs);
         return NULL;
     }
-    PyObject *result = entry->complete ? call_paused(activation, function, args, nargs)
-                                       : call_hooked(self, activation, function, args, nargs, NULL);
+    PyObject *result;
+    if (found->entry->complete) {
+        activation->paused++;
+        result = call_entry_function(activation, function, args, nargs, found->inputs);
+        activation->paused--;
+    }
+    else if (activation->busy > 0) {
+        result = call_entry_function(activation, function, args, nargs, found->inputs);
+    }
+    else {
+        Outer outer = switch_on(self, activation);
+        result = call_entry_function(activation, function, args, nargs, found->inputs);
+        switch_back(activation, outer);
+    }
     Py_DECREF(function);
     return result;
 }
 
-/* Finds the entry for a call. 1: *entry (strong), and binding is to be released; 0: none applies; -1: an interrupt. A checker's
+/* Finds the entry for a call. 1: *found is filled, and binding is to be released; 0: none applies; -1: an interrupt. A checker's
  * error counts as none: the hook runs the checker again and reports it. */
 static int find_for_call(CompiledFunction *self, Activation *activation, PyObject *const *args, size_t nargsf,
-                         PyObject *kwnames, Binding *binding, Entry **entry)
+                         PyObject *kwnames, Binding *binding, Found *found)
 {
     PyObject *wrapped = self->base.wrapped;
     PyCodeObject *code = (PyCodeObject *)((PyFunctionObject *)wrapped)->func_code;
@@ -119,7 +141,7 @@ static int find_for_call(CompiledFunction *self, Activation *activation, PyObjec
     if (status > 0) {
         Py_INCREF(code); /* a checker may run Python code that gives the function another one */
         cache->users++;
-        status = find_entry(cache, binding->args, code_argument_count(code), wrapped, activation, entry);
+        status = find_entry(cache, binding->args, code_argument_count(code), wrapped, activation, found);
         cache_release(cache);
         Py_DECREF(code);
     }
@@ -142,17 +164,17 @@ static PyObject *compiled_vectorcall(PyObject *callable, PyObject *const *args, 
         return NULL;
     }
     Binding binding;
-    Entry *entry = NULL;
-    int found = find_for_call(self, activation, args, nargsf, kwnames, &binding, &entry);
-    if (found < 0) {
+    Found found;
+    int status = find_for_call(self, activation, args, nargsf, kwnames, &binding, &found);
+    if (status < 0) {
         return NULL;
     }
-    if (found == 0) {
-        return call_hooked(self, activation, self->base.wrapped, args, nargsf, kwnames);
+    if (status == 0) {
+        return call_hooked(self, activation, args, nargsf, kwnames);
     }
-    int nargs = code_argument_count((PyCodeObject *)entry->code);
-    PyObject *result = call_entry(self, activation, entry, binding.args, nargs);
-    Py_DECREF(entry);
+    int nargs = code_argument_count((PyCodeObject *)found.entry->code);
+    PyObject *result = call_entry(self, activation, &found, binding.args, nargs);
+    Py_DECREF(found.entry);
     bind_release(&binding);
     return result;
 }

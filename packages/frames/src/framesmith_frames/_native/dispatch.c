@@ -5,7 +5,7 @@
 static PyObject *error_handler = NULL;
 
 int find_entry(Cache *cache, PyObject *const *args, Py_ssize_t nargs, PyObject *function, Activation *activation,
-               Entry **found)
+               Found *found)
 {
     PyObject *entries = cache->entries;
     if (entries == NULL) {
@@ -17,13 +17,13 @@ int find_entry(Cache *cache, PyObject *const *args, Py_ssize_t nargs, PyObject *
     Entry *entry = NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries) && status == 0; i++) {
         entry = (Entry *)PyTuple_GET_ITEM(entries, i);
-        status = entry_check(entry, args, nargs, function);
+        status = entry_check(entry, args, nargs, function, &found->inputs);
     }
     activation->busy--;
     if (status > 0) {
         entry->hits++;
         cache->hits++;
-        *found = (Entry *)Py_NewRef((PyObject *)entry);
+        found->entry = (Entry *)Py_NewRef((PyObject *)entry);
         cache_use(cache, (PyObject *)entry, entries);
     }
     Py_DECREF(entries);
@@ -107,21 +107,22 @@ static int mark_residual(Entry *entry, PyCodeObject *original)
 
 /* If somebody reset meanwhile, the cache has been dropped, and the entry is used for this call and not kept.
  * 1: run it; 0: it does not apply; -1: an exception is set. */
-static int take_entry(Frame *frame, Cache *cache, Activation *activation, Entry *entry)
+static int take_entry(Frame *frame, Cache *cache, Activation *activation, Entry *entry, Found *found)
 {
     PyCodeObject *code = frame_code(frame);
     if (entry_fits(entry, code) < 0 || mark_residual(entry, code) < 0 || cache_add(cache, (PyObject *)entry) < 0) {
         return -1;
     }
     activation->busy++;
-    int status = entry_check(entry, frame->localsplus, code_argument_count(code), frame_function(frame));
+    int status = entry_check(entry, frame->localsplus, code_argument_count(code), frame_function(frame), &found->inputs);
     activation->busy--;
     cache->rejected += status == 0;
+    found->entry = (Entry *)(status > 0 ? Py_NewRef((PyObject *)entry) : NULL);
     return status;
 }
 
-/* 1: *found is an entry to run (strong); 0: run eagerly; -1: an exception is set. */
-static int ask(Frame *frame, Cache *cache, Activation *activation, Entry **found)
+/* 1: *found is what to run; 0: run eagerly; -1: an exception is set. */
+static int ask(Frame *frame, Cache *cache, Activation *activation, Found *found)
 {
     PyObject *answer = call_back(frame, activation);
     if (answer == NULL) {
@@ -129,8 +130,7 @@ static int ask(Frame *frame, Cache *cache, Activation *activation, Entry **found
     }
     int status = 0;
     if (Py_IS_TYPE(answer, &Entry_Type)) {
-        status = take_entry(frame, cache, activation, (Entry *)answer);
-        *found = (Entry *)(status > 0 ? Py_NewRef(answer) : NULL);
+        status = take_entry(frame, cache, activation, (Entry *)answer, found);
     }
     else if (Py_IS_TYPE(answer, &Skip_Type) || Py_IS_TYPE(answer, &RunOnce_Type)) {
         cache->skip = Py_IS_TYPE(answer, &Skip_Type);
@@ -147,7 +147,7 @@ static int ask(Frame *frame, Cache *cache, Activation *activation, Entry **found
 }
 
 /* Like ask(), but looks into the cache first. */
-static int decide(Frame *frame, Cache *cache, Activation *activation, Entry **found)
+static int decide(Frame *frame, Cache *cache, Activation *activation, Found *found)
 {
     PyCodeObject *code = frame_code(frame);
     cache->users++;
@@ -166,11 +166,11 @@ static int decide(Frame *frame, Cache *cache, Activation *activation, Entry **fo
 
 PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local)
 {
-    Entry *entry = NULL;
-    int status = decide(frame, cache, local->activation, &entry);
+    Found found;
+    int status = decide(frame, cache, local->activation, &found);
     if (status > 0) {
-        PyObject *result = run_entry(tstate, frame, entry, local);
-        Py_DECREF(entry);
+        PyObject *result = run_entry(tstate, frame, &found, local);
+        Py_DECREF(found.entry);
         return result;
     }
     if (status < 0 && report_error(frame, local->activation) < 0) {

@@ -164,6 +164,9 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
     Cache *cache = NULL;
     if (state != NULL && state->mark != NOT_MARKED) {
         state->skips++;
+        if (activation->handed != NULL) {
+            inputs_arrived(activation, frame);
+        }
         return evaluate(tstate, frame, throwflag, local);
     }
     if (state == NULL || (cache = cache_get(state, activation->cache)) == NULL) {

@@ -12,6 +12,7 @@ typedef struct {
     unsigned long long cache; /* which of a code's caches the callback fills and uses */
     int busy;           /* greater than 0: a callback, a checker or an error handler runs, and the hook is off */
     int paused;         /* greater than 0: a complete entry or a function without the hook runs, and the hook is off */
+    PyObject *handed;   /* strong, or NULL: the inputs of an entry being called, see Note [Inputs] in replace.c */
 } Activation;
 
 typedef struct {
@@ -96,10 +97,12 @@ typedef struct {
     PyObject_HEAD
     PyObject *check;
     PyObject *code;
-    PyObject *flat_code; /* the same code with every argument positional; made when first needed */
+    PyObject *flat_code; /* the same code with every argument positional, the inputs last; made when first needed */
     const framesmith_check_v1 *native;
     PyObject *capsule; /* keeps `native` alive */
+    PyObject *extract; /* the method of a checker without capsule, if `inputs` */
     char complete;
+    char inputs; /* the check gives a tuple for the first local of `code` after the arguments */
     unsigned long long hits;
     PyObject *weakrefs;
 } Entry;
@@ -113,22 +116,31 @@ extern PyTypeObject Entry_Type, Skip_Type, RunOnce_Type, FrameInfo_Type;
 int code_argument_count(PyCodeObject *code);
 PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, unsigned long long cache);
 int entry_fits(Entry *entry, PyCodeObject *code); /* -1 with an exception naming the difference */
-int entry_check(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function);
+/* 1, 0 or -1; with 1 and an entry with inputs, *inputs is their tuple (strong), else NULL. */
+int entry_check(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **inputs);
 PyObject *entry_flat_code(Entry *entry); /* borrowed */
 
 /* ---- dispatch.c: find an entry or ask for one ---- */
 
-/* 1: *found is an entry (strong) that applies; 0: none; -1: a checker raised. */
+typedef struct {
+    Entry *entry;     /* strong: it applies */
+    PyObject *inputs; /* strong: the tuple that its check gave; NULL if it has no inputs */
+} Found;
+
+/* 1: *found is filled; 0: no entry applies; -1: a checker raised. */
 int find_entry(Cache *cache, PyObject *const *args, Py_ssize_t nargs, PyObject *function, Activation *activation,
-               Entry **found);
+               Found *found);
 PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local);
 extern PyMethodDef dispatch_methods[];
 
 /* ---- replace.c: run an entry's code in place of a frame ---- */
 
-PyObject *run_entry(PyThreadState *tstate, Frame *frame, Entry *entry, Local *local);
+PyObject *run_entry(PyThreadState *tstate, Frame *frame, Found *found, Local *local); /* takes found->inputs */
 PyObject *abandon_frame(PyThreadState *tstate, Frame *frame); /* with an exception set; returns NULL */
 PyObject *entry_function(Entry *entry, PyObject *function);   /* new function: flat code, function's globals and closure */
+/* Calls what entry_function() made, with the inputs (or NULL) behind the `nargs` arguments. Takes the inputs. */
+PyObject *call_entry_function(Activation *activation, PyObject *function, PyObject *const *args, int nargs, PyObject *inputs);
+void inputs_arrived(Activation *activation, Frame *frame); /* for a frame that may be the one it called */
 extern int never_in_place;                                    /* for tests: always take the slow way */
 
 /* ---- bind.c: from a call's arguments to a frame's ---- */

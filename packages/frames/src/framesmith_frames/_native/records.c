@@ -11,6 +11,22 @@ int code_argument_count(PyCodeObject *code)
 
 /* ---- Entry ---- */
 
+static int resolve_extract(Entry *entry)
+{
+    entry->extract = PyObject_GetAttrString(entry->check, "extract");
+    if (entry->extract == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return -1;
+    }
+    if (entry->extract == NULL || !PyCallable_Check(entry->extract)) {
+        PyErr_Format(PyExc_TypeError,
+                     "Entry: with inputs=True, check must have " FRAMESMITH_CHECK_ATTRIBUTE
+                     " or a method extract(args, function); a %.200s has neither",
+                     Py_TYPE(entry->check)->tp_name);
+        return -1;
+    }
+    return 0;
+}
+
 static int resolve_check(Entry *entry)
 {
     PyObject *capsule = PyObject_GetAttrString(entry->check, FRAMESMITH_CHECK_ATTRIBUTE);
@@ -19,14 +35,14 @@ static int resolve_check(Entry *entry)
             return -1;
         }
         PyErr_Clear();
-        if (!PyCallable_Check(entry->check)) {
+        if (!entry->inputs && !PyCallable_Check(entry->check)) {
             PyErr_Format(PyExc_TypeError,
                          "Entry: check must be callable as check(args, function) or have " FRAMESMITH_CHECK_ATTRIBUTE
                          ", not %.200s",
                          Py_TYPE(entry->check)->tp_name);
             return -1;
         }
-        return 0;
+        return entry->inputs ? resolve_extract(entry) : 0;
     }
     const framesmith_check_v1 *native = PyCapsule_GetPointer(capsule, FRAMESMITH_CHECK_CAPSULE);
     if (native != NULL && native->version == FRAMESMITH_CHECK_VERSION && native->check != NULL) {
@@ -56,15 +72,29 @@ static int validate_entry_code(PyCodeObject *code)
     return 0;
 }
 
+/* The inputs go into the slot after the arguments, which must be a plain local: not a cell, not a free variable. */
+static int validate_inputs_slot(PyCodeObject *code)
+{
+    int slot = code_argument_count(code);
+    if (slot >= code->co_nlocalsplus || PyBytes_AS_STRING(code->co_localspluskinds)[slot] != CO_FAST_LOCAL) {
+        PyErr_Format(PyExc_ValueError,
+                     "Entry: with inputs=True, the first local variable of code %U after its %d arguments receives the inputs; "
+                     "it has no local there that is not a cell",
+                     code->co_qualname, slot);
+        return -1;
+    }
+    return 0;
+}
+
 static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"check", "code", "complete", NULL};
+    static char *names[] = {"check", "code", "complete", "inputs", NULL};
     PyObject *check, *code;
-    int complete = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!|$p:Entry", names, &check, &PyCode_Type, &code, &complete)) {
+    int complete = 0, inputs = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!|$pp:Entry", names, &check, &PyCode_Type, &code, &complete, &inputs)) {
         return NULL;
     }
-    if (validate_entry_code((PyCodeObject *)code) < 0) {
+    if (validate_entry_code((PyCodeObject *)code) < 0 || (inputs && validate_inputs_slot((PyCodeObject *)code) < 0)) {
         return NULL;
     }
     Entry *entry = (Entry *)type->tp_alloc(type, 0);
@@ -74,6 +104,7 @@ static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     entry->check = Py_NewRef(check);
     entry->code = Py_NewRef(code);
     entry->complete = (char)complete;
+    entry->inputs = (char)inputs;
     if (resolve_check(entry) < 0) {
         Py_DECREF(entry);
         return NULL;
@@ -87,6 +118,7 @@ static int entry_traverse(Entry *entry, visitproc visit, void *arg)
     Py_VISIT(entry->code);
     Py_VISIT(entry->flat_code);
     Py_VISIT(entry->capsule);
+    Py_VISIT(entry->extract);
     return 0;
 }
 
@@ -100,6 +132,7 @@ static void entry_dealloc(Entry *entry)
     Py_CLEAR(entry->code);
     Py_CLEAR(entry->flat_code);
     Py_CLEAR(entry->capsule);
+    Py_CLEAR(entry->extract);
     Py_TYPE(entry)->tp_free(entry);
 }
 
@@ -113,6 +146,7 @@ static PyMemberDef entry_members[] = {
     {"check", T_OBJECT_EX, offsetof(Entry, check), READONLY, NULL},
     {"code", T_OBJECT_EX, offsetof(Entry, code), READONLY, NULL},
     {"complete", T_BOOL, offsetof(Entry, complete), READONLY, NULL},
+    {"inputs", T_BOOL, offsetof(Entry, inputs), READONLY, NULL},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -128,7 +162,7 @@ PyTypeObject Entry_Type = {
     .tp_repr = (reprfunc)entry_repr,
     .tp_members = entry_members,
     .tp_weaklistoffset = offsetof(Entry, weakrefs),
-    .tp_doc = "Entry(check, code, *, complete=False): code to run in place of a frame wherever check says it applies.",
+    .tp_doc = "Entry(check, code, *, complete=False, inputs=False): code to run in place of a frame wherever check says it applies.",
 };
 
 int entry_fits(Entry *entry, PyCodeObject *code)
@@ -156,44 +190,67 @@ int entry_fits(Entry *entry, PyCodeObject *code)
     return same == 1 ? 0 : -1;
 }
 
-static int check_slowly(PyObject *check, PyObject *const *args, Py_ssize_t nargs, PyObject *function)
+static PyObject *ask_slowly(PyObject *callable, PyObject *const *args, Py_ssize_t nargs, PyObject *function)
 {
     PyObject *values = PyTuple_New(nargs);
     if (values == NULL) {
-        return -1;
+        return NULL;
     }
     for (Py_ssize_t i = 0; i < nargs; i++) {
         PyTuple_SET_ITEM(values, i, Py_NewRef(args[i]));
     }
     PyObject *call[] = {values, function};
-    PyObject *answer = PyObject_Vectorcall(check, call, 2, NULL);
+    PyObject *answer = PyObject_Vectorcall(callable, call, 2, NULL);
     Py_DECREF(values);
+    return answer;
+}
+
+static int check_slowly(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **inputs)
+{
+    PyObject *answer = ask_slowly(entry->inputs ? entry->extract : entry->check, args, nargs, function);
     if (answer == NULL) {
         return -1;
     }
-    int status = PyObject_IsTrue(answer);
+    if (entry->inputs && answer != Py_None) {
+        *inputs = answer;
+        return 1;
+    }
+    int status = entry->inputs ? 0 : PyObject_IsTrue(answer);
     Py_DECREF(answer);
     return status;
 }
 
-int entry_check(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function)
+static int check_natively(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **inputs)
 {
-    if (entry->native == NULL) {
-        return check_slowly(entry->check, args, nargs, function);
-    }
-    int status = entry->native->check(entry->check, args, nargs, function, NULL);
+    int status = entry->native->check(entry->check, args, nargs, function, entry->inputs ? inputs : NULL);
     if (status < 0 && !PyErr_Occurred()) {
         PyErr_SetString(PyExc_SystemError, "a native checker answered -1 and set no exception");
     }
     return status;
 }
 
-static PyObject *flattened(PyCodeObject *code)
+int entry_check(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **inputs)
+{
+    *inputs = NULL;
+    int status = entry->native == NULL ? check_slowly(entry, args, nargs, function, inputs)
+                                       : check_natively(entry, args, nargs, function, inputs);
+    if (entry->inputs && status > 0 && (*inputs == NULL || !PyTuple_CheckExact(*inputs))) {
+        PyErr_Format(PyExc_TypeError, "a checker of an entry with inputs must give a tuple of them, not %.200s",
+                     *inputs == NULL ? "nothing" : Py_TYPE(*inputs)->tp_name);
+        status = -1;
+    }
+    if (status <= 0) {
+        Py_CLEAR(*inputs);
+    }
+    return status;
+}
+
+static PyObject *flattened(PyCodeObject *code, int inputs)
 {
     PyObject *replace = PyObject_GetAttrString((PyObject *)code, "replace");
     PyObject *no_arguments = PyTuple_New(0);
-    PyObject *changes = Py_BuildValue("{s:i,s:i,s:i,s:i}", "co_argcount", code_argument_count(code), "co_posonlyargcount", 0,
-                                      "co_kwonlyargcount", 0, "co_flags",
+    PyObject *changes = Py_BuildValue("{s:i,s:i,s:i,s:i}", "co_argcount", code_argument_count(code) + inputs,
+                                      "co_posonlyargcount", 0, "co_kwonlyargcount", 0, "co_flags",
                                       code->co_flags & ~(CO_VARARGS | CO_VARKEYWORDS));
     PyObject *flat = NULL;
     if (replace != NULL && no_arguments != NULL && changes != NULL) {
@@ -206,18 +263,18 @@ static PyObject *flattened(PyCodeObject *code)
 }
 
 /* The arguments of a frame arrive packed: its *args is one tuple. Code that takes them all by position runs on them
- * directly; names and slots stay as they are. */
+ * directly; names and slots stay as they are. The inputs' local comes right after them, so it can be one more. */
 PyObject *entry_flat_code(Entry *entry)
 {
     if (entry->flat_code != NULL) {
         return entry->flat_code;
     }
     PyCodeObject *code = (PyCodeObject *)entry->code;
-    if (code->co_kwonlyargcount == 0 && (code->co_flags & (CO_VARARGS | CO_VARKEYWORDS)) == 0) {
+    if (!entry->inputs && code->co_kwonlyargcount == 0 && (code->co_flags & (CO_VARARGS | CO_VARKEYWORDS)) == 0) {
         entry->flat_code = Py_NewRef(code);
         return entry->flat_code;
     }
-    PyObject *flat = flattened(code);
+    PyObject *flat = flattened(code, entry->inputs);
     CodeState *state = flat == NULL ? NULL : code_state_get((PyCodeObject *)flat);
     CodeState *original = code_state_find(code);
     if (state == NULL) {

@@ -8,14 +8,22 @@
  * Note [Not in place]: the frame lies at the top of the thread's data stack; when the new code needs more room than is left
  * in the current chunk, it runs as a function instead, and then the original frame is retired: a value is pushed, the frame
  * pointed at a RETURN_VALUE of ours, and CPython's evaluator finishes it. That instruction is in no code object, so that no
- * tracing or monitoring tool sees it. On 3.11 the caller of the evaluator clears the frame, and nothing is to be done. */
+ * tracing or monitoring tool sees it. On 3.11 the caller of the evaluator clears the frame, and nothing is to be done.
+ *
+ * Note [Inputs]: the inputs of an entry belong to its code alone: once that has deleted its local, nothing of ours may keep
+ * them alive, for the rest of a frame with a break can be long. In place the frame is given our reference. A function's
+ * frame takes one of its own, so that ours is kept on the activation until the hook sees that frame. While the hook is
+ * off, in a complete entry, it is kept until the end of the call. */
 
 #include "native.h"
 
 int never_in_place = 0;
 
-static int replace_in_place(PyThreadState *tstate, Frame *frame, PyCodeObject *code)
+static int is_in_place(PyThreadState *tstate, Frame *frame, PyCodeObject *code)
 {
+    if (code == frame_code(frame)) {
+        return 1;
+    }
     PyCodeObject *old = frame_code(frame);
     PyObject **base = (PyObject **)frame;
     Py_ssize_t size = code_frame_size(code);
@@ -73,31 +81,74 @@ PyObject *entry_function(Entry *entry, PyObject *function)
     return made;
 }
 
-static PyObject *run_as_function(PyThreadState *tstate, Frame *frame, Entry *entry)
+static PyObject *call_with_inputs(Activation *activation, PyObject *function, PyObject *const *args, int nargs,
+                                  PyObject *inputs)
 {
-    PyObject *function = entry_function(entry, frame_function(frame));
+    PyObject *small[BOUND_ON_STACK + 1];
+    PyObject **all = nargs <= BOUND_ON_STACK ? small : PyMem_Malloc((nargs + 1) * sizeof(PyObject *));
+    if (all == NULL) {
+        Py_DECREF(inputs);
+        return PyErr_NoMemory();
+    }
+    if (nargs > 0) {
+        memcpy(all, args, nargs * sizeof(PyObject *));
+    }
+    all[nargs] = inputs;
+    PyObject *outer = activation->handed;
+    activation->handed = inputs;
+    PyObject *result = PyObject_Vectorcall(function, all, nargs + 1, NULL);
+    inputs = activation->handed;
+    activation->handed = outer;
+    Py_XDECREF(inputs);
+    if (all != small) {
+        PyMem_Free(all);
+    }
+    return result;
+}
+
+PyObject *call_entry_function(Activation *activation, PyObject *function, PyObject *const *args, int nargs, PyObject *inputs)
+{
+    return inputs == NULL ? PyObject_Vectorcall(function, args, nargs, NULL)
+                          : call_with_inputs(activation, function, args, nargs, inputs);
+}
+
+void inputs_arrived(Activation *activation, Frame *frame)
+{
+    int last = code_argument_count(frame_code(frame)) - 1;
+    if (last >= 0 && frame->localsplus[last] == activation->handed) {
+        Py_CLEAR(activation->handed);
+    }
+}
+
+static PyObject *run_as_function(PyThreadState *tstate, Frame *frame, Found *found, Activation *activation)
+{
+    PyObject *function = entry_function(found->entry, frame_function(frame));
     if (function == NULL) {
+        Py_CLEAR(found->inputs);
         return abandon_frame(tstate, frame);
     }
     int nargs = code_argument_count(frame_code(frame));
-    PyObject *result = PyObject_Vectorcall(function, frame->localsplus, nargs, NULL);
+    PyObject *result = call_entry_function(activation, function, frame->localsplus, nargs, found->inputs);
     Py_DECREF(function);
     return retire(tstate, frame, result);
 }
 
 /* Nothing inside a complete entry needs the hook, so it is off on this thread while one runs. */
-PyObject *run_entry(PyThreadState *tstate, Frame *frame, Entry *entry, Local *local)
+PyObject *run_entry(PyThreadState *tstate, Frame *frame, Found *found, Local *local)
 {
-    PyCodeObject *code = (PyCodeObject *)entry->code;
+    PyCodeObject *code = (PyCodeObject *)found->entry->code;
     Activation *activation = local->activation;
-    int complete = entry->complete;
+    int complete = found->entry->complete;
     activation->paused += complete;
     PyObject *result;
-    if (code == frame_code(frame) || replace_in_place(tstate, frame, code)) {
+    if (is_in_place(tstate, frame, code)) {
+        if (found->inputs != NULL) {
+            frame->localsplus[code_argument_count(code)] = found->inputs;
+        }
         result = evaluate(tstate, frame, 0, local);
     }
     else {
-        result = run_as_function(tstate, frame, entry);
+        result = run_as_function(tstate, frame, found, activation);
     }
     activation->paused -= complete;
     return result;
