@@ -164,6 +164,11 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Any], list[Change]]] = {
         lambda: Base(1),
         [do(lambda o: setattr(Base, "factor", 3)), attr(factor=9)],
     ),
+    "class entry for another": (
+        lambda x, o: x if hasattr(o, "extra") else -x,
+        lambda: type("Fresh", (Base,), {"one": 1})(1),
+        [do(lambda o: (delattr(type(o), "one"), setattr(type(o), "extra", 9)))],
+    ),
     "class list": (lambda x, o: x * len(o.kinds), lambda: Base(1), [do(lambda o: Base.kinds.append("y"))]),
     "method replaced": (
         lambda x, o: o(x),

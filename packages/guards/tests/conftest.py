@@ -1,10 +1,11 @@
 """The table of cases: for every guard kind, values that hold and values that miss."""
 
+import contextlib
 import sys
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict, UserDict, deque
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 
 import pytest
 import sympy
@@ -229,6 +230,77 @@ def more_tensor_cases():
     ]
 
 
+class Animal:
+    def speak(self):
+        return 1
+
+
+def animals(**entries):
+    """A class called Dog over Animal, and one that differs from it by these entries."""
+    return type("Dog", (Animal,), {"legs": 4}), type("Dog", (Animal,), {"legs": 4, **entries})
+
+
+class Meta(type):
+    """A metaclass that lies about what a check must not trust."""
+
+    __mro__ = ()
+
+    @property
+    def __dict__(cls):
+        return {}
+
+
+def class_cases():
+    dog, other = animals()
+    odd = Meta("Odd", (Animal,), {})
+    KEEP.extend((dog, odd))
+    return [
+        Case(Guard(X, "CLASS_LAYOUT", dog), [(dog,)], [(other,), (Animal,), (int,), (dog(),), (None,)]),
+        Case(Guard(X, "CLASS_LAYOUT", odd), [(odd,)], [(Animal,), (Meta,)]),
+        Case(Guard(X, "CLASS_LAYOUT", bool), [(bool,)], [(int,), (True,)]),
+        Case(
+            Guard(X, "DICT_KEYS", MappingProxyType({"a": 1})),
+            [(MappingProxyType({"a": 2}),), ({"a": 3},)],
+            [(MappingProxyType({"b": 1}),), (MappingProxyType(Forger(a=1)),)],
+        ),
+    ]
+
+
+class Forger(UserDict):
+    """A mapping that is no dict."""
+
+
+def storage_cases():
+    base = torch.zeros(10)
+    low, middle, high = base[:4], base[3:7], base[7:]
+    evens, odds = base[::2], base[1::2]
+    memory = bytearray(16)
+    outside = torch.frombuffer(memory, dtype=torch.float32), torch.frombuffer(memory, dtype=torch.float32)
+    return [
+        Case(
+            Guard(X, "SAME_STORAGE", Y),
+            [(base, high), (low, high), (evens, odds), (base, base.detach()), (base, base.view(2, 5))],
+            [(base, base.clone()), (base, 1), (1, base), outside],
+        ),
+        Case(
+            Guard(X, "NO_OVERLAP", (Y, Z)),
+            [
+                (low, high, high),
+                (base, base.clone(), base[:0]),
+                (base[:0], base, base),
+                (base, base.to("meta"), low[:0]),
+            ],
+            [(low, middle, high), (middle, low, high), (high, low, base), (base, high, base.clone())]
+            + [(evens, odds, high), (*outside, base), (low, None, high), (1, low, high)],
+        ),
+        Case(
+            Guard(X, "NO_OVERLAP", Y),
+            [(base.view(2, 5)[:, :0], base), (base.double(), base)],
+            [(base.view(2, 5).t(), base[9:]), (base.view(torch.float64)[1:], base[3:4])],
+        ),
+    ]
+
+
 def all_cases():
     """Every case but those of global state."""
     return [
@@ -239,6 +311,8 @@ def all_cases():
         *equals_cases(),
         *object_cases(),
         *iterator_cases(),
+        *class_cases(),
+        *storage_cases(),
     ]
 
 
@@ -265,6 +339,15 @@ class _Setting:
         self.write(self.before)
 
 
+class InferenceWithGrad(contextlib.ExitStack):
+    """Inference mode with grad mode on, which alone tells that nothing changed."""
+
+    def __enter__(self):
+        self.enter_context(torch.inference_mode())
+        self.enter_context(torch.enable_grad())
+        return self
+
+
 class InGrad:
     """Inside torch.func.grad."""
 
@@ -284,7 +367,7 @@ def state_changes():
 
     return {
         "GRAD_MODE": [torch.no_grad()],
-        "INFERENCE_MODE": [torch.inference_mode()],
+        "INFERENCE_MODE": [torch.inference_mode(), InferenceWithGrad()],
         "AUTOCAST": [torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", torch.float16, cache_enabled=False)],
         "DEFAULT_DTYPE": [_Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)],
         "DEFAULT_DEVICE": [torch.device("meta")],

@@ -44,7 +44,7 @@ def program(registers, block, outputs=(), root=0, late=(), same_keys=same_keys):
     early = (instruction("LOAD_ARG", dst=0), instruction("RUN_BLOCK", n=0))
     made = native.Program()
     blocks = ((root, tuple(block), tuple(outputs)),)
-    made.load((registers, (*early, *late), (), (), blocks, None, tuple(outputs), same, same_keys))
+    made.load((registers, (*early, *late), (), (), blocks, None, tuple(outputs), same, same_keys, None))
     return made
 
 

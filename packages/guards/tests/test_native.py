@@ -33,6 +33,7 @@ from framesmith_guards import (
     state_guards,
     submodule_source,
 )
+from framesmith_guards import native as native_module
 from framesmith_guards.probing import extension, why_no_tensors
 
 pytestmark = pytest.mark.skipif(extension()[0] is None, reason=str(extension()[1]))
@@ -108,8 +109,14 @@ def test_python_programs_are_there_too():
     guards = [Guard(X, "EQUALS_MATCH", 3)]
     assert not hasattr(compile_guards(guards, ("x",), native=False), "__framesmith_check__")
     assert hasattr(compile_guards(guards, ("x",)), "__framesmith_check__")
-    with pytest.raises(GuardError, match="natively: tensors are read while torch-function modes"):
-        compile_guards([Guard(X, "TENSOR_MATCH", torch.ones(2))], ("x",), native=True)
+
+
+def test_without_the_extension_programs_are_python_and_say_why(monkeypatch):
+    monkeypatch.setattr(native_module, "extension", lambda: (None, "it was not built"))
+    guards = [Guard(X, "EQUALS_MATCH", 3)]
+    assert not hasattr(compile_guards(guards, ("x",)), "__framesmith_check__")
+    with pytest.raises(GuardError, match="natively: it was not built"):
+        compile_guards(guards, ("x",), native=True)
 
 
 def changes():

@@ -1,6 +1,7 @@
 """Sources, guards and tracing contexts; guard sets compiled to fast checks."""
 
 from framesmith_guards.__about__ import __version__
+from framesmith_guards.classes import ClassLayout
 from framesmith_guards.compiler import compile_guards
 from framesmith_guards.constants import freeze, is_constant, same_constant, why_not_constant
 from framesmith_guards.contexts import (
@@ -18,11 +19,12 @@ from framesmith_guards.contexts import (
     tracing,
 )
 from framesmith_guards.errors import GuardError
+from framesmith_guards.explaining import Miss, explain, explain_nearest
 from framesmith_guards.fake_mode import active_fake_mode, fake_mode_of, new_fake_mode
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
 from framesmith_guards.kinds import KINDS, GuardKind, kind_named
 from framesmith_guards.origins import GuardSource, ModuleKind, module_kind, origin_of
-from framesmith_guards.program import CheckProgram, explain_nearest
+from framesmith_guards.program import CheckProgram
 from framesmith_guards.refs import Ref
 from framesmith_guards.shapes import ShapeExpr
 from framesmith_guards.sources import (
@@ -64,6 +66,7 @@ __all__ = [
     "CheckProgram",
     "Checkpoint",
     "Checkpointable",
+    "ClassLayout",
     "ClosureSource",
     "CompileContext",
     "CompileId",
@@ -86,6 +89,7 @@ __all__ = [
     "ItemSource",
     "LocalSource",
     "Location",
+    "Miss",
     "ModuleContext",
     "ModuleKind",
     "ModuleSource",
@@ -106,6 +110,7 @@ __all__ = [
     "compile_context",
     "compile_guards",
     "detect_fake_mode",
+    "explain",
     "explain_nearest",
     "fake_mode_of",
     "freeze",

@@ -20,7 +20,7 @@ def tensors_setup(
     library: str,
     base: type,
     requires_grad: object,
-    probes: tuple[tuple[torch.Tensor, int, int, tuple[int, ...]], ...],
+    probes: tuple[tuple[torch.Tensor, int, int, tuple[int, ...], int, int], ...],
     /,
 ) -> str | None: ...
 def tensors_probe(tensor: torch.Tensor, /) -> tuple[int, int, int, int, bytes]: ...

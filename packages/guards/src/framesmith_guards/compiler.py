@@ -26,7 +26,7 @@ def compile_guards(
     argument or free variable that is not there, or on an object that is gone.
     """
     guards = tuple(guards)
-    reason = "native=False was asked for" if native is False else why_not_native(guards)
+    reason = "native=False was asked for" if native is False else why_not_native()
     if native and reason is not None:
         raise GuardError(f"cannot compile guards natively: {reason}")
     make = CheckProgram if reason is not None else native_program

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from framesmith_guards.classes import ClassLayout
 from framesmith_guards.constants import freeze, is_constant
 from framesmith_guards.errors import GuardError
 from framesmith_guards.predicates import flatten_metadata
@@ -70,6 +71,11 @@ def keys(value: Any) -> tuple[object, ...]:
     return tuple(key if isinstance(key, Ref) or is_constant(key) else Ref(key) for key in value)
 
 
+def class_layout(value: Any) -> ClassLayout:
+    """A class's layout, from a layout or a class."""
+    return value if isinstance(value, ClassLayout) else ClassLayout.of(value)
+
+
 def tensor(value: object) -> TensorSpec:
     """A tensor's spec, from a spec or a tensor."""
     return value if isinstance(value, TensorSpec) else TensorSpec.of(value)  # type: ignore[arg-type]
@@ -100,7 +106,7 @@ def a_range(value: object) -> range:
 def a_source(value: object) -> Source:
     """Another source."""
     if not isinstance(value, Source):
-        raise GuardError(f"DUPLICATE_INPUT expects the Source of the same object, not {describe(value)}")
+        raise GuardError(f"this kind of guard expects the Source of another value, not {describe(value)}")
     return value
 
 

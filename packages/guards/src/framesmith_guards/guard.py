@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from framesmith_guards.constants import is_constant, typed_key
 from framesmith_guards.errors import GuardError
 from framesmith_guards.kinds import GuardKind, describe_expected, kind_named
@@ -108,6 +110,12 @@ class Guard:
 
     def explain(self, args: Mapping[str, object], function: FunctionType) -> str | None:
         """Why the guard misses for this call, by the reference predicates; None if it holds."""
+        if self.kind.name in BY_KIND:
+            return self._explain(args, function)
+        with torch._C.DisableTorchFunction():
+            return self._explain(args, function)
+
+    def _explain(self, args: Mapping[str, object], function: FunctionType) -> str | None:
         try:
             values = [source.evaluate(args, function) for source in (self.source, *self.operands)]
         except Exception as error:

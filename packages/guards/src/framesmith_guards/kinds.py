@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from framesmith_guards import freezing, predicates
+from framesmith_guards import freezing, predicates, storages
+from framesmith_guards.classes import ClassLayout
 from framesmith_guards.constants import same_constant
 from framesmith_guards.errors import GuardError, nearest
 from framesmith_guards.refs import Ref, describe
@@ -41,7 +42,7 @@ def _explain(value: object, expected: object, *others: object) -> str:
 
 def describe_expected(expected: object) -> str:
     """A constant as its repr, anything else in words; shortened."""
-    text = str(expected) if isinstance(expected, (ShapeExpr, TensorSpec, Ref)) else repr(expected)
+    text = str(expected) if isinstance(expected, (ShapeExpr, TensorSpec, Ref, ClassLayout)) else repr(expected)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -134,6 +135,15 @@ def _explain_distinct(value: object, expected: tuple[Source, ...], *others: obje
     return "the objects are distinct"
 
 
+def _no_overlap_text(program: Program, x: str, expected: Any, operands: tuple[str, ...]) -> str:
+    return f"{program.bind(storages.no_overlap, 'no_overlap')}({', '.join((x, 'None', *operands))})"
+
+
+def _explain_overlap(value: object, expected: tuple[Source, ...], *others: object) -> str:
+    met = [s.name for s, other in zip(expected, others, strict=True) if not storages.no_overlap(value, None, other)]
+    return f"expected memory apart from the others', found that it overlaps {', '.join(met)}"
+
+
 def _state_kind(field: StateField) -> GuardKind:
     def explain(value: object, expected: object) -> str:
         return f"{field.meaning}: expected {describe_expected(expected)}, found {describe_expected(field.read())}"
@@ -173,7 +183,7 @@ _ROWS: Final = (
         freezing.keys,
         predicates.same_keys,
         _template("{same_keys}({x}, {e})", predicates.same_keys),
-        lambda v, e: f"expected keys {describe_expected(e)}, found {describe_expected(tuple(dict.keys(v)))}",
+        lambda v, e: f"expected keys {describe_expected(e)}, found {describe_expected(predicates.keys_of(v))}",
     ),
     GuardKind(
         "DICT_CONTAINS",
@@ -190,6 +200,14 @@ _ROWS: Final = (
         lambda v, e: not predicates.has_key(v, e),
         _template("not {has_key}({x}, {e})", predicates.has_key),
         lambda v, e: f"expected no key {describe_expected(e)}, which is there",
+    ),
+    GuardKind(
+        "CLASS_LAYOUT",
+        6,
+        freezing.class_layout,
+        predicates.same_layout,
+        _template("{same_layout}({x}, {e})", predicates.same_layout),
+        lambda v, e: e.explain(v),
     ),
     GuardKind(
         "HASATTR",
@@ -272,6 +290,24 @@ _ROWS: Final = (
         predicates.all_distinct,
         _distinct_text,
         _explain_distinct,
+        lambda e: e,
+    ),
+    GuardKind(
+        "SAME_STORAGE",
+        6,
+        freezing.a_source,
+        storages.same_storage,
+        _template("{storage_id}({x}) == {storage_id}({o})", storages.storage_id),
+        lambda v, e, other: f"expected a view of the same storage as {e.name}, found another storage",
+        lambda e: (e,),
+    ),
+    GuardKind(
+        "NO_OVERLAP",
+        7,
+        freezing.some_sources,
+        storages.no_overlap,
+        _no_overlap_text,
+        _explain_overlap,
         lambda e: e,
     ),
     GuardKind(

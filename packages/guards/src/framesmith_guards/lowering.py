@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, TypeGuard
 
+import torch
+
 from framesmith_guards.constants import same_constant
 from framesmith_guards.guard import Guard
 from framesmith_guards.native_rows import (
@@ -30,6 +32,7 @@ from framesmith_guards.native_state import describe_state
 from framesmith_guards.order import Plan
 from framesmith_guards.predicates import same_keys
 from framesmith_guards.probing import tensor_leaf
+from framesmith_guards.render import may_run_torch_function
 from framesmith_guards.sources import (
     AttrSource,
     DictKeySource,
@@ -198,6 +201,10 @@ class Lowering:
         self.leaves.append(leaf)
         return len(self.leaves) - 1
 
+    def are_native(self, sources: Sequence[Source]) -> bool:
+        """Whether all of these are tensors that are natively checked before."""
+        return self.native_tensors.issuperset(sources)
+
     def shape(self, guard: Guard) -> tuple[int, tuple[int, ...]] | None:
         """The native condition of a SHAPE guard and the registers it reads; None if it is not over ints."""
         sources = dict(guard.expected.symbols)
@@ -238,6 +245,7 @@ class Lowering:
             results,
             same_constant,
             same_keys,
+            torch._C.DisableTorchFunction if may_run_torch_function(tuple(plan.guards)) else None,
         )
 
 

@@ -12,18 +12,12 @@ from framesmith_guards.lowering import lower
 from framesmith_guards.order import Plan
 from framesmith_guards.probing import extension, why_no_tensors
 from framesmith_guards.program import CheckProgram
-from framesmith_guards.render import may_run_torch_function
 from framesmith_guards.sources import Source
 
 
-def why_not_native(guards: Sequence[Guard]) -> str | None:
-    """Why these guards cannot be checked natively; None if they can."""
-    native, reason = extension()
-    if native is None:
-        return reason
-    if may_run_torch_function(guards):
-        return "tensors are read while torch-function modes or subclasses may be active"
-    return None
+def why_not_native() -> str | None:
+    """Why guards cannot be checked natively here; None if they can."""
+    return extension()[1]
 
 
 @functools.cache

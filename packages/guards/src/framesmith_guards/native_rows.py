@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final, Protocol, cast
@@ -56,6 +56,9 @@ class Target(Protocol):
 
     def tensor(self, guard: Guard) -> int | None:
         """The leaf of a tensor guard, if it is native."""
+
+    def are_native(self, sources: Sequence[Source]) -> bool:
+        """Whether all of these are tensors that are natively checked before."""
 
     def shape(self, guard: Guard) -> tuple[int, tuple[int, ...]] | None:
         """The condition of a shape guard and its registers, if it is native."""
@@ -157,6 +160,19 @@ def _distinct(target: Target, guard: Guard) -> Operation:
     return Operation("ARE_DISTINCT", operands=tuple(map(target.register, (guard.source, *guard.operands))))
 
 
+def _share_storage(target: Target, guard: Guard) -> Operation | None:
+    if not target.are_native((guard.source, guard.expected)):
+        return None
+    return Operation("SHARE_STORAGE", a=target.register(guard.source), b=target.register(guard.expected))
+
+
+def _are_apart(target: Target, guard: Guard) -> Operation | None:
+    sources = (guard.source, *guard.operands)
+    if not target.are_native(sources):
+        return None
+    return Operation("ARE_APART", operands=tuple(map(target.register, sources)))
+
+
 CHECKS: Final[dict[str, Check]] = {
     "TYPE_MATCH": _simple("IS_TYPE", address=_address),
     "ID_MATCH": _simple("IS", address=_address),
@@ -168,12 +184,15 @@ CHECKS: Final[dict[str, Check]] = {
     "DICT_KEYS": _simple("HAS_KEYS", obj=_itself),
     "DICT_CONTAINS": _simple("HAS_KEY", obj=_itself),
     "DICT_NOT_CONTAINS": _simple("HAS_NO_KEY", obj=_itself),
+    "CLASS_LAYOUT": _simple("HAS_LAYOUT", obj=lambda expected: expected.holds),
     "HASATTR": _simple("HAS_ATTR", obj=_itself),
     "NO_HASATTR": _simple("HAS_NO_ATTR", obj=_itself),
     "FUNCTION_CODE": _simple("HAS_CODE", address=_address),
     "TENSOR_MATCH": _tensor,
     "DUPLICATE_INPUT": _duplicate,
     "NOT_ALIASED": _distinct,
+    "SAME_STORAGE": _share_storage,
+    "NO_OVERLAP": _are_apart,
     "SHAPE": _shape,
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
+from torch.utils._device import DeviceContext
 
 from framesmith_guards.guard import Guard
 from framesmith_guards.state import BY_KIND
@@ -20,8 +21,31 @@ Row = tuple[Callable[[], object], object]
 Rows = tuple[Row, ...]
 
 
-def _no_modes(expected: object) -> Rows | None:
-    return None if expected else ((torch._C._len_torch_function_stack, 0),)
+_count, _mode_at = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
+
+
+def _only_mode() -> type | None:
+    """The type of the active torch-function mode; None if there is none, or several."""
+    return type(_mode_at(0)) if _count() == 1 else None
+
+
+def _only_device() -> torch.device | None:
+    """The default device if a DeviceContext is the only active mode; else None."""
+    mode = _mode_at(0) if _count() == 1 else None
+    return mode.device if type(mode) is DeviceContext else None
+
+
+def _modes(expected: tuple[type, ...]) -> Rows | None:
+    if not expected:
+        return ((_count, 0),)
+    return ((_only_mode, expected[0]),) if len(expected) == 1 else None
+
+
+def _device(expected: str | None) -> Rows | None:
+    if expected is None:
+        return ((_count, 0),)
+    # Fails with several modes, and the full comparison then says what holds.
+    return ((_only_device, torch.device(expected)),)
 
 
 def _no_dispatch_modes(expected: object) -> Rows | None:
@@ -46,8 +70,8 @@ def _precision(expected: object) -> Rows | None:
 
 
 _CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
-    "TORCH_FUNCTION_MODES": _no_modes,
-    "DEFAULT_DEVICE": lambda expected: _no_modes(expected is not None),
+    "TORCH_FUNCTION_MODES": _modes,
+    "DEFAULT_DEVICE": _device,
     "TORCH_DISPATCH_MODES": _no_dispatch_modes,
     "FUNCTORCH_STACK": _no_transforms,
     "SAVED_TENSOR_HOOKS": _no_hooks,

@@ -5,10 +5,14 @@ None of them runs user code on values that passed the type guard before them; an
 
 from __future__ import annotations
 
+import gc
 from operator import length_hint
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, Final
 
+import torch
+
+from framesmith_guards.classes import ClassLayout
 from framesmith_guards.constants import same_constant
 from framesmith_guards.refs import Ref
 
@@ -31,11 +35,19 @@ def has_length(value: Any, expected: int) -> bool:
     return len(value) == expected
 
 
-def same_keys(value: dict[object, object], expected: tuple[object, ...]) -> bool:
+def keys_of(value: Any) -> tuple[object, ...]:
+    """The keys of a dict, or of the dict that a mappingproxy shows, in order; TypeError for anything else."""
+    if type(value) is MappingProxyType:
+        [value] = gc.get_referents(value)  # the proxy's own methods would run those of a user's mapping
+    return tuple(dict.keys(value))
+
+
+def same_keys(value: object, expected: tuple[object, ...]) -> bool:
     """Whether a dict has exactly the expected keys in that order; keys that are not constants by identity."""
-    if dict.__len__(value) != len(expected):
+    keys = keys_of(value)
+    if len(keys) != len(expected):
         return False
-    for found, wanted in zip(dict.keys(value), expected, strict=True):
+    for found, wanted in zip(keys, expected, strict=True):
         if found is wanted:
             continue
         if not (wanted.refers_to(found) if isinstance(wanted, Ref) else same_constant(found, wanted)):
@@ -81,9 +93,15 @@ def range_left(value: Any) -> range:
 
 
 def flatten_metadata(value: Any) -> tuple[object, ...]:
-    """(names of inner tensors, context) of a traceable wrapper subclass."""
-    names, context = value.__tensor_flatten__()
+    """(names of inner tensors, context) of a traceable wrapper subclass, as its own `__tensor_flatten__` says."""
+    with torch._C.DisableTorchFunction():
+        names, context = value.__tensor_flatten__()
     return tuple(names), context
+
+
+def same_layout(value: object, expected: ClassLayout) -> bool:
+    """Whether a class and its bases are the expected ones and have the expected entries."""
+    return expected.holds(value)
 
 
 def same_metadata(value: Any, expected: tuple[object, ...]) -> bool:

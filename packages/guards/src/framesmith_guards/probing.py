@@ -52,6 +52,12 @@ def _probes() -> Iterator[torch.Tensor]:
         yield torch.empty(3)
 
 
+def _probe(tensor: torch.Tensor) -> tuple[Any, ...]:
+    storage: Any = tensor.untyped_storage()
+    handle = int(tensor._cdata)
+    return (tensor, handle, dispatch_keys(tensor), tuple(tensor.size()), int(storage._cdata), tensor.data_ptr())
+
+
 @functools.cache
 def why_no_tensors() -> str | None:
     """Why tensors cannot be checked natively with this torch; None if they can."""
@@ -67,35 +73,25 @@ def why_no_tensors() -> str | None:
     if descriptor is None or sys.maxsize < 2**32:
         return "this torch keeps requires_grad elsewhere, or this is no 64-bit process"
     with _undisturbed():
-        probes = tuple((t, int(t._cdata), dispatch_keys(t), tuple(t.size())) for t in _probes())
+        probes = tuple(map(_probe, _probes()))
         try:
             reason = native.tensors_setup(str(library), base, descriptor, probes)
             if reason is None:
                 native.tensors_use_images(_images_show_every_change(native))
-                _find_grad(native)
+                native.tensors_find_grad(*_grad_probes())
         except (TypeError, SystemError, RuntimeError) as error:
             reason = f"probing failed: {error}"
     return reason
 
 
 def _grad_probes() -> tuple[torch.Tensor, ...]:
-    """The probes of tensors_find_grad: plain, unset, detached, made, and three leaves of different histories."""
-    unset, leaf, used, kept = (torch.ones(2, requires_grad=True) for _ in range(4))
+    """Tensors with all sorts of reasons for their requires_grad."""
+    unset, leaf, used = (torch.ones(2, requires_grad=True) for _ in range(3))
     unset.requires_grad_(False)
     torch.autograd.backward(used.sum())
-    keep = kept * 2
-    kept.grad = torch.zeros(2)
     detached = leaf * 2
-    return torch.ones(2), unset, detached.detach_(), keep, leaf, used, kept
-
-
-def _find_grad(native: ModuleType) -> None:
-    """Read requires_grad from memory if its place is found and agrees with torch on other tensors."""
-    if not native.tensors_find_grad(*_grad_probes()):
-        return
-    others = (*_grad_probes(), torch.nn.Parameter(torch.ones(3)), torch.ones(2, 2).t(), *_in_place())
-    if any(native.tensors_requires_grad(t) is not t.requires_grad for t in others):
-        native.tensors_find_grad(*[torch.ones(2)] * 7)  # nothing is found in these: the getter is used
+    others = (torch.nn.Parameter(torch.ones(3)), torch.ones(2, 2).t(), *_in_place())
+    return (torch.ones(2), unset, detached.detach_(), leaf * 2, leaf, used, *others)
 
 
 def _in_place() -> tuple[torch.Tensor, ...]:

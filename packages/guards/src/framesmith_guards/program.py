@@ -118,18 +118,19 @@ class CheckProgram:
 
     def missed(self, args: tuple[object, ...], function: FunctionType) -> list[tuple[Guard, str]]:
         """Every guard that does not hold, with the reason, in checking order; below a miss nothing is evaluated."""
+        return [(guard, reason) for guard, reason, _ in self.verdicts(args, function) if reason is not None]
+
+    def verdicts(self, args: tuple[object, ...], function: FunctionType) -> Iterator[tuple[Guard, str | None, bool]]:
+        """(guard, why it does not hold or None, whether a miss above it hides it) in checking order."""
         by_name = dict(zip(self.argnames, args, strict=False))
-        found: list[tuple[Guard, str]] = []
         missed: set[Source] = set()
         for guard in self.guards:
             paths = (step for source in (guard.source, *guard.operands) for step in source.chain())
-            if any(step in missed for step in paths if step is not guard.source):
-                continue
-            reason = guard.explain(by_name, function)
+            hidden = any(step in missed for step in paths if step is not guard.source)
+            reason = None if hidden else guard.explain(by_name, function)
             if reason is not None:
-                found.append((guard, reason))
                 missed.add(guard.source)
-        return found
+            yield guard, reason, hidden
 
     def explain(self, args: tuple[object, ...], function: FunctionType) -> str | None:
         """The first guard that does not hold, in words: what was expected, what was found. None if all hold."""
@@ -148,10 +149,3 @@ def _identities(guards: Iterable[Guard]) -> Iterator[Ref]:
         if isinstance(ref, Ref) and ref.weak and ref.address not in seen:
             seen.add(ref.address)
             yield ref
-
-
-def explain_nearest(
-    programs: Iterable[CheckProgram], args: tuple[object, ...], function: FunctionType
-) -> list[tuple[CheckProgram, list[str]]]:
-    """Why each program misses, the nearest (fewest misses) first."""
-    return sorted(((program, program.misses(args, function)) for program in programs), key=lambda row: len(row[1]))

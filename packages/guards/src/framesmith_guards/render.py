@@ -20,7 +20,9 @@ from framesmith_guards.state import BY_KIND
 from framesmith_guards.tensors import TensorSpec
 
 _LITERALS: Final = frozenset({int, str, bytes, bool, type(None)})
-_TENSOR_KINDS: Final = frozenset({"TENSOR_MATCH", "DISPATCH_KEYS", "SUBCLASS_METADATA", "SHAPE"})
+_TENSOR_KINDS: Final = frozenset(
+    {"TENSOR_MATCH", "DISPATCH_KEYS", "SUBCLASS_METADATA", "SAME_STORAGE", "NO_OVERLAP", "SHAPE"}
+)
 
 
 def is_literal(value: object) -> bool:

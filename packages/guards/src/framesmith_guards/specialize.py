@@ -19,8 +19,9 @@ import torch
 from framesmith_guards.compiler import compile_guards
 from framesmith_guards.constants import is_constant
 from framesmith_guards.errors import GuardError
+from framesmith_guards.explaining import explain_nearest
 from framesmith_guards.guard import Guard, state_guards
-from framesmith_guards.program import CheckProgram, explain_nearest
+from framesmith_guards.program import CheckProgram
 from framesmith_guards.sources import DictValueSource, ItemSource, LocalSource, Source
 
 P = ParamSpec("P")

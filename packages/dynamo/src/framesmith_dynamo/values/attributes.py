@@ -27,7 +27,6 @@ from framesmith_dynamo.values.known import PLAIN_DATA, known
 from framesmith_dynamo.values.lookup import (
     HEAP_TYPE,
     Found,
-    class_dict,
     has_slot,
     home_source,
     is_trusted,
@@ -72,10 +71,9 @@ def guard_class(tr: Tracer, cls: type, instance: Source | None) -> None:
         return
     tr.memo[key] = True
     base = class_source(tr, cls, instance)
-    for index, owner in enumerate(cls.__mro__):
-        if base is not None and not is_trusted(owner.__module__) and owner.__flags__ & HEAP_TYPE:
-            where = base if index == 0 else ItemSource(AttrSource(base, "__mro__"), index)
-            tr.guard(InstanceDictSource(where), "LENGTH", len(class_dict(owner)))
+    changeable = any(owner.__flags__ & HEAP_TYPE and not is_trusted(owner.__module__) for owner in cls.__mro__)
+    if base is not None and changeable:
+        tr.guard(base, "CLASS_LAYOUT", cls)
 
 
 def guard_entry_type(tr: Tracer, cls: type, found: Found, name: str, instance: Source | None) -> None:

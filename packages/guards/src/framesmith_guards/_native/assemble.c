@@ -61,6 +61,13 @@ static int assemble_instruction(const Program *program, Instruction *out, PyObje
     if (out->dst < 0) {
         out->dst = 0; /* a check stores nothing */
     }
+    if (out->op == OP_HAS_LAYOUT) {
+        out->version = PyMem_Calloc(1, sizeof *out->version);
+        if (out->version == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
     return check_instruction(program, out);
 }
 
@@ -194,17 +201,18 @@ static int assemble_state(Program *program, PyObject *description)
     return 0;
 }
 
-/* (registers, instructions, leaves, shapes, blocks, state, inputs, same_constant, same_keys) */
+/* (registers, instructions, leaves, shapes, blocks, state, inputs, same_constant, same_keys, shield or None) */
 int program_assemble(Program *program, PyObject *description)
 {
-    PyObject *instructions, *leaves, *shapes, *blocks, *state, *inputs, *same_constant, *same_keys;
-    if (!PyArg_ParseTuple(description, "iO!O!O!O!OO!OO", &program->registers, &PyTuple_Type, &instructions,
+    PyObject *instructions, *leaves, *shapes, *blocks, *state, *inputs, *same_constant, *same_keys, *shield;
+    if (!PyArg_ParseTuple(description, "iO!O!O!O!OO!OOO", &program->registers, &PyTuple_Type, &instructions,
                           &PyTuple_Type, &leaves, &PyTuple_Type, &shapes, &PyTuple_Type, &blocks, &state,
-                          &PyTuple_Type, &inputs, &same_constant, &same_keys)) {
+                          &PyTuple_Type, &inputs, &same_constant, &same_keys, &shield)) {
         return -1;
     }
     program->same_constant = Py_NewRef(same_constant);
     program->same_keys = Py_NewRef(same_keys);
+    program->shield = shield == Py_None ? NULL : Py_NewRef(shield);
     program->input_count = PyTuple_GET_SIZE(inputs);
     program->inputs = numbers_of(inputs);
     if (program->inputs == NULL) {
@@ -228,6 +236,7 @@ static void clear_instructions(Instruction *instructions, Py_ssize_t count)
     for (Py_ssize_t k = 0; instructions != NULL && k < count; k++) {
         Py_CLEAR(instructions[k].obj);
         PyMem_Free(instructions[k].operands);
+        PyMem_Free(instructions[k].version);
     }
     PyMem_Free(instructions);
 }
@@ -266,6 +275,7 @@ void program_clear(Program *program)
     Py_CLEAR(program->state.compare);
     Py_CLEAR(program->same_constant);
     Py_CLEAR(program->same_keys);
+    Py_CLEAR(program->shield);
 }
 
 static int traverse_instructions(const Instruction *instructions, Py_ssize_t count, visitproc visit, void *arg)
@@ -294,5 +304,6 @@ int program_traverse(Program *program, visitproc visit, void *arg)
     Py_VISIT(program->state.compare);
     Py_VISIT(program->same_constant);
     Py_VISIT(program->same_keys);
+    Py_VISIT(program->shield);
     return 0;
 }

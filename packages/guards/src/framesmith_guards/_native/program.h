@@ -35,12 +35,15 @@
     X(HAS_KEYS)      /* same_keys(a, obj) */                                                                          \
     X(HAS_KEY)       /* obj in a */                                                                                   \
     X(HAS_NO_KEY)    /* obj not in a */                                                                               \
+    X(HAS_LAYOUT)    /* obj(a), unless the class a is in the state in which that was true */                          \
     X(HAS_ATTR)      /* hasattr(a, obj) */                                                                            \
     X(HAS_NO_ATTR)   /* not hasattr(a, obj) */                                                                        \
     X(HAS_CODE)      /* a.__code__ is the object at address */                                                        \
     X(IS_TENSOR)     /* a matches tensor leaf n */                                                                    \
     X(IS_SAME)       /* a is b */                                                                                     \
     X(ARE_DISTINCT)  /* the registers in `operands` hold n distinct objects */                                        \
+    X(SHARE_STORAGE) /* a and b, both checked by leaves, are views of one storage */                                  \
+    X(ARE_APART)     /* the first of `operands`, all checked by leaves, shares no bytes with the others */            \
     X(HAS_SHAPE)     /* shape condition n holds */                                                                    \
     X(CALL_CHECK)    /* obj(register..., ) over `operands` is true */                                                 \
     X(RUN_BLOCK)     /* all of block n, or the proof that nothing in it changed */
@@ -59,6 +62,7 @@ typedef struct {
     uintptr_t address;   /* identity checks compare addresses; the program is killed before one can be reused */
     PyObject *obj;       /* owned: a constant, a name or a callable; never a user object */
     int *operands;       /* n registers, for checks over several values */
+    uint32_t *version;   /* of HAS_LAYOUT: the number of the class's state last compared, 0 at first */
 } Instruction;
 
 /* ---- tensors ---- */
@@ -79,6 +83,9 @@ PyObject *tensors_setup(PyObject *module, PyObject *probes);
 PyObject *tensors_probe(PyObject *module, PyObject *tensor);
 PyObject *tensors_device_type(PyObject *module, PyObject *name);
 int tensor_matches(const TensorLeaf *leaf, PyObject *tensor);
+int tensors_share_storage(PyObject *a, PyObject *b);
+int tensors_are_apart(const int *operands, Py_ssize_t count, PyObject **registers);
+int tensor_touched_by(const Instruction *i, PyObject **registers);
 int tensor_number(PyObject *tensor, int property, Py_ssize_t dim, int64_t *out);
 size_t tensor_image_size(void);
 void tensor_image(PyObject *tensor, char *out);
@@ -103,7 +110,9 @@ int shape_assemble(ShapeProgram *out, PyObject *description);
 int shape_holds(const ShapeProgram *shape, PyObject **registers);
 PyObject *shape_operators(void);
 
-/* ---- dictionaries that have not changed ---- */
+/* ---- classes and dictionaries that have not changed ---- */
+
+int class_holds(const Instruction *i, PyObject *value);
 
 typedef struct DictTag DictTag;
 DictTag *dict_tag(PyObject *dict);
@@ -158,6 +167,7 @@ typedef struct {
     Py_ssize_t input_count;
     int *inputs;
     PyObject *same_constant, *same_keys; /* owned: the reference predicates, for what is not done here */
+    PyObject *shield; /* owned: a context manager's class, for what might run torch-function code; NULL if nothing can */
 } Program;
 
 int program_assemble(Program *program, PyObject *description);

@@ -144,19 +144,17 @@ static int has_keys(Program *program, PyObject *value, PyObject *expected)
 {
     PyObject *key;
     Py_ssize_t position = 0, index = 0, size = PyTuple_GET_SIZE(expected);
-    if (!PyDict_Check(value)) {
+    int is_dict = PyDict_Check(value);
+    if (is_dict ? PyDict_GET_SIZE(value) != size : !Py_IS_TYPE(value, &PyDictProxy_Type)) {
         return 0;
     }
-    if (PyDict_GET_SIZE(value) != size) {
-        return 0;
-    }
-    while (PyDict_Next(value, &position, &key, NULL)) {
+    while (is_dict && PyDict_Next(value, &position, &key, NULL)) {
         if (index < size && key != PyTuple_GET_ITEM(expected, index)) {
             break;
         }
         index++;
     }
-    if (index == size) {
+    if (is_dict && index == size) {
         return 1;
     }
     PyObject *answer = PyObject_CallFunctionObjArgs(program->same_keys, value, expected, NULL);
@@ -322,6 +320,8 @@ static int run_check(Program *program, const Instruction *i, PyObject *a, PyObje
         return contains(a, i->obj);
     case OP_HAS_NO_KEY:
         return inverted(contains(a, i->obj));
+    case OP_HAS_LAYOUT:
+        return class_holds(i, a);
     case OP_HAS_ATTR:
         return has_attribute(a, i->obj);
     case OP_HAS_NO_ATTR:
@@ -334,6 +334,10 @@ static int run_check(Program *program, const Instruction *i, PyObject *a, PyObje
         return a == registers[i->b];
     case OP_ARE_DISTINCT:
         return are_distinct(i, registers);
+    case OP_SHARE_STORAGE:
+        return tensors_share_storage(a, registers[i->b]);
+    case OP_ARE_APART:
+        return tensors_are_apart(i->operands, i->n, registers);
     case OP_HAS_SHAPE:
         return shape_holds(program->shapes + i->n, registers);
     case OP_CALL_CHECK:
@@ -345,7 +349,7 @@ static int run_check(Program *program, const Instruction *i, PyObject *a, PyObje
     }
 }
 
-int run_instruction(Program *program, const Instruction *i, PyObject *const *args, Py_ssize_t nargs,
+static int run_bare(Program *program, const Instruction *i, PyObject *const *args, Py_ssize_t nargs,
                     PyObject *function, PyObject **registers)
 {
     PyObject *a = i->a < 0 ? NULL : registers[i->a];
@@ -353,6 +357,43 @@ int run_instruction(Program *program, const Instruction *i, PyObject *const *arg
         return run_load(i, args, nargs, function, a, registers + i->dst);
     }
     return run_check(program, i, a, registers);
+}
+
+/* With torch functions disabled, as by `with shield():`. */
+static int run_shielded(Program *program, const Instruction *i, PyObject *const *args, Py_ssize_t nargs,
+                        PyObject *function, PyObject **registers)
+{
+    PyObject *manager = PyObject_CallNoArgs(program->shield);
+    PyObject *entered = manager == NULL ? NULL : PyObject_CallMethod(manager, "__enter__", NULL);
+    if (entered == NULL) {
+        Py_XDECREF(manager);
+        return -1;
+    }
+    int status = run_bare(program, i, args, nargs, function, registers);
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *left = PyObject_CallMethod(manager, "__exit__", "OOO", Py_None, Py_None, Py_None);
+    if (left == NULL) {
+        status = -1;
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+    } else {
+        PyErr_Restore(type, value, traceback);
+    }
+    Py_XDECREF(left);
+    Py_DECREF(entered);
+    Py_DECREF(manager);
+    return status;
+}
+
+int run_instruction(Program *program, const Instruction *i, PyObject *const *args, Py_ssize_t nargs,
+                    PyObject *function, PyObject **registers)
+{
+    if (program->shield != NULL && tensor_touched_by(i, registers)) {
+        return run_shielded(program, i, args, nargs, function, registers);
+    }
+    return run_bare(program, i, args, nargs, function, registers);
 }
 
 /* ---- torch's global state: a snapshot and a few reads, or the full comparison ---- */

@@ -2,8 +2,8 @@
  *
  * A tensor's Python object holds an at::Tensor, whose first word points to its TensorImpl: `tensor._cdata`. The word's
  * offset is where that value stands in every probe; the dispatch keys' offset in the TensorImpl is where
- * `_dispatch_keys(tensor).raw_repr()` stands in every probe. What is not found, or found twice, turns this off and
- * tensors are checked by the Python reference.
+ * `_dispatch_keys(tensor).raw_repr()` stands in every probe, the storage's where `untyped_storage()._cdata` does. What is
+ * not found, or found twice, turns this off and tensors are checked by the Python reference.
  */
 
 #include "program.h"
@@ -20,18 +20,22 @@ typedef void *Handle;
 typedef int32_t (*GetInt32)(Handle, int32_t *);
 typedef int32_t (*GetInt64)(Handle, int64_t *);
 typedef int32_t (*GetInts)(Handle, int64_t **);
+typedef int32_t (*GetAddress)(Handle, void **);
+typedef size_t (*ElementSize)(int32_t);
+typedef _Bool (*GradMethod)(const void *);
 
 static struct {
     int ready;
-    Py_ssize_t handle_offset, keys_offset;
+    Py_ssize_t handle_offset, keys_offset, storage_place;
     void *library;
     GetInt32 dtype, device_type, device_index;
     GetInt64 dim, storage_offset;
     GetInts sizes, strides;
+    GetAddress data;
+    ElementSize element_size;
     getter requires_grad;
     void *requires_grad_closure;
-    Py_ssize_t meta_offset, flag_offset, function_offset; /* meta_offset is 0 until they are found */
-    uint64_t meta_vtable;
+    GradMethod grad_method; /* NULL if it was not found */
     PyTypeObject *base; /* torch._C.TensorBase; torch is never unloaded */
 } shim;
 
@@ -62,32 +66,17 @@ static uint64_t keys_of(PyObject *tensor)
     return word_at(impl_of(tensor), shim.keys_offset);
 }
 
-/* What requires_grad is made of, for tensors that are no views: a flag and the gradient function, in memory that the
- * TensorImpl points to; a view also asks its base, and has another vtable there. -1 if the getter has to be asked.
- */
-static int requires_grad_by_memory(PyObject *tensor)
-{
-    const char *meta = (const char *)word_at(impl_of(tensor), shim.meta_offset);
-    if (meta == NULL) {
-        return 0;
-    }
-    if (word_at(meta, 0) != shim.meta_vtable) {
-        return -1;
-    }
-    return meta[shim.flag_offset] != 0 || word_at(meta, shim.function_offset) != 0;
-}
-
+/* Torch's own method, if it was found and agrees; else the attribute, which may run a torch-function mode. */
 static int requires_grad_of(PyObject *tensor)
 {
-    int value = shim.meta_offset == 0 ? -1 : requires_grad_by_memory(tensor);
-    if (value >= 0) {
-        return value;
+    if (shim.grad_method != NULL) {
+        return shim.grad_method(impl_of(tensor));
     }
     PyObject *answer = shim.requires_grad(tensor, shim.requires_grad_closure);
     if (answer == NULL) {
         return -1;
     }
-    value = answer == Py_True;
+    int value = answer == Py_True;
     Py_DECREF(answer);
     return value;
 }
@@ -142,6 +131,96 @@ int tensor_number(PyObject *tensor, int property, Py_ssize_t dim, int64_t *out)
     }
     *out = numbers[dim];
     return 1;
+}
+
+/* Only for tensors that leaves have checked in the same run: strided ones. */
+int tensors_share_storage(PyObject *a, PyObject *b)
+{
+    return word_at(impl_of(a), shim.storage_place) == word_at(impl_of(b), shim.storage_place);
+}
+
+/* The bytes from the first to past the last element; none for a tensor without elements or memory. */
+static int extent_of(PyObject *tensor, uintptr_t *start, uintptr_t *end)
+{
+    Handle handle = handle_of(tensor);
+    int64_t dim, *sizes, *strides, last = 0;
+    int32_t dtype;
+    void *data;
+    if (shim.dim(handle, &dim) != 0 || shim.sizes(handle, &sizes) != 0 || shim.strides(handle, &strides) != 0 ||
+        shim.dtype(handle, &dtype) != 0 || shim.data(handle, &data) != 0) {
+        PyErr_SetString(PyExc_RuntimeError, "torch's C shim failed on a tensor");
+        return -1;
+    }
+    *start = *end = (uintptr_t)data;
+    for (int64_t k = 0; k < dim; k++) {
+        if (sizes[k] == 0) {
+            return 1;
+        }
+        last += (sizes[k] - 1) * strides[k];
+    }
+    if (data != NULL) {
+        *end += (uintptr_t)(last + 1) * shim.element_size(dtype);
+    }
+    return 1;
+}
+
+int tensors_are_apart(const int *operands, Py_ssize_t count, PyObject **registers)
+{
+    uintptr_t start, end, other_start, other_end;
+    if (extent_of(registers[operands[0]], &start, &end) < 0) {
+        return -1;
+    }
+    int apart = 1;
+    for (Py_ssize_t k = 1; apart && k < count; k++) {
+        if (extent_of(registers[operands[k]], &other_start, &other_end) < 0) {
+            return -1;
+        }
+        apart = start == end || other_start == other_end || end <= other_start || other_end <= start;
+    }
+    return apart;
+}
+
+/* ---- torch functions: what reads tensors through Python's protocols runs the code of modes and subclasses ---- */
+
+static int is_tensor_type(PyObject *value)
+{
+    return value != NULL && PyType_IsSubtype(Py_TYPE(value), shim.base);
+}
+
+/* Whether an instruction may run torch-function code now: shim and offsets never do. */
+int tensor_touched_by(const Instruction *i, PyObject **registers)
+{
+    if (shim.base == NULL) { /* tensors were never looked at natively: it cannot be told */
+        return i->op != OP_RUN_BLOCK;
+    }
+    switch (i->op) {
+    case OP_LOAD_ATTR:
+    case OP_LOAD_DICT:
+    case OP_LOAD_ITEM:
+    case OP_LOAD_CALL:
+    case OP_HAS_LENGTH:
+    case OP_HAS_KEY:
+    case OP_HAS_NO_KEY:
+    case OP_HAS_ATTR:
+    case OP_HAS_NO_ATTR:
+    case OP_HAS_CODE:
+        return is_tensor_type(registers[i->a]);
+    case OP_IS_TENSOR:
+        return shim.grad_method == NULL && is_tensor_type(registers[i->a]);
+    case OP_RUN_BLOCK:
+        return shim.grad_method == NULL;
+    case OP_HAS_SHAPE:
+        return 0; /* its reference disables torch functions itself */
+    case OP_CALL_CHECK:
+        for (Py_ssize_t k = 0; k < i->n; k++) {
+            if (i->operands[k] >= 0 && is_tensor_type(registers[i->operands[k]])) {
+                return 1;
+            }
+        }
+        return 0;
+    default:
+        return 0;
+    }
 }
 
 static int same_words(const char *a, const char *b, size_t bytes)
@@ -201,6 +280,8 @@ static int find_symbols(const char *path)
         {"aoti_torch_get_storage_offset", (void **)&shim.storage_offset},
         {"aoti_torch_get_sizes", (void **)&shim.sizes},
         {"aoti_torch_get_strides", (void **)&shim.strides},
+        {"aoti_torch_get_data_ptr", (void **)&shim.data},
+        {"aoti_torch_dtype_element_size", (void **)&shim.element_size},
     };
     for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) {
         *wanted[k].slot = dlsym(shim.library, wanted[k].name);
@@ -212,7 +293,7 @@ static int find_symbols(const char *path)
 #endif
 }
 
-/* A probe is (tensor, _cdata, raw dispatch keys, sizes as a tuple of ints). */
+/* A probe is (tensor, _cdata, raw dispatch keys, sizes as a tuple of ints, its storage's _cdata, its data_ptr). */
 static uint64_t probe_number(PyObject *probes, Py_ssize_t k, Py_ssize_t field)
 {
     return PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(PyTuple_GET_ITEM(probes, k), field));
@@ -239,19 +320,21 @@ static int find_handle(PyObject *probes)
     return matches == 1;
 }
 
-static int find_keys(PyObject *probes)
+/* The one offset in the TensorImpl at which every probe has its field, or 0 if there is none or several. */
+static Py_ssize_t find_in_impl(PyObject *probes, Py_ssize_t field, Py_ssize_t first)
 {
-    for (Py_ssize_t offset = IMAGE_START; offset + 8 <= IMPL_LIMIT; offset += 8) {
+    Py_ssize_t place = 0;
+    for (Py_ssize_t offset = first; offset + 8 <= IMPL_LIMIT; offset += 8) {
         int all = 1;
         for (Py_ssize_t k = 0; all && k < PyTuple_GET_SIZE(probes); k++) {
-            all = word_at(impl_of(probe_tensor(probes, k)), offset) == probe_number(probes, k, 2);
+            all = word_at(impl_of(probe_tensor(probes, k)), offset) == probe_number(probes, k, field);
         }
-        if (all) {
-            shim.keys_offset = offset;
-            return 1;
+        if (all && place != 0) {
+            return 0;
         }
+        place = all ? offset : place;
     }
-    return 0;
+    return place;
 }
 
 static int shim_agrees(PyObject *probes)
@@ -260,7 +343,9 @@ static int shim_agrees(PyObject *probes)
         PyObject *sizes = PyTuple_GET_ITEM(PyTuple_GET_ITEM(probes, k), 3);
         Handle handle = handle_of(probe_tensor(probes, k));
         int64_t dim, *found;
-        if (shim.dim(handle, &dim) != 0 || dim != PyTuple_GET_SIZE(sizes) || shim.sizes(handle, &found) != 0) {
+        void *data;
+        if (shim.dim(handle, &dim) != 0 || dim != PyTuple_GET_SIZE(sizes) || shim.sizes(handle, &found) != 0 ||
+            shim.data(handle, &data) != 0 || (uint64_t)(uintptr_t)data != probe_number(probes, k, 5)) {
             return 0;
         }
         for (int64_t d = 0; d < dim; d++) {
@@ -283,8 +368,13 @@ static const char *why_not(const char *path, PyObject *probes)
     if (!shim_agrees(probes)) {
         return "torch's C shim and Python disagree about probed tensors";
     }
-    if (!find_keys(probes)) {
+    shim.keys_offset = find_in_impl(probes, 2, IMAGE_START);
+    if (shim.keys_offset == 0) {
         return "the dispatch keys were not found at one place in all probed tensors";
+    }
+    shim.storage_place = find_in_impl(probes, 4, sizeof(void *));
+    if (shim.storage_place == 0) {
+        return "the storage was not found at one place in all probed tensors";
     }
     return NULL;
 }
@@ -311,46 +401,6 @@ PyObject *tensors_setup(PyObject *module, PyObject *args)
     }
     shim.ready = 1;
     Py_RETURN_NONE;
-}
-
-#define META_LIMIT 256 /* past the flag in every torch so far; the search ends at the first place that fits */
-
-/* Whether a byte, or a word, is as wanted in the metadata of the probes of tensors_find_grad. */
-static int fits_flag(const char *const *meta, int count, Py_ssize_t offset)
-{
-    int fits = 1;
-    for (int k = 1; k < count; k++) {
-        fits &= meta[k][offset] == (k >= 4);
-    }
-    return fits;
-}
-
-static int fits_function(const char *const *meta, int count, Py_ssize_t offset)
-{
-    int fits = 1;
-    for (int k = 1; k < count; k++) {
-        fits &= (word_at(meta[k], offset) > 4096) == (k == 3);
-    }
-    return fits;
-}
-
-static int find_grad_parts(Py_ssize_t meta_offset, const char *const *meta, int count)
-{
-    Py_ssize_t function = 8, flag = 8;
-    while (function < META_LIMIT && !fits_function(meta, count, function)) {
-        function += 8;
-    }
-    while (flag < META_LIMIT && !fits_flag(meta, count, flag)) {
-        flag++;
-    }
-    if (function >= META_LIMIT || flag >= META_LIMIT) {
-        return 0;
-    }
-    shim.function_offset = function;
-    shim.flag_offset = flag;
-    shim.meta_vtable = word_at(meta[1], 0);
-    shim.meta_offset = meta_offset;
-    return 1;
 }
 
 static int is_tensor(PyObject *value)
@@ -384,33 +434,27 @@ PyObject *tensors_probe(PyObject *module, PyObject *tensor)
                          (unsigned long long)keys_of(tensor), image, shim.keys_offset + 8 - IMAGE_START);
 }
 
-#define GRAD_PROBES 7
-
-/* tensors_find_grad(plain, unset, detached, made, leaf, leaf, leaf) -> whether requires_grad's parts were found.
- *
- * Of the probes, `plain` never had anything to do with gradients, `unset` required one and does not any more,
- * `detached` was computed from one that does and detached in place, `made` was computed, the leaves require one.
- */
-PyObject *tensors_find_grad(PyObject *module, PyObject *args)
+/* tensors_find_grad(tensor...) -> whether torch's own method was found and says what the attribute says of these. */
+PyObject *tensors_find_grad(PyObject *module, PyObject *tensors)
 {
-    PyObject *t[GRAD_PROBES];
-    const char *meta[GRAD_PROBES];
-    if (!PyArg_ParseTuple(args, "OOOOOOO:tensors_find_grad", t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6)) {
-        return NULL;
-    }
-    shim.meta_offset = 0;
-    for (Py_ssize_t offset = 16; shim.ready && offset < 64; offset += 8) {
-        int all = word_at(impl_of(t[0]), offset) == 0;
-        for (int k = 1; k < GRAD_PROBES; k++) {
-            uint64_t word = word_at(impl_of(t[k]), offset);
-            meta[k] = (const char *)word;
-            all = all && word > 4096 && word % 16 == 0 && word_at(meta[k], 0) == word_at(meta[1], 0);
+#ifndef _WIN32
+    /* c10::TensorImpl::requires_grad() const: exported by every torch so far, but promised by none. */
+    GradMethod method = shim.ready ? (GradMethod)dlsym(shim.library, "_ZNK3c1010TensorImpl13requires_gradEv") : NULL;
+#else
+    GradMethod method = NULL;
+#endif
+    int agrees = method != NULL;
+    shim.grad_method = NULL;
+    for (Py_ssize_t k = 0; agrees && k < PyTuple_GET_SIZE(tensors); k++) {
+        PyObject *tensor = PyTuple_GET_ITEM(tensors, k);
+        int value = is_tensor(tensor) ? requires_grad_of(tensor) : -1;
+        if (value < 0) {
+            return NULL;
         }
-        if (all) {
-            return PyBool_FromLong(find_grad_parts(offset, meta, GRAD_PROBES));
-        }
+        agrees = method(impl_of(tensor)) == value;
     }
-    Py_RETURN_FALSE;
+    shim.grad_method = agrees ? method : NULL;
+    return PyBool_FromLong(agrees);
 }
 
 PyObject *tensors_requires_grad(PyObject *module, PyObject *tensor)

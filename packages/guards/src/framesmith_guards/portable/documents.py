@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from framesmith_guards import sources
+from framesmith_guards.classes import ClassLayout
 from framesmith_guards.errors import GuardError, nearest
 from framesmith_guards.guard import Guard
 from framesmith_guards.portable.shapes import decode_expr, encode_expr
@@ -51,6 +52,9 @@ class _Writer:
             return ["tensor", *(encode(getattr(expected, field.name)) for field in fields(TensorSpec))]
         if isinstance(expected, ShapeExpr):
             return ["shape", encode_expr(expected.expr), [[n, self.source(s)] for n, s in expected.symbols]]
+        if isinstance(expected, ClassLayout):
+            rows = [[encode(ref), names if names is None else sorted(names)] for ref, names in expected.rows]
+            return ["class", rows]
         if guard.operands:
             return ["sources", [self.source(s) for s in guard.operands]]
         return ["value", encode(expected)]
@@ -89,14 +93,20 @@ _EXPECTED: Final[dict[str, Callable[[list[Any], list[Source]], Any]]] = {
     "value": lambda parts, known: decode(parts[0]),
     "tensor": lambda parts, known: TensorSpec(*map(decode, parts)),
     "shape": lambda parts, known: ShapeExpr(decode_expr(parts[0]), tuple((n, known[i]) for n, i in parts[1])),
+    "class": lambda parts, known: ClassLayout(
+        tuple((decode(ref), names if names is None else frozenset(names)) for ref, names in parts[0])
+    ),
     "sources": lambda parts, known: [known[index] for index in parts[0]],
 }
+
+
+_ONE_SOURCE: Final = ("DUPLICATE_INPUT", "SAME_STORAGE")
 
 
 def _read_guard(row: list[Any], known: list[Source]) -> Guard:
     kind, source, (tag, *parts) = row
     expected = _EXPECTED[tag](parts, known)
-    return Guard(known[source], kind, expected[0] if kind == "DUPLICATE_INPUT" else expected)
+    return Guard(known[source], kind, expected[0] if kind in _ONE_SOURCE else expected)
 
 
 def loads(text: str) -> list[Guard]:

@@ -169,8 +169,9 @@ class TensorPropertySource(Step):
             raise GuardError(f"{self.property} needs a dimension, storage_offset takes none (dim={self.dim})")
 
     def read(self, base: Any, args: Args, function: FunctionType) -> object:
-        reader = getattr(base, self.property)
-        return reader() if self.dim is None else reader(self.dim)
+        with torch._C.DisableTorchFunction():
+            reader = getattr(base, self.property)
+            return reader() if self.dim is None else reader(self.dim)
 
     def expression(self, base: str, names: Names) -> str:
         return self.label(base)

@@ -1,0 +1,53 @@
+/* Classes that have not changed: CPython numbers the states of a class and its bases, and never uses a number twice.
+ *
+ * Any change of a class's entries or bases, or of those of one of its bases, takes the number away; the next attribute
+ * lookup gives a new one. A class without a number (it changed too often) is compared in full each time.
+ */
+
+#include "program.h"
+
+static uint32_t version_of(PyTypeObject *type)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG)) {
+        return 0;
+    }
+#endif
+    return type->tp_version_tag;
+}
+
+/* The number of a class, given one now if it has none; 0 if it gets none. */
+static uint32_t assigned_version(PyTypeObject *type)
+{
+    if (version_of(type) == 0) {
+#if PY_VERSION_HEX < 0x030C0000
+        PyObject *name = PyUnicode_InternFromString("__init__");
+        if (name == NULL) {
+            PyErr_Clear();
+            return 0;
+        }
+        _PyType_Lookup(type, name);
+        Py_DECREF(name);
+#else
+        PyUnstable_Type_AssignVersionTag(type);
+#endif
+    }
+    return version_of(type);
+}
+
+/* The number is read before the comparison and must still be there after it: other threads may change classes. */
+int class_holds(const Instruction *i, PyObject *value)
+{
+    PyTypeObject *type = PyType_Check(value) ? (PyTypeObject *)value : NULL;
+    if (type != NULL && *i->version != 0 && version_of(type) == *i->version) {
+        return 1;
+    }
+    uint32_t before = type == NULL ? 0 : assigned_version(type);
+    PyObject *answer = PyObject_CallOneArg(i->obj, value);
+    int status = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    if (status == 1 && before != 0 && version_of(type) == before) {
+        *i->version = before;
+    }
+    return status;
+}
