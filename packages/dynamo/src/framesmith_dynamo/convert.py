@@ -189,14 +189,15 @@ class FrameConverter:
         keep_from_torch(code)
         guards = frame.state.guards
         guards.update(state_guards(), alias_guards(frame.state))
-        program = compile_guards(guards, frame.code.argument_names, info.code.co_freevars)
+        names = frame.code.argument_names
+        program = compile_guards(guards, names, info.code.co_freevars, inputs=residual.inputs)
         function = cast(FunctionType, info.function)
         if not program(info.locals, function):
             raise RuntimeError(
                 f"the guards refuse the call they were made for: {program.explain(info.locals, function)}"
             )
         self._tell("entry", info.code, check=program, residual=code)
-        return Entry(program, code, complete=ending.value is not None)
+        return Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs))
 
     def _compile_and_tell(self, code: CodeType, graphs: list[object]) -> CompileGraph:
         def compile_and_tell(module: Any, inputs: Any) -> Callable[..., Any]:

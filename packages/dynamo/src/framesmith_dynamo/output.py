@@ -1,6 +1,5 @@
-"""Residual code: what runs in place of the frame. It loads the graph's inputs, calls the compiled graph, makes new
-objects,
-carries out mutations, and returns, or goes on with the breaking instruction and a continuation.
+"""Residual code: what runs in place of the frame. It calls the compiled graph with the inputs that the guards found,
+makes new objects, carries out mutations, and returns, or goes on with the breaking instruction and a continuation.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from framesmith_bytecode import Codegen, Label, encode
 from framesmith_dynamo.aliasing import safe_from_overlap
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_frames import without_hook
+from framesmith_guards import LocalSource
 from framesmith_sideeffects import Replay, load_source
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from framesmith_dynamo.frame import Frame
     from framesmith_dynamo.graph import FinishedGraph, GraphInput
     from framesmith_dynamo.values.base import Value
+    from framesmith_guards import Source
 
 CompileGraph = Callable[["fx.GraphModule", Sequence["GraphInput"]], Callable[..., Any]]
 
@@ -46,6 +47,10 @@ class Residual:
         self.state = frame.state
         self.codegen = Codegen.like(frame.code.bytecode, frame.globals)
         self.codegen.position = frame.code.instrs[max(min(frame.pc, len(frame.code.instrs) - 1), 0)].position
+        #: The first local after the arguments: where the hook leaves the tuple of the sources in `inputs`.
+        self.inputs_local = self.codegen.new_temp("inputs")
+        self.codegen.varnames.insert(len(self.codegen.argnames), self.codegen.varnames.pop())
+        self.inputs: tuple[Source, ...] = ()
         self.graph_out = self.state.builder.output_name = self.codegen.new_temp("graph_out")
         self.replay: Replay | None = None
         self.handler: Label | None = None
@@ -107,12 +112,26 @@ class Residual:
         codegen = self.codegen
         rest = codegen.instructions
         codegen.instructions = []
-        codegen.push_callable(lambda: codegen.load_const(compiled))
-        for item in graph.inputs:
-            load_source(codegen, item.source)
-        codegen.call(len(graph.inputs))
+        self._call_with_inputs(graph, compiled)
         codegen.store(self.graph_out)
         codegen.instructions += rest
+
+    def _call_with_inputs(self, graph: FinishedGraph, compiled: Callable[..., Any]) -> None:
+        """Call the graph with the tuple that the guards extracted, which nothing else holds then.
+
+        Where all inputs are arguments there is nothing to find, and they are loaded.
+        """
+        codegen = self.codegen
+        codegen.push_callable(lambda: codegen.load_const(compiled))
+        if all(isinstance(item.source, LocalSource) for item in graph.inputs):
+            for item in graph.inputs:
+                load_source(codegen, item.source)
+            codegen.call(len(graph.inputs))
+            return
+        self.inputs = tuple(item.source for item in graph.inputs)
+        codegen.load(self.inputs_local)
+        codegen.delete(self.inputs_local)
+        codegen.call_ex(False)
 
 
 def cannot_rebuild(error: Exception) -> GraphBreak:
