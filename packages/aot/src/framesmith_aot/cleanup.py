@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aot.op_facts import IDENTITY_VIEWS, is_pure
+from framesmith_aot.op_facts import IDENTITY_VIEWS, is_pure, is_removable
 
 aten = torch.ops.aten
 
@@ -142,9 +142,9 @@ def _changes_nothing(node: fx.Node) -> bool:
 
 
 def eliminate_dead(graph: fx.Graph) -> None:
-    """Removes unused nodes, except inputs and those that advance a random generator or mutate."""
+    """Removes unused nodes, except inputs and those that advance a random generator, mutate or may raise."""
     for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output") and is_pure(node):
+        if not node.users and node.op not in ("placeholder", "output") and is_removable(node):
             graph.erase_node(node)
 
 

@@ -18,6 +18,8 @@ from torch._decomp import decomposition_table
 
 from framesmith_aot.contracts import Decompositions
 
+aten = torch.ops.aten
+
 #: Names of ATen operators; every overload with a decomposition is taken.
 POINTWISE_BACKWARD = """gelu_backward sigmoid_backward tanh_backward threshold_backward silu_backward
 elu_backward hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward
@@ -34,7 +36,16 @@ SHAPES = "select_backward slice_backward stack"
 def default_decompositions() -> Decompositions:
     """The table used where the caller gives none."""
     names = " ".join((POINTWISE_BACKWARD, ROW_BACKWARD, POINTWISE, LOSSES, SHAPES)).split()
-    return dict(_rows(names))
+    return dict(_rows(names)) | {aten.binary_cross_entropy.default: binary_cross_entropy}
+
+
+def binary_cross_entropy(
+    input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
+) -> torch.Tensor:
+    """torch's decomposition, with the check on probabilities that the operator itself makes (its message is lost)."""
+    aten._assert_async.default(((input >= 0) & (input <= 1)).all())
+    loss: torch.Tensor = decomposition_table[aten.binary_cross_entropy.default](input, target, weight, reduction)
+    return loss
 
 
 def _rows(names: list[str]) -> list[tuple[Any, Any]]:

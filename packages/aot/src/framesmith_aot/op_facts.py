@@ -92,6 +92,22 @@ ALSO_POINTWISE = frozenset(
 #: Mutates arguments that its schema does not annotate, when trained with running statistics.
 HIDDEN_MUTATION = frozenset(["native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"])
 
+#: Raise on some values of their arguments (indices, singular matrices, divisors): run even where nothing uses them.
+#: The names of linear algebra are all of them.
+FAIL_ON_VALUES = frozenset({
+    "_ctc_loss", "_embedding_bag", "_embedding_bag_forward_only", "_pack_padded_sequence", "_unsafe_index",
+    "binary_cross_entropy", "cholesky", "cholesky_inverse", "cholesky_solve", "embedding", "gather", "geqrf",
+    "histc", "histogram", "index", "index_add", "index_copy", "index_fill", "index_put", "index_reduce",
+    "index_select", "lu_unpack", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
+    "multilabel_margin_loss_forward", "nll_loss2d_forward", "nll_loss_forward", "ormqr", "put", "scatter",
+    "scatter_add", "scatter_reduce", "segment_reduce", "take", "triangular_solve",
+})  # fmt: skip
+
+#: Give nothing; raise on some data.
+CHECKS = frozenset({aten._assert_async.default, aten._assert_async.msg, aten._linalg_check_errors.default})
+
+INTEGER_DIVISIONS = frozenset(["div", "floor_divide", "fmod", "remainder"])
+
 
 def op_name(target: Any) -> str:
     """The operator's name without namespace and overload (`gelu` for `aten.gelu.default`)."""
@@ -128,7 +144,23 @@ def is_pure(node: fx.Node) -> bool:
         return True
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
-    return not (is_random(node.target) or is_mutable(node.target))
+    return not (is_random(node.target) or is_mutable(node.target)) and bool(node.target._schema.returns)
+
+
+def may_fail(node: fx.Node) -> bool:
+    """Whether the call can raise though dtypes and shapes are right."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    name = node.target._opname
+    if name in INTEGER_DIVISIONS:
+        val = node.meta["val"]
+        return not (val.is_floating_point() or val.is_complex())
+    return name in FAIL_ON_VALUES or name.startswith(("linalg_", "_linalg_"))
+
+
+def is_removable(node: fx.Node) -> bool:
+    """Whether the node may go when nothing uses it: pure, and no call of the forward pass that eager sees fail."""
+    return is_pure(node) and not (node.meta.get("phase") != "backward" and may_fail(node))
 
 
 def view_source(node: fx.Node) -> fx.Node | None:

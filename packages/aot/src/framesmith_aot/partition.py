@@ -25,6 +25,7 @@ from framesmith_aot.op_facts import (
     is_pointwise,
     is_pure,
     is_random,
+    is_removable,
     is_view,
     op_name,
     tensor_bytes,
@@ -200,12 +201,12 @@ def _copy_needed(
     outputs: Iterable[fx.Node],
     whole: Collection[fx.Node],
 ) -> dict[fx.Node, fx.Node]:
-    """Copies what computes `outputs` from `inputs`, and every impure call of `whole`."""
+    """Copies what computes `outputs` from `inputs`, and every call of `whole` that must run anyway."""
     env: dict[fx.Node, fx.Node] = {}
     for node in inputs:
         env[node] = into.placeholder(node.name)
         env[node].meta = dict(node.meta)
-    needed = {*outputs, *(node for node in whole if node.op == "call_function" and not is_pure(node))}
+    needed = {*outputs, *(node for node in whole if node.op == "call_function" and not is_removable(node))}
     for node in reversed(graph.nodes):
         if node in needed and node not in env:
             needed.update(node.all_input_nodes)

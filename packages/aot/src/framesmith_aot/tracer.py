@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_aot.contracts import Decompositions
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.op_facts import HIDDEN_MUTATION
+from framesmith_aot.op_facts import CHECKS, HIDDEN_MUTATION
 from framesmith_aot.shape_rules import SHAPE_RULES
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
@@ -89,14 +89,13 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _LIFTS and id(args[0]) not in self._nodes:
             args = (self._lift(args[0]),)
             func = torch.ops.aten.clone.default
-        if not isinstance(out, (torch.Tensor, tuple, list)):
+        if not isinstance(out, (torch.Tensor, tuple, list)) and func not in CHECKS:
             return
         node = self.graph.create_node("call_function", func, self._strip(args), self._strip(kwargs))
         self._describe(node, out)
         if isinstance(out, torch.Tensor):
             self.bind(out, node)
-            return
-        for index, item in enumerate(out):
+        for index, item in enumerate(out if isinstance(out, (tuple, list)) else ()):
             if isinstance(item, torch.Tensor):
                 part = self.graph.create_node("call_function", operator.getitem, (node, index))
                 self._describe(part, item)

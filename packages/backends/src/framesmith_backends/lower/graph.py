@@ -69,8 +69,13 @@ def is_dense(layout: Layout) -> bool:
 
 
 def is_effect(node: fx.Node) -> bool:
-    """Whether the call does more than return fresh values: random numbers, mutations, assertions."""
+    """Whether the call does more than return fresh values: random numbers, mutations, assertions.
+
+    What is unused is in the graph because it may raise.
+    """
     target = node.target
+    if not node.users and node.op == "call_function":
+        return True
     if str(target) in HIDDEN_MUTATIONS:
         return True
     if not isinstance(target, torch._ops.OpOverload):
