@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from framesmith_dynamo.rerun import transaction
 from framesmith_dynamo.values.operations import IDENTITY_KEYS
 from framesmith_guards import Guard
 
@@ -65,7 +66,7 @@ def safe_from_overlap(graph: FinishedGraph, compiled: Callable[..., Any]) -> Cal
         for position, item in enumerate(graph.inputs)
         if position not in changed and not (lasting and item.is_parameter_or_buffer)
     ]
-    return OverlapChecked(compiled, graph.module.forward, changed, others)
+    return OverlapChecked(compiled, transaction(graph, graph.module.forward), changed, others)
 
 
 class OverlapChecked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -100,13 +101,16 @@ class FrameConverter:
         except (BreakNotAllowed, RecompileLimit):
             raise
         except Exception as error:
-            self._tell("error", info.code, f"{type(error).__name__}: {error}", error=error)
+            self._tell_error(info.code, error)
             if self.strict:
                 raise
             return SKIP(f"the compiler failed: {type(error).__name__}: {error}")
 
     def _tell(self, kind: EventKind, code: CodeType, detail: str = "", **more: Any) -> None:
         self.on_event(FrameEvent(kind, code, detail, **more))
+
+    def _tell_error(self, code: CodeType, error: Exception) -> None:
+        self._tell("error", code, f"{type(error).__name__}: {error}", error=error)
 
     # Recompilation
 
@@ -180,7 +184,11 @@ class FrameConverter:
             assert ending.reason is not None
             emit_break(residual, ending.reason)
         graphs: list[object] = []
-        code = residual.finish(self._compile_and_tell(info.code, graphs), complete=ending.value is not None)
+        code = residual.finish(
+            self._compile_and_tell(info.code, graphs),
+            complete=ending.value is not None,
+            on_error=functools.partial(self._tell_error, info.code),
+        )
         if not graphs:
             if sum(entry.code in self._graphless for entry in entries(info.code)) >= MAX_GRAPHLESS:
                 self._tell("skip", info.code, NOTHING_TO_COMPILE)

@@ -140,7 +140,7 @@ class GraphBuilder:
         Exceptions of the operation pass through, with nothing recorded.
         """
         fakes = [node.meta["example_value"] for node in nodes_in(args, kwargs)]
-        before = versions(fakes)
+        before = [versions([fake]) for fake in fakes]
         run_args, run_kwargs = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
         with self.fake_mode:
             if isinstance(target, str):
@@ -150,7 +150,9 @@ class GraphBuilder:
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self.graph.create_node(kind, target, tuple(args), dict(kwargs))
         node.meta["example_value"] = result
-        node.meta["impure"] = before != versions(fakes) or has_effects(target)
+        changed = [fake for fake, version in zip(fakes, before, strict=True) if versions([fake]) != version]
+        node.meta["changed"] = changed
+        node.meta["impure"] = bool(changed) or has_effects(target)
         self.operations += 1
         return result, node
 

@@ -13,6 +13,7 @@ import torch
 from framesmith_bytecode import Codegen, Label, encode
 from framesmith_dynamo.aliasing import safe_from_overlap
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.rerun import OnError, Recovery, emit_protected_call, traceless
 from framesmith_frames import without_hook
 from framesmith_guards import LocalSource
 from framesmith_sideeffects import Replay, load_source
@@ -99,22 +100,28 @@ class Residual:
 
     # The graph
 
-    def finish(self, compile_graph: CompileGraph, *, complete: bool) -> CodeType:
-        """Compile the graph, if there is any, and put its call in front."""
+    def finish(self, compile_graph: CompileGraph, *, complete: bool, on_error: OnError) -> CodeType:
+        """Compile the graph, if there is any, and put its call in front. `on_error`: see `rerun`."""
         graph = self.state.builder.finish()
         self.state.finished()  # the compiler, and the guards on torch's state, are to see the state the call found
         if graph is not None:
-            compiled = safe_from_overlap(graph, compile_graph(graph.module, graph.inputs))
-            self._prepend_call(graph, compiled if complete else without_hook(compiled))
+            compiled, harmless = traceless(graph, compile_graph(graph.module, graph.inputs))
+            compiled = safe_from_overlap(graph, compiled)
+            recovery = Recovery(graph.module.forward, harmless=harmless, on_error=on_error)
+            self._prepend_call(graph, compiled if complete else without_hook(compiled), recovery)
         return encode(self.codegen.bytecode())
 
-    def _prepend_call(self, graph: FinishedGraph, compiled: Callable[..., Any]) -> None:
+    def _prepend_call(self, graph: FinishedGraph, compiled: Callable[..., Any], recovery: Recovery) -> None:
         codegen = self.codegen
         rest = codegen.instructions
         codegen.instructions = []
-        self._call_with_inputs(graph, compiled)
+        body = self.frame.code.bytecode
+        emit_handler = emit_protected_call(
+            codegen, graph, body, lambda: self._call_with_inputs(graph, compiled), recovery
+        )
         codegen.store(self.graph_out)
         codegen.instructions += rest
+        emit_handler()
 
     def _call_with_inputs(self, graph: FinishedGraph, compiled: Callable[..., Any]) -> None:
         """Call the graph with the tuple that the guards extracted, which nothing else holds then.

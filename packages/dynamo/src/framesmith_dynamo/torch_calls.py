@@ -11,6 +11,7 @@ from torch._subclasses import fake_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.real_runs import check_real_run
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensor import TensorValue
@@ -92,6 +93,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     except Exception as error:
         raise GraphBreak(OPERATION_FAILED, _describe(target, error)) from error
     node.meta["stack_trace"] = f"  {frame.where()}"
+    check_real_run(frame.state, target, node, result)
     return _result_value(frame, result, node)
 
 
