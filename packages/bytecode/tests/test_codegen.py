@@ -5,7 +5,7 @@ from types import FunctionType
 
 import pytest
 
-from framesmith_bytecode import Bytecode, Codegen, Label, Position, decode, encode, unique_name, verify
+from framesmith_bytecode import NULL_FIRST, Bytecode, Codegen, Label, Position, decode, encode, unique_name, verify
 
 
 def build(codegen, name="generated", closure=None, **header):
@@ -32,6 +32,12 @@ class Constant:
 
 def generator(*names, **options):
     return Codegen(list(names), globals={"__builtins__": __builtins__}, **options)
+
+
+def test_null_first_is_the_order_the_compiler_uses():
+    code = decode((lambda callee: callee()).__code__)
+    ops = [item.op for item in code.instructions if item.op in ("PUSH_NULL", "LOAD_FAST")]
+    assert ops == (["PUSH_NULL", "LOAD_FAST"] if NULL_FIRST else ["LOAD_FAST", "PUSH_NULL"])
 
 
 def test_calls_positional_keyword_and_unpacked():

@@ -20,8 +20,10 @@ from framesmith_bytecode.rendering import format_python
 from framesmith_bytecode.split import Split, split
 from framesmith_bytecode.stack import BytecodeError, stack_depths
 from framesmith_bytecode.verify import problems, unreachable_handlers, verify
+from framesmith_bytecode.versions import NULL_FIRST
 
 __all__ = [
+    "NULL_FIRST",
     "OPS",
     "UNBOUND",
     "Block",

@@ -20,3 +20,6 @@ def _running_table() -> VersionTable:
 
 
 TABLE: Final = _running_table()
+
+#: Where a plain call's NULL lies: under the callable (True) or above it (False). See "NULL slots" in the README.
+NULL_FIRST: Final = TABLE.null_first

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from types import MethodType
 from typing import TYPE_CHECKING
 
-from framesmith_bytecode.versions import TABLE
+from framesmith_bytecode import NULL_FIRST
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
 
 #: Which of a call's two slots are NULL when they hold a callable that is no method.
-CALLABLE_SLOTS = (True, False) if TABLE.null_first else (False, True)
+CALLABLE_SLOTS = (True, False) if NULL_FIRST else (False, True)
 
 
 def callable_slots(fn: Value) -> list[Value | None]:
