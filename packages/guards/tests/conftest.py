@@ -194,7 +194,7 @@ def object_cases():
         Case(Guard(X, "HASATTR", "weight"), [(Plain(weight=1),)], [(Plain(),), (3,)]),
         Case(Guard(X, "NO_HASATTR", "weight"), [(Plain(),), (3,)], [(Plain(weight=1),)]),
         Case(Guard(X, "FUNCTION_CODE", inner), [(inner,)], [(other,), (3,), (Plain(__code__=inner),)]),
-        Case(Guard(X, "WEAKREF_ALIVE"), [(weakref.ref(one),)], [(dead_reference(),), (5,)]),
+        Case(Guard(X, "WEAKREF_ALIVE"), [(weakref.ref(one),)], [(dead_reference(),), (5,), (Plain,)]),
         Case(Guard(X, "DUPLICATE_INPUT", Y), [(one, one)], [(one, key), (1, None)]),
         Case(Guard(X, "NOT_ALIASED", Y), [(one, key)], [(one, one)]),
         Case(Guard(X, "NOT_ALIASED", (Y, Z)), [(one, key, 3)], [(one, key, one), (one, key, key), (one, one, key)]),

@@ -1,13 +1,19 @@
-"""Native programs, their text and the reference predicates agree on generated guards, values and mutations.
+"""Native programs, their text and the reference predicates agree on generated guards, values, mutations and states.
 
-`python tests/test_agreement.py 1000000` checks that many pairs of a value and a guard set.
+`python tests/test_agreement.py 1000000` checks that many pairs of a value and a guard set and counts them by kind; so
+does the test when FRAMESMITH_LONG is set.
 """
 
+import contextlib
+import os
 import random
 import sys
-from collections import OrderedDict, namedtuple
+import weakref
+from collections import Counter, OrderedDict, namedtuple
+from types import MappingProxyType
 
 import pytest
+import sympy
 import torch
 
 from framesmith_guards import (
@@ -20,7 +26,10 @@ from framesmith_guards import (
     InstanceDictSource,
     ItemSource,
     LocalSource,
+    ShapeEnvSource,
+    ShapeExpr,
     TensorPropertySource,
+    TensorSpec,
     TypeSource,
     compile_guards,
     state_guards,
@@ -30,7 +39,8 @@ from framesmith_guards.state import BY_KIND
 
 X, Y = LocalSource("x"), LocalSource("y")
 Point = namedtuple("Point", "a b")
-SKIPPED = {"SHAPE", "SUBCLASS_METADATA", *BY_KIND}
+LONG = int(os.environ.get("FRAMESMITH_LONG") or 0)
+MEMORY = torch.zeros(64)
 
 
 class Thing:
@@ -45,6 +55,24 @@ class Thing:
 
 class OtherThing(Thing):
     """The same with another type."""
+
+
+class Boxed(torch.Tensor):
+    """A traceable wrapper subclass whose torch-function code must not run."""
+
+    @staticmethod
+    def __new__(cls, inner, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner, scale):
+        self.inner, self.scale = inner, scale
+
+    def __tensor_flatten__(self):
+        return ["inner"], {"scale": self.scale}
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise NotImplementedError
 
 
 class Liar(dict):
@@ -62,7 +90,12 @@ def atoms(rng):
 
 
 def tensors(rng):
-    shape = rng.choice([(2, 2), (2, 3), (3,), (), (1, 2, 1, 1, 1, 2)])
+    if rng.random() < 0.25:
+        size, stride, offset = rng.choice([1, 2, 3]), rng.choice([1, 2, 7]), rng.randrange(8)
+        return MEMORY.as_strided((size,), (stride,), offset)
+    if rng.random() < 0.1:
+        return Boxed(MEMORY[:2], rng.randrange(2))
+    shape = rng.choice([(2, 2), (2, 3), (3,), (), (1, 2, 1, 1, 1, 2), (0, 2)])
     x = torch.ones(shape, dtype=rng.choice([torch.float32, torch.float64, torch.int64]))
     if x.is_floating_point() and rng.random() < 0.3:
         x.requires_grad_()
@@ -89,9 +122,12 @@ def containers(rng, depth):
             lambda: Thing(**named),
             lambda: OtherThing(**named),
             lambda: Liar(named),
+            lambda: MappingProxyType(named),
+            lambda: type("Made", (rng.choice([Thing, OtherThing]),), dict.fromkeys(named, 1))(**named),
             lambda: Point(value(rng, depth - 1), value(rng, depth - 1)),
             lambda: {atoms(rng) for _ in inner},
             lambda: range(rng.randrange(3)),
+            lambda: weakref.ref(OtherThing() if rng.random() < 0.3 else OtherThing),
             lambda: iter(tuple(inner)),
             lambda: iter(range(rng.randrange(3))),
         ]
@@ -120,7 +156,8 @@ def step(rng, base):
             lambda: TypeSource(base),
             lambda: DictKeySource(base, rng.randrange(2)),
             lambda: DictValueSource(base, rng.randrange(2)),
-            lambda: TensorPropertySource(base, "size", 0),
+            lambda: TensorPropertySource(base, rng.choice(["size", "stride"]), 0),
+            lambda: TensorPropertySource(base, "storage_offset"),
         ]
     )()
 
@@ -132,16 +169,38 @@ def source(rng):
     return found
 
 
-def guard(rng, universe):
-    """A random guard whose expectation comes from one of the values, if that is possible."""
-    kind = rng.choice(sorted(KINDS.keys() - SKIPPED))
-    on = source(rng)
+def condition(rng):
+    """A random SHAPE guard."""
+    a, b = sympy.symbols("a b", integer=True)
+    expr = rng.choice(
+        [
+            sympy.Ge(a, 2),
+            sympy.Eq(a, b),
+            sympy.Ne(sympy.Mod(a, 2), 0),
+            sympy.And(sympy.Lt(a, 4), sympy.Or(sympy.Gt(b, 1), sympy.Eq(a + b, 2))),
+            sympy.Le(sympy.Max(a, 3) * b, 2 * a + 4),
+        ]
+    )
+    sources = {symbol: TensorPropertySource(source(rng), rng.choice(["size", "stride"]), 0) for symbol in (a, b)}
+    return Guard(ShapeEnvSource(), "SHAPE", ShapeExpr.of(expr, sources))
+
+
+LIKELY = ("TENSOR_MATCH", "SUBCLASS_METADATA", "SAME_STORAGE", "NO_OVERLAP", "SHAPE")
+
+
+def guard(rng, witness):
+    """A random guard whose expectation comes from the witness, a pair of values, if that is possible."""
+    kind = rng.choice([*sorted(KINDS.keys() - BY_KIND.keys()), *LIKELY])
+    if kind == "SHAPE":
+        return condition(rng)
+    on = rng.choice([X, Y]) if kind in LIKELY and rng.random() < 0.5 else source(rng)
     try:
-        found = on.evaluate({"x": rng.choice(universe), "y": rng.choice(universe)}, guard)
+        found = on.evaluate(dict(zip("xy", witness)), guard)
     except Exception:
         return None
     expected = {
         "TYPE_MATCH": lambda: type(found),
+        "BOOL_MATCH": lambda: rng.random() < 0.5,
         "NONE_MATCH": lambda: None,
         "NOT_NONE": lambda: None,
         "WEAKREF_ALIVE": lambda: None,
@@ -154,10 +213,14 @@ def guard(rng, universe):
         "RANGE_ITERATOR": lambda: range(rng.randrange(3)),
         "DUPLICATE_INPUT": lambda: source(rng),
         "NOT_ALIASED": lambda: [source(rng) for _ in range(rng.randrange(1, 3))],
+        "SAME_STORAGE": lambda: rng.choice([X, Y, source(rng)]),
+        "NO_OVERLAP": lambda: [rng.choice([X, Y, source(rng)]) for _ in range(rng.randrange(1, 3))],
+        "CLASS_LAYOUT": lambda: found if isinstance(found, type) else type(found),
+        "TENSOR_MATCH": lambda: TensorSpec.of(found, rng.choice([(), (0,)]), rng.choice([(), (0,)])),
     }.get(kind, lambda: found)
     try:
         return Guard(on, kind, expected())
-    except (GuardError, TypeError, ValueError, AttributeError):
+    except (GuardError, TypeError, ValueError, AttributeError, NotImplementedError):
         return None
 
 
@@ -173,6 +236,12 @@ def mutate(rng, universe):
     if isinstance(target, torch.Tensor):
         if target.is_leaf and target.is_floating_point():
             target.requires_grad_(rng.random() < 0.5)
+    elif isinstance(target, Thing) and type(target).__name__ == "Made" and rng.random() < 0.5:
+        name = rng.choice(["a", "b", "weight"])
+        if name in vars(type(target)):
+            delattr(type(target), name)
+        else:
+            setattr(type(target), name, 2)
     elif isinstance(target, Thing):
         target.__class__ = rng.choice([Thing, OtherThing])
         setattr(target, rng.choice(["a", "b", "weight"]), value(rng, 1))
@@ -184,47 +253,78 @@ def mutate(rng, universe):
         target[0] = value(rng, 1)
 
 
+class Passing(torch.overrides.TorchFunctionMode):
+    """A torch-function mode that no check may run."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        raise AssertionError(f"a check ran {func}")
+
+
+STATES = (
+    *[contextlib.nullcontext] * 8,
+    torch.no_grad,
+    torch.inference_mode,
+    lambda: torch.autocast("cpu", torch.bfloat16),
+    lambda: torch.device("cpu"),
+    lambda: torch.device("meta"),
+    Passing,
+)
+
+
 def disagreements(seed, pairs, per_program=60):
-    """Check `pairs` pairs of a guard set and values; the disagreements found, and how often guards held."""
+    """Check `pairs` pairs of a guard set and values: the disagreements, the share that held, both counts by kind."""
     rng = random.Random(seed)
-    modes = state_guards(["TORCH_FUNCTION_MODES"])
-    universe, wrong, held, done = [], [], 0, 0
+    universe, wrong, held, done, kinds, holding = [], [], 0, 0, Counter(), Counter()
     while done < pairs:
         if len(universe) < 40 or rng.random() < 0.02:
             universe = [value(rng, 3) for _ in range(60)]
-        guards = [g for g in (guard(rng, universe) for _ in range(rng.choice([1, 1, 2, 4]))) if g is not None]
+        witness = (rng.choice(universe), rng.choice(universe))
+        guards = [g for g in (guard(rng, witness) for _ in range(rng.choice([1, 1, 2, 4]))) if g is not None]
         if not guards:
             continue
+        with rng.choice(STATES)():
+            guards += state_guards(rng.sample(sorted(BY_KIND), rng.choice([0, 0, 0, 1, 3, len(BY_KIND)])))
         try:
-            program = compile_guards([*guards, *modes], ("x", "y"), native=True)
+            program = compile_guards(guards, ("x", "y"), native=True)
         except GuardError:  # something that was made only to be guarded is gone
             continue
+        state, names = rng.choice(STATES), {g.kind.name for g in guards}
         for _ in range(per_program):
-            args = (rng.choice(universe), rng.choice(universe))
-            for _ in range(rng.choice([1, 1, 3])):
-                answers = (program(args, guard), program.check(args, guard), not program.misses(args, guard))
-                held += answers[0]
-                done += 1
-                if len(set(answers)) != 1:
-                    wrong.append(([str(g) for g in guards], answers, repr(type(args[0])), program.misses(args, guard)))
+            args = witness if rng.random() < 0.4 else (rng.choice(universe), rng.choice(universe))
+            state = rng.choice([state, state, state, rng.choice(STATES)])
+            with state():
+                for _ in range(rng.choice([1, 1, 3])):
+                    answers = (program(args, guard), program.check(args, guard), not program.misses(args, guard))
+                    held += answers[0]
+                    done += 1
+                    kinds.update(names)
+                    holding.update(names if answers[0] else ())
+                    if len(set(answers)) != 1:
+                        wrong.append(([str(g) for g in guards], answers, type(args[0]), program.misses(args, guard)))
             if rng.random() < 0.3:
                 mutate(rng, universe)
-    return wrong, held / done
+    return wrong, held / done, kinds, holding
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.skipif(extension()[0] is None, reason=str(extension()[1]))
 @pytest.mark.parametrize("seed", range(4))
 def test_all_ways_agree(seed):
-    wrong, share = disagreements(seed, 5000)
+    wrong, share, kinds, holding = disagreements(seed, 250_000 if LONG else 4000)
     assert wrong == []
     assert share > 0.02, "the generated guards hold too seldom to mean anything"
+    assert kinds.keys() == holding.keys() == KINDS.keys() if LONG else len(kinds) > len(KINDS) / 2
 
 
 if __name__ == "__main__":
-    count, found = int(sys.argv[1]), []
+    count, found, total, good = int(sys.argv[1]), [], Counter(), Counter()
     for chunk in range(max(count // 20000, 1)):
-        faults, rate = disagreements(1000 + chunk, min(count, 20000))
+        faults, rate, kinds, holding = disagreements(1000 + chunk, min(count, 20000))
         found += faults
+        total += kinds
+        good += holding
         print(f"{(chunk + 1) * min(count, 20000)} pairs, {len(found)} disagreements, {rate:.0%} held", flush=True)
+    for name in KINDS:
+        print(f"{name:22}{total[name]:10} pairs,{good[name]:8} held")
+    print(*found[:5], sep="\n")
     sys.exit(bool(found))

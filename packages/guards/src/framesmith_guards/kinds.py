@@ -255,7 +255,7 @@ _ROWS: Final = (
         2,
         freezing.nothing,
         lambda v, e: predicates.is_alive(v),
-        _template("{x}() is not None"),
+        _template("{is_alive}({x})", predicates.is_alive),
         lambda v, e: "expected a weak reference to a living object, found a dead one",
     ),
     GuardKind(

@@ -6,6 +6,7 @@ None of them runs user code on values that passed the type guard before them; an
 from __future__ import annotations
 
 import gc
+import weakref
 from operator import length_hint
 from types import CodeType, MappingProxyType
 from typing import Any, Final
@@ -72,8 +73,8 @@ def code_of(value: Any) -> CodeType | None:
 
 
 def is_alive(value: Any) -> bool:
-    """Whether a weak reference's object is alive."""
-    return value() is not None
+    """Whether a weak reference's object is alive; TypeError for anything else, which is not called."""
+    return weakref.ref.__call__(value) is not None
 
 
 def items_left(value: object) -> int:

@@ -15,14 +15,28 @@ from framesmith_guards.guard import Guard
 from framesmith_guards.order import Plan, Step
 from framesmith_guards.refs import Ref
 from framesmith_guards.shapes import HELPERS
-from framesmith_guards.sources import Source
+from framesmith_guards.sources import AttrSource, ItemSource, Source, TensorPropertySource
 from framesmith_guards.state import BY_KIND
 from framesmith_guards.tensors import TensorSpec
 
 _LITERALS: Final = frozenset({int, str, bytes, bool, type(None)})
-_TENSOR_KINDS: Final = frozenset(
-    {"TENSOR_MATCH", "DISPATCH_KEYS", "SUBCLASS_METADATA", "SAME_STORAGE", "NO_OVERLAP", "SHAPE"}
+_READING_KINDS: Final = frozenset(
+    {
+        "LENGTH",
+        "DICT_CONTAINS",
+        "DICT_NOT_CONTAINS",
+        "HASATTR",
+        "NO_HASATTR",
+        "TENSOR_MATCH",
+        "DISPATCH_KEYS",
+        "SUBCLASS_METADATA",
+        "SAME_STORAGE",
+        "NO_OVERLAP",
+        "SHAPE",
+    }
 )
+_READING_STEPS: Final = (AttrSource, ItemSource, TensorPropertySource)
+"""What uses Python's protocols on a value, which may be a tensor."""
 
 
 def is_literal(value: object) -> bool:
@@ -133,10 +147,16 @@ def render(plan: Plan, names: ProgramNames, extracted: Sequence[Source] = ()) ->
 
 def may_run_torch_function(guards: Sequence[Guard]) -> bool:
     """Whether reading a tensor could call a torch-function mode's or a subclass's Python code."""
-    if not any(guard.kind.name in _TENSOR_KINDS for guard in guards):
+    if not any(map(_reads, guards)):
         return False
     no_modes = any(guard.kind.name == "TORCH_FUNCTION_MODES" and not guard.expected for guard in guards)
     return not no_modes or any(_is_subclass(guard.expected) for guard in guards)
+
+
+def _reads(guard: Guard) -> bool:
+    return guard.kind.name in _READING_KINDS or any(
+        isinstance(step, _READING_STEPS) for source in (guard.source, *guard.operands) for step in source.chain()
+    )
 
 
 def _is_subclass(expected: object) -> bool:

@@ -199,12 +199,13 @@ int tensor_touched_by(const Instruction *i, PyObject **registers)
     case OP_LOAD_ITEM:
     case OP_LOAD_CALL:
     case OP_HAS_LENGTH:
-    case OP_HAS_KEY:
-    case OP_HAS_NO_KEY:
     case OP_HAS_ATTR:
     case OP_HAS_NO_ATTR:
     case OP_HAS_CODE:
         return is_tensor_type(registers[i->a]);
+    case OP_HAS_KEY:
+    case OP_HAS_NO_KEY:
+        return !PyDict_CheckExact(registers[i->a]); /* a tuple compares its elements */
     case OP_IS_TENSOR:
         return shim.grad_method == NULL && is_tensor_type(registers[i->a]);
     case OP_RUN_BLOCK:
