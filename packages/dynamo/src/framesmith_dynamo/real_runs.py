@@ -13,7 +13,7 @@ from torch import fx
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph import nodes_in
-from framesmith_dynamo.refusals import elements_in, why_not_written, why_overflows
+from framesmith_dynamo.refusals import NO_OVERLAP_AT_ALL, elements_in, why_not_written, why_outside, why_overflows
 from framesmith_dynamo.run_time_errors import RESHAPING, may_fail, name_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EAGER_REFUSES = register_break(
     "refused-on-real-data",
     what="a tensor operation that torch may refuse although dtypes and shapes are right",
-    why="it writes to memory it also reads, or puts a number into a dtype that cannot hold it",
+    why="it writes to memory it also reads, or uses a number that its dtype or memory cannot hold",
     hint="clone the tensor first, or use a number that fits; in plain Python the same call may raise an error",
 )
 CANNOT_UNDO = register_break(
@@ -44,9 +44,11 @@ def check_real_run(state: TraceState, target: Any, node: fx.Node, result: Any) -
     tensors = tensors_among(node.args, node.kwargs)
     changed = node.meta["changed"]
     elements = elements_in(target, node.args, node.kwargs)
-    refused = why_overflows(tensors, elements, result) if elements else None
+    refused = why_overflows(tensors, elements, result) if elements else why_outside(target, result)
     if refused is None and changed:
-        refused = why_not_written(target, *written_and_read(node, changed, tensors))
+        written, read = written_and_read(node, changed, tensors)
+        exactly = name_of(target) in NO_OVERLAP_AT_ALL and read is tensors
+        refused = why_not_written(written, read, exactly=exactly)
     if refused is not None:
         raise GraphBreak(EAGER_REFUSES, f"{name_of(target)}: {refused}")
     if may_fail(target, tensors):

@@ -15,15 +15,16 @@ import torch
 from framesmith_dynamo.run_time_errors import name_of
 
 
-def _from(position: int, names: str) -> dict[str, int]:
-    return dict.fromkeys(names.split(), position)
+def _at(places: slice, names: str) -> dict[str, slice]:
+    return dict.fromkeys(names.split(), places)
 
 
-#: Operations that put numbers into elements of their arguments' or result's dtype -> where such numbers begin.
+#: Operations that put numbers into elements of their arguments' or result's dtype -> where among the arguments.
 NUMBER_TAKERS: Final = {
-    **_from(0, "arange"),
-    **_from(
-        1,
+    **_at(slice(0, None), "arange"),
+    **_at(slice(0, 2), "linspace logspace"),
+    **_at(
+        slice(1, None),
         """
         add add_ sub sub_ subtract subtract_ rsub addcdiv addcdiv_ addcmul addcmul_ addmm addmm_ addmv addmv_ addr addr_
         addbmm addbmm_ baddbmm baddbmm_ celu celu_ clamp clamp_ clamp_max clamp_max_ clamp_min clamp_min_ clip clip_ elu
@@ -31,12 +32,12 @@ NUMBER_TAKERS: Final = {
         masked_fill masked_fill_ nan_to_num nan_to_num_ softplus softshrink threshold threshold_ where isin
         """,
     ),
-    **_from(2, "new_full constant_pad_nd setitem __setitem__"),
-    **_from(3, "pad index_add index_add_ index_fill index_fill_ scatter scatter_"),
+    **_at(slice(2, None), "new_full constant_pad_nd setitem __setitem__"),
+    **_at(slice(3, None), "pad index_add index_add_ index_fill index_fill_ scatter scatter_"),
 }
 
 #: Keyword arguments that are sizes and places, not elements.
-NO_ELEMENTS: Final = frozenset(["size", "dim", "pad", "n"])
+NO_ELEMENTS: Final = frozenset(["size", "dim", "pad", "n", "steps", "base"])
 
 #: Write elements in an order of their own, so that even reading exactly what is written is refused.
 NO_OVERLAP_AT_ALL = frozenset({
@@ -59,15 +60,26 @@ def why_overflows(tensors: Sequence[torch.Tensor], numbers: Iterable[float], res
     return None
 
 
-def why_not_written(target: Any, written: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> str | None:
-    """Why eager may refuse to write into the `written` ones, given the `others` it reads, or None."""
-    exactly = name_of(target) in NO_OVERLAP_AT_ALL
+def why_not_written(written: Sequence[torch.Tensor], others: Sequence[torch.Tensor], *, exactly: bool) -> str | None:
+    """Why eager may refuse to write into the `written` ones, given the `others` it reads, or None.
+
+    `exactly`: even reading just what is written is refused.
+    """
     for tensor in written:
         if overlaps_itself(tensor):
             return "elements of the written-to tensor share memory"
         if any(other is not tensor and overlaps(tensor, other, exactly=exactly) for other in others):
             return "the written-to tensor shares memory with another argument"
     return None
+
+
+def why_outside(target: Any, result: Any) -> str | None:
+    """Why eager refuses to make such a view, or None."""
+    if name_of(target) not in ("as_strided", "as_strided_") or not isinstance(result, torch.Tensor):
+        return None
+    last = sum((size - 1) * stride for size, stride in zip(result.shape, result.stride(), strict=True))
+    needed = (int(result.storage_offset()) + last + 1) * result.element_size()
+    return "the view goes beyond its storage" if result.numel() and needed > result.untyped_storage().nbytes() else None
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
@@ -115,11 +127,11 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
 
 def elements_in(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[float]:
     """The Python numbers among graph arguments that become elements of tensors."""
-    first = NUMBER_TAKERS.get(name_of(target))
-    if first is None:
+    places = NUMBER_TAKERS.get(name_of(target))
+    if places is None:
         return []
     named = [arg for name, arg in kwargs.items() if name not in NO_ELEMENTS]
-    return [arg for arg in (*args[first:], *named) if isinstance(arg, int | float) and not isinstance(arg, bool)]
+    return [arg for arg in (*args[places], *named) if isinstance(arg, int | float) and not isinstance(arg, bool)]
 
 
 def fits(number: float, dtype: torch.dtype) -> bool:
