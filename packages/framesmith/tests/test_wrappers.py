@@ -1,27 +1,25 @@
 """Compiled functions and modules, seen from outside."""
 
-import contextlib
 import copy
 import functools
 import inspect
 import pickle
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import framesmith_frames
 from framesmith.wrappers import CompiledModule, compile_callable, compile_module, original_of
 from framesmith_frames import SKIP, FrameInfo
 
-active: list[str] = []
+asked: list[str] = []
 
 
-@contextlib.contextmanager
-def activate() -> Any:
-    active.append("on")
-    yield
-    active.append("off")
+def callback(frame: FrameInfo) -> SKIP:
+    """Notes which functions the hook asks about."""
+    asked.append(frame.code.co_name)
+    return SKIP("seen")
 
 
 class Net(nn.Module):
@@ -40,12 +38,13 @@ class Net(nn.Module):
 
 
 def restore(module: nn.Module) -> nn.Module:
-    return compile_module(module, activate, restore)
+    return compile_module(module, callback, restore)
 
 
 @pytest.fixture
 def module() -> nn.Module:
-    active.clear()
+    asked.clear()
+    framesmith_frames.reset()
     return Net()
 
 
@@ -53,10 +52,15 @@ def test_calls_run_active(module: nn.Module) -> None:
     compiled = restore(module)
     x = torch.randn(1, 2)
     assert torch.equal(compiled(x), module(x))
-    assert active == ["on", "off"]
+    assert asked[0] == "__call__" and asked.count("forward") == 2  # Net's and Linear's
+    framesmith_frames.reset()
+    asked.clear()
     assert torch.equal(compiled.forward(x), module(x))
+    assert "__call__" not in asked and asked.count("forward") == 2
+    framesmith_frames.reset()
+    asked.clear()
     compiled.twice(x)
-    assert len(active) == 8
+    assert asked[0] == "__call__"
 
 
 def test_it_is_the_original_from_outside(module: nn.Module) -> None:

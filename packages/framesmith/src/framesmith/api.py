@@ -93,7 +93,7 @@ def compile(
     install_error_handler()
     session = session_for(config)
     if isinstance(original, torch.nn.Module):
-        return compile_module(original, session.activate, functools.partial(compile, **settings))
+        return compile_module(original, session, functools.partial(compile, **settings))
     return compile_callable(original, session)
 
 

@@ -13,6 +13,7 @@ from torch import fx
 import framesmith_frames
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures, FramesmithError
+from framesmith.module_calls import is_module_call
 from framesmith.pipeline import GraphCompiler
 from framesmith.stats import count
 from framesmith_dynamo import BreakNotAllowed, FrameConverter, FrameEvent, GraphInput, RecompileLimit
@@ -48,18 +49,39 @@ class Session:
         """Forget what was compiled and which failures were told."""
         self.failures = Failures(self.config.strict)
         self._compile_graph = GraphCompiler(self.config, self.failures)
-        self._converter = FrameConverter(
+        self._converter = self._make_converter(self._on_event)
+
+    def _make_converter(self, on_event: Observer) -> FrameConverter:
+        return FrameConverter(
             self._compile,
             fullgraph=self.config.fullgraph,
             recompile_limit=self.config.recompile_limit,
-            on_event=self._on_event,
+            on_event=on_event,
             strict=self.config.strict,
         )
 
     def __call__(self, frame: framesmith_frames.FrameInfo) -> Any:
         """Answer the frame hook."""
+        if is_module_call(frame.code):
+            return self._compile_module_call(frame)
         count("frames_seen")
         return self._converter(frame)
+
+    def _compile_module_call(self, frame: framesmith_frames.FrameInfo) -> Any:
+        """The answer for a module's call as a whole.
+
+        Nothing is told of one that gives no entry: `forward`'s own frame comes next, and meets the same obstacle.
+        """
+        events: list[FrameEvent] = []
+        answer: Any = None
+        try:
+            answer = self._make_converter(events.append)(frame)
+        finally:
+            if answer is None or isinstance(answer, framesmith_frames.Entry):
+                count("frames_seen")
+                for event in events:
+                    self._on_event(event)
+        return answer
 
     def activate(self) -> AbstractContextManager[Any]:
         """A context within which this thread's frames are compiled under this configuration."""

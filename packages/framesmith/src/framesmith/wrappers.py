@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import types
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
+from framesmith.module_calls import call_of
 from framesmith_frames import CompiledFunction, FrameCallback, activated
 
-#: Gives a context within which this thread's frames are compiled.
-Activate = Callable[[], AbstractContextManager[Any]]
 #: Compiles another module as this one was.
 Restore = Callable[[torch.nn.Module], torch.nn.Module]
 
@@ -45,23 +44,31 @@ def compile_object(target: Callable[..., Any], callback: FrameCallback) -> Calla
     return compiled
 
 
+class InstanceSignature:
+    """The signature of an instance's call, which `inspect` cannot find where `__call__` is no function."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> inspect.Signature:
+        if instance is None:
+            raise AttributeError("__signature__")  # the class is called as its `__init__` says
+        return inspect.signature(torch.nn.Module.__call__.__get__(instance))
+
+
 class CompiledModule(torch.nn.Module):
     """A compiled module shares the attributes of the one it was made from: a change to either shows in the other.
 
     Its class is derived from the original's: `isinstance` holds, `state_dict` has the same keys, and methods are
-    inherited. Calling it, and `forward`, run the original with the frame hook active.
+    inherited. Calling it calls the original, hooks and all, through a compiled function; `forward` runs the original's
+    with the frame hook active.
     """
 
     _framesmith_original: torch.nn.Module
-    _framesmith_activate: Activate
+    _framesmith_call: Callable[..., Any]
+    _framesmith_callback: FrameCallback
     _framesmith_restore: Restore
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._framesmith_activate():
-            return self._framesmith_original(*args, **kwargs)
+    __signature__ = InstanceSignature()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with self._framesmith_activate():
+        with activated(self._framesmith_callback):
             return self._framesmith_original.forward(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -70,6 +77,8 @@ class CompiledModule(torch.nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
         return self._framesmith_restore(copy.deepcopy(self._framesmith_original, memo))
 
+
+SLOTS = ("_framesmith_call", "_framesmith_callback", "_framesmith_original", "_framesmith_restore")
 
 #: original class -> its compiled class, which dies with its last instance
 _classes: weakref.WeakKeyDictionary[type[torch.nn.Module], weakref.ref[type[CompiledModule]]]
@@ -87,20 +96,27 @@ def compiled_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
 
 
 def make_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
-    """A class derived from both `CompiledModule` and `original`, under the original's name."""
+    """A class derived from both `CompiledModule` and `original`, under the original's name.
+
+    Its `__call__` is the slot that holds an instance's compiled function: no Python code runs on the way there.
+    """
     names = ("__module__", "__qualname__", "__doc__")
     namespace: dict[str, Any] = {name: getattr(original, name) for name in names}
-    namespace["__slots__"] = ("_framesmith_activate", "_framesmith_original", "_framesmith_restore")
-    return types.new_class(original.__name__, (CompiledModule, original), exec_body=lambda ns: ns.update(namespace))
+    namespace["__slots__"] = SLOTS
+    cls = types.new_class(original.__name__, (CompiledModule, original), exec_body=lambda ns: ns.update(namespace))
+    cls.__call__ = cls.__dict__["_framesmith_call"]  # type: ignore[method-assign]
+    return cls
 
 
-def compile_module(module: torch.nn.Module, activate: Activate, restore: Restore) -> torch.nn.Module:
+def compile_module(module: torch.nn.Module, callback: FrameCallback, restore: Restore) -> torch.nn.Module:
     """A compiled view of `module`."""
     cls = compiled_class(type(module))
     compiled = cls.__new__(cls)
     object.__setattr__(compiled, "__dict__", module.__dict__)
     object.__setattr__(compiled, "_framesmith_original", module)
-    object.__setattr__(compiled, "_framesmith_activate", activate)
+    call = types.MethodType(CompiledFunction(call_of(module), callback), module)
+    object.__setattr__(compiled, "_framesmith_call", call)
+    object.__setattr__(compiled, "_framesmith_callback", callback)
     object.__setattr__(compiled, "_framesmith_restore", restore)
     return compiled
 

@@ -4,6 +4,7 @@ through the journal.
 
 from __future__ import annotations
 
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -55,6 +56,9 @@ class ModuleValue(ObjectValue):
 
     def attribute_source(self, name: str) -> Source:
         assert self.source is not None
+        found = type_lookup(self.cls, name)
+        if found is not None and isinstance(found.raw, MemberDescriptorType):
+            return AttrSource(self.source, name)
         return ItemSource(InstanceDictSource(self.source), name)
 
     # Registries

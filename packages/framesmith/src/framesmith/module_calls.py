@@ -1,0 +1,26 @@
+"""The function by which a compiled module is called: its frame is compiled, hooks, `forward` and all, in one piece."""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+FILE = "<framesmith.compile>"
+
+
+def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    return self(*args, **kwargs)
+
+
+def call_of(module: torch.nn.Module) -> FunctionType:
+    """A function that calls the module given to it. Its code, and so what is compiled for it, is its own."""
+    name = f"{type(module).__qualname__}.__call__"
+    code = _call.__code__.replace(co_name="__call__", co_qualname=name, co_filename=FILE)
+    return FunctionType(code, {"__name__": type(module).__module__}, "__call__")
+
+
+def is_module_call(code: CodeType) -> bool:
+    """Whether this is the code of such a function."""
+    return code.co_filename == FILE
