@@ -30,6 +30,7 @@ from framesmith_guards import (
     TypeSource,
     compile_guards,
     parameter_source,
+    probing,
     state_guards,
     submodule_source,
 )
@@ -80,6 +81,98 @@ def layers(count):
 
 def test_torch_is_understood():
     assert why_no_tensors() is None
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        (1, "the tensor handle was not found at one place"),
+        (2, "the dispatch keys were not found at one place"),
+        (3, "torch's C shim and Python disagree"),
+        (4, "the storage was not found at one place"),
+        (5, "torch's C shim and Python disagree"),
+    ],
+)
+def test_a_torch_that_moved_things_is_refused_politely(field, reason, monkeypatch):
+    def moved(tensor):
+        fields = list(probe(tensor))
+        fields[field] = (*fields[field], 1) if field == 3 else fields[field] + 8
+        return tuple(fields)
+
+    probe = probing._probe
+    why_no_tensors.cache_clear()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(probing, "_probe", moved)
+            assert reason in why_no_tensors()
+        x, model = torch.ones(2, 3), torch.nn.Linear(2, 2)
+        guards = [
+            Guard(X, "TENSOR_MATCH", x),
+            Guard(parameter_source(Y, "weight"), "TENSOR_MATCH", model.weight),
+            Guard(X, "NO_OVERLAP", parameter_source(Y, "weight")),
+        ]
+        program = native(guards, ("x", "y"))
+        for _ in range(3):
+            assert agreed(program, (x, model)) and not agreed(program, (x.double(), model))
+        model.weight.requires_grad_(False)
+        assert not agreed(program, (x, model))
+    finally:
+        why_no_tensors.cache_clear()
+        assert why_no_tensors() is None
+
+
+def test_a_torch_without_the_shim_is_refused_politely(monkeypatch):
+    monkeypatch.setattr(probing, "LIBRARIES", ("libnothing.so",))
+    why_no_tensors.cache_clear()
+    try:
+        assert why_no_tensors() == "none of libnothing.so is in torch's folder"
+        assert agreed(native([Guard(X, "TENSOR_MATCH", torch.ones(2))]), (torch.ones(2),))
+    finally:
+        monkeypatch.undo()
+        why_no_tensors.cache_clear()
+        assert why_no_tensors() is None
+
+
+def test_without_torchs_own_method_requires_grad_is_read_as_an_attribute(monkeypatch):
+    why_no_tensors.cache_clear()
+    try:
+        monkeypatch.setattr(probing, "_find_grad", lambda native: None)
+        assert why_no_tensors() is None
+        test_requires_grad_is_read_as_torch_does()
+        model = torch.nn.Linear(2, 2)
+        guards = [
+            Guard(X, "TENSOR_MATCH", model.weight),
+            Guard(parameter_source(Y, "weight"), "TENSOR_MATCH", model.weight),
+        ]
+        program = compile_guards(guards, ("x", "y"), native=True)
+        with Loud():
+            for _ in range(3):
+                assert program((model.weight, model), f)
+    finally:
+        monkeypatch.undo()
+        why_no_tensors.cache_clear()
+        assert why_no_tensors() is None
+
+
+class Loud(torch.overrides.TorchFunctionMode):
+    """A mode that no check may run."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        raise AssertionError(f"a check ran {func}")
+
+
+def test_a_torch_that_lacks_what_probing_needs_is_refused_politely(monkeypatch):
+    def lacking(tensor):
+        raise AttributeError("_cdata")
+
+    why_no_tensors.cache_clear()
+    try:
+        monkeypatch.setattr(probing, "_probe", lacking)
+        assert why_no_tensors() == "probing failed: AttributeError: _cdata"
+    finally:
+        monkeypatch.undo()
+        why_no_tensors.cache_clear()
+        assert why_no_tensors() is None
 
 
 def test_the_capsule_of_frames():

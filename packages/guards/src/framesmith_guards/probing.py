@@ -73,15 +73,19 @@ def why_no_tensors() -> str | None:
     if descriptor is None or sys.maxsize < 2**32:
         return "this torch keeps requires_grad elsewhere, or this is no 64-bit process"
     with _undisturbed():
-        probes = tuple(map(_probe, _probes()))
         try:
-            reason = native.tensors_setup(str(library), base, descriptor, probes)
+            reason = native.tensors_setup(str(library), base, descriptor, tuple(map(_probe, _probes())))
             if reason is None:
                 native.tensors_use_images(_images_show_every_change(native))
-                native.tensors_find_grad(*_grad_probes())
-        except (TypeError, SystemError, RuntimeError) as error:
-            reason = f"probing failed: {error}"
+                _find_grad(native)
+        except Exception as error:  # whatever a future torch lacks
+            reason = f"probing failed: {type(error).__name__}: {error}"
     return reason
+
+
+def _find_grad(native: ModuleType) -> None:
+    """Let programs use torch's own method where it says what the attribute does."""
+    native.tensors_find_grad(*_grad_probes())
 
 
 def _grad_probes() -> tuple[torch.Tensor, ...]:

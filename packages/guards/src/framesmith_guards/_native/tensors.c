@@ -13,7 +13,7 @@
 #endif
 
 #define IMAGE_START 24  /* past the vtable and the reference counts, which change */
-#define IMPL_LIMIT 208  /* torch asserts sizeof(TensorImpl) is at most this */
+#define IMPL_LIMIT 208  /* torch asserts sizeof(TensorImpl) is at most this; its last word is the dispatch keys */
 #define INLINE_DIMS 5   /* sizes and strides of more dimensions are not inside the TensorImpl */
 
 typedef void *Handle;
@@ -321,21 +321,24 @@ static int find_handle(PyObject *probes)
     return matches == 1;
 }
 
-/* The one offset in the TensorImpl at which every probe has its field, or 0 if there is none or several. */
+/* The first offset in the TensorImpl at which every probe has its field, or 0 if there is none: only then, and only
+ * where a TensorImpl is smaller than IMPL_LIMIT, a few bytes past it are looked at, once.
+ */
+#ifdef __GNUC__
+__attribute__((no_sanitize_address))
+#endif
 static Py_ssize_t find_in_impl(PyObject *probes, Py_ssize_t field, Py_ssize_t first)
 {
-    Py_ssize_t place = 0;
     for (Py_ssize_t offset = first; offset + 8 <= IMPL_LIMIT; offset += 8) {
         int all = 1;
         for (Py_ssize_t k = 0; all && k < PyTuple_GET_SIZE(probes); k++) {
             all = word_at(impl_of(probe_tensor(probes, k)), offset) == probe_number(probes, k, field);
         }
-        if (all && place != 0) {
-            return 0;
+        if (all) {
+            return offset;
         }
-        place = all ? offset : place;
     }
-    return place;
+    return 0;
 }
 
 static int shim_agrees(PyObject *probes)
@@ -391,6 +394,7 @@ PyObject *tensors_setup(PyObject *module, PyObject *args)
         return NULL;
     }
     shim.ready = 0;
+    shim.grad_method = NULL;
     shim.base = (PyTypeObject *)Py_NewRef(base);
     PyGetSetDef *definition = ((PyGetSetDescrObject *)descriptor)->d_getset;
     shim.requires_grad = definition->get;
