@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.lookup import is_trusted
+from framesmith_dynamo.values.pins import pin
 from framesmith_guards import (
     BuiltinSource,
     GlobalsDictSource,
@@ -55,8 +56,17 @@ def load_global(frame: Frame, name: str) -> Value:
         found: Value = pending
         return found
     if pending is None and name in frame.globals:
+        pin_global(frame, name)
         return frame.wrap(frame.globals[name], global_source(frame, name))
     return load_builtin(frame, name)
+
+
+def pin_global(frame: Frame, name: str) -> None:
+    """Rely on a trusted library's module keeping one of its globals."""
+    home = frame.globals.get("__name__")
+    module = sys.modules.get(home) if is_trusted(home) and isinstance(home, str) else None
+    if module is not None and module.__dict__ is frame.globals:
+        pin(frame, module, name, frame.globals[name])
 
 
 def load_builtin(frame: Frame, name: str) -> Value:

@@ -34,6 +34,7 @@ from framesmith_dynamo.values.lookup import (
     user_method,
 )
 from framesmith_dynamo.values.partials import PartialValue
+from framesmith_dynamo.values.pins import pin
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, TypeSource
 
 if TYPE_CHECKING:
@@ -120,7 +121,10 @@ def entry_value(
     if step and source is not None:
         source = AttrSource(source, step)
     obj = found.raw if raw is None else raw
-    return known(tr, obj, source, stable=is_trusted(found.owner.__module__) and type(obj) not in PLAIN_DATA)
+    trusted = is_trusted(found.owner.__module__)
+    if trusted:
+        pin(tr, found.owner, name, found.raw)
+    return known(tr, obj, source, stable=trusted and type(obj) not in PLAIN_DATA)
 
 
 class CMethodValue(Value):

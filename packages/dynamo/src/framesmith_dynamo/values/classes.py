@@ -15,6 +15,7 @@ from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build
 from framesmith_dynamo.values.functions import MethodValue
 from framesmith_dynamo.values.known import known
 from framesmith_dynamo.values.lookup import Found, has_slot, is_data_descriptor, is_trusted, type_lookup, user_method
+from framesmith_dynamo.values.pins import pin
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
 from framesmith_guards import AttrSource
@@ -184,6 +185,8 @@ class ClassValue(Value):
     def _from_class(self, tr: Tracer, found: Found, name: str) -> Value:
         guard_class(tr, self.cls, None)
         raw, stable = found.raw, is_trusted(found.owner.__module__)
+        if stable:
+            pin(tr, found.owner, name, raw)
         source = self._attribute_source(tr, name)
         if isinstance(raw, classmethod):
             function_source = AttrSource(source, "__func__") if source is not None else None

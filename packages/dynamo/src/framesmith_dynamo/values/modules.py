@@ -15,6 +15,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.intercepts import intercepts
 from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects import ObjectValue
+from framesmith_dynamo.values.pins import pin
 from framesmith_dynamo.values.tensor import TensorValue
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource
@@ -46,6 +47,7 @@ GLOBAL_HOOKS: Final = (
     "_global_forward_pre_hooks",
 )
 _MODULE_FILE: Final = torch.nn.modules.module.__name__
+_MODULE_CODE: Final = torch.nn.modules.module.__file__
 _PLAIN_CALL: Final = {"__call__": Module.__call__, "_call_impl": Module._call_impl}
 
 
@@ -131,7 +133,7 @@ class ModuleValue(ObjectValue):
     # Calls
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        if not self._is_called_plainly():
+        if not self._is_called_plainly(tr):
             return super().call(tr, args, kwargs)
         guard_global_hooks(tr)
         if self._has_hooks(tr, BACKWARD) or _global_backward_hooks():
@@ -140,11 +142,12 @@ class ModuleValue(ObjectValue):
             return tr.call(self.getattr_(tr, "_call_impl"), args, kwargs)
         return self.call_method(tr, "forward", args, kwargs)
 
-    def _is_called_plainly(self) -> bool:
+    def _is_called_plainly(self, tr: Tracer) -> bool:
         for name, plain in _PLAIN_CALL.items():
             found = type_lookup(self.cls, name)
-            if found is None or found.raw is not plain:
+            if found is None or found.raw is not plain or plain.__code__.co_filename != _MODULE_CODE:
                 return False
+            pin(tr, found.owner, name, found.raw)
         entries = self.entries() or {}
         return "_call_impl" not in entries and entries.get("_compiled_call_impl") is None
 

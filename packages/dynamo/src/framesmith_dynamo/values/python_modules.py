@@ -12,6 +12,7 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constant import BUILD_PROTOCOLS
 from framesmith_dynamo.values.known import PLAIN_DATA, known
 from framesmith_dynamo.values.lookup import home_source, is_trusted, type_lookup
+from framesmith_dynamo.values.pins import pin
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
 from framesmith_guards import AttrSource
@@ -68,6 +69,8 @@ class PythonModuleValue(Value):
         source = self._attribute_source(name)
         stable = is_trusted(self.module.__name__)
         if name in entries:
+            if stable:
+                pin(tr, self.module, name, entries[name])
             return known(tr, entries[name], source, stable=stable and type(entries[name]) not in PLAIN_DATA)
         if (
             type_lookup(type(self.module), name) is None
