@@ -1,4 +1,4 @@
-"""What a call costs when the graph does next to nothing: dispatch and guards, eager backends on both sides."""
+"""What a call costs when the graph does next to nothing: whole calls through eager backends, and dispatch alone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import torch
 from torch import nn
 
 from benchmarks.candidates import available, wrap
+from benchmarks.dispatch import compare_dispatch
 from benchmarks.harness import Row, compare, print_rows
 from benchmarks.programs import add
+
+DEPTHS = (1, 12, 48, 200)
 
 
 class Layered(nn.Module):
@@ -35,9 +38,10 @@ def run() -> list[Row]:
         steps = {name: (lambda fn=fn: fn(x, y)) for name, fn in functions.items()}
         rows += compare(f"x + y on 8 floats, backend {backend}", steps)
         print_rows(rows[-len(steps) :])
-    for depth in (1, 12, 48, 200):
+    rows += compare_dispatch("x + y on 8 floats", add, x, y)
+    for depth in DEPTHS:
         rows += run_depth(depth)
-    return rows
+    return rows + run_layers_alone()
 
 
 def run_depth(depth: int) -> list[Row]:
@@ -52,6 +56,30 @@ def run_depth(depth: int) -> list[Row]:
     rows = compare(f"{depth} layers of width 4, backend eager", steps)
     print_rows(rows)
     return rows
+
+
+def run_layers_alone() -> list[Row]:
+    """Dispatch alone for every depth, and what a layer adds to it."""
+    x = torch.randn(2, 4)
+    by_depth = {depth: compare_dispatch(f"{depth} layers of width 4", Layered(depth), x) for depth in DEPTHS}
+    slopes = growth(by_depth[48], by_depth[200], layers=152)
+    print_rows(slopes)
+    return [row for rows in by_depth.values() for row in rows] + slopes
+
+
+def growth(small: list[Row], large: list[Row], *, layers: int) -> list[Row]:
+    """Seconds that each of `layers` more layers adds, for every candidate."""
+    seconds = {a.candidate: (b.seconds - a.seconds) / layers for a, b in zip(small, large, strict=True)}
+    return [
+        Row(
+            f"growth per layer over {layers} layers, dispatch alone",
+            name,
+            own,
+            {other: own / theirs for other, theirs in seconds.items() if other != name},
+            large[0].rounds,
+        )
+        for name, own in seconds.items()
+    ]
 
 
 def run_without_grad(fn: nn.Module, x: torch.Tensor) -> torch.Tensor:

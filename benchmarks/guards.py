@@ -1,4 +1,7 @@
-"""What checking many inputs costs: tensors, Python scalars, a dict; eager backends, next to no work in the graph."""
+"""What checking many inputs costs: tensors, Python scalars, a dict, sizes that vary.
+
+Whole calls through eager backends with next to no work in the graph, and dispatch alone.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import Any
 
 import torch
 
+from benchmarks import symbolic
 from benchmarks.candidates import available, wrap
+from benchmarks.dispatch import compare_dispatch
 from benchmarks.harness import Row, compare, print_rows
 
 
@@ -51,4 +56,5 @@ def run() -> list[Row]:
         }
         rows += compare(title, steps)
         print_rows(rows[-len(steps) :])
-    return rows
+        rows += compare_dispatch(title, fn, *arguments)
+    return rows + symbolic.run()

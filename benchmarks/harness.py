@@ -98,7 +98,7 @@ def print_rows(rows: list[Row]) -> None:
     """A table of a case."""
     for row in rows:
         others = "  ".join(f"{ratio:.3f}x {other}" for other, ratio in row.ratio_to.items())
-        print(f"{row.case:<44} {row.candidate:<14} {readable(row.seconds):>10}  {others}", flush=True)
+        print(f"{row.case:<52} {row.candidate:<14} {readable(row.seconds):>10}  {others}", flush=True)
 
 
 def machine() -> dict[str, object]:
