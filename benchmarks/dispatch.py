@@ -45,9 +45,7 @@ def compare_dispatch(case: str, fn: Function, *arguments: Any) -> list[Row]:
     """Time `fn(*arguments)`, in inference, without its graph. RuntimeError if a candidate compiles more than once."""
     fresh_start()
     backends = {name: Precomputed() for name in compilers()}
-    steps = {
-        name: functools.partial(wrap(name, fn, backend=backend), *arguments) for name, backend in backends.items()
-    }
+    steps = {name: functools.partial(wrap(name, fn, backend=backend), *arguments) for name, backend in backends.items()}
     rows = compare_in_inference(f"{case}, dispatch alone", steps)
     check_graphs(case, backends)
     return rows
@@ -71,4 +69,4 @@ def check_graphs(case: str, backends: Mapping[str, Precomputed]) -> None:
     """See that every call after the first was a hit: one graph each."""
     for name, backend in backends.items():
         if backend.graphs != 1:
-            raise RuntimeError(f"{case}: {name} compiled {backend.graphs} graphs where one was meant to serve all calls")
+            raise RuntimeError(f"{case}: {name} compiled {backend.graphs} graphs where one should serve all calls")

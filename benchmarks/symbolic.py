@@ -1,8 +1,8 @@
 """Dispatch with symbolic shapes: one compiled entry, called with sizes that differ from call to call.
 
-`framesmith.compile` refuses dynamic=True still, so that our side is built by hand of the parts that it will use: torch's
-ShapeEnv runs the function on symbolic fakes, `framesmith_guards.torch_adapter.shape_guards` turns what it assumed into SHAPE
-guards beside TENSOR_MATCHes with open sizes, and `framesmith_frames` dispatches. Torch's side is
+`framesmith.compile` refuses dynamic=True still, so that our side is built by hand of the parts that it will use:
+torch's ShapeEnv runs the function on symbolic fakes, `framesmith_guards.torch_adapter.shape_guards` turns what it
+assumed into SHAPE guards beside TENSOR_MATCHes with open sizes, and `framesmith_frames` dispatches. Torch's side is
 `torch.compile(dynamic=True)`.
 """
 
@@ -58,7 +58,7 @@ def program_for(*reals: torch.Tensor) -> CheckProgram:
     """The guards of `doubled_rows` with its first dimensions symbolic, as a ShapeEnv gives them."""
     env = ShapeEnv()
     mode = new_fake_mode(env)
-    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
     sources = [LocalSource(name) for name in ("x", "y")]
     fakes = [
         mode.from_tensor(real, source=to_torch(source), symbolic_context=context)
