@@ -32,6 +32,10 @@ PACKAGES = [
     "framesmith",
 ]
 TORCH_FREE = ["bytecode", "frames"]
+#: Packages with C code: their binaries serve every torch from the oldest of these to the newest.
+NATIVE = ["frames", "guards"]
+TORCHES = ["2.11.0", "2.13.0"]
+SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 TEST_TOOLS = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100"]
 LINT_TOOLS = ["ruff>=0.9,<0.18"]
 TYPE_TOOLS = ["mypy>=1.15", "nox", "pytest>=8", "hypothesis>=6.100"]
@@ -81,10 +85,15 @@ def test_requirements(folder: str) -> list[str]:
 def run_package_tests(session: nox.Session, folder: str) -> None:
     """Test one package's wheel alone, away from its sources."""
     install_wheel(session, folder, *test_requirements(folder))
+    run_tests(session, folder)
+
+
+def run_tests(session: nox.Session, folder: str, *options: str, env: dict[str, str] | None = None) -> None:
+    """Run one package's tests against what is installed, away from its sources."""
     tests = ROOT / "packages" / folder / "tests"
-    config = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tests}", "-p", "no:cacheprovider"]
+    config = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tests}", "-p", "no:cacheprovider", *options]
     with session.chdir(session.create_tmp()):
-        session.run("python", "-m", "pytest", *config, str(tests), *session.posargs)
+        session.run("python", "-m", "pytest", *config, str(tests), *session.posargs, env=env)
 
 
 @nox.session
@@ -141,6 +150,45 @@ def matrix(session: nox.Session, package: str) -> None:
     if package not in TORCH_FREE and not wants_torch and session.python != here:
         session.skip(f"torch on {session.python} is asked for with -- --with-torch")
     run_package_tests(session, package)
+
+
+@nox.session
+def side_by_side(session: nox.Session) -> None:
+    """The same wheels of the packages with C code, with the oldest torch they serve and with the newest."""
+    wheels = build_wheels(session, NATIVE)
+    for version in TORCHES:
+        names = [project(folder)["project"]["name"] for folder in NATIVE]
+        session.install("-q", f"torch=={version}", "--find-links", str(wheels), *names, *TEST_TOOLS)
+        for folder in NATIVE:
+            run_tests(session, folder)
+
+
+@nox.session
+@nox.parametrize("package", NATIVE, ids=NATIVE)
+def sanitizers(session: nox.Session, package: str) -> None:
+    """The C code built for address and undefined-behaviour sanitisers, under the package's tests. Needs gcc.
+
+    Leaks are not looked for: CPython and torch leave much behind on purpose; tests of the packages count references and
+    memory. Freed memory is kept for a while, so that the tests of flat memory cannot hold.
+    """
+    install_wheel(session, package, *test_requirements(package))
+    session.run("python", "-m", "pip", "uninstall", "-q", "-y", project(package)["project"]["name"])
+    copy = Path(session.create_tmp()) / package
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(ROOT / "packages" / package, copy)
+    session.run("python", str(copy / "native_build.py"), *SANITIZE, env={"CC": "gcc"})
+    libraries = [
+        str(session.run("gcc", f"-print-file-name={name}", external=True, silent=True)).strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    env = {
+        "PYTHONPATH": str(copy / "src"),
+        "PYTHONMALLOC": "malloc",
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    run_tests(session, package, "--capture=sys", "-k", "not memory_is_flat", env=env)
 
 
 @nox.session
