@@ -307,6 +307,17 @@ def test_outputs_of_a_proof_are_the_current_objects():
     assert program.extract((model,), f) is None
 
 
+def test_an_input_may_be_asked_for_twice():
+    model, guards = layers(2)
+    weight = parameter_source(submodule_source(X, "1"), "weight")
+    program = native(guards, inputs=[X, weight, X, weight, weight])
+    own = model[1].weight
+    counts = [sys.getrefcount(model), sys.getrefcount(own)]
+    for _ in range(3):
+        assert program.extract((model,), f) == (model, own, model, own, own)
+    assert [sys.getrefcount(model), sys.getrefcount(own)] == counts
+
+
 def test_a_types_dict_is_no_block():
     guards = [Guard(InstanceDictSource(TypeSource(X)), "LENGTH", len(vars(Holder)))]
     program = native(guards)

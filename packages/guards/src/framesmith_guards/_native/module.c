@@ -21,11 +21,24 @@ static int settled(int status)
     return status;
 }
 
-static PyObject *inputs_of(const Program *program, PyObject **registers)
+/* An input that was asked for twice: the register has been emptied by its first place. */
+static PyObject *taken_before(const Program *program, PyObject *inputs, Py_ssize_t place)
+{
+    Py_ssize_t first = 0;
+    while (program->inputs[first] != program->inputs[place]) {
+        first++;
+    }
+    return Py_NewRef(PyTuple_GET_ITEM(inputs, first));
+}
+
+/* The registers give up what they hold: hundreds of reference counts need not be touched once more. */
+static PyObject *take_inputs(const Program *program, PyObject **registers)
 {
     PyObject *inputs = PyTuple_New(program->input_count);
     for (Py_ssize_t k = 0; inputs != NULL && k < program->input_count; k++) {
-        PyTuple_SET_ITEM(inputs, k, Py_NewRef(registers[program->inputs[k]]));
+        PyObject **slot = registers + program->inputs[k];
+        PyTuple_SET_ITEM(inputs, k, *slot != NULL ? *slot : taken_before(program, inputs, k));
+        *slot = NULL;
     }
     return inputs;
 }
@@ -45,7 +58,7 @@ static int check(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObje
     memset(registers, 0, (size_t)program->registers * sizeof *registers);
     int status = settled(program_run(program, args, nargs, function, registers));
     if (status == 1 && extracted != NULL) {
-        *extracted = inputs_of(program, registers);
+        *extracted = take_inputs(program, registers);
         status = *extracted == NULL ? -1 : 1;
     }
     for (int k = 0; k < program->registers; k++) {
