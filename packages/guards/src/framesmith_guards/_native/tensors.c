@@ -332,7 +332,8 @@ static Py_ssize_t find_in_impl(PyObject *probes, Py_ssize_t field, Py_ssize_t fi
     for (Py_ssize_t offset = first; offset + 8 <= IMPL_LIMIT; offset += 8) {
         int all = 1;
         for (Py_ssize_t k = 0; all && k < PyTuple_GET_SIZE(probes); k++) {
-            all = word_at(impl_of(probe_tensor(probes, k)), offset) == probe_number(probes, k, field);
+            const uint64_t *words = (const uint64_t *)impl_of(probe_tensor(probes, k));
+            all = words[offset / 8] == probe_number(probes, k, field);
         }
         if (all) {
             return offset;
