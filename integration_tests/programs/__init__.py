@@ -3,11 +3,38 @@
 from collections.abc import Callable
 
 from integration_tests.differential import Case
-from integration_tests.programs import breaks, control_flow, functions, modules, mutation, recipes, training
+from integration_tests.programs import (
+    breaks,
+    control_flow,
+    failures,
+    functions,
+    language,
+    modules,
+    mutation,
+    objects,
+    recipes,
+    tensors,
+    training,
+)  # fmt: skip
 
+GROUPS = (
+    control_flow, functions, language, objects, mutation, modules, tensors, training, recipes, breaks, failures,
+)  # fmt: skip
 PROGRAMS: dict[str, Callable[[], Case]] = {
     f"{group.__name__.rpartition('.')[2]}.{name}": make
-    for group in (control_flow, functions, mutation, modules, training, recipes, breaks)
+    for group in (
+        control_flow,
+        functions,
+        language,
+        objects,
+        mutation,
+        modules,
+        tensors,
+        training,
+        recipes,
+        breaks,
+        failures,
+    )
     for name, make in vars(group).items()
     if callable(make) and getattr(make, "__module__", "") == group.__name__ and not isinstance(make, type)
     if not name.startswith("_")

@@ -223,7 +223,6 @@ PROGRAMS: list[tuple[Any, tuple[Any, ...]]] = [
     (not_suppressed, (X,)),
     (two_managers, (X,)),
     (named_error_is_gone, (X,)),
-    (exception_kept, (X,)),
 ]
 
 
@@ -231,6 +230,55 @@ PROGRAMS: list[tuple[Any, tuple[Any, ...]]] = [
 def test_caught_exceptions_are_traced(program: tuple[Any, tuple[Any, ...]]) -> None:
     fn, args = program
     check(fn, *args, fullgraph=True)
+
+
+def traceback_kept(x):
+    try:
+        raise Refused(1)
+    except Refused as error:
+        return x, error.__traceback__ is not None
+
+
+@pytest.mark.parametrize("program", [exception_kept, traceback_kept])
+def test_what_is_raised_and_kept_has_its_traceback(program: Any) -> None:
+    subject = check(program, X)
+    kept = compiled(exception_kept)(X)[1]
+    assert kept.__traceback__ is not None
+    assert not subject.graphs
+
+
+def contexts(x):
+    seen = []
+    try:
+        try:
+            raise Refused(1)
+        except Refused:
+            {}["missing"]
+    except KeyError as error:
+        seen += [type(error.__context__).__name__, error.__cause__, error.__suppress_context__]
+    try:
+        try:
+            raise Refused(2)
+        finally:
+            raise ValueError("replaced")
+    except ValueError as error:
+        seen.append(error.__context__.args)
+    try:
+        try:
+            raise Refused(3)
+        except Refused as inner:
+            raise TypeError from inner
+    except TypeError as error:
+        seen += [error.__context__ is error.__cause__, error.__suppress_context__]
+    try:
+        raise Refused(4)
+    except Refused as error:
+        seen.append(error.__context__)
+    return x * len(seen), seen
+
+
+def test_contexts() -> None:
+    check(contexts, X, fullgraph=True)
 
 
 def escapes(x, log, n):

@@ -188,6 +188,25 @@ def test_random_state_is_put_back() -> None:
     assert torch.equal(*results)
 
 
+def test_running_statistics_are_put_back() -> None:
+    """torch updates them without saying so: no version tells."""
+
+    def step(norm: Any, x: Any, target: Any) -> Any:
+        try:
+            return F.cross_entropy(norm(x), target)
+        except IndexError:
+            return x.sum()
+
+    good, bad = torch.tensor([0, 1]), torch.tensor([0, 9])
+    norms = [torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)]
+    x = torch.arange(6.0).view(2, 3)
+    for fn, norm in zip((step, compiled(step)), norms, strict=True):
+        for target in (good, bad, good):
+            fn(norm, x, target)
+    assert torch.equal(norms[0].running_mean, norms[1].running_mean)
+    assert norms[0].num_batches_tracked == norms[1].num_batches_tracked == 3
+
+
 def history_and_failure(x: Any, index: Any) -> Any:
     x.mul_(2)
     return x[index]

@@ -245,7 +245,9 @@ class Frame:
     def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
         """Raise an exception in the traced program. Arguments are values, or objects to make constants of."""
         values = [arg if isinstance(arg, Value) else self.constant(arg) for arg in args]
-        raise TracedRaise(ExceptionValue.new(self, exc_type, values))
+        error = ExceptionValue.new(self, exc_type, values)
+        error.chain(self, self.state.handled)
+        raise TracedRaise(error)
 
     def fake_of(self, value: Value) -> torch.Tensor:
         """The fake tensor of a tensor value."""

@@ -12,6 +12,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
 from framesmith_dynamo.values.base import TracedRaise, Value
+from framesmith_dynamo.values.exceptions import ExceptionValue
 
 EXCEPTION_CAUSE = register_break(
     "exception-cause",
@@ -44,6 +45,8 @@ def raise_value(frame: Frame, what: Value, cause: Value | None) -> NoReturn:
                 raise GraphBreak(EXCEPTION_CAUSE, cause.describe())
             cause = found
         error.setattr_(frame, "__cause__", cause)
+    if isinstance(error, ExceptionValue):
+        error.chain(frame, frame.state.handled)
     raise TracedRaise(error)
 
 
@@ -68,6 +71,8 @@ def reraise(frame: Frame, instr: Instr) -> None:
 def push_exc_info(frame: Frame, instr: Instr) -> None:
     """Begin handling: (exception) becomes (previously handled, exception)."""
     error = frame.pop()
+    if isinstance(error, ExceptionValue):
+        error.caught = True
     frame.push(frame.state.handled or frame.constant(None))
     frame.push(error)
     frame.state.handled = error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constant import plain
 from framesmith_dynamo.values.containers.tuple import TupleValue
@@ -20,15 +21,23 @@ if TYPE_CHECKING:
 SLOTS = ("__cause__", "__context__", "__suppress_context__", "__traceback__")
 _INITIAL = {"__cause__": None, "__context__": None, "__suppress_context__": False, "__traceback__": None}
 
+TRACEBACK = register_break(
+    "exception-traceback",
+    what="the traceback of an exception is read that was raised and caught in the trace",
+    why="no frame ran while tracing, so there is none",
+    hint="format tracebacks outside the compiled function",
+)
+
 
 class ExceptionValue(ObjectValue):
-    """An exception made in the trace. `args` is what `exc.args` gives."""
+    """An exception made in the trace. `args` is what `exc.args` gives; `caught`: it was raised and handled."""
 
-    __slots__ = ("args",)
+    __slots__ = ("args", "caught")
 
     def __init__(self, cls: type[BaseException], args: Sequence[Value] = ()) -> None:
         super().__init__(cls)
         self.args = tuple(args)
+        self.caught = False
 
     @staticmethod
     def new(tr: Tracer, cls: type[BaseException], args: Sequence[Value] = ()) -> ExceptionValue:
@@ -47,6 +56,8 @@ class ExceptionValue(ObjectValue):
             return value
         if name == "args":
             return TupleValue(self.args)
+        if name == "__traceback__" and self.caught:
+            raise GraphBreak(TRACEBACK, self.describe())
         if name in _INITIAL:
             return tr.constant(_INITIAL[name])
         if name == "value" and issubclass(self.cls, StopIteration):
@@ -60,6 +71,8 @@ class ExceptionValue(ObjectValue):
             self.args = tuple(value.unpack(tr))
         elif name in SLOTS:
             self.store_own(tr, name, value)
+            if name == "__cause__":
+                self.store_own(tr, "__suppress_context__", tr.constant(True))
         else:
             super().generic_setattr(tr, name, value)
 
@@ -76,7 +89,27 @@ class ExceptionValue(ObjectValue):
     def referents(self) -> Iterable[Value]:
         return self.args
 
+    def chain(self, tr: Tracer, handled: Value | None) -> None:
+        """Being raised while another exception is handled: that one becomes the context, without making a circle."""
+        if handled is None or handled is self:
+            return
+        inner: Value = handled
+        while isinstance(inner, ExceptionValue):
+            context = inner.read_context(tr)
+            if context is self:
+                inner.store_own(tr, "__context__", tr.constant(None))
+                break
+            inner = context
+        self.store_own(tr, "__context__", handled)
+
+    def read_context(self, tr: Tracer) -> Value:
+        """`__context__`, past what the class defines."""
+        pending = tr.journal.load_attr(self, "__context__")
+        return tr.constant(None) if pending is None or pending is DELETED else pending
+
     def reconstruct(self, codegen: Codegen) -> None:
+        if self.caught:
+            raise NotImplementedError(f"{self.describe()} was raised, and has a traceback")
         codegen.push_callable(lambda: codegen.load_const(build_exception))
         codegen.load_const(self.cls)
         for arg in self.args:

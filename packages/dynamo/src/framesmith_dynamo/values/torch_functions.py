@@ -14,6 +14,7 @@ import torch.nn.functional
 import torch.utils.checkpoint
 
 from framesmith_dynamo.breaks import BreakKind, GraphBreak
+from framesmith_dynamo.polyfills import normalization
 from framesmith_dynamo.values import torch_tables as tables
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constant import build, fold, plain_arguments
@@ -160,6 +161,18 @@ def get_device_module(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.get_device_module(device)`: a module by constant arguments."""
     plain_args, plain_kwargs = plain_arguments(args, kwargs)
     return build(tr, torch.get_device_module(*plain_args, **plain_kwargs))
+
+
+@intercepts(torch.nn.functional.instance_norm)
+def instance_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """With running statistics to update, its parts; else the operation."""
+    bound = dict(zip(("input", "running_mean", "running_var"), args, strict=False)) | dict(kwargs)
+    uses = args[5] if len(args) > 5 else kwargs.get("use_input_stats")
+    updates = isinstance(bound.get("running_mean"), TensorValue) and (uses is None or uses.bool_(tr))
+    casts = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    if updates and not casts and isinstance(bound.get("running_var"), TensorValue):
+        return tr.call(tr.constant(normalization.instance_norm), args, kwargs)
+    return tr.call_torch(torch.nn.functional.instance_norm, args, kwargs)
 
 
 if torch.distributed.is_available():
