@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -101,7 +100,7 @@ class FrameConverter:
         except (BreakNotAllowed, RecompileLimit):
             raise
         except Exception as error:
-            self._tell_error(info.code, error)
+            self.tell_error(info.code, error)
             if self.strict:
                 raise
             return SKIP(f"the compiler failed: {type(error).__name__}: {error}")
@@ -109,7 +108,8 @@ class FrameConverter:
     def _tell(self, kind: EventKind, code: CodeType, detail: str = "", **more: Any) -> None:
         self.on_event(FrameEvent(kind, code, detail, **more))
 
-    def _tell_error(self, code: CodeType, error: Exception) -> None:
+    def tell_error(self, code: CodeType, error: Exception) -> None:
+        """Report an error of the compiler's own."""
         self._tell("error", code, f"{type(error).__name__}: {error}", error=error)
 
     # Recompilation
@@ -187,7 +187,7 @@ class FrameConverter:
         code = residual.finish(
             self._compile_and_tell(info.code, graphs),
             complete=ending.value is not None,
-            on_error=functools.partial(self._tell_error, info.code),
+            on_error=_teller(self, info.code),
         )
         if not graphs:
             if sum(entry.code in self._graphless for entry in entries(info.code)) >= MAX_GRAPHLESS:
@@ -214,3 +214,15 @@ class FrameConverter:
             return self.compile_graph(module, inputs)
 
         return compile_and_tell
+
+
+def _teller(converter: FrameConverter, code: CodeType) -> Callable[[Exception], None]:
+    """What residual code tells of errors. It hangs on `code`, out of the collector's sight, and so holds neither."""
+    converter_alive, code_alive = weakref.ref(converter), weakref.ref(code)
+
+    def tell(error: Exception) -> None:
+        owner, original = converter_alive(), code_alive()
+        if owner is not None and original is not None:
+            owner.tell_error(original, error)
+
+    return tell

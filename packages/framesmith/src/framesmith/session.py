@@ -43,6 +43,7 @@ class Session:
     def __init__(self, config: CompileConfig, observe: Observer | None = None) -> None:
         self.config = config
         self._observe = observe
+        self._held = threading.local()
         self.reset()
 
     def reset(self) -> None:
@@ -50,6 +51,7 @@ class Session:
         self.failures = Failures(self.config.strict)
         self._compile_graph = GraphCompiler(self.config, self.failures)
         self._converter = self._make_converter(self._on_event)
+        self._module_converter = self._make_converter(self._on_module_event)
 
     def _make_converter(self, on_event: Observer) -> FrameConverter:
         return FrameConverter(
@@ -73,15 +75,24 @@ class Session:
         Nothing is told of one that gives no entry: `forward`'s own frame comes next, and meets the same obstacle.
         """
         events: list[FrameEvent] = []
+        self._held.events = events
         answer: Any = None
         try:
-            answer = self._make_converter(events.append)(frame)
+            answer = self._module_converter(frame)
         finally:
+            del self._held.events
             if answer is None or isinstance(answer, framesmith_frames.Entry):
                 count("frames_seen")
                 for event in events:
                     self._on_event(event)
         return answer
+
+    def _on_module_event(self, event: FrameEvent) -> None:
+        events: list[FrameEvent] | None = getattr(self._held, "events", None)
+        if events is None:
+            self._on_event(event)
+        else:
+            events.append(event)
 
     def activate(self) -> AbstractContextManager[Any]:
         """A context within which this thread's frames are compiled under this configuration."""
