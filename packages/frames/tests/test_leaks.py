@@ -6,6 +6,7 @@ import weakref
 from pathlib import Path
 
 import pytest
+from checkers import Extracting, NativeExtracting
 
 import framesmith_frames as frames
 
@@ -19,6 +20,15 @@ def original(a, *rest, **more):
 def replacement(a, *rest, **more):
     b = [a, rest, more]
     return lambda: (a, b)
+
+
+def with_inputs(checker, complete=False):
+    return frames.Entry(checker, taking.__code__, complete=complete, inputs=True)
+
+
+def taking(a, *rest, **more):
+    inputs = (*inputs, rest, more)  # noqa: F821
+    return inputs
 
 
 def raising(a, *rest, **more):
@@ -50,6 +60,12 @@ def ask(kind):
         "raising": lambda frame: frames.Entry(lambda args, function: True, raising.__code__),
         "rejected": lambda frame: frames.Entry(lambda args, function: False, replacement.__code__),
         "failing check": lambda frame: frames.Entry(lambda args, function: 1 / 0, replacement.__code__),
+        "inputs": lambda frame: with_inputs(Extracting(lambda *_: ([], {}))),
+        "complete inputs": lambda frame: with_inputs(Extracting(lambda *_: ([], {})), complete=True),
+        "native inputs": lambda frame: with_inputs(NativeExtracting(lambda *_: ([], {}))),
+        "rejected inputs": lambda frame: with_inputs(Extracting(lambda *_: None)),
+        "failing inputs": lambda frame: with_inputs(Extracting(lambda *_: 1 / 0)),
+        "wrong inputs": lambda frame: with_inputs(NativeExtracting(lambda *_: [[]])),
         "skip": lambda frame: frames.SKIP("".join(["a", " reason"])),
         "run once": lambda frame: frames.RUN_ONCE("".join(["a", " reason"])),
         "failing": fail,
@@ -57,7 +73,10 @@ def ask(kind):
     }[kind]
 
 
-KINDS = ["entry", "complete", "raising", "rejected", "failing check", "skip", "run once", "failing", "nonsense"]
+KINDS = [
+    *("entry", "complete", "raising", "rejected", "failing check", "skip", "run once", "failing", "nonsense"),
+    *("inputs", "complete inputs", "native inputs", "rejected inputs", "failing inputs", "wrong inputs"),
+]
 
 
 def one_round(callback, argument, compiled):
@@ -103,13 +122,19 @@ def test_objects_do_not_pile_up():
     assert abs(len(gc.get_objects()) - before) < 20
 
 
-def test_memory_is_flat_over_compile_and_drop():
+@pytest.mark.parametrize("inputs", [False, True], ids=["", "with inputs"])
+def test_memory_is_flat_over_compile_and_drop(inputs):
     template = compile("def f(x):\n    return x\n", "generated", "exec").co_consts[0]
     new = compile("def g(x):\n    return -x\n", "generated", "exec").co_consts[0]
+    found = compile(
+        "def h(x):\n    x = found and -x\n    found = x\n    return found\n", "generated", "exec"
+    ).co_consts[0]
     kind = type(original)
     frames.skip(cycle_once, "the test itself")
 
     def callback(frame):
+        if frame.code.co_filename == "generated" and inputs:
+            return frames.Entry(Extracting(lambda args, _: ([args],)), found.replace(co_firstlineno=5), inputs=True)
         if frame.code.co_filename == "generated":
             return frames.Entry(lambda args, function: True, new.replace(co_firstlineno=5))
         return frames.SKIP("other")
