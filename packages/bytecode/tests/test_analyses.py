@@ -1,7 +1,7 @@
 """Liveness, control flow, unbound locals and NULL slots of small functions worked out by hand."""
 
 from framesmith_bytecode import Bytecode, Instr, Label, control_flow, decode, liveness, stack_depths
-from framesmith_bytecode.bound import possibly_unbound, possibly_unbound_before
+from framesmith_bytecode.bound import BoundAnalysis, possibly_unbound
 from framesmith_bytecode.cfg import reachable
 from framesmith_bytecode.exception_table import Span, innermost, read_exception_table, write_exception_table
 from framesmith_bytecode.liveness import observes_locals
@@ -83,9 +83,10 @@ def test_unbound_locals():
     bytecode = decode(sometimes.__code__)
     depths = stack_depths(bytecode)
     end = index_of(bytecode, "RETURN_VALUE")
-    assert possibly_unbound_before(bytecode, depths, 0) == {"x", "y"}
-    assert possibly_unbound_before(bytecode, depths, end) == {"y"}
-    assert possibly_unbound_before(bytecode, depths, index_of(bytecode, "DELETE_FAST")) == {"x"}
+    analysis = BoundAnalysis(bytecode, depths)
+    assert analysis.before(0) == {"x", "y"}
+    assert analysis.before(end) == {"y"}
+    assert analysis.before(index_of(bytecode, "DELETE_FAST")) == {"x"}
     plain = decode(loop.__code__)
     assert possibly_unbound(plain, stack_depths(plain)) == set()
 

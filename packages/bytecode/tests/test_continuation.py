@@ -8,6 +8,7 @@ import pytest
 
 from framesmith_bytecode import (
     UNBOUND,
+    Analyses,
     ContinuationError,
     Instr,
     decode,
@@ -99,6 +100,48 @@ def empty_cell(n):
         return first, type(error)
 
 
+def shadowed(xs):
+    x = 10
+    get = lambda: x  # noqa: E731
+    ys = [(x, [x for x in range(x)], (lambda: x)()) for x in xs]
+    x += 1
+    try:
+        zs = {x: [7 // x for x in [x]] for x in xs}
+    except ZeroDivisionError:
+        zs = x
+    return ys, zs, get(), x
+
+
+def shadowed_while_empty(xs):
+    out = [x for x in xs]
+    get = lambda: x  # noqa: E731
+    try:
+        get()
+    except NameError as error:
+        out.append(type(error))
+    try:
+        out.append(x)
+    except NameError as error:
+        out.append(type(error))
+    x = {x for x in xs if x}
+    return out, get()
+
+
+def emptied(n):
+    x = n
+
+    def empty():
+        nonlocal x
+        del x
+
+    try:
+        if n:
+            empty()
+        return x
+    except NameError as error:
+        return type(error), str(error)
+
+
 def matched(p):
     match p:
         case [a, b, *r]:
@@ -154,6 +197,20 @@ class Derived(Base):
         first = super().method(a)
         return inner() is self, first, super().method(a + 1)
 
+    def replaced(self, a):
+        inner = lambda: self  # noqa: E731
+        first = super().method(a)
+        self = Derived()
+        return inner() is self, first, super().method(a + 1)
+
+    def let_go(self, a):
+        inner = lambda: self  # noqa: E731, F821
+        del self
+        try:
+            return super().method(a)
+        except RuntimeError as error:
+            return str(error), inner
+
 
 def sees_locals(a):
     b = 2
@@ -167,11 +224,15 @@ RUNS = [
     (cells, [(3,)]),
     (unbound, [(1,), (3,)]),
     (empty_cell, [(0,), (1,)]),
+    (shadowed, [([1, 2],), ([2, 0],), ([],)]),
+    (shadowed_while_empty, [([1, 0],), ([],)]),
+    (emptied, [(0,), (1,)]),
     (matched, [([1, 2, 3],), ({"k": 1},), (3,), ("s",)]),
     (groups, [(0,)]),
     (Derived.method, [(Derived(), 3)]),
     (Derived.simple, [(Derived(), 3)]),
     (Derived.captured, [(Derived(), 3)]),
+    (Derived.replaced, [(Derived(), 3)]),
     (sees_locals, [(1,)]),
 ]
 
@@ -191,7 +252,7 @@ def test_cut_at_every_place(function, runs):
     expected = [outcome(function, arguments) for arguments in runs]
     cuts = 0
     for index, depth in enumerate(stack_depths(bytecode).before):
-        if depth is None or why_no_continuation(bytecode, index, own_cells=True):
+        if depth is None or why_no_continuation(bytecode, index):
             continue
         prefix, continuation = split(bytecode, index)
         if index % 4 == 0:
@@ -202,6 +263,13 @@ def test_cut_at_every_place(function, runs):
         assert [outcome(halved, arguments) for arguments in runs] == expected, bytecode.instructions[index]
         cuts += 1
     assert cuts > 10
+
+
+@pytest.mark.parametrize("function", [shadowed, shadowed_while_empty, Derived.replaced], ids=lambda f: f.__name__)
+def test_no_place_is_refused(function):
+    known = Analyses(decode(function.__code__))
+    reached = [index for index, depth in enumerate(known.depths.before) if depth is not None]
+    assert [why_no_continuation(known, index) for index in reached] == [None] * len(reached)
 
 
 def place(bytecode, op, arg=None):
@@ -264,6 +332,52 @@ def test_cells_are_free_variables():
     assert set(continuation.freevars) <= {"c", "n", "g", "q"}
     assert "c" in continuation.freevars
     assert continuation.code.co_freevars == continuation.freevars
+
+
+def test_only_cells_that_may_be_empty_stay_cells():
+    bytecode = decode(empty_cell.__code__)
+    continuation = make_continuation(bytecode, 0)
+    assert continuation.bytecode.cellvars == ["x"]
+    assert continuation.code.co_freevars == continuation.freevars == ("x",)
+    resumed = FunctionType(continuation.code, globals(), closure=(types.CellType(),))
+    assert resumed(0) == empty_cell(0) == (NameError, UnboundLocalError)
+    bytecode = decode(cells.__code__)
+    continuation = make_continuation(bytecode, place(bytecode, "LOAD_DEREF", "c"))
+    assert "c" not in continuation.bytecode.cellvars
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="on 3.11 comprehensions are functions of their own")
+def test_a_comprehensions_variable_in_the_slot_of_a_cell():
+    bytecode = decode(shadowed.__code__)
+    index = place(bytecode, "LOAD_CONST", 7)
+    continuation = make_continuation(bytecode, index)
+    (variable,) = [p for p in continuation.parameters if p.source == "x"]
+    assert (variable.kind, variable.maybe_missing) == ("local", False)
+    assert "x" not in continuation.freevars
+    (saved,) = [p for p in continuation.parameters if p.name.startswith(".cell_")]
+    assert saved.kind == "stack"
+    assert make_continuation(bytecode, index, bound={"xs", "get"}).parameters[-1].source != "x"
+
+
+def test_continuations_of_continuations_of_shadowed_cells():
+    known = Analyses(decode(shadowed.__code__))
+    expected = shadowed([2, 1])
+    refused = set()
+    for index in range(0, len(known.bytecode.instructions), 3):
+        if known.depths.before[index] is None:
+            continue
+        first = split(known, index)
+        again = Analyses(decode(first.continuation.code))
+        reached = [i for i, depth in enumerate(again.depths.before) if depth is not None]
+        for second in reached[:: len(reached) // 7]:
+            refused.add(why_no_continuation(again, second))
+            if why_no_continuation(again, second) is None:
+                swapped = {first.continuation.code: split(again, second).prefix}
+                consts = tuple(swapped.get(item, item) for item in first.prefix.co_consts)
+                assert consts != first.prefix.co_consts
+                assert FunctionType(first.prefix.replace(co_consts=consts), globals())([2, 1]) == expected
+    # The second reason: in the few instructions that take the cell over, both are in use.
+    assert refused <= {None, "'x' is both a cell and a free variable of the function"}
 
 
 def test_super_gets_its_object_first():
@@ -330,6 +444,13 @@ def test_refusals():
         make_continuation(dead, len(dead.instructions) - 1)
     with pytest.raises(ContinuationError, match=r"null slots \[4\] of a stack of depth 0"):
         make_continuation(decode(loops.__code__), 0, null_slots={4})
+
+
+def test_refusals_of_super():
+    bytecode = decode(Derived.let_go.__code__)
+    index = place(bytecode, "DELETE_DEREF", "self") + 1
+    with pytest.raises(ContinuationError, match="the cell of its argument 'self' may be empty"):
+        make_continuation(bytecode, index)
 
 
 def test_names_and_lines():

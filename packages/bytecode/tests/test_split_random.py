@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import textwrap
+from collections import Counter
 from types import FunctionType
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from framesmith_bytecode import decode, split, stack_depths, verify, why_no_continuation
+from framesmith_bytecode import Analyses, decode, split, verify, why_no_continuation
 
 NAMES = ["v0", "v1", "v2", "a", "b"]
 
@@ -62,6 +63,8 @@ class Writer:
             lambda: f"[log({self.tag()}, i, {self.name()}) for i in items({inside()}) if i]",
             lambda: f"[(lambda: (i, {self.name()}))() for i in items({inside()})]",
             lambda: f"{{v2: {inside()} for v2 in items({inside()})}}",
+            lambda: f"[log({self.tag()}, c0, {inside()}) for c0 in items({inside()})]",
+            lambda: f"[(c1, (lambda: (c0, c1))()) for c1 in items({inside()}) if c1]",
             lambda: f"(lambda z={e()}: (z, {self.name()}))()",
             lambda: f"(v1 := {e()})",
             lambda: f"number({e()}) < number({e()}) < 3",
@@ -254,18 +257,24 @@ def compiled(source: str) -> FunctionType:
     return namespace["target"]
 
 
+REFUSED: Counter[str] = Counter()
+
+
 def check_splits(source: str, chance: random.Random, most: int) -> int:
     function = compiled(source)
     bytecode = decode(function.__code__)
+    known = Analyses(bytecode)
     expected = outcome(function)
-    reached = stack_depths(bytecode).before
+    reached = known.depths.before
     places = [index for index, depth in enumerate(reached) if depth is not None]
     done = 0
     for index in chance.sample(places, min(most, len(places))):
-        if why_no_continuation(bytecode, index, own_cells=True) is not None:
+        reason = why_no_continuation(known, index)
+        if reason is not None:
+            REFUSED[reason] += 1
             continue
         done += 1
-        prefix, continuation = split(bytecode, index)
+        prefix, continuation = split(known, index)
         if done % 8 == 0:
             verify(decode(prefix))
             verify(continuation.bytecode)
@@ -283,7 +292,8 @@ def test_random_functions_cut_anywhere(long_run):
         chance = random.Random(seed)
         total += check_splits(Writer(chance).function(), chance, 40)
         seed += 1
-    print(f"{total} splits of {seed} functions")
+    print(f"{total:,} splits of {seed:,} functions, places refused: {dict(REFUSED)}")
+    assert not REFUSED
 
 
 @settings(

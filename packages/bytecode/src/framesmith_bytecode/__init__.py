@@ -1,5 +1,6 @@
 """Read, edit, verify and assemble CPython code objects; generate code; continuation functions."""
 
+from framesmith_bytecode.analyses import Analyses
 from framesmith_bytecode.cfg import Block, control_flow
 from framesmith_bytecode.codegen import Codegen, Reconstructable, unique_name
 from framesmith_bytecode.continuation import (
@@ -26,6 +27,7 @@ __all__ = [
     "NULL_FIRST",
     "OPS",
     "UNBOUND",
+    "Analyses",
     "Block",
     "Bytecode",
     "BytecodeError",

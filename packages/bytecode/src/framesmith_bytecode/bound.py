@@ -1,17 +1,38 @@
-"""Which loads of locals may find them unbound: a forward analysis over all paths, exception edges included."""
+"""Which loads may find their local unbound or their cell empty: a forward analysis over all paths, exceptions too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from framesmith_bytecode.model import Bytecode, Instr, Label
 from framesmith_bytecode.nulls import stores_maybe_null
 from framesmith_bytecode.ops import OPS
 from framesmith_bytecode.stack import Depths
 
-_FAST: Final = frozenset(name for name, row in OPS.items() if row.operand == "local")
-_UNBIND: Final = frozenset(("DELETE_FAST", "LOAD_FAST_AND_CLEAR"))
+
+class _Family(NamedTuple):
+    """Operations on one sort of variable: those that load it, that unbind it, and all that matter.
+
+    The rest of them leave the variable bound.
+    """
+
+    load: str
+    unbind: frozenset[str]
+    ops: frozenset[str]
+
+
+_FAST: Final = _Family(
+    "LOAD_FAST",
+    frozenset(("DELETE_FAST", "LOAD_FAST_AND_CLEAR")),
+    frozenset(name for name, row in OPS.items() if row.operand == "local"),
+)
+# A slot's STORE_FAST puts back a saved cell, of which nothing is known.
+_CELLS: Final = _Family(
+    "LOAD_DEREF",
+    frozenset(("DELETE_DEREF", "MAKE_CELL", "STORE_FAST")),
+    frozenset(("LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "STORE_FAST")),
+)
 _FLOW: Final = {name: row.flow for name, row in OPS.items() if row.flow != "next"}
 
 # What matters of a function, in order: (kind, item index, variable's bit, label or handler).
@@ -19,28 +40,35 @@ Event: TypeAlias = tuple[int, int, int, Label | None]
 _LABEL, _LOAD, _BIND, _UNBOUND, _BRANCH, _JUMP, _LEAVE = range(7)
 
 
-class _Analysis:
+class BoundAnalysis:
     """One sweep after another over the events; a set bit of a mask means that the local may be unbound.
 
     A region's handler is told of the mask at labels and after unbinding: between those it only shrinks.
     """
 
-    def __init__(self, bytecode: Bytecode, depths: Depths) -> None:
-        unbindable = {i.arg for i in bytecode.instructions if isinstance(i, Instr) and i[0] in _UNBIND}
-        arguments = set(bytecode.argument_names)
-        suspects = [name for name in bytecode.varnames if name not in arguments or name in unbindable]
+    def __init__(self, bytecode: Bytecode, depths: Depths, family: _Family = _FAST) -> None:
+        unbindable = {i[1] for i in bytecode.instructions if isinstance(i, Instr) and i[0] in family.unbind}
+        cells = {*bytecode.cellvars, *bytecode.freevars}
+        bound = set(bytecode.argument_names)
+        names = bytecode.cellvars
+        if family is _FAST:  # the slot of a cell holds the cell until a comprehension takes it
+            bound |= cells
+            names = [*bytecode.varnames, *(cells.difference(bytecode.varnames) & unbindable)]
+        suspects = [name for name in names if name not in bound or name in unbindable]
         self.bits = {name: 1 << i for i, name in enumerate(suspects)}
-        self.entry = sum(bit for name, bit in self.bits.items() if name not in arguments)
+        self.entry = sum(bit for name, bit in self.bits.items() if name not in bound)
         self.labels = depths.labels
         self.at_label: dict[Label, int] = {}
         self.grew = True
-        self.events = self._events(bytecode, depths) if suspects else []
+        self.events = self._events(bytecode, depths, family) if suspects else []
+        self.found = self._settle()
 
-    def _events(self, bytecode: Bytecode, depths: Depths) -> list[Event]:
+    def _events(self, bytecode: Bytecode, depths: Depths, family: _Family) -> list[Event]:
+        load, unbind, ops = family
         handlers = {
             index: bytecode.regions[span.key].handler for span in depths.spans for index in range(span.start, span.end)
         }
-        null_stores = stores_maybe_null(bytecode, depths)
+        null_stores = stores_maybe_null(bytecode, depths) if family is _FAST else set()
         bits, before = self.bits, depths.before
         events: list[Event] = []
         for index, item in enumerate(bytecode.instructions):
@@ -52,18 +80,18 @@ class _Analysis:
                     events.append((_UNBOUND, index, 0, handlers[index]))
                 continue
             op = item[0]
-            if op in _FAST:
+            if op in ops:
                 bit = bits.get(item[1], 0)
-                if op in _UNBIND or index in null_stores:
+                if op in unbind or index in null_stores:
                     events.append((_UNBOUND, index, bit, handlers.get(index)))
                 elif bit:
-                    events.append((_LOAD if op == "LOAD_FAST" else _BIND, index, bit, None))
+                    events.append((_LOAD if op == load else _BIND, index, bit, None))
             elif op in _FLOW:
                 kind = {"branch": _BRANCH, "jump": _JUMP}.get(_FLOW[op], _LEAVE)
                 events.append((kind, index, 0, None if kind == _LEAVE else item[1]))
         return events
 
-    def sweep(self, events: Sequence[Event], mask: int, found: set[int]) -> int:
+    def _sweep(self, events: Sequence[Event], mask: int, found: set[int]) -> int:
         """Collect suspicious loads; returns the mask after the last event."""
         at_label, labels = self.at_label, self.labels
         for kind, index, bit, label in events:
@@ -91,24 +119,29 @@ class _Analysis:
                 mask |= bit
         return mask
 
-    def settle(self) -> set[int]:
+    def _settle(self) -> set[int]:
         found: set[int] = set()
         while self.grew:
             self.grew = False
             found.clear()
-            self.sweep(self.events, self.entry, found)
+            self._sweep(self.events, self.entry, found)
         return found
+
+    def before(self, index: int) -> set[str]:
+        """Variables that some path leaves unbound at item `index`."""
+        events = [event for event in self.events if event[1] < index or (event[1] == index and event[0] == _LABEL)]
+        mask = self._sweep(events, self.entry, set())
+        return {name for name, bit in self.bits.items() if mask & bit}
 
 
 def possibly_unbound(bytecode: Bytecode, depths: Depths) -> set[int]:
     """Indices of the LOAD_FAST items whose local some path leaves unbound."""
-    return _Analysis(bytecode, depths).settle()
+    return BoundAnalysis(bytecode, depths).found
 
 
-def possibly_unbound_before(bytecode: Bytecode, depths: Depths, index: int) -> set[str]:
-    """Locals that some path leaves unbound at item `index`."""
-    analysis = _Analysis(bytecode, depths)
-    analysis.settle()
-    events = [event for event in analysis.events if event[1] < index or (event[1] == index and event[0] == _LABEL)]
-    mask = analysis.sweep(events, analysis.entry, set())
-    return {name for name, bit in analysis.bits.items() if mask & bit}
+def cells_bound(bytecode: Bytecode, depths: Depths) -> BoundAnalysis:
+    """The same for the function's own cells: `found` are the LOAD_DEREF items that may find their cell empty.
+
+    Unless somebody else empties it: another function that shares the cell may.
+    """
+    return BoundAnalysis(bytecode, depths, _CELLS)

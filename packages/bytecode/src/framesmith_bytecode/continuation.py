@@ -9,20 +9,18 @@ parameters. Where a parameter is marked `maybe_missing`, `UNBOUND` stands for a 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Final, Literal, final
 
-from framesmith_bytecode.bound import possibly_unbound_before
-from framesmith_bytecode.cfg import control_flow, reachable
+from framesmith_bytecode.analyses import Analyses
 from framesmith_bytecode.encode import encode
-from framesmith_bytecode.liveness import liveness, observes_locals
-from framesmith_bytecode.model import FREE_MARK, Bytecode, Instr, Item, Label, Position, Region, plain_name
-from framesmith_bytecode.nulls import Kinds, Slot, stack_kinds
-from framesmith_bytecode.ops import OPS
-from framesmith_bytecode.raw_cells import raw_cells
-from framesmith_bytecode.stack import Depths, describe, stack_depths
+from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region
+from framesmith_bytecode.nulls import Kinds, Slot
+from framesmith_bytecode.own_cells import CellPlan, plan_cells, super_argument, why_no_cells
+from framesmith_bytecode.raw_cells import CELL_ARGUMENT
+from framesmith_bytecode.stack import describe
 
 _VARARGS, _VARKEYWORDS, _GENERATORS, _FUNCTION = 0x04, 0x08, 0x20 | 0x80 | 0x200, 0x03
 _HAS_DOCSTRING: Final = 0x4000000
@@ -66,230 +64,237 @@ class Continuation:
     freevars: tuple[str, ...]
 
 
-def why_no_continuation(bytecode: Bytecode, index: int, *, own_cells: bool = False) -> str | None:
+def why_no_continuation(function: Bytecode | Analyses, index: int) -> str | None:
     """The reason why `make_continuation` refuses, or None if it does not."""
+    known = function if isinstance(function, Analyses) else Analyses(function)
+    bytecode = known.bytecode
     if not 0 <= index < len(bytecode.instructions):
         return f"index {index} is outside the {len(bytecode.instructions)} items"
     if bytecode.flags & _GENERATORS:
         return "generators and coroutines keep their own frame; they cannot be resumed by a plain call"
     if bytecode.flags & _FUNCTION != _FUNCTION:
         return "only functions can be resumed; class bodies and modules run in a namespace"
-    return _why_no_super(bytecode, own_cells) or _why_no_cells(bytecode, index)
-
-
-def _super_argument(bytecode: Bytecode) -> str | None:
-    """The parameter that `super()` without arguments reads from the frame, if the function may call it."""
-    if "__class__" not in bytecode.freevars or not bytecode.argcount:
-        return None
-    return bytecode.varnames[0]
-
-
-def _why_no_super(bytecode: Bytecode, own_cells: bool) -> str | None:
-    first = _super_argument(bytecode)
-    if own_cells or first is None or first not in bytecode.cellvars:
-        return None
-    written = any(
-        isinstance(item, Instr) and item.op in ("STORE_DEREF", "DELETE_DEREF") and item.arg == first
-        for item in bytecode.instructions
-    )
-    return f"super() may be called and its argument {first!r} is a cell that is assigned to" if written else None
-
-
-def _why_no_cells(bytecode: Bytecode, index: int) -> str | None:
-    cells = {*bytecode.cellvars, *bytecode.freevars}
-    items = bytecode.instructions
-    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" and item.arg in cells for item in items):
-        return None
-    raw = raw_cells(bytecode, stack_depths(bytecode))[index]
-    if not raw:
-        return None
-    return f"a comprehension's variable stands where the cell of {min(raw)!r} belongs"
+    if known.depths.before[index] is None:
+        return f"{describe(bytecode.instructions, index)}: no path leads here"
+    return why_no_cells(known, index, known.kept_items(index)) if bytecode.cellvars or bytecode.freevars else None
 
 
 @dataclass(slots=True)
 class _Plan:
-    bytecode: Bytecode
+    known: Analyses
     index: int
     kinds: Kinds
     parameters: list[Parameter]
     kept: set[int]
-    depths: Depths
-    own_cells: bool
+    cells: CellPlan
 
 
-def _kinds_at(bytecode: Bytecode, depths: Depths, index: int, null_slots: Collection[int] | None) -> Kinds:
-    depth = depths.before[index]
-    if depth is None:
-        raise ContinuationError(f"{bytecode.name}: {describe(bytecode.instructions, index)}: no path leads here")
-    if null_slots is not None:
-        if any(not 0 <= slot < depth for slot in null_slots):
-            raise ContinuationError(f"{bytecode.name}: null slots {sorted(null_slots)} of a stack of depth {depth}")
-        return tuple(Slot.NULL if i in null_slots else Slot.VALUE for i in range(depth))
-    kinds = stack_kinds(bytecode, depths)[index]
-    assert kinds is not None
-    return kinds
+def _kinds_at(known: Analyses, index: int, null_slots: Collection[int] | None) -> Kinds:
+    depth = known.depths.before[index]
+    kinds = known.kinds[index] if null_slots is None else ()
+    assert depth is not None and kinds is not None
+    if null_slots is None:
+        return kinds
+    if any(not 0 <= slot < depth for slot in null_slots):
+        raise ContinuationError(f"{known.bytecode.name}: null slots {sorted(null_slots)} of a stack of depth {depth}")
+    return tuple(Slot.NULL if i in null_slots else Slot.VALUE for i in range(depth))
 
 
 def _fresh(base: str, taken: Collection[str]) -> str:
     name = base
     while name in taken:
-        name = "_" + name
+        name += "_"
     return name
 
 
-def _parameters(
-    bytecode: Bytecode,
-    index: int,
-    kinds: Kinds,
-    depths: Depths,
-    bound: Collection[str] | None,
-    own_cells: bool,
-) -> list[Parameter]:
-    taken = {*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars}
-    cells = {*bytecode.cellvars, *bytecode.freevars}
-    live = liveness(bytecode).before(index)
-    if observes_locals(bytecode.instructions):
-        live = frozenset(bytecode.varnames)
-    missing = possibly_unbound_before(bytecode, depths, index) if bound is None else set()
-    first = _super_argument(bytecode)
-    out: list[Parameter] = []
-    if first in cells and first is not None:
-        out.append(Parameter("contents", first, first if own_cells else _fresh("__super_argument", taken)))
-    elif first is not None and (bound is None or first in bound):
-        out.append(Parameter("local", first, first, first in missing))
+def _stack_parameters(known: Analyses, index: int, kinds: Kinds, taken: Collection[str]) -> Iterator[Parameter]:
+    saved = known.saved_cells(index)
     for slot, kind in enumerate(kinds):
-        if kind is not Slot.NULL:
-            out.append(Parameter("stack", slot, _fresh(f"__stack_{slot}", taken), kind is Slot.MAYBE_NULL))
-    for name in bytecode.varnames:
-        wanted = name in live and name not in cells and (bound is None or name in bound)
-        if wanted and first != name:
-            out.append(Parameter("local", name, name, name in missing))
-    return out
-
-
-def _kept_items(bytecode: Bytecode, index: int) -> set[int]:
-    """Items that can run after `index`, starting there."""
-    blocks = control_flow(bytecode)
-    home = next(number for number, block in enumerate(blocks) if block.start <= index < block.end)
-    wanted = reachable(blocks, blocks[home].successors)
-    kept = {i for number in wanted for i in range(blocks[number].start, blocks[number].end)}
-    return kept | set(range(index, blocks[home].end))
-
-
-def _entry(plan: _Plan, resume: Label, position: Position | None) -> list[Item]:
-    """Unbinds locals that were unbound, puts the stack back and goes to the resume point."""
-    out: list[Item] = [Instr("RESUME", 0, position)]
-
-    def emit(op: str, arg: object = None) -> None:
-        out.append(Instr(op, arg, position))
-
-    def test_missing(name: str, otherwise: Label) -> None:
-        emit("LOAD_FAST", name)
-        emit("LOAD_CONST", UNBOUND)
-        emit("IS_OP", False)
-        emit("POP_JUMP_IF_FALSE", otherwise)
-
-    for cell, passed in _own_cells(plan).items():
-        emit("LOAD_CLOSURE", passed)
-        emit("STORE_FAST", cell)
-    for parameter in plan.parameters:
-        if parameter.kind == "local" and parameter.maybe_missing:
-            bound = Label()
-            test_missing(parameter.name, bound)
-            emit("DELETE_FAST", parameter.name)
-            out.append(bound)
-    by_slot = {parameter.source: parameter for parameter in plan.parameters if parameter.kind == "stack"}
-    for slot, kind in enumerate(plan.kinds):
         if kind is Slot.NULL:
-            emit("PUSH_NULL")
             continue
-        parameter = by_slot[slot]
-        done = Label()
-        if parameter.maybe_missing:
-            present = Label()
-            test_missing(parameter.name, present)
-            emit("PUSH_NULL")
-            emit("JUMP", done)
-            out.append(present)
-        emit("LOAD_FAST", parameter.name)
-        emit("DELETE_FAST", parameter.name)
-        out.append(done)
-    emit("JUMP", resume)
+        if slot in saved:
+            yield Parameter("stack", slot, _fresh(f"{CELL_ARGUMENT}{slot}", taken))
+        else:
+            yield Parameter("stack", slot, _fresh(f"__stack_{slot}", taken), kind is Slot.MAYBE_NULL)
+
+
+def _local_parameters(
+    known: Analyses, index: int, bound: Collection[str] | None, taken: Collection[str]
+) -> Iterator[Parameter]:
+    bytecode, raw = known.bytecode, known.raw_cells(index)
+    live = bytecode.varnames if known.observes_locals else known.live.before(index)
+    missing = known.locals_bound.before(index) if bound is None else set()
+    cells = {*bytecode.cellvars, *bytecode.freevars}
+    for name in [*bytecode.varnames, *sorted(raw.difference(bytecode.varnames))]:
+        if bound is not None and name not in bound:
+            continue
+        if name in raw:
+            yield Parameter("local", name, _fresh(f"__slot_{name}", taken), name in missing)
+        elif name in live and name not in cells:
+            yield Parameter("local", name, name, name in missing)
+
+
+def _parameters(
+    known: Analyses, index: int, kinds: Kinds, bound: Collection[str] | None, cells: CellPlan
+) -> list[Parameter]:
+    bytecode = known.bytecode
+    taken = {*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars}
+    out: list[Parameter] = []
+    first = super_argument(bytecode)
+    if first in cells.own and first is not None:
+        out.append(Parameter("contents", first, first))
+    elif first is not None and (bound is None or first in bound):
+        out.append(Parameter("local", first, first, bound is None and first in known.locals_bound.before(index)))
+    out += _stack_parameters(known, index, kinds, taken)
+    out += (p for p in _local_parameters(known, index, bound, taken) if p.source != first)
     return out
+
+
+class _Entry:
+    """Writes what runs before the resume point: cells, locals and the stack get what they held."""
+
+    def __init__(self, plan: _Plan, position: Position | None) -> None:
+        self.plan = plan
+        self.position = position
+        self.out: list[Item] = [Instr("RESUME", 0, position)]
+        self.temporaries: list[str] = []
+
+    def emit(self, op: str, arg: object = None) -> None:
+        self.out.append(Instr(op, arg, self.position))
+
+    def go_on_unless_missing(self, name: str, otherwise: Label) -> None:
+        """Jump unless the parameter is UNBOUND."""
+        self.emit("LOAD_FAST", name)
+        self.emit("LOAD_CONST", UNBOUND)
+        self.emit("IS_OP", False)
+        self.emit("POP_JUMP_IF_FALSE", otherwise)
+
+    def bring_cells(self) -> None:
+        for cell, passed in self.plan.cells.brought.items():
+            self.emit("LOAD_CLOSURE", passed)
+            self.emit("STORE_FAST", cell)
+
+    def fill_slots(self) -> None:
+        """Take the new frame's cells away where the slot is in use for a comprehension's variable."""
+        raw = self.plan.known.raw_cells(self.plan.index)
+        passed = {p.source: p for p in self.plan.parameters if p.kind == "local"}
+        for cell in self.plan.cells.own:
+            if cell in raw:
+                self.fill_slot(cell, passed.get(cell))
+
+    def fill_slot(self, cell: str, parameter: Parameter | None) -> None:
+        if parameter is None:
+            unused = _fresh("__no_cell", [*self.plan.known.bytecode.varnames, *self.temporaries])
+            self.temporaries.append(unused)
+            self.emit("LOAD_FAST_AND_CLEAR", cell)
+            self.emit("STORE_FAST", unused)
+            self.emit("DELETE_FAST", unused)
+            return
+        present, done = Label(), Label()
+        self.emit("LOAD_FAST", parameter.name)
+        self.emit("LOAD_FAST_AND_CLEAR", cell)
+        if parameter.maybe_missing:
+            self.go_on_unless_missing(parameter.name, present)
+            self.emit("STORE_FAST", parameter.name)
+            self.emit("POP_TOP")
+            self.emit("JUMP", done)
+        self.out.append(present)
+        self.emit("STORE_FAST", parameter.name)
+        self.emit("STORE_FAST", cell)
+        self.out.append(done)
+        self.emit("DELETE_FAST", parameter.name)
+
+    def unbind_locals(self) -> None:
+        for parameter in self.plan.parameters:
+            if parameter.kind == "local" and parameter.maybe_missing and parameter.name == parameter.source:
+                bound = Label()
+                self.go_on_unless_missing(parameter.name, bound)
+                self.emit("DELETE_FAST", parameter.name)
+                self.out.append(bound)
+
+    def push_stack(self) -> None:
+        by_slot = {parameter.source: parameter for parameter in self.plan.parameters if parameter.kind == "stack"}
+        for slot, kind in enumerate(self.plan.kinds):
+            if kind is Slot.NULL:
+                self.emit("PUSH_NULL")
+                continue
+            parameter = by_slot[slot]
+            if parameter.name.startswith(CELL_ARGUMENT):
+                self.emit("LOAD_FAST_AND_CLEAR", parameter.name)
+                continue
+            done = Label()
+            if parameter.maybe_missing:
+                present = Label()
+                self.go_on_unless_missing(parameter.name, present)
+                self.emit("PUSH_NULL")
+                self.emit("JUMP", done)
+                self.out.append(present)
+            self.emit("LOAD_FAST", parameter.name)
+            self.emit("DELETE_FAST", parameter.name)
+            self.out.append(done)
+
+
+def _entry(plan: _Plan, resume: Label, position: Position | None) -> _Entry:
+    entry = _Entry(plan, position)
+    entry.bring_cells()
+    entry.unbind_locals()
+    entry.fill_slots()
+    entry.push_stack()
+    entry.emit("JUMP", resume)
+    return entry
 
 
 def _body(plan: _Plan, resume: Label) -> tuple[list[Item], list[Region]]:
     """The instructions that can still run, with regions cut down to them."""
-    bytecode, kept = plan.bytecode, plan.kept
+    bytecode, kept, depths = plan.known.bytecode, plan.kept, plan.known.depths
     out: list[Item] = []
     for index, item in enumerate(bytecode.instructions):
         if index == plan.index:
             out.append(resume)
         if isinstance(item, Label) or index in kept:
             out.append(item)
-    live = {bytecode.regions[span.key].handler for span in plan.depths.spans if not kept.isdisjoint(range(*span[:2]))}
+    live = {bytecode.regions[span.key].handler for span in depths.spans if not kept.isdisjoint(range(*span[:2]))}
     regions = [
-        Region(r.start, r.end, r.handler, plan.depths.regions.get(key, r.depth), r.lasti)
+        Region(r.start, r.end, r.handler, depths.regions.get(key, r.depth), r.lasti)
         for key, r in enumerate(bytecode.regions)
         if r.handler in live
     ]
     return out, regions
 
 
-def _variables(items: Collection[Item]) -> set[str]:
-    return {item.arg for item in items if isinstance(item, Instr) and OPS[item.op].operand in ("local", "deref")}
-
-
-def _used_cells(plan: _Plan) -> list[str]:
-    used = _variables([plan.bytecode.instructions[i] for i in plan.kept])
-    cells = [*plan.bytecode.cellvars, *plan.bytecode.freevars]
-    return [cell for cell in cells if cell in used or plain_name(cell) == "__class__"]
-
-
-def _own_cells(plan: _Plan) -> dict[str, str]:
-    """Cells that stay cells of the continuation, and the free variables that bring them."""
-    if not plan.own_cells:
-        return {}
-    free = set(plan.bytecode.freevars)
-    used = _used_cells(plan)
-    return {c: c + FREE_MARK for c in plan.bytecode.cellvars if c in used and c + FREE_MARK not in free}
-
-
 def _assemble(plan: _Plan, name: str | None) -> Continuation:
-    bytecode = plan.bytecode
+    bytecode = plan.known.bytecode
     position = next((item.position for item in bytecode.instructions[plan.index :] if isinstance(item, Instr)), None)
     resume = Label("resume")
     body, regions = _body(plan, resume)
-    free = _used_cells(plan)
-    own = _own_cells(plan)
+    entry = _entry(plan, resume, position)
     names = [parameter.name for parameter in plan.parameters]
-    cells = {*bytecode.cellvars, *bytecode.freevars}
-    locals_left = [var for var in bytecode.varnames if var not in names and var not in cells]
+    others = {*names, *bytecode.cellvars, *bytecode.freevars} - plan.known.raw_cells(plan.index)
+    locals_left = [var for var in bytecode.varnames if var not in others]
     line = position[0] if position is not None and position[0] is not None else bytecode.firstlineno
     result = Bytecode(
         name or bytecode.name,
-        _entry(plan, resume, position) + body,
+        entry.out + body,
         regions,
         name or f"{bytecode.qualname or bytecode.name}.<resumed at line {line}>",
         bytecode.filename,
         bytecode.firstlineno,
         argcount=len(names),
         flags=bytecode.flags & ~(_VARARGS | _VARKEYWORDS | _HAS_DOCSTRING),
-        varnames=names + locals_left,
-        cellvars=list(own),
-        freevars=[own.get(cell, cell) for cell in free],
+        varnames=names + locals_left + entry.temporaries,
+        cellvars=list(plan.cells.own),
+        freevars=plan.cells.freevars,
     )
-    return Continuation(encode(result), result, plan.index, tuple(plan.parameters), tuple(free))
+    return Continuation(encode(result), result, plan.index, tuple(plan.parameters), plan.cells.free)
 
 
 def make_continuation(
-    bytecode: Bytecode,
+    function: Bytecode | Analyses,
     index: int,
     *,
     null_slots: Collection[int] | None = None,
     bound: Collection[str] | None = None,
     name: str | None = None,
-    own_cells: bool = False,
 ) -> Continuation:
     """Code that does what the function does from item `index` (an instruction or a label) on.
 
@@ -297,16 +302,18 @@ def make_continuation(
     `maybe_missing` parameters where it depends on the run. `bound`: the locals that are bound now (others start
     unbound); None passes every live local, `maybe_missing` where some path leaves it unbound. Only locals that are
     still needed become parameters, all of them if the rest may call locals() or its like. Cells and free variables
-    that are still used become free variables. With `own_cells` the function's own cells arrive the same way but are
-    cells of the continuation too, so that reading an empty one raises UnboundLocalError and not NameError.
+    that are still used become free variables; the function's own cells that the rest may find empty are made cells of
+    the continuation too, so that reading one raises UnboundLocalError there as well. While a comprehension uses the
+    slot of a cell (CPython 3.12 on), the local of that name is the comprehension's variable, and the cell is on the
+    stack.
 
-    Raises `ContinuationError` for generators, for code that is not a function's, and for unreachable places.
+    Raises `ContinuationError` where `why_no_continuation` has a reason.
     """
-    problem = why_no_continuation(bytecode, index, own_cells=own_cells)
+    known = function if isinstance(function, Analyses) else Analyses(function)
+    problem = why_no_continuation(known, index)
     if problem is not None:
-        raise ContinuationError(f"{bytecode.name}: {problem}")
-    depths = stack_depths(bytecode)
-    kinds = _kinds_at(bytecode, depths, index, null_slots)
-    kept = _kept_items(bytecode, index)
-    parameters = _parameters(bytecode, index, kinds, depths, bound, own_cells)
-    return _assemble(_Plan(bytecode, index, kinds, parameters, kept, depths, own_cells), name)
+        raise ContinuationError(f"{known.bytecode.name}: {problem}")
+    kinds = _kinds_at(known, index, null_slots)
+    kept = known.kept_items(index)
+    cells = plan_cells(known, index, kept)
+    return _assemble(_Plan(known, index, kinds, _parameters(known, index, kinds, bound, cells), kept, cells), name)

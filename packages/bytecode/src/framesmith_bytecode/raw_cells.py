@@ -2,78 +2,129 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 from framesmith_bytecode.model import Bytecode, Instr, Label
 from framesmith_bytecode.ops import OPS, pops, pushes
 from framesmith_bytecode.stack import Depths
 
-# A saved slot on the abstract stack is True if it came from a raw slot, False if it is the cell; None is any value.
-_Stack: TypeAlias = tuple[bool | None, ...]
+#: Begins the names of arguments that bring a cell which a comprehension had put on the stack: no name of Python's.
+CELL_ARGUMENT: Final = ".cell_"
+
+# A comprehension takes a slot, and gives it back, outside of the region that would clean up: with these alone.
+_CANNOT_RAISE: Final = frozenset(
+    ("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "STORE_FAST", "POP_TOP", "NOP", "LOAD_CONST", "PUSH_NULL")
+)
+
+# For each slot of the stack, from the bottom: does it certainly hold a cell?
+_Stack: TypeAlias = tuple[bool, ...]
 
 
-def raw_cells(bytecode: Bytecode, depths: Depths) -> list[frozenset[str]]:
-    """For every item, the cell and free variables whose slot is raw before it: cleared, or a comprehension's own.
+class SlotUse(NamedTuple):
+    """`raw`: the cell and free variables whose slot may be raw: cleared, or a comprehension's own variable.
 
-    LOAD_FAST_AND_CLEAR makes a slot raw, MAKE_CELL ends that, and so does putting the saved cell back.
+    `stack`: for each slot of the value stack, from the bottom, whether it certainly holds a cell.
     """
-    items = bytecode.instructions
-    nowhere: frozenset[str] = frozenset()
-    before: list[frozenset[str]] = [nowhere] * len(items)
+
+    raw: frozenset[str]
+    stack: _Stack
+
+
+_START: Final = SlotUse(frozenset(), ())
+
+
+def _join(left: SlotUse, right: SlotUse) -> SlotUse:
+    stack = tuple(one and other for one, other in zip(left.stack, right.stack, strict=True))
+    return SlotUse(left.raw | right.raw, stack)
+
+
+def shadows_cells(bytecode: Bytecode) -> bool:
+    """Does any instruction put a cell out of its slot?"""
     cells = {*bytecode.cellvars, *bytecode.freevars}
-    arguments = set(bytecode.argument_names) - cells
-    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" and item.arg in cells for item in items):
-        return before
-    handlers = {}
+    return bool(cells) and any(
+        isinstance(item, Instr) and item[0] == "LOAD_FAST_AND_CLEAR" and item[1] in cells
+        for item in bytecode.instructions
+    )
+
+
+def _cannot_raise(item: Instr, index: int, labels: Mapping[Label, int]) -> bool:
+    """Nor do jumps forward; those backward look for signals."""
+    return item.op in _CANNOT_RAISE or (item.op == "JUMP" and labels[item.arg] > index)
+
+
+def slot_use(bytecode: Bytecode, depths: Depths) -> list[SlotUse | None]:
+    """What is known before every item, over all paths to it; None where no path leads."""
+    items, labels = bytecode.instructions, depths.labels
+    cells = {*bytecode.cellvars, *bytecode.freevars}
+    brought = {name for name in bytecode.argument_names if name.startswith(CELL_ARGUMENT)}
+    before: list[SlotUse | None] = [None] * len(items)
+    handlers: dict[int, tuple[int, int, bool]] = {}
     for span in depths.spans:
         region = bytecode.regions[span.key]
-        entry = (depths.labels[region.handler], depths.regions.get(span.key, 0), region.lasti)
+        entry = (labels[region.handler], depths.regions.get(span.key, 0), region.lasti)
         handlers.update(dict.fromkeys(range(span.start, span.end), entry))
-    seen: set[int] = set()
-    pending: list[tuple[int, _Stack, frozenset[str]]] = [(0, (), nowhere)]
-    while pending:
-        index, stack, raw = pending.pop()
-        while index not in seen:
-            seen.add(index)
-            before[index] = raw
+    pending: list[tuple[int, SlotUse]] = [(0, _START)]
+    unlikely: list[tuple[int, SlotUse]] = []  # only for handlers that nothing else leads to
+    while pending or unlikely:
+        if not pending and before[unlikely[-1][0]] is not None:
+            unlikely.pop()
+            continue
+        index, use = (pending or unlikely).pop()
+        while True:
+            known = before[index]
+            if known is not None:
+                use = _join(known, use)
+                if use == known:
+                    break
+            before[index] = use
             item = items[index]
             if isinstance(item, Label):
                 index += 1
                 continue
             if index in handlers:
                 target, depth, lasti = handlers[index]
-                pending.append((target, stack[:depth] + (None,) * (1 + lasti), raw))
+                way = (target, SlotUse(use.raw, use.stack[:depth] + (False,) * (1 + lasti)))
+                (unlikely if _cannot_raise(item, index, labels) else pending).append(way)
             row = OPS[item.op]
             if row.flow in ("jump", "branch"):
-                kept = stack[: len(stack) - pops(item.op, None)] if row.flow == "branch" else stack
-                pending.append((depths.labels[item.arg], kept + (None,) * row.jump_pushes, raw))
+                kept = use.stack[: len(use.stack) - pops(item.op, None)] if row.flow == "branch" else use.stack
+                pending.append((labels[item.arg], SlotUse(use.raw, kept + (False,) * row.jump_pushes)))
             if row.flow not in ("next", "branch"):
                 break
-            stack, raw = _step(item, stack, raw, cells, arguments)
+            use = _step(item, use, cells, brought)
             index += 1
     return before
 
 
-def _step(
-    item: Instr, stack: _Stack, raw: frozenset[str], cells: set[str], arguments: set[str]
-) -> tuple[_Stack, frozenset[str]]:
+def raw_cells(bytecode: Bytecode, depths: Depths) -> list[frozenset[str]]:
+    """For every item, the cell and free variables whose slot may be raw before it.
+
+    LOAD_FAST_AND_CLEAR makes a slot raw, MAKE_CELL ends that, and so does putting the saved cell back.
+    """
+    if not shadows_cells(bytecode):
+        return [_START.raw] * len(bytecode.instructions)
+    return [_START.raw if use is None else use.raw for use in slot_use(bytecode, depths)]
+
+
+def _step(item: Instr, use: SlotUse, cells: set[str], brought: set[str]) -> SlotUse:
     op, arg, _ = item
+    raw, stack = use
     if op == "COPY":
-        return (*stack, stack[-arg]), raw
+        return SlotUse(raw, (*stack, stack[-arg]))
     if op == "SWAP":
         moved = list(stack)
         moved[-1], moved[-arg] = moved[-arg], moved[-1]
-        return tuple(moved), raw
+        return SlotUse(raw, tuple(moved))
     if op in ("LOAD_FAST_AND_CLEAR", "STORE_FAST", "MAKE_CELL") and arg in cells:
         if op == "LOAD_FAST_AND_CLEAR":
-            return (*stack, arg in raw), raw | {arg}
+            return SlotUse(raw | {arg}, (*stack, arg not in raw))
         if op == "MAKE_CELL":
-            return stack, raw - {arg}
-        return stack[:-1], raw - {arg} if stack[-1] is False else raw | {arg}
-    if op in ("LOAD_CLOSURE", "PUSH_NULL") or (op == "LOAD_FAST" and arg in arguments):
-        return (*stack, False), raw  # what an argument holds may be a cell that a caller saved: see split.py
-    taken = pops(op, arg)
+            return SlotUse(raw - {arg}, stack)
+        return SlotUse(raw - {arg} if stack[-1] else raw | {arg}, stack[:-1])
+    if op == "LOAD_CLOSURE" or (op == "LOAD_FAST_AND_CLEAR" and arg in brought):
+        return SlotUse(raw, (*stack, arg not in raw))
+    taken, added = pops(op, arg), pushes(op, arg)
     if op in ("FOR_ITER", "GET_LEN", "SEND"):
-        taken, added = taken - 1, pushes(op, arg) - 1
-        return stack[: len(stack) - taken] + (None,) * added, raw
-    return stack[: len(stack) - taken] + (None,) * pushes(op, arg), raw
+        taken, added = taken - 1, added - 1
+    return SlotUse(raw, stack[: len(stack) - taken] + (False,) * added)

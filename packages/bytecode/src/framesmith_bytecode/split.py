@@ -6,11 +6,11 @@ from dataclasses import replace
 from types import CodeType
 from typing import NamedTuple
 
+from framesmith_bytecode.analyses import Analyses
 from framesmith_bytecode.codegen import Codegen
 from framesmith_bytecode.continuation import UNBOUND, Continuation, Parameter, make_continuation
 from framesmith_bytecode.encode import encode
 from framesmith_bytecode.model import Bytecode, Instr, Label
-from framesmith_bytecode.stack import stack_depths
 
 
 class Split(NamedTuple):
@@ -21,11 +21,11 @@ class Split(NamedTuple):
 
 
 def _load_or_unbound(codegen: Codegen, name: str) -> None:
-    """Push a local, or UNBOUND if it is unbound, and unbind it."""
+    """Push what a local's slot holds, or UNBOUND if it is unbound, and unbind it."""
     missing, done = Label(), Label()
     with codegen.protected(missing):
         codegen.emit("LOAD_FAST_CHECK", name)
-    codegen.delete(name)
+    codegen.emit("DELETE_FAST", name)
     codegen.jump(done)
     codegen.mark(missing)
     codegen.emit("PUSH_EXC_INFO")
@@ -43,8 +43,8 @@ def _pass_argument(codegen: Codegen, parameter: Parameter, spilled: list[str]) -
     if parameter.maybe_missing:
         _load_or_unbound(codegen, name)
     else:
-        codegen.load(name)
-        codegen.delete(name)
+        codegen.emit("LOAD_FAST", name)
+        codegen.emit("DELETE_FAST", name)
 
 
 def _handover(bytecode: Bytecode, continuation: Continuation, depth: int, label: Label) -> Codegen:
@@ -64,14 +64,16 @@ def _handover(bytecode: Bytecode, continuation: Continuation, depth: int, label:
     return codegen
 
 
-def split(bytecode: Bytecode, index: int) -> Split:
+def split(function: Bytecode | Analyses, index: int) -> Split:
     """A prefix and a continuation at item `index`; running the prefix equals running the function.
 
+    `Analyses(bytecode)` in place of the bytecode saves work when one function is split at many places.
     Raises `ContinuationError` where there can be no continuation.
     """
-    continuation = make_continuation(bytecode, index, own_cells=True)
-    depths = stack_depths(bytecode)
-    depth = depths.before[index]
+    known = function if isinstance(function, Analyses) else Analyses(function)
+    bytecode = known.bytecode
+    continuation = make_continuation(known, index)
+    depth = known.depths.before[index]
     assert depth is not None
     label = Label("handover")
     codegen = _handover(bytecode, continuation, depth, label)
