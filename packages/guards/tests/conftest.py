@@ -5,6 +5,7 @@ import sys
 import weakref
 from collections import OrderedDict, UserDict, deque
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType, MappingProxyType
 
 import pytest
@@ -22,7 +23,7 @@ from framesmith_guards import (
     TensorPropertySource,
     TensorSpec,
 )
-from framesmith_guards.state import STATE_FIELDS
+from framesmith_guards.state import AUTOCAST_DEVICES, STATE_FIELDS
 
 X, Y, Z = LocalSource("x"), LocalSource("y"), LocalSource("z")
 
@@ -368,13 +369,22 @@ def state_changes():
     return {
         "GRAD_MODE": [torch.no_grad()],
         "INFERENCE_MODE": [torch.inference_mode(), InferenceWithGrad()],
-        "AUTOCAST": [torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", torch.float16, cache_enabled=False)],
+        "AUTOCAST": [
+            torch.autocast("cpu", torch.bfloat16),
+            torch.autocast("cpu", torch.float16, cache_enabled=False),
+            _Setting(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled, False),
+            *(
+                _Setting(partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device), True)
+                for device in AUTOCAST_DEVICES
+            ),
+        ],
         "DEFAULT_DTYPE": [_Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)],
         "DEFAULT_DEVICE": [torch.device("meta")],
         "DETERMINISTIC": [
             _Setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True)
         ],
         "TORCH_FUNCTION_MODES": [FunctionMode()],
+        "TORCH_FUNCTIONS": [torch._C.DisableTorchFunctionSubclass(), torch._C.DisableTorchFunction()],
         "TORCH_DISPATCH_MODES": [DispatchMode()],
         "FUNCTORCH_STACK": [InGrad()],
         "SAVED_TENSOR_HOOKS": [torch.autograd.graph.saved_tensors_hooks(identity, identity)],

@@ -266,6 +266,7 @@ STATES = (
     torch.inference_mode,
     lambda: torch.autocast("cpu", torch.bfloat16),
     lambda: torch.device("cpu"),
+    torch._C.DisableTorchFunctionSubclass,
     lambda: torch.device("meta"),
     Passing,
 )

@@ -135,6 +135,19 @@ def test_mutation_disabling_a_state_kind_is_caught(name, changes, make_state_gua
     assert (name, "the text holds though the state changed") in found
 
 
+def test_a_torch_whose_snapshot_says_less_is_asked_more(changes, make_state_guard, guarded, monkeypatch):
+    class Snapshot:
+        def __getstate__(self):
+            return '{"grad_mode": true}'
+
+    monkeypatch.setattr(native_state, "_snapshot_class", lambda: Snapshot)
+    assert native_state._covered() == {"GRAD_MODE"}
+    monkeypatch.setattr(native_state, "_snapshot_class", lambda: None)
+    assert native_state._covered() == frozenset()
+    monkeypatch.setattr(native_state, "COVERED", frozenset())
+    assert faults_of_state(changes, make_state_guard, guarded) == []
+
+
 @needs_native
 @pytest.mark.parametrize("name", sorted(BY_KIND))
 def test_mutation_disabling_a_native_state_row_is_caught(name, changes, make_state_guard, guarded, monkeypatch):

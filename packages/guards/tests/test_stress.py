@@ -169,4 +169,5 @@ def test_threads_check_compile_and_drop_while_values_change():
     assert [case.wrong for case in cases] == [[], []]
     assert min(case.checks for case in cases) > 50
     print(f"{sum(case.checks for case in cases)} checks, grown by {(after - before) / 1024:.0f} KiB")
-    assert after - before < 5 << 20
+    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # which keeps freed memory for a while
+        assert after - before < 5 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -12,7 +13,35 @@ from torch.utils._device import DeviceContext
 from framesmith_guards.guard import Guard
 from framesmith_guards.state import BY_KIND
 
-COVERED: Final = frozenset({"GRAD_MODE", "AUTOCAST", "DEFAULT_DTYPE", "DETERMINISTIC", "NUM_THREADS"})
+_PARTS: Final[dict[str, tuple[str, ...]]] = {
+    "GRAD_MODE": ("grad_mode",),
+    "AUTOCAST": ("autocast_state",),
+    "DEFAULT_DTYPE": ("default_dtype",),
+    "DETERMINISTIC": ("deterministic_algorithms", "deterministic_algorithms_warn_only"),
+    "TORCH_FUNCTIONS": ("torch_function", "torch_function_all_disabled"),
+    "NUM_THREADS": ("num_threads",),
+    "TENSOR_FLOAT_32": ("allow_tf32",),
+}
+"""What parts of torch's GlobalStateGuard make up a kind of state (and one half of MATMUL_PRECISION)."""
+
+
+def _snapshot_class() -> Any:
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    snapshot = getattr(guards, "GlobalStateGuard", None)
+    return snapshot if hasattr(snapshot, "check") else None
+
+
+def _covered() -> frozenset[str]:
+    """The kinds that this torch's snapshot compares, by what it says of itself."""
+    snapshot = _snapshot_class()
+    try:
+        parts = json.loads(snapshot().__getstate__())
+    except (TypeError, ValueError, AttributeError):
+        return frozenset()
+    return frozenset(kind for kind, names in _PARTS.items() if all(name in parts for name in names))
+
+
+COVERED: Final = _covered()
 """What torch's GlobalStateGuard compares, all of it at once."""
 
 Row = tuple[Callable[[], object], object]
@@ -66,7 +95,9 @@ def _no_hooks(expected: object) -> Rows | None:
 
 def _precision(expected: object) -> Rows | None:
     # The snapshot has whether TensorFloat-32 is allowed, which it is exactly when the precision is not the highest.
-    return () if expected == "highest" else ((torch._C._get_float32_matmul_precision, expected),)
+    if expected == "highest" and "TENSOR_FLOAT_32" in COVERED:
+        return ()
+    return ((torch._C._get_float32_matmul_precision, expected),)
 
 
 _CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
@@ -81,9 +112,8 @@ _CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
 
 
 def _renew() -> Callable[[], Callable[[], bool]] | None:
-    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    snapshot: Any = getattr(guards, "GlobalStateGuard", None)
-    if snapshot is None or not hasattr(snapshot, "check"):
+    snapshot = _snapshot_class()
+    if snapshot is None:
         return None
 
     def renew() -> Callable[[], bool]:

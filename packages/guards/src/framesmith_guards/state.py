@@ -11,7 +11,19 @@ from torch.utils._device import DeviceContext
 
 from framesmith_guards.refs import Ref
 
-AUTOCAST_DEVICES: Final = ("cpu", "cuda")
+
+def _has_autocast(device: str) -> bool:
+    try:
+        torch.is_autocast_enabled(device)
+    except RuntimeError:
+        return False
+    return True
+
+
+_DEVICES: Final = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "maia", "ipu", "xla", "privateuseone")
+
+AUTOCAST_DEVICES: Final = tuple(filter(_has_autocast, _DEVICES))
+"""The device types for which this torch has an autocast state, whether or not such a device is here."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,11 @@ def _default_device() -> str | None:
         if isinstance(mode, DeviceContext):
             return str(mode.device)
     return None
+
+
+def _torch_functions() -> tuple[bool, bool]:
+    """(enabled for subclasses, disabled for modes too)."""
+    return (torch._C._is_torch_function_enabled(), torch._C._is_torch_function_all_disabled())
 
 
 def _function_modes() -> tuple[type, ...]:
@@ -85,6 +102,7 @@ STATE_FIELDS: Final = (
     StateField("DEFAULT_DEVICE", _default_device, "the default device"),
     StateField("DETERMINISTIC", _deterministic, "(deterministic algorithms, warn only)"),
     StateField("TORCH_FUNCTION_MODES", _function_modes, "the types of the active torch-function modes"),
+    StateField("TORCH_FUNCTIONS", _torch_functions, "(torch functions of subclasses on, all torch functions off)"),
     StateField("TORCH_DISPATCH_MODES", _dispatch_modes, "the types of the active torch-dispatch modes"),
     StateField("FUNCTORCH_STACK", _functorch_stack, "the active torch.func transforms"),
     StateField("SAVED_TENSOR_HOOKS", _saved_tensor_hooks, "the active saved-tensor hooks"),
