@@ -378,3 +378,24 @@ def test_threads_call_and_reset_at_once(checker):
     finally:
         sys.setswitchinterval(interval)
     assert wrong == []
+
+
+def test_a_tracer_that_reads_the_locals(checker, calling):
+    """A debugger sees the inputs as the local they are in, and does not change what the code computes."""
+    seen = []
+
+    def tracer(frame, event, argument):
+        if frame.f_code.co_name == "entry":
+            seen.append(frame.f_locals.get("found"))
+            return tracer
+        return None
+
+    callback = answering(plain, PLAIN, checker(lambda *_: ("in",)))
+    for _ in range(3):
+        sys.settrace(tracer)
+        try:
+            result = calling(plain, callback, 1)
+        finally:
+            sys.settrace(None)
+        assert result == (1, 2, ("in",), 1)
+    assert ("in",) in seen
