@@ -565,3 +565,16 @@ def properties() -> Case:
         return y, thing.counted, thing.counted
 
     return _calls(f, watch=[thing])
+
+
+def globals_made_and_deleted() -> Case:
+    namespace = globals()
+
+    def f(x):
+        global fresh_global
+        fresh_global = x.shape[0]
+        y = x * fresh_global
+        del fresh_global
+        return y, "fresh_global" in namespace
+
+    return _calls(f)

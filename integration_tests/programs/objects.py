@@ -507,3 +507,21 @@ def modules_swapped_and_moved() -> Case:
         return y, model.training, len(model)
 
     return Case(f, [(torch.ones(1, 3), step) for step in range(4)], watch=[model])
+
+
+class Mixed:
+    __slots__ = ("__dict__", "slot")
+
+
+def slots_beside_a_dictionary() -> Case:
+    thing = Mixed()
+    thing.slot, thing.plain = 1, 2
+
+    def f(x):
+        thing.slot += 1
+        thing.extra = thing.plain
+        y = x * thing.slot
+        del thing.extra
+        return y, sorted(vars(thing)), hasattr(thing, "extra")
+
+    return _calls(f, watch=[thing])

@@ -345,3 +345,14 @@ def autocast() -> Case:
         return a.dtype, b.dtype, c.dtype, layer(x)
 
     return _calls(f)
+
+
+def results_written_to_given_tensors() -> Case:
+    def f(x, out):
+        torch.add(x, 1, out=out)
+        same = torch.mul(out, 2, out=out)
+        return out.shape, same is out
+
+    return Case(
+        f, [(torch.randn(3), torch.zeros(3)), (torch.randn(3), torch.zeros(0)), (torch.randn(3), torch.zeros(3))]
+    )

@@ -1,56 +1,50 @@
-"""What compiling makes dies with the function or with the converter: an entry hangs on a code object, unseen by gc."""
+"""What the compiler keeps alive: nothing of the call it compiled."""
+
+from __future__ import annotations
 
 import gc
-import linecache
-import types
 import weakref
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 import torch
-from driver import Compiled, compiled
-
-X = torch.arange(4.0)
+from driver import compiled
 
 
-def template(x):
-    return (x + 1) * TABLE["scale"]  # noqa: F821
+class Options:
+    factor = 2
+
+    def __init__(self) -> None:
+        self.seen = 0
 
 
-def fresh():
-    code = template.__code__.replace(co_firstlineno=template.__code__.co_firstlineno + 1)
-    return types.FunctionType(code, {"TABLE": {"scale": torch.full((4,), 2.0)}}, "fresh")
-
-
-def collect():
-    """Twice: what hung on a code object only becomes garbage when the first round frees that."""
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
     gc.collect()
-    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
-def test_a_dropped_function_takes_all_along():
-    subject = compiled(fresh())
+def plain(x: Any, options: Any) -> Any:
+    options.seen += 1
+    return x * options.factor
+
+
+def breaking(x: Any, options: Any) -> Any:
+    y = x * options.factor
+    print(end="")
+    options.seen += 1
+    return y + 1
+
+
+@pytest.mark.parametrize("program", [plain, breaking])
+def test_arguments_die_with_the_call_that_was_compiled(program: Any) -> None:
+    subject = compiled(program)
     for _ in range(2):
-        subject(X)
-    [entry] = subject.of_kind("entry")
-    [module] = subject.graphs
-    filename = module.forward.__code__.co_filename
-    assert filename in linecache.cache and filename in torch.fx.graph_module._loader.eval_cache
-    dead = [weakref.ref(thing) for thing in (subject.fn.__code__, entry.check, entry.residual, module, module.graph)]
-    subject.events.clear()
-    converter = subject.converter  # lives on
-    del subject, entry, module
-    collect()
-    assert [reference() for reference in dead] == [None] * len(dead)
-    assert filename not in linecache.cache and filename not in torch.fx.graph_module._loader.eval_cache
-    assert converter is not None
-
-
-def test_a_dropped_converter_dies_while_the_function_lives():
-    function = fresh()
-    subject = Compiled(function)
-    for _ in range(2):
-        subject(X)
-    dead = [weakref.ref(subject.converter), weakref.ref(subject.graphs[0])]
-    del subject
-    collect()
-    assert [reference() for reference in dead] == [None, None]
-    assert torch.equal(function(X), (X + 1) * 2)
+        x, options = torch.ones(2), Options()
+        alive = [weakref.ref(x), weakref.ref(options)]
+        subject(x, options)
+        del x, options
+        assert [ref() for ref in alive] == [None, None]

@@ -221,6 +221,16 @@ def test_globals_of_the_own_and_of_another_namespace() -> None:
     assert own["a"] == 10 and "b" not in own and vars(other) == {"x": 5, "y": 7}
 
 
+def test_a_global_made_and_deleted_leaves_no_change() -> None:
+    own: dict[str, Any] = {"a": 1}
+    journal = Journal()
+    journal.store_global(own, "new", Constant(1))
+    journal.delete_global(own, "new")
+    assert journal.load_global(own, "new") is None and journal.is_empty()
+    function_of(journal, [], globals=own)()
+    assert "new" not in own
+
+
 def test_calls_are_repeated_in_their_place() -> None:
     seen: list[Any] = []
     obj = SimpleNamespace(a=0)

@@ -139,6 +139,7 @@ class FrameConverter:
                 return self._attempt(info, log)
             except RestartTrace:
                 assert log.reason is not None
+                forget_frames(log.reason)
                 if self.fullgraph:
                     raise BreakNotAllowed(log.reason) from log.reason
         raise RuntimeError(f"tracing does not settle after {MAX_RESTARTS} attempts; last: {log.reason}")
@@ -153,11 +154,13 @@ class FrameConverter:
         except EscapedException as escaped:
             return self._raises(info, str(escaped))
         except GraphBreak as broken:
+            forget_frames(broken)
             return self._leave(info, broken)
         except (NotImplementedError, CannotLoad) as error:
             return self._leave(info, cannot_rebuild(error))
         finally:
             frame.state.finished()
+            release(frame)
 
     def _leave(self, info: FrameInfo, broken: GraphBreak) -> Answer:
         """The frame runs as plain Python from now on; functions it calls are still compiled."""
@@ -226,3 +229,24 @@ def _teller(converter: FrameConverter, code: CodeType) -> Callable[[Exception], 
             owner.tell_error(original, error)
 
     return tell
+
+
+def release(frame: Frame) -> None:
+    """Let go of the user's objects: what the trace knew of them is full of circles, and would keep them for long."""
+    frame.locals.clear()
+    frame.locals = {}
+    frame.stack.clear()
+    frame.cells.clear()
+    frame.state.release()
+
+
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error that is kept, and of what led to it: they hold the tracer's frames."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            found.__traceback__ = None
+            waiting += [found.__cause__, found.__context__]

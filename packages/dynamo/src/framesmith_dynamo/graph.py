@@ -143,6 +143,7 @@ class GraphBuilder:
         """
         fakes = [node.meta["example_value"] for node in nodes_in(args, kwargs)]
         before = [versions([fake]) for fake in fakes]
+        shapes = [getattr(fake, "shape", None) for fake in fakes]
         run_args, run_kwargs = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
         with self.fake_mode:
             if isinstance(target, str):
@@ -154,6 +155,7 @@ class GraphBuilder:
         node.meta["example_value"] = result
         changed = [fake for fake, version in zip(fakes, before, strict=True) if versions([fake]) != version]
         node.meta["changed"] = changed
+        node.meta["resized"] = shapes != [getattr(fake, "shape", None) for fake in fakes]
         node.meta["impure"] = bool(changed) or has_effects(target)
         self.operations += 1
         return result, node

@@ -148,6 +148,11 @@ class LazyVariables(dict[str, Value]):
         self.pending.pop(name, None)
         super().__setitem__(name, value)
 
+    def clear(self) -> None:
+        """Forget all, also what was never read."""
+        self.pending.clear()
+        super().clear()
+
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or name in self.pending
 

@@ -4,13 +4,13 @@ makes new objects, carries out mutations, and returns, or goes on with the break
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from framesmith_bytecode import Codegen, Label, encode
+from framesmith_bytecode import Codegen, Instr, Label, encode
 from framesmith_dynamo.aliasing import safe_from_overlap
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.rerun import OnError, Recovery, emit_protected_call, traceless
@@ -84,6 +84,15 @@ class Residual:
             self.codegen.load_const(grad)
             self.codegen.call(1)
             self.codegen.pop()
+
+    def forget_variables(self, keep: Collection[str] = ()) -> None:
+        """Hold nothing but the variables to `keep`: what the program has deleted or left behind is to be gone."""
+        stored = {item.arg for item in self.codegen.instructions if isinstance(item, Instr) and item.op == "STORE_FAST"}
+        stored |= {self.graph_out, *(name for name in self.codegen.argnames if not self.codegen.is_cell(name))}
+        for name in self.codegen.varnames:
+            if name in stored and name not in keep:
+                self.codegen.load_const(None)
+                self.codegen.store(name)
 
     def return_(self, value: Value) -> None:
         """The frame's value is returned."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EAGER_REFUSES = register_break(
     "refused-on-real-data",
     what="a tensor operation that torch may refuse although dtypes and shapes are right",
-    why="it writes to memory it also reads, or uses a number that its dtype or memory cannot hold",
+    why="it writes to memory it also reads, or uses a number or shape that its dtype or memory cannot hold",
     hint="clone the tensor first, or use a number that fits; in plain Python the same call may raise an error",
 )
 CANNOT_UNDO = register_break(
@@ -49,6 +49,8 @@ def check_real_run(state: TraceState, target: Any, node: fx.Node, result: Any) -
         written, read = written_and_read(node, changed, tensors)
         exactly = name_of(target) in NO_OVERLAP_AT_ALL and read is tensors
         refused = why_not_written(written, read, exactly=exactly)
+    if node.meta["resized"] and "out" in node.kwargs:
+        refused = "the tensor given as `out` is resized"
     if refused is not None:
         raise GraphBreak(EAGER_REFUSES, f"{name_of(target)}: {refused}")
     if may_fail(target, tensors):

@@ -79,6 +79,7 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
     residual.change(grad_mode=not exits_of(frame.stack))
     restore_stack(residual, slots, len(slots) - pops(instr.op, instr.arg))
+    residual.forget_variables(variables.values())
     label = Label() if len(ways) == 2 else None
     emit_protected(
         residual, Instr(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label, instr.position), caught
@@ -278,6 +279,7 @@ def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
     codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
     for parameter in continuation.parameters:
         codegen.load(argument(parameter, stack, variables))
+    residual.forget_variables()
     codegen.call(len(continuation.parameters))
     codegen.return_value()
 

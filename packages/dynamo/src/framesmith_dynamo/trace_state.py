@@ -70,3 +70,12 @@ class TraceState:
     def finished(self) -> None:
         """Give back what the trace changed of torch's state."""
         self.builder.state.restore()
+
+    def release(self) -> None:
+        """Forget what was found; the trace is over."""
+        self.journal = Journal()
+        for ref in self.builder.refs.values():
+            ref.real = None
+        self.builder.refs.clear()
+        for known in (self.memo, self.by_source, self.by_identity, self.tensors, self.constants):
+            known.clear()

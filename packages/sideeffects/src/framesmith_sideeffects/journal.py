@@ -135,8 +135,11 @@ class Journal:
         self._set_global(owner, name, new, source)
 
     def delete_global(self, owner: dict[str, Any], name: str, source: Source | None = None) -> None:
-        """Note the deletion of a global; see `store_global`."""
-        self._set_global(owner, name, DELETED, source)
+        """Note the deletion of a global; see `store_global`. One that the trace itself made leaves no change behind."""
+        if name in owner:
+            self._set_global(owner, name, DELETED, source)
+        else:
+            self._changes.pop(("global", id(owner), name), None)
 
     def _set_global(self, owner: dict[str, Any], name: str, new: TracedValue | Deleted, source: Source | None) -> None:
         self._globals[id(owner)] = owner  # kept alive: the key is its id

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.containers import new_dict
+from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_guards import InstanceDictSource
 from framesmith_sideeffects import DELETED
 
@@ -45,7 +47,19 @@ class InstanceDictValue(Value):
             tr.guard(self.source, "DICT_KEYS", tuple(existing))
         pending = tr.journal.pending_attrs(self.owner) if self.owner.mutation is not None else {}
         names = [name for name in existing if pending.get(name) is not DELETED]
-        return names + [name for name, value in pending.items() if name not in existing and value is not DELETED]
+        added = [name for name, value in pending.items() if name not in existing and value is not DELETED]
+        return names + [name for name in added if not self._is_slot(name)]
+
+    def _is_slot(self, name: str) -> bool:
+        found = type_lookup(self.owner.cls, name)
+        return found is not None and isinstance(found.raw, MemberDescriptorType)
+
+    def _name(self, key: Value) -> str:
+        """The attribute a key names. A slot's is refused: its value is not in the dictionary."""
+        name: str = key.as_constant()
+        if self._is_slot(name):
+            raise GraphBreak(INSTANCE_DICT, f"the slot {name!r} of {self.owner.describe()}")
+        return name
 
     def snapshot(self, tr: Tracer) -> Value:
         """A plain dict value with the present contents."""
@@ -59,20 +73,20 @@ class InstanceDictValue(Value):
         return BuiltinMethodValue(self, name)
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
-        value: Value | None = self.owner.own_attribute(tr, key.as_constant())
+        value: Value | None = self.owner.own_attribute(tr, self._name(key))
         if value is None:
             tr.raise_(KeyError, key.as_constant())
         return value
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
-        self.owner.store_own(tr, key.as_constant(), value)
+        self.owner.store_own(tr, self._name(key), value)
 
     def delitem(self, tr: Tracer, key: Value) -> None:
         self.getitem(tr, key)
-        self.owner.delete_own(tr, key.as_constant())
+        self.owner.delete_own(tr, self._name(key))
 
     def contains(self, tr: Tracer, item: Value) -> Value:
-        return tr.constant(self.owner.own_attribute(tr, item.as_constant()) is not None)
+        return tr.constant(self.owner.own_attribute(tr, self._name(item)) is not None)
 
     def len_(self, tr: Tracer) -> Value:
         return tr.constant(len(self.names(tr)))
@@ -103,7 +117,7 @@ class InstanceDictValue(Value):
 
 
 def _get(self: InstanceDictValue, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    value: Value | None = self.owner.own_attribute(tr, args[0].as_constant())
+    value: Value | None = self.owner.own_attribute(tr, self._name(args[0]))
     if value is not None:
         return value
     return args[1] if len(args) > 1 else tr.constant(None)
@@ -119,7 +133,7 @@ def _update(self: InstanceDictValue, tr: Tracer, args: Args, kwargs: Kwargs) -> 
 
 
 def _pop(self: InstanceDictValue, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    value: Value | None = self.owner.own_attribute(tr, args[0].as_constant())
+    value: Value | None = self.owner.own_attribute(tr, self._name(args[0]))
     if value is None:
         if len(args) > 1:
             return args[1]
@@ -129,7 +143,7 @@ def _pop(self: InstanceDictValue, tr: Tracer, args: Args, kwargs: Kwargs) -> Val
 
 
 def _setdefault(self: InstanceDictValue, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    value: Value | None = self.owner.own_attribute(tr, args[0].as_constant())
+    value: Value | None = self.owner.own_attribute(tr, self._name(args[0]))
     if value is None:
         value = args[1] if len(args) > 1 else tr.constant(None)
         self.setitem(tr, args[0], value)
