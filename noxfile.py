@@ -207,6 +207,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def nightly(session: nox.Session) -> None:
-    """The long runs: bytecode's split and fuzz tests in full."""
-    install_wheel(session, "bytecode", *test_requirements("bytecode"))
-    session.run("python", "-m", "pytest", "packages/bytecode/tests", env={"FRAMESMITH_LONG": "1"})
+    """The long runs: bytecode's split and fuzz tests in full, guards' agreement and stress tests."""
+    for folder in ("bytecode", "guards"):
+        install_wheel(session, folder, *test_requirements(folder))
+        session.run("python", "-m", "pytest", f"packages/{folder}/tests", env={"FRAMESMITH_LONG": "1"})
