@@ -19,6 +19,8 @@ nox.options.error_on_missing_interpreters = False
 
 ROOT = Path(__file__).parent
 PYTHONS = ["3.11", "3.12", "3.13"]
+#: The Python that runs nox.
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 #: Lower layers first, so that a failure is met where it arises.
 PACKAGES = [
     "bytecode",
@@ -137,17 +139,21 @@ def integration(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "integration_tests", *session.posargs)
 
 
+def may_have_torch(session: nox.Session) -> bool:
+    """Whether to install torch: on this Python, and where `-- --with-torch` asks for it.
+
+    The registry's torch for 3.12 and 3.13 is several GB with its CUDA libraries.
+    """
+    asked = "--with-torch" in session.posargs
+    session.posargs[:] = [arg for arg in session.posargs if arg != "--with-torch"]
+    return asked or session.python == HERE
+
+
 @nox.session(python=PYTHONS)
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def matrix(session: nox.Session, package: str) -> None:
-    """Packages on every CPython: the torch-free ones always, the rest where this interpreter may have torch.
-
-    The registry's torch for 3.12 and 3.13 is several GB with its CUDA libraries: `-- --with-torch` asks for it.
-    """
-    wants_torch = "--with-torch" in session.posargs
-    session.posargs[:] = [arg for arg in session.posargs if arg != "--with-torch"]
-    here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if package not in TORCH_FREE and not wants_torch and session.python != here:
+    """Packages on every CPython: the torch-free ones always, the rest where this interpreter may have torch."""
+    if not may_have_torch(session) and package not in TORCH_FREE:
         session.skip(f"torch on {session.python} is asked for with -- --with-torch")
     run_package_tests(session, package)
 
@@ -205,9 +211,17 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks", *session.posargs)
 
 
-@nox.session
+@nox.session(python=PYTHONS)
 def nightly(session: nox.Session) -> None:
-    """The long runs: bytecode's split and fuzz tests in full, guards' agreement and stress tests."""
-    for folder in ("bytecode", "guards"):
-        install_wheel(session, folder, *test_requirements(folder))
-        session.run("python", "-m", "pytest", f"packages/{folder}/tests", env={"FRAMESMITH_LONG": "1"})
+    """The long runs, on every CPython there is.
+
+    bytecode: every function of the standard library and of what is installed, CPython's own tests re-encoded, 100,000
+    splits, the fuzz tests in full; each part ends with its counts. guards, on this Python: agreement and stress tests.
+    """
+    torch = ["torch"] if may_have_torch(session) else []
+    install_wheel(session, "bytecode", *test_requirements("bytecode"), *PEERS, *torch)
+    session.run("python", "-m", "framesmith_bytecode.corpus")
+    session.run("python", "-m", "pytest", "packages/bytecode/tests", env={"FRAMESMITH_LONG": "1"})
+    if session.python == HERE:
+        install_wheel(session, "guards", *test_requirements("guards"))
+        session.run("python", "-m", "pytest", "packages/guards/tests", env={"FRAMESMITH_LONG": "1"})

@@ -11,3 +11,12 @@ import pytest
 def long_run() -> bool:
     """Is this the long (nightly) run?"""
     return bool(os.environ.get("FRAMESMITH_LONG"))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """At the end of a long run, what its tests counted and how long they took."""
+    if not os.environ.get("FRAMESMITH_LONG"):
+        return
+    for report in terminalreporter.stats.get("passed", []):
+        for line in report.capstdout.splitlines():
+            terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]} ({report.duration:.0f} s): {line}")

@@ -1,7 +1,7 @@
 """Runs CPython's own tests with every imported or compiled function decoded and encoded: a script, not a test.
 
 `python regression_run.py [--plain] test_grammar test_with ...` prints one JSON line per module: tests run and the
-ids of those that failed. `--plain` runs without re-encoding, to compare with.
+ids of those that failed. `--plain` runs without re-encoding, to compare with. Modules this CPython lacks are left out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import importlib.machinery
 import io
 import json
+import operator
 import sys
 import unittest
 from types import CodeType
@@ -39,7 +40,7 @@ def install() -> None:
     def compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, **options):
         if not dont_inherit:
             inherited = sys._getframe(1).f_code.co_flags & 0x1FF0000  # the __future__ features of the caller
-            flags |= inherited
+            flags = operator.index(flags) | inherited
         result = plain_compile(source, filename, mode, flags, True, optimize, **options)
         return reencode(result) if isinstance(result, CodeType) else result
 

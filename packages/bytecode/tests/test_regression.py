@@ -17,15 +17,32 @@ QUICK = [
     "test_super",
     "test_listcomps",
 ]
+#: Language, then what leans on it; then what looks at code, lines, frames and tracebacks.
 LONG = [*QUICK, "test_generators", "test_coroutines", "test_exceptions", "test_contextlib", "test_named_expressions",
         "test_dictcomps", "test_setcomps", "test_type_params", "test_descr", "test_functools", "test_itertools",
-        "test_dataclasses", "test_enum", "test_typing", "test_asyncio"]  # fmt: skip
+        "test_dataclasses", "test_enum", "test_typing", "test_asyncio",
+        "test_asyncgen", "test_fstring", "test_class", "test_extcall", "test_unpack_ex", "test_generator_stop",
+        "test_contextlib_async", "test_raise", "test_positional_only_arg", "test_keywordonlyarg", "test_augassign",
+        "test_builtin", "test_call", "test_decorators", "test_funcattrs", "test_global", "test_property",
+        "test_metaclass", "test_type_aliases", "test_type_annotations", "test_unpack", "test_string_literals",
+        "test_collections", "test_operator", "test_copy", "test_pickle",
+        "test_traceback", "test_sys_settrace", "test_monitoring", "test_bdb", "test_gc"]  # fmt: skip
+#: Tests that see the frames of the script's own import hook and `compile`.
+SEES_THE_SCRIPT = ("test_skip (test.test_bdb.", "test_caret_multiline_expression_syntax_error (test.test_traceback.")
 
 
 def outcomes(*arguments):
-    done = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=3000)
+    done = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr[-3000:]
-    return {row["module"]: row for row in map(json.loads, done.stdout.splitlines())}
+    rows = {row["module"]: row for row in map(json.loads, done.stdout.splitlines())}
+    for row in rows.values():
+        row["bad"] = [test for test in row["bad"] if not test.startswith(SEES_THE_SCRIPT)]
+    return rows
+
+
+def differences(plain, again):
+    """Modules whose tests did not end alike."""
+    return [name for name, row in plain.items() if {key: again[name][key] for key in row} != row]
 
 
 def test_same_outcomes_reencoded(long_run):
@@ -33,8 +50,17 @@ def test_same_outcomes_reencoded(long_run):
     names = LONG if long_run else QUICK
     plain, again = outcomes("--plain", *names), outcomes(*names)
     assert set(plain) == set(again)
-    for name, row in plain.items():
-        assert {key: again[name][key] for key in row} == row
     functions = max(row["reencoded"] for row in again.values())
-    print(f"{sum(row['run'] for row in plain.values())} tests, {functions} functions re-encoded")
+    for name in differences(plain, again):  # some tests of threads and sockets fail now and then: once more, both ways
+        print(f"{name} differed and is run again")
+        plain |= outcomes("--plain", name)
+        again |= outcomes(name)
+    for name in differences(plain, again):
+        assert {key: again[name][key] for key in plain[name]} == plain[name]
+    run, skipped, bad = (
+        [sum(count(row) for row in rows.values()) for rows in (plain, again)]
+        for count in (lambda row: row["run"], lambda row: row["skipped"], lambda row: len(row["bad"]))
+    )
+    print(f"{len(plain)} modules of CPython's tests, plain and with {functions:,} functions re-encoded:")
+    print(f"tests run {run[0]:,} and {run[1]:,}, skipped {skipped[0]} and {skipped[1]}, failed {bad[0]} and {bad[1]}")
     assert functions > 1000
