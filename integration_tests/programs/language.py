@@ -578,3 +578,18 @@ def globals_made_and_deleted() -> Case:
         return y, "fresh_global" in namespace
 
     return _calls(f)
+
+
+def stop_iteration_inside_a_generator() -> Case:
+    def gen():
+        yield 1
+        raise StopIteration("early")
+
+    def f(x):
+        try:
+            list(gen())
+        except RuntimeError as error:
+            return x * 2, str(error), type(error.__cause__).__name__, error.__cause__ is error.__context__
+        return x
+
+    return _calls(f)

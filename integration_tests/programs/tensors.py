@@ -356,3 +356,18 @@ def results_written_to_given_tensors() -> Case:
     return Case(
         f, [(torch.randn(3), torch.zeros(3)), (torch.randn(3), torch.zeros(0)), (torch.randn(3), torch.zeros(3))]
     )
+
+
+def data_and_detach() -> Case:
+    def f(x):
+        y = x * 2
+        a, b, c = x.data, x.detach(), y.data
+        return a, a is x, b, c, c is y, y
+
+    def g(x):
+        r = f(x)
+        d = x.detach()
+        d.add_(1)
+        return r, d, x.data
+
+    return Case(g, [(torch.ones(2, requires_grad=True),), (torch.ones(2),)])

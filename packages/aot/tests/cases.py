@@ -21,6 +21,11 @@ def _views_without_base(x):
     return y.view(-1), y.t()
 
 
+def _data(x):
+    y = x * 2
+    return x.data, y.data, y, x.detach()
+
+
 def _two_detached(x):
     y = x * 2
     return y.detach(), y.detach()
@@ -95,6 +100,7 @@ def _other_outputs(x):
 CASES = {
     "views of a result": (_views_of_result, [r(3, 4, grad=True)]),
     "views without their base": (_views_without_base, [r(3, 4, grad=True)]),
+    "data": (_data, [r(3, 4, grad=True)]),
     "two detached": (_two_detached, [r(3, 4, grad=True)]),
     "views of an input": (_views_of_input, [r(3, 4, grad=True)]),
     "mutated, then viewed": (_mutated_then_viewed, [r(3, 4)]),

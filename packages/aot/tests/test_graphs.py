@@ -132,3 +132,29 @@ def test_tracer_alone():
     merge_equal(tracer.graph, set())
     assert tracer.attributes == {}
     assert targets(tracer.graph)[-1] is aten.permute.default
+
+
+def test_what_may_raise_stays_though_unused():
+    table, index, square = torch.randn(4, 2), torch.tensor([1]), torch.eye(2)
+    graph = inference(
+        lambda t, i, a: (torch.nn.functional.embedding(i, t), torch._assert_async(a.sum()), torch.linalg.inv(a), t + 1)[
+            3
+        ],
+        table,
+        index,
+        square,
+    )
+    kept = targets(graph.forward_graph)
+    assert aten.embedding.default in kept
+    assert aten._assert_async.default in kept
+    assert aten._linalg_check_errors.default in kept
+    with pytest.raises(IndexError):
+        graph(table, torch.tensor([9]), square)
+    with pytest.raises(RuntimeError):
+        graph(table, index, torch.zeros(2, 2))
+
+
+def test_probabilities_are_checked():
+    graph = inference(torch.nn.functional.binary_cross_entropy, torch.full((3,), 0.5), torch.ones(3))
+    with pytest.raises(RuntimeError):
+        graph(torch.full((3,), 2.0), torch.ones(3))

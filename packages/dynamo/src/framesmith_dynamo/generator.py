@@ -165,7 +165,10 @@ class GeneratorValue(Value):
     def _no_stop_iteration(self, tr: Tracer, raised: TracedRaise) -> NoReturn:
         """PEP 479: a StopIteration raised by the body is a RuntimeError outside."""
         if issubclass(raised.value.python_type(), StopIteration):
-            tr.raise_(RuntimeError, "generator raised StopIteration")
+            error = tr.call(tr.constant(RuntimeError), (tr.constant("generator raised StopIteration"),), {})
+            for name in ("__cause__", "__context__"):
+                error.setattr_(tr, name, raised.value)
+            raise TracedRaise(error)
         raise raised
 
     # Back to bytecode
