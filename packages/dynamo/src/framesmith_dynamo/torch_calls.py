@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -68,6 +70,23 @@ FAKE_ERRORS = (
 )
 
 
+class Trials(threading.local):
+    """Whether this thread is trying an operation on fakes."""
+
+    running = False
+
+
+trials = Trials()
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """A filter for torch's log: that fakes refuse an operation is no news, the program's own run says it."""
+    return not trials.running
+
+
+logging.getLogger(fake_tensor.__name__).addFilter(is_news)
+
+
 def graph_argument(arg: Any) -> Any:
     """The FX argument for a value or a nested container of values."""
     if isinstance(arg, Value):
@@ -84,6 +103,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     graph_args = [graph_argument(arg) for arg in args]
     graph_kwargs = {name: graph_argument(arg) for name, arg in kwargs.items()}
     builder = frame.state.builder
+    trials.running = True
     try:
         result, node = builder.call(target, graph_args, graph_kwargs)
     except DATA_ERRORS as error:
@@ -92,6 +112,8 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
         raise GraphBreak(FAKE_UNSUPPORTED, _describe(target, error)) from error
     except Exception as error:
         raise GraphBreak(OPERATION_FAILED, _describe(target, error)) from error
+    finally:
+        trials.running = False
     node.meta["stack_trace"] = f"  {frame.where()}"
     check_real_run(frame.state, target, node, result)
     return _result_value(frame, result, node)
