@@ -71,9 +71,8 @@ def main() -> None:
         except ModuleNotFoundError:
             continue
         outcome = run(name)
-        print(
-            json.dumps({**outcome, "reencoded": COUNTS["functions"]} if not plain or details else outcome), flush=True
-        )
+        row = {**outcome, "reencoded": COUNTS["functions"]} if not plain or details else outcome
+        print("\n" + json.dumps(row), flush=True)  # what a test printed may not have ended its line
 
 
 if __name__ == "__main__":

@@ -258,6 +258,19 @@ def compiled(source: str) -> FunctionType:
 
 
 REFUSED: Counter[str] = Counter()
+AGAIN: Counter[str] = Counter()
+
+
+def cut_again(prefix, code, chance):
+    """The prefix with its continuation cut in two as well."""
+    known = Analyses(decode(code))
+    index = chance.choice([index for index, depth in enumerate(known.depths.before) if depth is not None])
+    reason = why_no_continuation(known, index)
+    AGAIN[reason or "cut"] += 1
+    if reason is not None:
+        return prefix
+    second = split(known, index).prefix
+    return prefix.replace(co_consts=tuple(second if item is code else item for item in prefix.co_consts))
 
 
 def check_splits(source: str, chance: random.Random, most: int) -> int:
@@ -278,6 +291,7 @@ def check_splits(source: str, chance: random.Random, most: int) -> int:
         if done % 8 == 0:
             verify(decode(prefix))
             verify(continuation.bytecode)
+            prefix = cut_again(prefix, continuation.code, chance)
         halved = FunctionType(prefix, function.__globals__, "target", function.__defaults__)
         halved.__kwdefaults__ = function.__kwdefaults__
         assert outcome(halved) == expected, f"differs when cut at {index} {bytecode.instructions[index]}:\n{source}"
@@ -293,7 +307,9 @@ def test_random_functions_cut_anywhere(long_run):
         total += check_splits(Writer(chance).function(), chance, 40)
         seed += 1
     print(f"{total:,} splits of {seed:,} functions, places refused: {dict(REFUSED)}")
+    print(f"of these {AGAIN.total():,} cut in three: {dict(AGAIN)}")
     assert not REFUSED
+    assert AGAIN["cut"] > 0.9 * AGAIN.total()
 
 
 @settings(
