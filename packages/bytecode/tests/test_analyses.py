@@ -1,11 +1,12 @@
 """Liveness, control flow, unbound locals and NULL slots of small functions worked out by hand."""
 
-from framesmith_bytecode import Bytecode, Instr, Label, control_flow, decode, liveness, stack_depths
-from framesmith_bytecode.bound import BoundAnalysis, possibly_unbound
+from framesmith_bytecode import Bytecode, Instr, Label, control_flow, decode, liveness, problems, stack_depths
+from framesmith_bytecode.bound import BoundAnalysis, cells_bound, possibly_unbound
 from framesmith_bytecode.cfg import reachable
 from framesmith_bytecode.exception_table import Span, innermost, read_exception_table, write_exception_table
 from framesmith_bytecode.liveness import observes_locals
 from framesmith_bytecode.nulls import Slot, stack_kinds
+from framesmith_bytecode.raw_cells import raw_cells
 
 
 def index_of(bytecode, op, arg=None):
@@ -139,3 +140,47 @@ def test_innermost_spans():
     assert innermost(spans) == [
         Span(0, 2, 0), Span(2, 3, 4), Span(3, 4, 2), Span(4, 8, 4), Span(8, 10, 0),
     ]  # fmt: skip
+
+
+def test_a_slot_is_raw_if_it_may_be():
+    """A cell taken out of its slot on one path only must not be trusted behind the join, whichever path comes first."""
+    for first, second in (("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"), ("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE")):
+        away, back = Label(), Label()
+        items = [
+            Instr("RESUME", 0), Instr("LOAD_FAST", "a"), Instr(first, away),
+            Instr("LOAD_FAST_AND_CLEAR", "c"), Instr("STORE_FAST", "b"), away,
+            Instr("LOAD_FAST", "a"), Instr(second, back), Instr("NOP"), back,
+            Instr("LOAD_DEREF", "c"), Instr("RETURN_VALUE"),
+        ]  # fmt: skip
+        bytecode = Bytecode("f", items, argcount=1, varnames=["a", "b"], cellvars=["c"])
+        assert raw_cells(bytecode, stack_depths(bytecode))[-2] == {"c"}
+        assert "a comprehension's variable stands where the cell belongs" in problems(bytecode)[0]
+
+
+def test_a_saved_cell_that_is_put_back_is_a_cell_again():
+    items = [
+        Instr("RESUME", 0), Instr("LOAD_FAST_AND_CLEAR", "c"), Instr("LOAD_CONST", 1), Instr("STORE_FAST", "c"),
+        Instr("LOAD_FAST", "c"), Instr("SWAP", 2), Instr("STORE_FAST", "c"), Instr("LOAD_DEREF", "c"),
+        Instr("BUILD_TUPLE", 2), Instr("RETURN_VALUE"),
+    ]  # fmt: skip
+    bytecode = Bytecode("f", items, varnames=["c"], cellvars=["c"])
+    assert [bool(raw) for raw in raw_cells(bytecode, stack_depths(bytecode))] == [False] * 2 + [True] * 5 + [False] * 3
+    assert problems(bytecode) == []
+    items[5] = Instr("NOP")  # now the variable is put back, and the cell lost
+    assert raw_cells(bytecode, stack_depths(bytecode))[7] == {"c"}
+
+
+def test_cells_that_may_be_empty():
+    def late(n):
+        if n:
+            x = 1
+        try:
+            return (lambda: x), x
+        finally:
+            x = 2
+            x += 1
+
+    bytecode = decode(late.__code__)
+    found = cells_bound(bytecode, stack_depths(bytecode)).found
+    loads = [i for i, item in enumerate(bytecode.instructions) if isinstance(item, Instr) and item.op == "LOAD_DEREF"]
+    assert found == {loads[0]} < set(loads)
