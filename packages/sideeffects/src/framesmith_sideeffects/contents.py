@@ -13,7 +13,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ContentsRow:
-    """`clear(obj)` empties it, `fill(empty, contents)` fills it; mappings can also write and delete single items."""
+    """`clear(obj)` empties it, `fill(empty, contents)` fills it; mappings and lists can also write and delete
+    single items."""
 
     clear: Callable[[Any], object]
     fill: Callable[[Any, Any], object]
@@ -28,7 +29,7 @@ def fill_ordered(target: OrderedDict[Any, Any], contents: Mapping[Any, Any]) -> 
 
 
 ROWS: dict[type, ContentsRow] = {
-    list: ContentsRow(list.clear, list.extend),
+    list: ContentsRow(list.clear, list.extend, list.__setitem__, list.__delitem__),
     dict: ContentsRow(dict.clear, dict.update, dict.__setitem__, dict.__delitem__),
     OrderedDict: ContentsRow(OrderedDict.clear, fill_ordered, OrderedDict.__setitem__, OrderedDict.__delitem__),
     set: ContentsRow(set.clear, set.update),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.attributes import lookup_or_none
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.containers import DictValue, ListValue, TupleValue, new_dict, new_list
+from framesmith_dynamo.values.containers import DictValue, FoundList, ListValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.instance_dicts import InstanceDictValue
 from framesmith_dynamo.values.intercepts import intercepts
 from framesmith_dynamo.values.lookup import type_lookup
@@ -55,7 +55,7 @@ def shallow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return value.snapshot(tr)
     if value.is_constant() or isinstance(value, TupleValue):
         return value
-    if type(value) in (ListValue, DictValue):
+    if type(value) in (ListValue, FoundList, DictValue):
         return value.call_method(tr, "copy", (), {})
     copier = lookup_or_none(tr, value, "__copy__") if isinstance(value, ObjectValue) else None
     if copier is not None:
@@ -75,7 +75,7 @@ def deep(tr: Tracer, value: Value, memo: Memo) -> Value:
         value = value.snapshot(tr)
     if type(value) is TupleValue:
         return TupleValue([deep(tr, item, memo) for item in value.unpack(tr)])
-    if type(value) is ListValue:
+    if type(value) in (ListValue, FoundList):
         copied = memo[id(value)] = new_list(tr, [])
         for item in value.unpack(tr):
             copied.call_method(tr, "append", (deep(tr, item, memo),), {})

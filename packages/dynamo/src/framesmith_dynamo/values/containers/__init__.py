@@ -6,7 +6,7 @@ from framesmith_dynamo.values.containers.dict import DictValue, Entry, new_dict,
 from framesmith_dynamo.values.containers.dict_found import fill_from
 from framesmith_dynamo.values.containers.dict_views import DictView, KeysView
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
-from framesmith_dynamo.values.containers.list import ListValue, new_list, sorted_items
+from framesmith_dynamo.values.containers.list import FoundList, ListValue, new_list, sorted_items
 from framesmith_dynamo.values.containers.named import (
     NamedTupleValue,
     construct_named,
@@ -31,6 +31,7 @@ __all__ = [
     "DictValue",
     "DictView",
     "Entry",
+    "FoundList",
     "FrozenSetValue",
     "KeysView",
     "LazyItem",

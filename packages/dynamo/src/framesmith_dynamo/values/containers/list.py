@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constant import build, builds
-from framesmith_dynamo.values.containers.base import MutableContainer
+from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of, subscript
+from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.iterators import next_or_none
 from framesmith_dynamo.values.wrap_registry import wraps_type
 
@@ -178,11 +180,65 @@ def _build_list(tr: Tracer, obj: list[Any]) -> Value:
     return new_list(tr, [build(tr, item) for item in obj])
 
 
+#: What `lst[here] = items` appends to, however long the list is.
+END: Final = slice(sys.maxsize, None)
+
+
+class FoundList(ListValue):
+    """A list that exists. Until something but appending is done with it, its length is not guarded, and `added` holds
+    what was appended.
+    """
+
+    __slots__ = ("_items", "added", "obj", "tr")
+
+    def __init__(self, tr: Tracer, obj: list[Any], source: Source) -> None:
+        self._items: list[Value] | None = None
+        self.added: list[Value] = []
+        self.obj = obj
+        self.tr = tr
+        ContainerValue.__init__(self, source=source)
+
+    @property
+    def items(self) -> list[Value]:
+        """All items: looking at them relies on the length."""
+        if self._items is None:
+            source = self.source
+            assert source is not None
+            self.tr.guard(source, "LENGTH", len(self.obj))
+            self._items = [LazyItem(self.tr, item, source, index) for index, item in enumerate(self.obj)] + self.added
+        return self._items
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        self._items = items
+
+    def m_append(self, tr: Tracer, item: Value, /) -> None:
+        """`append(item)`."""
+        self.changes(tr)
+        (self.added if self._items is None else self._items).append(item)
+
+    def m_extend(self, tr: Tracer, items: Value, /) -> None:
+        """`extend(items)`."""
+        if self._items is not None or items is self or not isinstance(items, SequenceValue):
+            super().m_extend(tr, items)
+            return
+        new = items.unpack(tr)
+        self.changes(tr)
+        self.added += new
+
+    def referents(self) -> Iterable[Value]:
+        return self.added if self._items is None else self._items
+
+    def item_changes(self) -> Any:
+        if self._items is not None or not self.added:
+            return None
+        return [(self.tr.constant(END), TupleValue(self.added))]
+
+
 @wraps_type(list)
 def wrap_list(tr: Tracer, obj: list[Any], source: Source) -> Value:
-    """A list met at a source: type and length are guarded, items when they are looked at."""
+    """A list met at a source: its type is guarded, length and items when they are looked at."""
     tr.guard(source, "TYPE_MATCH", list)
-    tr.guard(source, "LENGTH", len(obj))
-    value = ListValue((LazyItem(tr, item, source, index) for index, item in enumerate(obj)), source=source)
+    value = FoundList(tr, obj, source)
     tr.journal.track_existing(value, obj)
     return value
