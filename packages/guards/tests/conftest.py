@@ -15,6 +15,7 @@ import torch
 from framesmith_guards import (
     GlobalStateSource,
     Guard,
+    InstanceDictSource,
     ItemSource,
     LocalSource,
     ShapeEnvSource,
@@ -198,6 +199,7 @@ def object_cases():
         Case(Guard(X, "WEAKREF_ALIVE"), [(weakref.ref(one),)], [(dead_reference(),), (5,), (Plain,)]),
         Case(Guard(X, "DUPLICATE_INPUT", Y), [(one, one)], [(one, key), (1, None)]),
         Case(Guard(X, "NOT_ALIASED", Y), [(one, key)], [(one, one)]),
+        Case(Guard(X, "NOT_ALIASED", (InstanceDictSource(X),) * 2), [], [(Plain,), (one,)]),
         Case(Guard(X, "NOT_ALIASED", (Y, Z)), [(one, key, 3)], [(one, key, one), (one, key, key), (one, one, key)]),
         Case(Guard(ItemSource(X, "a"), "EQUALS_MATCH", 1), [({"a": 1},)], [({"a": 2},), ({},), (None,)]),
     ]

@@ -193,7 +193,7 @@ def guard(rng, witness):
     kind = rng.choice([*sorted(KINDS.keys() - BY_KIND.keys()), *LIKELY])
     if kind == "SHAPE":
         return condition(rng)
-    on = rng.choice([X, Y]) if kind in LIKELY and rng.random() < 0.5 else source(rng)
+    on = rng.choice([X, Y]) if rng.random() < 0.4 else source(rng)
     try:
         found = on.evaluate(dict(zip("xy", witness)), guard)
     except Exception:
@@ -314,7 +314,9 @@ def test_all_ways_agree(seed):
     wrong, share, kinds, holding = disagreements(seed, 250_000 if LONG else 4000)
     assert wrong == []
     assert share > 0.02, "the generated guards hold too seldom to mean anything"
-    assert kinds.keys() == holding.keys() == KINDS.keys() if LONG else len(kinds) > len(KINDS) / 2
+    if LONG:
+        assert kinds.keys() == KINDS.keys() and len(holding) >= len(KINDS) - 2
+    assert len(kinds) > len(KINDS) / 2
 
 
 if __name__ == "__main__":

@@ -117,7 +117,9 @@ class Guard:
 
     def _explain(self, args: Mapping[str, object], function: FunctionType) -> str | None:
         try:
-            values = [source.evaluate(args, function) for source in (self.source, *self.operands)]
+            sources = (self.source, *self.operands)
+            loaded = {source: source.evaluate(args, function) for source in dict.fromkeys(sources)}
+            values = [loaded[source] for source in sources]  # what is named twice is one object, as for a program
         except Exception as error:
             return f"{self.source.name}: cannot be evaluated: {type(error).__name__}: {error}"
         try:
