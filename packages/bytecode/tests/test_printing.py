@@ -88,3 +88,34 @@ def test_every_construct_renders():
     text = format_python(decode(many.__code__))
     assert "goto" in text
     assert "# protected: an exception goes to L" in text
+
+
+def rendered(*items, **header):
+    """The lines of a function that is made of these instructions, without its first line."""
+    return [line.strip() for line in format_python(Bytecode("f", list(items), **header)).splitlines()[1:]]
+
+
+def test_rendering_keeps_values_of_variables_that_change():
+    lines = rendered(
+        Instr("LOAD_FAST", "a"), Instr("LOAD_CONST", 1), Instr("STORE_FAST", "a"), Instr("RETURN_VALUE"),
+        varnames=["a"],
+    )  # fmt: skip
+    assert lines == ["$0 = a", "a = 1", "return $0"]
+    lines = rendered(Instr("LOAD_FAST", "a"), Instr("DELETE_FAST", "a"), Instr("RETURN_VALUE"), varnames=["a"])
+    assert lines == ["$0 = a", "del a", "return $0"]
+
+
+def test_rendering_of_exchanged_slots():
+    calls = [
+        item
+        for name in "fg"
+        for item in (Instr("LOAD_GLOBAL", name), Instr("LOAD_CONST", None), Instr("BINARY_OP", "+"))
+    ]
+    lines = rendered(*calls, Instr("SWAP", 2), Instr("STORE_FAST", "a"), Instr("RETURN_VALUE"), varnames=["a"])
+    assert lines == ["$0 = f + None", "$1 = g + None", "$0, $1 = $1, $0", "a = $1", "return $0"]
+
+
+def test_rendering_names_what_crosses_a_label():
+    label = Label()
+    lines = rendered(Instr("LOAD_FAST", "a"), label, Instr("RETURN_VALUE"), varnames=["a"])
+    assert lines == ["$0 = a", "L1:", "return $0"]

@@ -4,7 +4,8 @@ Note [How a continuation is called]: a `Continuation` lists its `parameters` in 
 made of `code` (its closure: the cells named by `freevars`, in that order), then for each parameter
 `("stack", i)` the i-th slot of the value stack (0 is the bottom), `("local", name)` the local, `("contents", name)`
 what the cell holds, and calls it with that many positional arguments. Slots that certainly hold NULL are no
-parameters. Where a parameter is marked `maybe_missing`, `UNBOUND` stands for a NULL slot or an unbound local.
+parameters. Where a parameter is marked `maybe_missing`, `UNBOUND` stands for a NULL slot or an unbound local. A stack
+slot that holds a cell, saved by a comprehension, has a parameter too; it is passed as the cell.
 """
 
 from __future__ import annotations
@@ -162,8 +163,8 @@ class _Entry:
     def emit(self, op: str, arg: object = None) -> None:
         self.out.append(Instr(op, arg, self.position))
 
-    def go_on_unless_missing(self, name: str, otherwise: Label) -> None:
-        """Jump unless the parameter is UNBOUND."""
+    def jump_unless_missing(self, name: str, otherwise: Label) -> None:
+        """Jump to `otherwise` unless the parameter is UNBOUND."""
         self.emit("LOAD_FAST", name)
         self.emit("LOAD_CONST", UNBOUND)
         self.emit("IS_OP", False)
@@ -175,7 +176,7 @@ class _Entry:
             self.emit("STORE_FAST", cell)
 
     def fill_slots(self) -> None:
-        """Take the new frame's cells away where the slot is in use for a comprehension's variable."""
+        """Put comprehensions' variables where the new frame has cells that are on the stack now."""
         raw = self.plan.known.raw_cells(self.plan.index)
         passed = {p.source: p for p in self.plan.parameters if p.kind == "local"}
         for cell in self.plan.cells.own:
@@ -190,25 +191,27 @@ class _Entry:
             self.emit("STORE_FAST", unused)
             self.emit("DELETE_FAST", unused)
             return
-        present, done = Label(), Label()
-        self.emit("LOAD_FAST", parameter.name)
         self.emit("LOAD_FAST_AND_CLEAR", cell)
-        if parameter.maybe_missing:
-            self.go_on_unless_missing(parameter.name, present)
+        if not parameter.maybe_missing:
+            self.emit("LOAD_FAST", parameter.name)
+            self.emit("STORE_FAST", cell)
             self.emit("STORE_FAST", parameter.name)
-            self.emit("POP_TOP")
+        else:
+            present, done = Label(), Label()
+            self.jump_unless_missing(parameter.name, present)
             self.emit("JUMP", done)
-        self.out.append(present)
-        self.emit("STORE_FAST", parameter.name)
-        self.emit("STORE_FAST", cell)
-        self.out.append(done)
+            self.out.append(present)
+            self.emit("LOAD_FAST", parameter.name)
+            self.emit("STORE_FAST", cell)
+            self.out.append(done)
+            self.emit("STORE_FAST", parameter.name)
         self.emit("DELETE_FAST", parameter.name)
 
     def unbind_locals(self) -> None:
         for parameter in self.plan.parameters:
             if parameter.kind == "local" and parameter.maybe_missing and parameter.name == parameter.source:
                 bound = Label()
-                self.go_on_unless_missing(parameter.name, bound)
+                self.jump_unless_missing(parameter.name, bound)
                 self.emit("DELETE_FAST", parameter.name)
                 self.out.append(bound)
 
@@ -221,17 +224,24 @@ class _Entry:
             parameter = by_slot[slot]
             if parameter.name.startswith(CELL_ARGUMENT):
                 self.emit("LOAD_FAST_AND_CLEAR", parameter.name)
-                continue
-            done = Label()
-            if parameter.maybe_missing:
-                present = Label()
-                self.go_on_unless_missing(parameter.name, present)
-                self.emit("PUSH_NULL")
-                self.emit("JUMP", done)
-                self.out.append(present)
-            self.emit("LOAD_FAST", parameter.name)
-            self.emit("DELETE_FAST", parameter.name)
-            self.out.append(done)
+            elif parameter.maybe_missing:
+                self.push_unless_missing(parameter.name)
+            else:
+                self.push(parameter.name)
+
+    def push(self, name: str) -> None:
+        """The frame is not to keep what was on the stack alive."""
+        self.emit("LOAD_FAST", name)
+        self.emit("DELETE_FAST", name)
+
+    def push_unless_missing(self, name: str) -> None:
+        present, done = Label(), Label()
+        self.jump_unless_missing(name, present)
+        self.emit("PUSH_NULL")
+        self.emit("JUMP", done)
+        self.out.append(present)
+        self.push(name)
+        self.out.append(done)
 
 
 def _entry(plan: _Plan, resume: Label, position: Position | None) -> _Entry:

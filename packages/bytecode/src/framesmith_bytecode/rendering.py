@@ -129,13 +129,35 @@ class _Renderer:
     def say(self, text: str) -> None:
         self.lines.append("    " + text)
 
-    def spill(self, keep: int = 0) -> None:
-        """Name every pending expression below the top `keep`, so that effects are shown in order."""
-        for slot in range(len(self.stack) - keep):
-            text = self.stack[slot]
-            if text not in self.plain and not text.startswith((f"${slot}", _METHOD)) and text != f"${slot}":
-                self.say(f"${slot} = {text}")
-                self.stack[slot] = f"${slot}"
+    def spill(self, keep: int = 0, *, names: bool = False) -> None:
+        """Name every pending expression below the top `keep`, so that effects are shown in order.
+
+        Names of variables stay as they are unless `names`. Of exchanged slots none is kept.
+        """
+        pending = [
+            slot
+            for slot, text in enumerate(self.stack)
+            if text != f"${slot}" and (names or not (text in self.plain or text.startswith(_METHOD)))
+        ]
+        below = [slot for slot in pending if slot < len(self.stack) - keep]
+        kept = " ".join(self.stack[len(self.stack) - keep :] if keep else [])
+        self.name_slots(pending if any(f"${slot}" in kept for slot in below) else below)
+
+    def name_slots(self, slots: list[int]) -> None:
+        """Assign what these slots hold to their names; at once, where slots were exchanged."""
+        texts = [self.stack[slot].replace(_METHOD, "method ") for slot in slots]
+        targets = [f"${slot}" for slot in slots]
+        if any("$" in text for text in texts):
+            self.say(f"{', '.join(targets)} = {', '.join(texts)}")
+        else:
+            for target, text in zip(targets, texts, strict=True):
+                self.say(f"{target} = {text}")
+        for slot, target in zip(slots, targets, strict=True):
+            self.stack[slot] = target
+
+    def spill_variable(self, name: str) -> None:
+        """Give the slots that hold a variable's value a name of their own before the variable changes."""
+        self.name_slots([slot for slot, text in enumerate(self.stack) if text == name])
 
     def take(self, n: int) -> list[str]:
         taken = self.stack[len(self.stack) - n :] if n else []
@@ -167,13 +189,16 @@ class _Renderer:
         taken_count = pops(op, arg)
         self.spill(taken_count)
         taken = self.take(taken_count)
+        if op in _STORES or op in _DELETES:
+            self.spill_variable(arg)
         shown = self.labels.get(arg, "?") if isinstance(arg, Label) else arg
         if op in _STORES:
             self.say(f"{arg} = {taken[0]}")
         elif op in _DELETES:
             self.say(f"del {arg}")
         elif op == "POP_TOP":
-            self.say(taken[0])
+            if taken[0] not in self.plain and not taken[0].startswith("$"):
+                self.say(taken[0])
         elif op in _STATEMENTS:
             self.say(_STATEMENTS[op](taken, shown))
         elif op == "FOR_ITER":
@@ -201,7 +226,7 @@ def format_python(bytecode: Bytecode) -> str:
             continue
         if isinstance(item, Label):
             if len(renderer.stack) == depth:
-                renderer.spill()
+                renderer.spill(names=True)
             renderer.stack = [f"${i}" for i in range(depth)]
             renderer.lines.append(f"  {renderer.labels[item]}:")
             if item in ends:
@@ -211,8 +236,8 @@ def format_python(bytecode: Bytecode) -> str:
             continue
         if len(renderer.stack) != depth:
             renderer.stack = [f"${i}" for i in range(depth)]
-        if OPS[item.op].flow != "next":
-            renderer.spill(pops(item.op, item.arg))
+        if OPS[item.op].flow in ("jump", "branch"):
+            renderer.spill(pops(item.op, item.arg), names=True)
         renderer.instruction(item)
     signature = f"def {bytecode.name}({', '.join(bytecode.argument_names)}):"
     return "\n".join([signature, *renderer.lines])
