@@ -13,28 +13,18 @@ from integration_tests.programs import (
     mutation,
     objects,
     recipes,
+    reruns,
     tensors,
     training,
-)  # fmt: skip
+)
 
 GROUPS = (
-    control_flow, functions, language, objects, mutation, modules, tensors, training, recipes, breaks, failures,
+    control_flow, functions, language, objects, mutation, modules, tensors, training, recipes, breaks, failures, reruns,
 )  # fmt: skip
+
 PROGRAMS: dict[str, Callable[[], Case]] = {
     f"{group.__name__.rpartition('.')[2]}.{name}": make
-    for group in (
-        control_flow,
-        functions,
-        language,
-        objects,
-        mutation,
-        modules,
-        tensors,
-        training,
-        recipes,
-        breaks,
-        failures,
-    )
+    for group in GROUPS
     for name, make in vars(group).items()
     if callable(make) and getattr(make, "__module__", "") == group.__name__ and not isinstance(make, type)
     if not name.startswith("_")
