@@ -252,7 +252,7 @@ def test_cut_at_every_place(function, runs):
     expected = [outcome(function, arguments) for arguments in runs]
     cuts = 0
     for index, depth in enumerate(stack_depths(bytecode).before):
-        if depth is None or why_no_continuation(bytecode, index):
+        if depth is None or why_no_continuation(bytecode, index, own_cells=True):
             continue
         prefix, continuation = split(bytecode, index)
         if index % 4 == 0:
@@ -269,7 +269,7 @@ def test_cut_at_every_place(function, runs):
 def test_no_place_is_refused(function):
     known = Analyses(decode(function.__code__))
     reached = [index for index, depth in enumerate(known.depths.before) if depth is not None]
-    assert [why_no_continuation(known, index) for index in reached] == [None] * len(reached)
+    assert [why_no_continuation(known, index, own_cells=True) for index in reached] == [None] * len(reached)
 
 
 def place(bytecode, op, arg=None):
@@ -336,13 +336,15 @@ def test_cells_are_free_variables():
 
 def test_only_cells_that_may_be_empty_stay_cells():
     bytecode = decode(empty_cell.__code__)
-    continuation = make_continuation(bytecode, 0)
+    with pytest.raises(ContinuationError, match="the cell of 'x' may be read while it is empty"):
+        make_continuation(bytecode, 0)
+    continuation = make_continuation(bytecode, 0, own_cells=True)
     assert continuation.bytecode.cellvars == ["x"]
     assert continuation.code.co_freevars == continuation.freevars == ("x",)
     resumed = FunctionType(continuation.code, globals(), closure=(types.CellType(),))
     assert resumed(0) == empty_cell(0) == (NameError, UnboundLocalError)
     bytecode = decode(cells.__code__)
-    continuation = make_continuation(bytecode, place(bytecode, "LOAD_DEREF", "c"))
+    continuation = make_continuation(bytecode, place(bytecode, "LOAD_DEREF", "c"), own_cells=True)
     assert "c" not in continuation.bytecode.cellvars
 
 
@@ -350,13 +352,15 @@ def test_only_cells_that_may_be_empty_stay_cells():
 def test_a_comprehensions_variable_in_the_slot_of_a_cell():
     bytecode = decode(shadowed.__code__)
     index = place(bytecode, "LOAD_CONST", 7)
-    continuation = make_continuation(bytecode, index)
+    with pytest.raises(ContinuationError, match="variable stands where the cell of 'x' belongs"):
+        make_continuation(bytecode, index)
+    continuation = make_continuation(bytecode, index, own_cells=True)
     (variable,) = [p for p in continuation.parameters if p.source == "x"]
     assert (variable.kind, variable.maybe_missing) == ("local", False)
     assert "x" not in continuation.freevars
     (saved,) = [p for p in continuation.parameters if p.name.startswith(".cell_")]
     assert saved.kind == "stack"
-    assert make_continuation(bytecode, index, bound={"xs", "get"}).parameters[-1].source != "x"
+    assert make_continuation(bytecode, index, bound={"xs", "get"}, own_cells=True).parameters[-1].source != "x"
 
 
 def test_continuations_of_continuations_of_shadowed_cells():
@@ -370,8 +374,8 @@ def test_continuations_of_continuations_of_shadowed_cells():
         again = Analyses(decode(first.continuation.code))
         reached = [i for i, depth in enumerate(again.depths.before) if depth is not None]
         for second in reached[:: len(reached) // 7]:
-            refused.add(why_no_continuation(again, second))
-            if why_no_continuation(again, second) is None:
+            refused.add(why_no_continuation(again, second, own_cells=True))
+            if why_no_continuation(again, second, own_cells=True) is None:
                 swapped = {first.continuation.code: split(again, second).prefix}
                 consts = tuple(swapped.get(item, item) for item in first.prefix.co_consts)
                 assert consts != first.prefix.co_consts
@@ -450,7 +454,10 @@ def test_refusals_of_super():
     bytecode = decode(Derived.let_go.__code__)
     index = place(bytecode, "DELETE_DEREF", "self") + 1
     with pytest.raises(ContinuationError, match="the cell of its argument 'self' may be empty"):
-        make_continuation(bytecode, index)
+        make_continuation(bytecode, index, own_cells=True)
+    bytecode = decode(Derived.replaced.__code__)
+    with pytest.raises(ContinuationError, match="argument 'self' is a cell that is assigned to"):
+        make_continuation(bytecode, place(bytecode, "RETURN_VALUE"))
 
 
 def test_names_and_lines():

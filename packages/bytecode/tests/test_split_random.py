@@ -265,7 +265,7 @@ def cut_again(prefix, code, chance):
     """The prefix with its continuation cut in two as well."""
     known = Analyses(decode(code))
     index = chance.choice([index for index, depth in enumerate(known.depths.before) if depth is not None])
-    reason = why_no_continuation(known, index)
+    reason = why_no_continuation(known, index, own_cells=True)
     AGAIN[reason or "cut"] += 1
     if reason is not None:
         return prefix
@@ -282,7 +282,7 @@ def check_splits(source: str, chance: random.Random, most: int) -> int:
     places = [index for index, depth in enumerate(reached) if depth is not None]
     done = 0
     for index in chance.sample(places, min(most, len(places))):
-        reason = why_no_continuation(known, index)
+        reason = why_no_continuation(known, index, own_cells=True)
         if reason is not None:
             REFUSED[reason] += 1
             continue

@@ -82,6 +82,8 @@ class BoundAnalysis:
             op = item[0]
             if op in ops:
                 bit = bits.get(item[1], 0)
+                if op == "DELETE_DEREF" and bit:
+                    events.append((_LOAD, index, bit, None))
                 if op in unbind or index in null_stores:
                     events.append((_UNBOUND, index, bit, handlers.get(index)))
                 elif bit:
@@ -140,7 +142,7 @@ def possibly_unbound(bytecode: Bytecode, depths: Depths) -> set[int]:
 
 
 def cells_bound(bytecode: Bytecode, depths: Depths) -> BoundAnalysis:
-    """The same for the function's own cells: `found` are the LOAD_DEREF items that may find their cell empty.
+    """The same for the function's own cells: `found` are the items that read or delete and may find a cell empty.
 
     Unless somebody else empties it: another function that shares the cell may.
     """

@@ -65,7 +65,7 @@ class Continuation:
     freevars: tuple[str, ...]
 
 
-def why_no_continuation(function: Bytecode | Analyses, index: int) -> str | None:
+def why_no_continuation(function: Bytecode | Analyses, index: int, *, own_cells: bool = False) -> str | None:
     """The reason why `make_continuation` refuses, or None if it does not."""
     known = function if isinstance(function, Analyses) else Analyses(function)
     bytecode = known.bytecode
@@ -77,7 +77,9 @@ def why_no_continuation(function: Bytecode | Analyses, index: int) -> str | None
         return "only functions can be resumed; class bodies and modules run in a namespace"
     if known.depths.before[index] is None:
         return f"{describe(bytecode.instructions, index)}: no path leads here"
-    return why_no_cells(known, index, known.kept_items(index)) if bytecode.cellvars or bytecode.freevars else None
+    if not bytecode.cellvars and not bytecode.freevars:
+        return None
+    return why_no_cells(known, index, known.kept_items(index), own_cells)
 
 
 @dataclass(slots=True)
@@ -142,8 +144,8 @@ def _parameters(
     taken = {*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars}
     out: list[Parameter] = []
     first = super_argument(bytecode)
-    if first in cells.own and first is not None:
-        out.append(Parameter("contents", first, first))
+    if first is not None and first in bytecode.cellvars:
+        out.append(Parameter("contents", first, first if first in cells.own else _fresh("__super_argument", taken)))
     elif first is not None and (bound is None or first in bound):
         out.append(Parameter("local", first, first, bound is None and first in known.locals_bound.before(index)))
     out += _stack_parameters(known, index, kinds, taken)
@@ -305,6 +307,7 @@ def make_continuation(
     null_slots: Collection[int] | None = None,
     bound: Collection[str] | None = None,
     name: str | None = None,
+    own_cells: bool = False,
 ) -> Continuation:
     """Code that does what the function does from item `index` (an instruction or a label) on.
 
@@ -312,18 +315,20 @@ def make_continuation(
     `maybe_missing` parameters where it depends on the run. `bound`: the locals that are bound now (others start
     unbound); None passes every live local, `maybe_missing` where some path leaves it unbound. Only locals that are
     still needed become parameters, all of them if the rest may call locals() or its like. Cells and free variables
-    that are still used become free variables; the function's own cells that the rest may find empty are made cells of
-    the continuation too, so that reading one raises UnboundLocalError there as well. While a comprehension uses the
-    slot of a cell (CPython 3.12 on), the local of that name is the comprehension's variable, and the cell is on the
-    stack.
+    that are still used become free variables.
+
+    With `own_cells` the function's own cells arrive the same way, and those for which it matters are cells of the
+    continuation too: cells that the rest may find empty, since only their owner raises UnboundLocalError, and cells
+    whose slot a comprehension uses (CPython 3.12 on). While one does, the local of that name is the comprehension's
+    variable, and the cell is on the stack. Without `own_cells` such places are refused.
 
     Raises `ContinuationError` where `why_no_continuation` has a reason.
     """
     known = function if isinstance(function, Analyses) else Analyses(function)
-    problem = why_no_continuation(known, index)
+    problem = why_no_continuation(known, index, own_cells=own_cells)
     if problem is not None:
         raise ContinuationError(f"{known.bytecode.name}: {problem}")
     kinds = _kinds_at(known, index, null_slots)
     kept = known.kept_items(index)
-    cells = plan_cells(known, index, kept)
+    cells = plan_cells(known, index, kept, own_cells)
     return _assemble(_Plan(known, index, kinds, _parameters(known, index, kinds, bound, cells), kept, cells), name)

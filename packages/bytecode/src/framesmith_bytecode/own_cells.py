@@ -45,46 +45,64 @@ def _used(known: Analyses, kept: Collection[int]) -> list[str]:
     return [cell for cell in cells if cell in used or plain_name(cell) == "__class__"]
 
 
-def _need_owner(known: Analyses, kept: Collection[int]) -> set[str]:
-    """Cells that the kept items may find empty (whose cell it is matters for the error) or use as slots."""
-    items, found = known.bytecode.instructions, known.cells_bound.found
-    wanted = set(known.emptied_inside)
-    for i in known.variable_items:
-        item = items[i]
-        if i in kept and isinstance(item, Instr):
-            slot = OPS[item.op].operand == "local" or item.op in ("MAKE_CELL", "DELETE_DEREF")
-            if slot or i in found:
-                wanted.add(item.arg)
-    return wanted
+def _slots_used(known: Analyses, kept: Collection[int]) -> set[str]:
+    """Names whose slot the kept items use as such."""
+    items = (known.bytecode.instructions[i] for i in known.variable_items if i in kept)
+    ops = (item for item in items if isinstance(item, Instr))
+    return {item.arg for item in ops if OPS[item.op].operand == "local" or item.op == "MAKE_CELL"}
 
 
-def plan_cells(known: Analyses, index: int, kept: Collection[int]) -> CellPlan:
+def _found_empty(known: Analyses, kept: Collection[int]) -> set[str]:
+    """The function's own cells that the kept items may find empty: whose cell it is decides about the error."""
+    bytecode, found = known.bytecode, known.cells_bound.found
+    items = (bytecode.instructions[i] for i in known.variable_items if i in kept)
+    reads = [item for item in items if isinstance(item, Instr) and item.op in ("LOAD_DEREF", "DELETE_DEREF")]
+    names = {item.arg for item in reads if item.arg in known.emptied_inside}
+    names.update(bytecode.instructions[i].arg for i in found if i in kept)  # type: ignore[union-attr]
+    return names & set(bytecode.cellvars)
+
+
+def plan_cells(known: Analyses, index: int, kept: Collection[int], own_cells: bool) -> CellPlan:
     """The cells of the continuation at item `index` in which the `kept` items can run."""
     bytecode, raw = known.bytecode, known.raw_cells(index)
     used = _used(known, kept)
-    if not bytecode.cellvars:
+    if not own_cells or not bytecode.cellvars:
         return CellPlan((), {}, tuple(used))
-    wanted = {super_argument(bytecode), *raw, *_need_owner(known, kept)}
+    wanted = {super_argument(bytecode), *raw, *_slots_used(known, kept), *_found_empty(known, kept)}
     own = tuple(cell for cell in bytecode.cellvars if cell in wanted and (cell in used or cell in raw))
     brought = {cell: cell + FREE_MARK for cell in own if cell not in raw}
     return CellPlan(own, brought, tuple(cell for cell in used if cell not in raw))
 
 
-def why_no_cells(known: Analyses, index: int, kept: Collection[int]) -> str | None:
+def why_no_cells(known: Analyses, index: int, kept: Collection[int], own_cells: bool) -> str | None:
     """Why a continuation at the place could not have the cells it needs, None if it can."""
     bytecode, raw = known.bytecode, known.raw_cells(index)
-    stuck = sorted(raw - set(bytecode.cellvars))
+    stuck = sorted(raw - set(bytecode.cellvars) if own_cells else raw)
     if stuck:
-        return f"the slot of the free variable {stuck[0]!r} is in use for something else"
+        return f"a comprehension's variable stands where the cell of {stuck[0]!r} belongs"
     used = _used(known, kept)
     for cell in bytecode.cellvars:
         if cell in used and cell not in raw and cell + FREE_MARK in used:
             return f"{cell!r} is both a cell and a free variable of the function"
+    empty = [] if own_cells else sorted(_found_empty(known, kept))
+    if empty:
+        return f"the cell of {empty[0]!r} may be read while it is empty, whose error depends on who owns the cell"
+    return _why_no_super(known, index, own_cells)
+
+
+def _why_no_super(known: Analyses, index: int, own_cells: bool) -> str | None:
+    bytecode = known.bytecode
     first = super_argument(bytecode)
     if first is None or first not in bytecode.cellvars:
         return None
-    if first in raw:
+    if first in known.raw_cells(index):
         return f"super() may be called and a comprehension's variable stands where its argument {first!r} belongs"
     if first in known.cells_bound.before(index) | known.emptied_inside:
         return f"super() may be called and the cell of its argument {first!r} may be empty"
+    written = any(
+        isinstance(item, Instr) and item.op in ("STORE_DEREF", "DELETE_DEREF") and item.arg == first
+        for item in bytecode.instructions
+    )
+    if written and not own_cells:
+        return f"super() may be called and its argument {first!r} is a cell that is assigned to"
     return None

@@ -72,7 +72,7 @@ def split(function: Bytecode | Analyses, index: int) -> Split:
     """
     known = function if isinstance(function, Analyses) else Analyses(function)
     bytecode = known.bytecode
-    continuation = make_continuation(known, index)
+    continuation = make_continuation(known, index, own_cells=True)
     depth = known.depths.before[index]
     assert depth is not None
     label = Label("handover")
