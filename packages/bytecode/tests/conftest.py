@@ -1,10 +1,14 @@
-"""Shared fixtures. `FRAMESMITH_LONG=1` asks for the long versions of the tests that have one."""
+"""Shared set-up: the tests' own helper modules are importable; `FRAMESMITH_LONG=1` asks for the long versions."""
 
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

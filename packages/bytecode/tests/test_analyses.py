@@ -5,8 +5,7 @@ from framesmith_bytecode.bound import BoundAnalysis, cells_bound, possibly_unbou
 from framesmith_bytecode.cfg import reachable
 from framesmith_bytecode.exception_table import Span, innermost, read_exception_table, write_exception_table
 from framesmith_bytecode.liveness import observes_locals
-from framesmith_bytecode.nulls import Slot, stack_kinds
-from framesmith_bytecode.raw_cells import raw_cells
+from framesmith_bytecode.slots import NULL, OBJECT
 
 
 def index_of(bytecode, op, arg=None):
@@ -97,11 +96,10 @@ def test_nulls_on_the_stack():
         return f(x.method(1), [x, f(2)])
 
     bytecode = decode(calls.__code__)
-    kinds = stack_kinds(bytecode, stack_depths(bytecode))
-    inner = kinds[index_of(bytecode, "LOAD_CONST", 2)]
-    assert inner.count(Slot.NULL) == 2
-    assert kinds[index_of(bytecode, "RETURN_VALUE")] == (Slot.VALUE,)
-    assert Slot.MAYBE_NULL in kinds[index_of(bytecode, "LOAD_CONST", 1)]
+    kinds = stack_depths(bytecode).kinds
+    assert kinds(index_of(bytecode, "LOAD_CONST", 2)).count(NULL) == 2
+    assert kinds(index_of(bytecode, "RETURN_VALUE")) == [OBJECT]
+    assert NULL | OBJECT in kinds(index_of(bytecode, "LOAD_CONST", 1))
 
 
 def test_blocks_of_a_loop():
@@ -153,7 +151,6 @@ def test_a_slot_is_raw_if_it_may_be():
             Instr("LOAD_DEREF", "c"), Instr("RETURN_VALUE"),
         ]  # fmt: skip
         bytecode = Bytecode("f", items, argcount=1, varnames=["a", "b"], cellvars=["c"])
-        assert raw_cells(bytecode, stack_depths(bytecode))[-2] == {"c"}
         assert "a comprehension's variable stands where the cell belongs" in problems(bytecode)[0]
 
 
@@ -164,10 +161,10 @@ def test_a_saved_cell_that_is_put_back_is_a_cell_again():
         Instr("BUILD_TUPLE", 2), Instr("RETURN_VALUE"),
     ]  # fmt: skip
     bytecode = Bytecode("f", items, varnames=["c"], cellvars=["c"])
-    assert [bool(raw) for raw in raw_cells(bytecode, stack_depths(bytecode))] == [False] * 2 + [True] * 5 + [False] * 3
+    assert [bool(raw) for raw in stack_depths(bytecode).raw] == [False] * 2 + [True] * 5 + [False] * 3
     assert problems(bytecode) == []
     items[5] = Instr("NOP")  # now the variable is put back, and the cell lost
-    assert raw_cells(bytecode, stack_depths(bytecode))[7] == {"c"}
+    assert "item 7 (LOAD_DEREF 'c'): a comprehension's variable stands where" in problems(bytecode)[0]
 
 
 def test_cells_that_may_be_empty():

@@ -64,7 +64,7 @@ CASES = {
     ),
     "null as an argument": (
         function(Instr("PUSH_NULL"), NONE, Instr("PUSH_NULL"), Instr("CALL", CallShape(1)), RETURN),
-        r"item 3 \(CALL .*\): takes a NULL slot for a value",
+        r"item 3 \(CALL .*\): takes a NULL slot for a (value|callable)",
     ),
     "call of nothing": (
         function(Instr("PUSH_NULL"), Instr("PUSH_NULL"), Instr("CALL", CallShape(0)), RETURN),

@@ -19,9 +19,10 @@ from framesmith_bytecode.ops import OPS, CallShape, Op, SuperShape
 from framesmith_bytecode.printer import format_bytecode
 from framesmith_bytecode.rendering import format_python
 from framesmith_bytecode.split import Split, split
-from framesmith_bytecode.stack import BytecodeError, stack_depths
+from framesmith_bytecode.stack import BytecodeError
 from framesmith_bytecode.verify import problems, unreachable_handlers, verify
 from framesmith_bytecode.versions import NULL_FIRST
+from framesmith_bytecode.walk import stack_depths
 
 __all__ = [
     "NULL_FIRST",

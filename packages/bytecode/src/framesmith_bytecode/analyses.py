@@ -12,11 +12,10 @@ from framesmith_bytecode.decode import decode
 from framesmith_bytecode.liveness import Liveness, liveness, observes_locals
 from framesmith_bytecode.model import Bytecode, Instr, plain_name
 from framesmith_bytecode.nested import walk_code
-from framesmith_bytecode.nulls import Kinds, stack_kinds
 from framesmith_bytecode.ops import OPS
-from framesmith_bytecode.raw_cells import SlotUse, shadows_cells, slot_use
-from framesmith_bytecode.stack import Depths, stack_depths
+from framesmith_bytecode.stack import Depths
 from framesmith_bytecode.versions import TABLE
+from framesmith_bytecode.walk import stack_depths
 
 _DELETE: Final = TABLE.opcodes["DELETE_DEREF"]
 
@@ -36,11 +35,6 @@ class Analyses:
         return stack_depths(self.bytecode)
 
     @cached_property
-    def kinds(self) -> list[Kinds | None]:
-        """Which stack slots hold NULL before every item."""
-        return stack_kinds(self.bytecode, self.depths)
-
-    @cached_property
     def live(self) -> Liveness:
         """Variables needed from every item on."""
         return liveness(self.bytecode)
@@ -54,11 +48,6 @@ class Analyses:
     def cells_bound(self) -> BoundAnalysis:
         """Cells of the function's own that may be empty."""
         return cells_bound(self.bytecode, self.depths)
-
-    @cached_property
-    def slot_use(self) -> list[SlotUse | None] | None:
-        """Where comprehensions use the slots of cells; None if none does."""
-        return slot_use(self.bytecode, self.depths) if shadows_cells(self.bytecode) else None
 
     @cached_property
     def observes_locals(self) -> bool:
@@ -93,13 +82,7 @@ class Analyses:
 
     def raw_cells(self, index: int) -> frozenset[str]:
         """Cells and free variables whose slot a comprehension may use at item `index`."""
-        use = None if self.slot_use is None else self.slot_use[index]
-        return frozenset() if use is None else use.raw
-
-    def saved_cells(self, index: int) -> set[int]:
-        """Stack slots that hold cells which comprehensions put there, or which are about to become a closure."""
-        use = None if self.slot_use is None else self.slot_use[index]
-        return set() if use is None else {slot for slot, is_cell in enumerate(use.stack) if is_cell}
+        return self.depths.raw_at(index)
 
     def kept_items(self, index: int) -> set[int]:
         """Items that can run when control starts at `index`."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from framesmith_bytecode.model import Bytecode, Instr, Label
-from framesmith_bytecode.nulls import stores_maybe_null
 from framesmith_bytecode.ops import OPS
 from framesmith_bytecode.stack import Depths
 
@@ -47,7 +46,12 @@ class BoundAnalysis:
     """
 
     def __init__(self, bytecode: Bytecode, depths: Depths, family: _Family = _FAST) -> None:
-        unbindable = {i[1] for i in bytecode.instructions if isinstance(i, Instr) and i[0] in family.unbind}
+        unbindable = {
+            item[1]
+            for index, item in enumerate(bytecode.instructions)
+            if isinstance(item, Instr)
+            and (item[0] in family.unbind or (item[0] == "STORE_FAST" and depths.stores_null(index)))
+        }
         cells = {*bytecode.cellvars, *bytecode.freevars}
         bound = set(bytecode.argument_names)
         names = bytecode.cellvars
@@ -68,7 +72,6 @@ class BoundAnalysis:
         handlers = {
             index: bytecode.regions[span.key].handler for span in depths.spans for index in range(span.start, span.end)
         }
-        null_stores = stores_maybe_null(bytecode, depths) if family is _FAST else set()
         bits, before = self.bits, depths.before
         events: list[Event] = []
         for index, item in enumerate(bytecode.instructions):
@@ -84,7 +87,7 @@ class BoundAnalysis:
                 bit = bits.get(item[1], 0)
                 if op == "DELETE_DEREF" and bit:
                     events.append((_LOAD, index, bit, None))
-                if op in unbind or index in null_stores:
+                if op in unbind or (op == "STORE_FAST" and depths.stores_null(index)):
                     events.append((_UNBOUND, index, bit, handlers.get(index)))
                 elif bit:
                     events.append((_LOAD if op == load else _BIND, index, bit, None))

@@ -126,6 +126,11 @@ class Codegen:
         """Unbind a local, cell or free variable."""
         self.emit(self._variable_op("DELETE", name), name)
 
+    def forget(self, name: str) -> None:
+        """Unbind a local, which may be unbound already."""
+        self.emit("PUSH_NULL")
+        self.emit("STORE_FAST", name)
+
     def load_closure(self, name: str) -> None:
         """Push the cell of a cell or free variable."""
         if not self.is_cell(name):

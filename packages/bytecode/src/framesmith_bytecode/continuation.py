@@ -10,7 +10,7 @@ slot that holds a cell, saved by a comprehension, has a parameter too; it is pas
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Final, Literal, final
@@ -18,10 +18,10 @@ from typing import Final, Literal, final
 from framesmith_bytecode.analyses import Analyses
 from framesmith_bytecode.encode import encode
 from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region
-from framesmith_bytecode.nulls import Kinds, Slot
 from framesmith_bytecode.own_cells import CellPlan, plan_cells, super_argument, why_no_cells
-from framesmith_bytecode.raw_cells import CELL_ARGUMENT
+from framesmith_bytecode.slots import NULL, OBJECT, Kind, carrier_name
 from framesmith_bytecode.stack import describe
+from framesmith_bytecode.walk import cannot_raise, is_copy_of_top, is_none_test
 
 _VARARGS, _VARKEYWORDS, _GENERATORS, _FUNCTION = 0x04, 0x08, 0x20 | 0x80 | 0x200, 0x03
 _HAS_DOCSTRING: Final = 0x4000000
@@ -86,21 +86,29 @@ def why_no_continuation(function: Bytecode | Analyses, index: int, *, own_cells:
 class _Plan:
     known: Analyses
     index: int
-    kinds: Kinds
+    kinds: list[Kind]
     parameters: list[Parameter]
     kept: set[int]
     cells: CellPlan
 
 
-def _kinds_at(known: Analyses, index: int, null_slots: Collection[int] | None) -> Kinds:
-    depth = known.depths.before[index]
-    kinds = known.kinds[index] if null_slots is None else ()
-    assert depth is not None and kinds is not None
+def resume_index(items: Sequence[Item], index: int) -> int:
+    """Where a continuation at item `index` starts.
+
+    A test whether a copy of the top is None tells about the top itself, so the copy is made again with it.
+    """
+    return index - 1 if index and is_none_test(items[index]) and is_copy_of_top(items[index - 1]) else index
+
+
+def _kinds_at(known: Analyses, index: int, null_slots: Collection[int] | None) -> list[Kind]:
+    kinds = known.depths.kinds(index)
     if null_slots is None:
         return kinds
-    if any(not 0 <= slot < depth for slot in null_slots):
-        raise ContinuationError(f"{known.bytecode.name}: null slots {sorted(null_slots)} of a stack of depth {depth}")
-    return tuple(Slot.NULL if i in null_slots else Slot.VALUE for i in range(depth))
+    if any(not 0 <= slot < len(kinds) for slot in null_slots):
+        raise ContinuationError(
+            f"{known.bytecode.name}: null slots {sorted(null_slots)} of a stack of depth {len(kinds)}"
+        )
+    return [NULL if slot in null_slots else kind & ~NULL or OBJECT for slot, kind in enumerate(kinds)]
 
 
 def _fresh(base: str, taken: Collection[str]) -> str:
@@ -110,15 +118,13 @@ def _fresh(base: str, taken: Collection[str]) -> str:
     return name
 
 
-def _stack_parameters(known: Analyses, index: int, kinds: Kinds, taken: Collection[str]) -> Iterator[Parameter]:
-    saved = known.saved_cells(index)
+def _stack_parameters(kinds: list[Kind], taken: Collection[str]) -> Iterator[Parameter]:
+    used = set(taken)
     for slot, kind in enumerate(kinds):
-        if kind is Slot.NULL:
-            continue
-        if slot in saved:
-            yield Parameter("stack", slot, _fresh(f"{CELL_ARGUMENT}{slot}", taken))
-        else:
-            yield Parameter("stack", slot, _fresh(f"__stack_{slot}", taken), kind is Slot.MAYBE_NULL)
+        if kind != NULL:
+            name = carrier_name(kind & ~NULL, slot, used)
+            used.add(name)
+            yield Parameter("stack", slot, name, bool(kind & NULL))
 
 
 def _local_parameters(
@@ -138,7 +144,7 @@ def _local_parameters(
 
 
 def _parameters(
-    known: Analyses, index: int, kinds: Kinds, bound: Collection[str] | None, cells: CellPlan
+    known: Analyses, index: int, kinds: list[Kind], bound: Collection[str] | None, cells: CellPlan
 ) -> list[Parameter]:
     bytecode = known.bytecode
     taken = {*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars}
@@ -148,7 +154,7 @@ def _parameters(
         out.append(Parameter("contents", first, first if first in cells.own else _fresh("__super_argument", taken)))
     elif first is not None and (bound is None or first in bound):
         out.append(Parameter("local", first, first, bound is None and first in known.locals_bound.before(index)))
-    out += _stack_parameters(known, index, kinds, taken)
+    out += _stack_parameters(kinds, taken)
     out += (p for p in _local_parameters(known, index, bound, taken) if p.source != first)
     return out
 
@@ -220,13 +226,11 @@ class _Entry:
     def push_stack(self) -> None:
         by_slot = {parameter.source: parameter for parameter in self.plan.parameters if parameter.kind == "stack"}
         for slot, kind in enumerate(self.plan.kinds):
-            if kind is Slot.NULL:
+            if kind == NULL:
                 self.emit("PUSH_NULL")
                 continue
             parameter = by_slot[slot]
-            if parameter.name.startswith(CELL_ARGUMENT):
-                self.emit("LOAD_FAST_AND_CLEAR", parameter.name)
-            elif parameter.maybe_missing:
+            if parameter.maybe_missing:
                 self.push_unless_missing(parameter.name)
             else:
                 self.push(parameter.name)
@@ -256,6 +260,13 @@ def _entry(plan: _Plan, resume: Label, position: Position | None) -> _Entry:
     return entry
 
 
+def _may_raise(plan: _Plan, items: range) -> bool:
+    """Can any of the kept items among these lead to a handler?"""
+    found = ((plan.known.bytecode.instructions[index], index) for index in items if index in plan.kept)
+    labels = plan.known.depths.labels
+    return any(isinstance(item, Instr) and not cannot_raise(item, index, labels) for item, index in found)
+
+
 def _body(plan: _Plan, resume: Label) -> tuple[list[Item], list[Region]]:
     """The instructions that can still run, with regions cut down to them."""
     bytecode, kept, depths = plan.known.bytecode, plan.kept, plan.known.depths
@@ -265,7 +276,7 @@ def _body(plan: _Plan, resume: Label) -> tuple[list[Item], list[Region]]:
             out.append(resume)
         if isinstance(item, Label) or index in kept:
             out.append(item)
-    live = {bytecode.regions[span.key].handler for span in depths.spans if not kept.isdisjoint(range(*span[:2]))}
+    live = {bytecode.regions[span.key].handler for span in depths.spans if _may_raise(plan, range(*span[:2]))}
     regions = [
         Region(r.start, r.end, r.handler, depths.regions.get(key, r.depth), r.lasti)
         for key, r in enumerate(bytecode.regions)
@@ -328,6 +339,7 @@ def make_continuation(
     problem = why_no_continuation(known, index, own_cells=own_cells)
     if problem is not None:
         raise ContinuationError(f"{known.bytecode.name}: {problem}")
+    index = resume_index(known.bytecode.instructions, index)
     kinds = _kinds_at(known, index, null_slots)
     kept = known.kept_items(index)
     cells = plan_cells(known, index, kept, own_cells)

@@ -20,9 +20,8 @@ from framesmith_bytecode.ops import (
     CallShape,
     SuperShape,
 )
-from framesmith_bytecode.raw_cells import raw_cells
-from framesmith_bytecode.stack import stack_depths
 from framesmith_bytecode.versions import TABLE
+from framesmith_bytecode.walk import stack_depths
 
 _OPCODES: Final = TABLE.opcodes
 _NAMES: Final = TABLE.names
@@ -64,6 +63,16 @@ class _Reader:
         if label is None:
             label = self.labels[unit] = Label()
         return label
+
+    def end_send(self, label: Label, position: Position | None) -> None:
+        """3.11's SEND drops the receiver when it jumps; control that comes here from above does not."""
+        falls = not isinstance(self.out[-1], Instr) or OPS[self.out[-1].op].flow in ("next", "branch")
+        around = Label()
+        if falls:
+            self.out.append(_new(Instr, ("JUMP", around, position)))
+        self.out += [label, _new(Instr, ("END_SEND", None, position))]
+        if falls:
+            self.out.append(around)
 
     def take_last(self, op: str) -> Instr:
         last = self.out.pop() if self.out else None
@@ -386,9 +395,7 @@ def _read_instructions(reader: _Reader, body: bytes) -> None:
         opcode = body[2 * unit]
         arg = body[2 * unit + 1] | extended
         if unit in send_targets:
-            label, position = send_targets[unit]
-            append(label)
-            append(_new(Instr, ("END_SEND", None, position)))
+            reader.end_send(*send_targets[unit])
         if unit in labels:
             append(labels[unit])
         if opcode == _EXTENDED_ARG:
@@ -449,12 +456,22 @@ def _tell_locals_from_cells(bytecode: Bytecode) -> None:
     """Where a comprehension uses a cell's slot for its own variable, a load of the slot is no LOAD_CLOSURE."""
     cells = {*bytecode.cellvars, *bytecode.freevars}
     items = bytecode.instructions
-    if not any(isinstance(item, Instr) and item.op == "LOAD_FAST_AND_CLEAR" and item.arg in cells for item in items):
+    moved = {i.arg for i in items if isinstance(i, Instr) and OPS[i.op].operand == "local"} & cells
+    if not moved:
         return
-    for index, raw in enumerate(raw_cells(bytecode, stack_depths(bytecode))):
+    doubtful = [k for k, i in enumerate(items) if isinstance(i, Instr) and i.op == "LOAD_CLOSURE" and i.arg in moved]
+    for index in doubtful:
+        _rename(items, index, "LOAD_FAST")
+    depths = stack_depths(bytecode)
+    for index in doubtful:
         item = items[index]
-        if raw and isinstance(item, Instr) and item.op == "LOAD_CLOSURE" and item.arg in raw:
-            items[index] = _new(Instr, ("LOAD_FAST", item.arg, item.position))
+        if isinstance(item, Instr) and item.arg not in depths.raw_at(index):
+            _rename(items, index, "LOAD_CLOSURE")
+
+
+def _rename(items: list[Item], index: int, op: str) -> None:
+    _, arg, position = items[index]  # type: ignore[misc]
+    items[index] = _new(Instr, (op, arg, position))
 
 
 def decode(code: CodeType) -> Bytecode:

@@ -12,8 +12,9 @@ from framesmith_bytecode.lower import lower
 from framesmith_bytecode.lowered import Lowered, Unit
 from framesmith_bytecode.model import Bytecode, Label, Position, plain_name
 from framesmith_bytecode.positions import write_line_table
-from framesmith_bytecode.stack import BytecodeError, Depths, stack_depths
+from framesmith_bytecode.stack import BytecodeError, Depths
 from framesmith_bytecode.versions import TABLE
+from framesmith_bytecode.walk import stack_depths
 
 _EXTENDED_ARG: Final = TABLE.opcodes["EXTENDED_ARG"]
 _CACHES: Final = [TABLE.caches.get(TABLE.names.get(number, ""), 0) for number in range(256)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import CodeType
 
 from framesmith_bytecode.model import Bytecode, Instr, Label
-from framesmith_bytecode.stack import BytecodeError, stack_depths
+from framesmith_bytecode.stack import BytecodeError
+from framesmith_bytecode.walk import stack_depths
 
 
 def label_names(bytecode: Bytecode) -> dict[Label, str]:

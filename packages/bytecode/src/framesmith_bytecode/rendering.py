@@ -9,7 +9,7 @@ from typing import Any, Final
 from framesmith_bytecode.model import Bytecode, Instr, Label
 from framesmith_bytecode.ops import OPS, pops, pushes
 from framesmith_bytecode.printer import label_names
-from framesmith_bytecode.stack import stack_depths
+from framesmith_bytecode.walk import stack_depths
 
 _NULL: Final = "NULL"
 _METHOD: Final = "\0method "  # a LOAD_METHOD's two slots: this marker with the attribute, and the receiver's

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from framesmith_bytecode.analyses import Analyses
 from framesmith_bytecode.codegen import Codegen
-from framesmith_bytecode.continuation import UNBOUND, Continuation, Parameter, make_continuation
+from framesmith_bytecode.continuation import UNBOUND, Continuation, Parameter, make_continuation, resume_index
 from framesmith_bytecode.encode import encode
 from framesmith_bytecode.model import Bytecode, Instr, Label
 
@@ -72,6 +72,7 @@ def split(function: Bytecode | Analyses, index: int) -> Split:
     """
     known = function if isinstance(function, Analyses) else Analyses(function)
     bytecode = known.bytecode
+    index = resume_index(bytecode.instructions, index)
     continuation = make_continuation(known, index, own_cells=True)
     depth = known.depths.before[index]
     assert depth is not None
@@ -79,6 +80,8 @@ def split(function: Bytecode | Analyses, index: int) -> Split:
     codegen = _handover(bytecode, continuation, depth, label)
     at = bytecode.instructions[index]
     jump = Instr("JUMP", label, at.position if isinstance(at, Instr) else None)
+    while isinstance(bytecode.instructions[index], Label):  # a region may end here, and the jump is not part of it
+        index += 1
     items = [*bytecode.instructions[:index], jump, *bytecode.instructions[index:], *codegen.instructions]
     whole = replace(
         bytecode,

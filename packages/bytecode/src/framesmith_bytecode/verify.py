@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Final
 
 from framesmith_bytecode.header import check_header
 from framesmith_bytecode.model import Bytecode, Instr, Item, Label, why_not_instruction
-from framesmith_bytecode.nulls import Kinds, Slot, stack_kinds
-from framesmith_bytecode.ops import OPS, pops
-from framesmith_bytecode.raw_cells import raw_cells
-from framesmith_bytecode.stack import BytecodeError, Depths, describe, label_indices, stack_depths
-
-_GENERATOR_FLAGS: Final = 0x20 | 0x80 | 0x200
-_NULL_TAKERS: Final = frozenset(("CALL", "CALL_FUNCTION_EX", "COPY", "SWAP", "STORE_FAST"))
+from framesmith_bytecode.ops import OPS
+from framesmith_bytecode.slots import CELL, NULL
+from framesmith_bytecode.stack import BytecodeError, Depths, describe, label_indices
+from framesmith_bytecode.walk import stack_depths
 
 
 def _problem(bytecode: Bytecode, index: int, text: str) -> str:
@@ -64,51 +60,20 @@ def _variable_problems(bytecode: Bytecode) -> Iterator[str]:
             yield _problem(bytecode, index, f"{item.arg!r} is no variable of this function{_nearest(item.arg, known)}")
 
 
-def _cell_problems(bytecode: Bytecode, depths: Depths, kinds: list[Kinds | None]) -> Iterator[str]:
+def _cell_problems(bytecode: Bytecode, depths: Depths) -> Iterator[str]:
     """A cell variable's slot must hold its cell wherever that is relied on."""
     cells = {*bytecode.cellvars, *bytecode.freevars}
     if not cells:
         return
-    raw = raw_cells(bytecode, depths)
     for index, item in enumerate(bytecode.instructions):
-        at = kinds[index]
-        if not isinstance(item, Instr) or at is None or item.arg.__class__ is not str or item.arg not in cells:
+        if depths.before[index] is None or not isinstance(item, Instr):
             continue
-        operand, shadowed = OPS[item.op].operand, item.arg in raw[index]
-        if operand == "deref" and shadowed and item.op != "MAKE_CELL":
-            yield _problem(bytecode, index, "a comprehension's variable stands where the cell belongs")
-        elif item.op == "STORE_FAST" and not shadowed and at[-1] is Slot.VALUE:
+        if item.arg.__class__ is not str or item.arg not in cells or item.arg in depths.raw_at(index):
+            continue
+        if item.op == "STORE_FAST" and not depths.kinds(index)[-1] & (CELL | NULL):
             yield _problem(bytecode, index, "would put a plain value where the cell belongs; use STORE_DEREF")
-        elif item.op in ("LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST") and not shadowed:
+        elif item.op in ("LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST"):
             yield _problem(bytecode, index, "reaches past the cell; use the _DEREF operation")
-
-
-def _null_problems(bytecode: Bytecode, kinds: list[Kinds | None]) -> Iterator[str]:
-    for index, (item, at) in enumerate(zip(bytecode.instructions, kinds, strict=True)):
-        if not isinstance(item, Instr) or not at:
-            continue
-        taken = pops(item.op, item.arg)
-        used = at[len(at) - taken :]
-        if item.op in ("CALL", "CALL_FUNCTION_EX"):
-            if used[:2] == (Slot.NULL, Slot.NULL):
-                yield _problem(bytecode, index, "both slots under the arguments are NULL")
-            used = used[2:]
-        elif item.op in _NULL_TAKERS:
-            continue
-        if Slot.NULL in used:
-            yield _problem(bytecode, index, "takes a NULL slot for a value")
-
-
-def _generator_problems(bytecode: Bytecode) -> Iterator[str]:
-    ops = [item.op if isinstance(item, Instr) else "" for item in bytecode.instructions]
-    generator = bool(bytecode.flags & _GENERATOR_FLAGS)
-    if generator != ("RETURN_GENERATOR" in ops):
-        yield (
-            f"{bytecode.name}: flags {bytecode.flags:#x} say {'' if generator else 'no '}generator or coroutine, "
-            f"the instructions have {'no ' if generator else ''}RETURN_GENERATOR"
-        )
-    if "YIELD_VALUE" in ops and not generator:
-        yield _problem(bytecode, ops.index("YIELD_VALUE"), "yields in a function that is no generator")
 
 
 def _send_problems(bytecode: Bytecode, depths: Depths) -> Iterator[str]:
@@ -134,7 +99,7 @@ def unreachable_handlers(bytecode: Bytecode) -> list[str]:
 
 def problems(bytecode: Bytecode) -> list[str]:
     """All that is wrong, in words; empty for a sound function. Later checks are made only if earlier ones pass."""
-    for check in (_operand_problems, _label_problems, _variable_problems, _generator_problems):
+    for check in (_operand_problems, _label_problems, _variable_problems):
         try:
             found = list(check(bytecode))
         except BytecodeError as error:
@@ -146,12 +111,7 @@ def problems(bytecode: Bytecode) -> list[str]:
         depths = stack_depths(bytecode)
     except BytecodeError as error:
         return [str(error)]
-    kinds = stack_kinds(bytecode, depths)
-    return [
-        *_null_problems(bytecode, kinds),
-        *_cell_problems(bytecode, depths, kinds),
-        *_send_problems(bytecode, depths),
-    ]
+    return [*_cell_problems(bytecode, depths), *_send_problems(bytecode, depths)]
 
 
 def verify(bytecode: Bytecode) -> None:

@@ -91,8 +91,7 @@ class Residual:
         stored |= {self.graph_out, *(name for name in self.codegen.argnames if not self.codegen.is_cell(name))}
         for name in self.codegen.varnames:
             if name in stored and name not in keep:
-                self.codegen.load_const(None)
-                self.codegen.store(name)
+                self.codegen.forget(name)
 
     def return_(self, value: Value) -> None:
         """The frame's value is returned."""

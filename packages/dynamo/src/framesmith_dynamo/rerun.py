@@ -200,19 +200,15 @@ def emit_protected_call(
 
     def emit_handler() -> None:
         codegen.mark(caught)
-        error = codegen.new_temp("error")
-        codegen.store(error)
         codegen.push_callable(lambda: codegen.load_const(without_hook(recovery.__call__)))
-        codegen.load(error)
+        codegen.emit("COPY", 3)  # the error, under the callable's two slots; a local would keep it and the frame alive
         for item in graph.inputs:
             load_source(codegen, item.source)
         codegen.call(1 + len(graph.inputs))
         codegen.branch(again, on="true")
-        codegen.load(error)
-        codegen.delete(error)  # else the exception and the frame would keep each other alive
         codegen.emit("RERAISE", 0)
         codegen.mark(again)
-        codegen.delete(error)
+        codegen.pop()
         codegen.extend(item for item in body.instructions if not starts(item))
         codegen.regions += body.regions
 

@@ -1,0 +1,232 @@
+"""What a value-stack slot can hold, as sets of kinds: the lattice that the verifier walks with.
+
+A `Kind` is a set of bits (joins are unions) and, for some, a number: how many free variables a code object has, how
+many cells or items a tuple holds. `OBJECT` is any Python object and the kind of most slots, so a stack is kept as its
+depth and a linked list of the slots that are something else (`Others`), top first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from types import CodeType
+from typing import Final, TypeAlias
+
+Kind: TypeAlias = int
+# (slot index, its kind, the others below) or None
+Others: TypeAlias = "tuple[int, Kind, Others] | None"
+
+NULL: Final = 1
+OBJECT: Final = 1 << 1
+ITERATOR: Final = 1 << 2
+LIST: Final = 1 << 3
+EXCEPTIONS: Final = 1 << 4  # a list that holds exceptions and None only
+SET: Final = 1 << 5
+DICT: Final = 1 << 6
+TUPLE: Final = 1 << 7  # numbered: its length
+CODE: Final = 1 << 8  # numbered: its free variables
+FUNCTION: Final = 1 << 9
+OPEN_FUNCTION: Final = 1 << 10  # numbered: the cells it still lacks
+EXCEPTION: Final = 1 << 11
+NONE: Final = 1 << 12  # where an exception could be
+OFFSET: Final = 1 << 13  # of the instruction that raised
+CELL: Final = 1 << 14
+CELLS: Final = 1 << 15  # a tuple of cells; numbered
+TEXT: Final = 1 << 16
+ALIAS: Final = 1 << 17  # the (name, type parameters, value) of a type alias
+
+_NUMBER_SHIFT: Final = 24
+_BITS: Final = (1 << _NUMBER_SHIFT) - 1
+
+VALUE: Final = _BITS & ~(NULL | OPEN_FUNCTION)
+ANYTHING: Final = VALUE | NULL
+ANY_LIST: Final = LIST | EXCEPTIONS
+HANDLED: Final = EXCEPTION | NONE
+
+_WORDS: Final[Mapping[Kind, str]] = {
+    NULL: "a NULL slot",
+    OBJECT: "any object",
+    ITERATOR: "an iterator",
+    LIST: "a list",
+    EXCEPTIONS: "a list of exceptions",
+    SET: "a set",
+    DICT: "a dict",
+    TUPLE: "a tuple",
+    CODE: "a code object",
+    FUNCTION: "a function",
+    OPEN_FUNCTION: "a function without its closure",
+    EXCEPTION: "an exception",
+    NONE: "None",
+    OFFSET: "an instruction offset",
+    CELL: "a cell",
+    CELLS: "a tuple of cells",
+    TEXT: "a string",
+    ALIAS: "the parts of a type alias",
+}
+_NUMBERED: Final[Mapping[Kind, str]] = {
+    TUPLE: "a tuple of {}",
+    CODE: "a code object with {} free variables",
+    OPEN_FUNCTION: "a function that lacks {} cells",
+    CELLS: "a tuple of {} cells",
+}
+
+
+def numbered(kind: Kind, number: int) -> Kind:
+    """The kind with its number."""
+    return kind | number + 1 << _NUMBER_SHIFT
+
+
+def number_of(kind: Kind) -> int | None:
+    """The number of a kind, None if it has none or differs between paths."""
+    number = kind >> _NUMBER_SHIFT
+    return number - 1 if number else None
+
+
+def bits(kind: Kind) -> Kind:
+    """The kind without its number."""
+    return kind & _BITS
+
+
+def join(left: Kind, right: Kind) -> Kind:
+    """What a slot holds after either of two paths; of two numbers that differ, neither."""
+    return left if left == right else (left | right) & _BITS
+
+
+def in_words(kind: Kind) -> str:
+    """A kind for messages."""
+    number = number_of(kind)
+    plain = bits(kind)
+    if plain == VALUE:
+        return "an object"
+    if number is not None and plain in _NUMBERED:
+        return _NUMBERED[plain].format(number)
+    return " or ".join(word for bit, word in _WORDS.items() if plain & bit) or "nothing"
+
+
+def constant_kind(value: object) -> Kind:
+    """The kind of a constant, as far as it matters."""
+    if value.__class__ is tuple:
+        assert isinstance(value, tuple)
+        return numbered(TUPLE, len(value))
+    if isinstance(value, CodeType):
+        return numbered(CODE, len(value.co_freevars))
+    return OBJECT
+
+
+# ---- lists of slots ----
+
+
+def push(others: Others, index: int, kind: Kind) -> Others:
+    """With a slot put on top."""
+    return others if kind == OBJECT else (index, kind, others)
+
+
+def cut(others: Others, depth: int) -> Others:
+    """Of the lowest `depth` slots."""
+    while others is not None and others[0] >= depth:
+        others = others[2]
+    return others
+
+
+def slots(others: Others, base: int, depth: int) -> list[Kind]:
+    """Kinds of the slots from `base` up to `depth`, bottom first."""
+    found = [OBJECT] * (depth - base)
+    while others is not None and others[0] >= base:
+        if others[0] < depth:
+            found[others[0] - base] = others[1]
+        others = others[2]
+    return found
+
+
+def push_all(others: Others, base: int, kinds: list[Kind]) -> Others:
+    """With several slots put on top, bottom first; the first is slot `base`."""
+    for index, kind in enumerate(kinds, base):
+        if kind != OBJECT:
+            others = (index, kind, others)
+    return others
+
+
+def join_others(left: Others, right: Others) -> Others:
+    """The join of two stacks of the same depth; gives `left` itself where nothing is added to it."""
+    if left is right or left == right:
+        return left
+    mine, theirs = dict(_pairs(left)), dict(_pairs(right))
+    joined: Others = None
+    changed = False
+    for index in sorted({*mine, *theirs}):
+        kind = join(mine.get(index, OBJECT), theirs.get(index, OBJECT))
+        changed |= kind != mine.get(index, OBJECT)
+        joined = push(joined, index, kind)
+    return joined if changed else left
+
+
+def _pairs(others: Others) -> list[tuple[int, Kind]]:
+    out = []
+    while others is not None:
+        out.append((others[0], others[1]))
+        others = others[2]
+    return out
+
+
+# ---- variables whose names tell what they hold ----
+#
+# A compiler passes such objects under names that no program can write: CPython's own are those of the first table. Code
+# that resumes another in the middle gets its stack the same way, under names made by `carrier_name`.
+
+_CPYTHON: Final[Mapping[str, Kind]] = {
+    ".0": ITERATOR,
+    ".type_params": TUPLE,
+    ".defaults": TUPLE,
+    ".kwdefaults": DICT,
+}
+_CARRIED: Final[Mapping[str, Kind]] = {
+    "iterator": ITERATOR,
+    "list": LIST,
+    "exceptions": EXCEPTIONS,
+    "set": SET,
+    "dict": DICT,
+    "tuple": TUPLE,
+    "code": CODE,
+    "function": FUNCTION,
+    "exception": EXCEPTION,
+    "handled": HANDLED,
+    "offset": OFFSET,
+    "cell": CELL,
+    "cells": CELLS,
+    "text": TEXT,
+    "alias": ALIAS,
+}
+_CARRIER: Final = re.compile(r"\.([a-z]+)(\d*)_\d+")
+
+
+def carrier_name(kind: Kind, slot: int, taken: Collection[str] = ()) -> str:
+    """The name of a parameter that carries what stack slot `slot` held, none of those taken."""
+    name = _carried_as(kind).format(slot)
+    while name in taken:
+        slot += 1
+        name = _carried_as(kind).format(slot)
+    return name
+
+
+def _carried_as(kind: Kind) -> str:
+    number, plain = number_of(kind), bits(kind)
+    if plain == ANY_LIST:
+        plain = LIST
+    for name, carried in _CARRIED.items():
+        if carried == plain:
+            return f".{name}{'' if number is None else number}_{{}}"
+    return "__stack_{}"
+
+
+def variable_kind(name: str) -> Kind:
+    """What a variable holds by its name: OBJECT for all that programs can write."""
+    if name[:1] != ".":
+        return OBJECT
+    known = _CPYTHON.get(name)
+    if known is not None:
+        return known
+    match = _CARRIER.fullmatch(name)
+    kind = _CARRIED.get(match[1]) if match else None
+    if match is None or kind is None:
+        return OBJECT
+    return numbered(kind, int(match[2])) if match[2] else kind
