@@ -386,6 +386,12 @@ def set_errors(s):
 # Deques, slices, ranges
 
 
+@program({"p", 2, True}, {1, "p"})
+def equal_members_of_sets(a, b):
+    a |= {1.0}
+    return [repr(sorted(c, key=str)) for c in (a & b, b & a, a | b, b | a, a ^ {1.0, 3}, frozenset(a) & b)]
+
+
 @program(deque([1, 2, 3], 4))
 def deques(d):
     d.append(4)

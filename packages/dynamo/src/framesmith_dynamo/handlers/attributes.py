@@ -8,7 +8,7 @@ from framesmith_bytecode import Instr
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.frame import Frame
 from framesmith_dynamo.handler_registry import handler
-from framesmith_dynamo.method_slots import MethodSlot
+from framesmith_dynamo.method_slots import MethodSlot, callable_slots
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.lookup import type_lookup
 
@@ -35,8 +35,7 @@ def load_method(frame: Frame, instr: Instr) -> None:
         frame.stack.append(MethodSlot(owner, instr.arg))
         frame.stack.append(owner)
     else:
-        frame.stack.append(None)
-        frame.stack.append(attribute)
+        frame.stack.extend(callable_slots(attribute))
 
 
 def _is_method(owner: Value, name: str) -> bool:

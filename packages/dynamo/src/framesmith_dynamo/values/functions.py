@@ -203,7 +203,7 @@ class FunctionValue(Value):
     def copy_attributes_from(self, tr: Tracer, other: Value) -> None:
         """What `functools.update_wrapper` does to a function made in the trace."""
         for name in functools.WRAPPER_ASSIGNMENTS:
-            if name != "__annotations__" and isinstance(other, FunctionValue):
+            if name not in ("__annotations__", "__type_params__") and isinstance(other, FunctionValue):
                 self.setattr_(tr, name, other.getattr_(tr, name))
         if isinstance(other, FunctionValue) and not other.made:
             for own in other.function.__dict__:

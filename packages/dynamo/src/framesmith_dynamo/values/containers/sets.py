@@ -81,6 +81,17 @@ def _argument(other: Value, keys: dict[object, Value]) -> Any:
     return keys if issubclass(other.python_type(), dict) else list(keys)
 
 
+def _members_of(mirror: Iterable[object], operands: Sequence[dict[object, Value]]) -> dict[object, Value]:
+    """The values of a result's hash keys: of equal ones (1 and True) that of the operand whose key the result kept."""
+    equal: dict[object, Value] = {}
+    same: dict[int, Value] = {}
+    for keys in operands:
+        for key, value in keys.items():
+            equal.setdefault(key, value)
+            same.setdefault(id(key), value)
+    return {key: same.get(id(key), equal[key]) for key in mirror}
+
+
 class FrozenSetValue(SetLike):
     """A frozenset. `mirror` is a real set of hash keys, `members` finds the values; `ordered`: its order is known."""
 
@@ -153,11 +164,7 @@ class FrozenSetValue(SetLike):
         theirs = [hashed(tr, other) for other in others]
         arguments = [_argument(other, keys) for other, keys in zip(others, theirs, strict=True)]
         mirror = getattr(self.mirror, name)(*arguments)
-        members = {**self.members}
-        for keys in theirs:
-            for key, value in keys.items():
-                members.setdefault(key, value)
-        result = self.make(tr, mirror, {key: members[key] for key in mirror})
+        result = self.make(tr, mirror, _members_of(mirror, [self.members, *theirs]))
         assert isinstance(result, FrozenSetValue)
         result.ordered = self.ordered and all(getattr(other, "ordered", True) for other in others)
         return result
@@ -287,10 +294,7 @@ class SetValue(FrozenSetValue, MutableContainer):
         arguments = [_argument(other, keys) for other, keys in zip(others, theirs, strict=True)]
         self.changes(tr)
         getattr(self.mirror, name)(*arguments)
-        for keys in theirs:
-            for key, value in keys.items():
-                self.members.setdefault(key, value)
-        self.members = {key: self.members[key] for key in self.mirror}
+        self.members = _members_of(self.mirror, [self.members, *theirs])
         self.ordered = self.ordered and all(getattr(other, "ordered", True) for other in others)
 
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
