@@ -187,7 +187,7 @@ class OutermostFrame(Frame):
             contents = self.wrap(cell.cell_contents, ClosureSource(name))
         except ValueError:
             contents = None
-        value = CellValue(contents, local_name=name)
+        value = CellValue(contents, local_name=name, found=True)
         self.journal.track_existing(value, cell)
         memo[id(cell)] = (cell, value)
         return value

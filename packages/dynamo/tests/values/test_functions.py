@@ -191,6 +191,35 @@ def test_code_of_a_global_function_is_guarded() -> None:
     assert torch.equal(subject(X), X + 3)
 
 
+def test_variables_that_get_their_value_later() -> None:
+    def outer(wrap: Callable[..., Any]) -> list[Any]:
+        def own(a):
+            try:
+                return a * late
+            except NameError:
+                return a - 1
+
+        def callee(a):
+            return a * late  # noqa: F821
+
+        def of_callee(a):
+            try:
+                return callee(a) + 1
+            except NameError:
+                return a
+
+        first, second = wrap(own), wrap(of_callee)
+        results = [first(3), second(3)]
+        for value in (5, 7):
+            late = value
+            results += [first(3), second(3)]
+            del late
+            results += [first(3), second(3)]
+        return results
+
+    assert outer(compiled) == outer(lambda fn: fn)
+
+
 def test_closure_contents_and_defaults_are_guarded() -> None:
     factor = 2.0
 

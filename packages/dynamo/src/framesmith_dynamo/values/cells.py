@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from types import CellType
 from typing import TYPE_CHECKING
 
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_sideeffects import DELETED
 
@@ -16,28 +17,37 @@ if TYPE_CHECKING:
     from framesmith_guards import Source
     from framesmith_sideeffects import Mutation
 
+EMPTY_CELL = register_break(
+    "empty-cell",
+    what="a variable of an enclosing function is read before that function has given it a value",
+    why="nothing that a guard could look at says that a cell is empty, and a later call may find it filled",
+    hint="give the variable a value before the compiled function is called",
+)
+
 
 class CellValue(Value):
     """A cell. `contents` is what it held when the trace met it (None: empty); stores go to the journal.
 
     `source` names the cell object itself when it exists already (`f.__closure__[i]`); `local_name` is set when it
     is a variable of the
-    outermost frame, so that residual code may use LOAD_CLOSURE / STORE_DEREF.
+    outermost frame, so that residual code may use LOAD_CLOSURE / STORE_DEREF. `found`: it exists outside of the trace.
     """
 
     python_types = (CellType,)
-    __slots__ = ("contents", "local_name")
+    __slots__ = ("contents", "found", "local_name")
 
     def __init__(
         self,
         contents: Value | None = None,
         *,
         local_name: str | None = None,
+        found: bool = False,
         source: Source | None = None,
         mutation: Mutation | None = None,
     ) -> None:
         super().__init__(source=source, mutation=mutation)
         self.contents = contents
+        self.found = found
         self.local_name = local_name
 
     def python_type(self) -> type:
@@ -47,6 +57,8 @@ class CellValue(Value):
         """What the cell holds now, or None when it is empty."""
         pending = tr.journal.load_cell(self)
         if pending is None:
+            if self.contents is None and self.found:
+                raise GraphBreak(EMPTY_CELL, self.local_name or "")
             return self.contents
         return None if pending is DELETED else pending
 

@@ -257,7 +257,7 @@ def cell_value(tr: Tracer, cell: CellType, source: Source | None) -> CellValue:
     try:
         contents = cell.cell_contents
     except ValueError:
-        value = CellValue(None, source=source)
+        value = CellValue(None, source=source, found=True)
     else:
         inner = CellContentsSource(source) if source is not None else None
         value = CellValue(
