@@ -25,6 +25,11 @@ def function(*items, regions=(), **header):
     return Bytecode("f", list(items), list(regions), **header)
 
 
+def with_a_free_variable():
+    x = 1
+    return lambda: x
+
+
 CASES = {
     "underflow": (
         function(Instr("POP_TOP"), NONE, RETURN),
@@ -101,11 +106,61 @@ CASES = {
         function(NONE, RETURN, varnames=["a"], freevars=["a"]),
         r"free variable 'a' is also a local or a cell; call it 'a \(free\)'",
     ),
+    "not an iterator": (
+        function(NONE, A, Instr("FOR_ITER", B), Instr("POP_TOP"), Instr("JUMP", A), B, NONE, RETURN),
+        r"item 2 \(FOR_ITER\): wants an iterator, there is any object",
+    ),
+    "an iterator on one path only": (
+        function(NONE, Instr("GET_ITER"), NONE, Instr("POP_JUMP_IF_NONE", A), Instr("POP_TOP"), NONE, A,
+                 Instr("FOR_ITER", B), Instr("POP_TOP"), Instr("JUMP", A), B, NONE, RETURN),
+        r"item 7 \(FOR_ITER\): wants an iterator, there is any object",
+    ),
+    "not a list": (
+        function(Instr("BUILD_SET", 0), NONE, Instr("LIST_APPEND", 1), RETURN),
+        r"item 2 \(LIST_APPEND 1\): wants a list or a list of exceptions, there is a set",
+    ),
+    "keys of another number": (
+        function(NONE, Instr("LOAD_CONST", ("a", "b")), Instr("BUILD_CONST_KEY_MAP", 1), RETURN),
+        r"item 2 \(BUILD_CONST_KEY_MAP 1\): wants a tuple of 1 keys, there is a tuple of 2",
+    ),
+    "no exception to raise again": (
+        function(NONE, Instr("RERAISE", 0)), r"item 1 \(RERAISE 0\): wants an exception, there is any object",
+    ),
+    "a closure of another size": (
+        function(Instr("LOAD_CLOSURE", "x"), Instr("LOAD_CLOSURE", "x"), Instr("BUILD_TUPLE", 2),
+                 Instr("LOAD_CONST", with_a_free_variable().__code__), Instr("MAKE_FUNCTION", frozenset({"closure"})),
+                 RETURN, cellvars=["x"]),
+        r"item 4 \(MAKE_FUNCTION .*\): wants a tuple of 1 cells for the closure, there is a tuple of 2 cells",
+    ),
+    "a handler's stack taken away": (
+        function(NONE, A, Instr("UNARY_NOT"), B, RETURN, C, Instr("RERAISE", 0), regions=[Region(A, B, C, depth=1)]),
+        r"item 2 \(UNARY_NOT\): takes a value of which its handler wants to find 1 on the stack",
+    ),
+    "a wait that no SEND began": (
+        function(Instr("RETURN_GENERATOR"), Instr("POP_TOP"), NONE, Instr("YIELD_VALUE"), Instr("RESUME", 3), RETURN,
+                 flags=0x23),
+        r"item 4 \(RESUME 3\): resumes a wait for another generator, and is not directly after SEND, YIELD_VALUE",
+    ),
+    "a promise that is not kept": (
+        function(NONE, Instr("STORE_FAST", ".0"), NONE, RETURN, varnames=[".0"]),
+        r"item 1 \(STORE_FAST '.0'\): wants a NULL slot or an iterator, there is any object",
+    ),
+    "a promise that is hidden": (
+        function(Instr("MAKE_CELL", ".type_params"), NONE, RETURN, cellvars=[".type_params"]),
+        r"item 0 \(MAKE_CELL '.type_params'\): would put a cell where the variable's name promises something else",
+    ),
+    "names in a function's slots": (
+        function(Instr("LOAD_LOCALS"), RETURN), r"item 0 \(LOAD_LOCALS\): needs a local namespace",
+    ),
     "not an item": (function(NONE, "RETURN_VALUE", RETURN), r"item 1 is a str, neither an Instr nor a Label"),
 }  # fmt: skip
-NOT_SEEN_BY_ENCODE = {"null as a value", "null as an argument", "call of nothing", "backward region", "past the cell",
-                      "cell as a plain local", "yield in a plain function", "generator without its start",
-                      "send without its end", "not an item"}  # fmt: skip
+NOT_SEEN_BY_ENCODE = {
+    "backward region",
+    "past the cell",
+    "cell as a plain local",
+    "send without its end",
+    "not an item",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

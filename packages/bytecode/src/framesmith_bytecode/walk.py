@@ -341,6 +341,8 @@ class _Walk:
             for slot in found:
                 demand(slot, VALUE)
             return [told], raw
+        if op == "MAKE_CELL" and told != OBJECT:
+            raise SlotError("would put a cell where the variable's name promises something else")
         if op in ("MAKE_CELL", "DELETE_FAST") and is_cell:
             return [], raw - {name} if op == "MAKE_CELL" else raw | {name}
         return apply_rule(op, name, found), raw
