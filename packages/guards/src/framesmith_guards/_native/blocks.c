@@ -15,7 +15,6 @@ typedef enum { FACT_TYPE, FACT_SLOT, FACT_INLINE, FACT_DICT, FACT_TENSOR, FACT_R
 typedef struct {
     FactKind kind;
     PyObject *object; /* FACT_SLOT, FACT_DICT: the dict; FACT_INLINE: its owner; else the value */
-    PyObject *dict;   /* FACT_INLINE: the dict over the inline values */
     union {
         PyTypeObject *type;
         PyObject **slot;
@@ -23,8 +22,11 @@ typedef struct {
         const Instruction *instruction;
         InlineImage *values;
     } is;
-    DictTag *tag;
-    char *image;
+    union {
+        DictTag tag;    /* FACT_SLOT, FACT_DICT */
+        char *image;    /* FACT_TENSOR */
+        PyObject *dict; /* FACT_INLINE: over the inline values */
+    } as;
 } Fact;
 
 struct Proof {
@@ -42,11 +44,11 @@ static void proof_free(Proof *proof)
         return;
     }
     for (Py_ssize_t k = 0; k < proof->count; k++) {
-        if (proof->facts[k].tag != NULL) {
-            dict_tag_release(proof->facts[k].tag);
-        }
-        if (proof->facts[k].kind == FACT_INLINE) {
-            inline_release(proof->facts[k].is.values);
+        Fact *fact = proof->facts + k;
+        if (fact->kind == FACT_DICT || fact->kind == FACT_SLOT) {
+            dict_tag_release(fact->as.tag);
+        } else if (fact->kind == FACT_INLINE) {
+            inline_release(fact->is.values);
         }
     }
     Py_XDECREF(proof->kept);
@@ -99,15 +101,16 @@ static int prove_dict(Proof *proof, FactKind kind, PyObject *dict, PyObject **sl
     if (kind == FACT_DICT && knows_dict(proof, dict)) {
         return 1;
     }
-    DictTag *tag = dict_tag(dict);
-    Fact *fact = tag == NULL ? NULL : new_fact(proof, kind, dict);
-    if (fact == NULL) {
-        if (tag != NULL) {
-            dict_tag_release(tag);
-        }
+    DictTag tag;
+    if (!dict_tag(dict, &tag)) {
         return 0;
     }
-    fact->tag = tag;
+    Fact *fact = new_fact(proof, kind, dict);
+    if (fact == NULL) {
+        dict_tag_release(tag);
+        return 0;
+    }
+    fact->as.tag = tag;
     fact->is.slot = slot;
     return 1;
 }
@@ -130,14 +133,14 @@ static int prove_inline_values(Proof *proof, PyObject *owner, PyObject *dict)
         return 0;
     }
     fact->is.values = values;
-    fact->dict = dict;
+    fact->as.dict = dict;
     return 1;
 }
 
 static int is_over_inline_values(const Proof *proof, PyObject *dict)
 {
     for (Py_ssize_t k = 0; k < proof->count; k++) {
-        if (proof->facts[k].kind == FACT_INLINE && proof->facts[k].dict == dict) {
+        if (proof->facts[k].kind == FACT_INLINE && proof->facts[k].as.dict == dict) {
             return 1;
         }
     }
@@ -161,9 +164,9 @@ static int prove_tensor(Proof *proof, const TensorLeaf *leaf, PyObject *tensor)
         return 0;
     }
     fact->is.leaf = leaf;
-    fact->image = proof->next_image;
+    fact->as.image = proof->next_image;
     proof->next_image += tensor_image_size();
-    tensor_image(tensor, fact->image);
+    tensor_image(tensor, fact->as.image);
     return 1;
 }
 
@@ -311,13 +314,13 @@ static int fact_holds(Program *program, const Fact *fact, PyObject **registers)
     case FACT_TYPE:
         return Py_TYPE(fact->object) == fact->is.type;
     case FACT_SLOT:
-        return *fact->is.slot == fact->object && dict_unchanged(fact->tag, fact->object);
+        return *fact->is.slot == fact->object && dict_unchanged(fact->as.tag, fact->object);
     case FACT_INLINE:
         return inline_unchanged(fact->is.values, fact->object);
     case FACT_DICT:
-        return dict_unchanged(fact->tag, fact->object);
+        return dict_unchanged(fact->as.tag, fact->object);
     case FACT_TENSOR:
-        return tensor_unchanged(fact->is.leaf, fact->object, fact->image);
+        return tensor_unchanged(fact->is.leaf, fact->object, fact->as.image);
     case FACT_RERUN:
         return run_again(program, fact, registers);
     }

@@ -9,59 +9,49 @@
 
 #if PY_VERSION_HEX < 0x030C0000
 
-struct DictTag {
-    PyObject *dict; /* borrowed, compared before anything is read through it */
-    uint64_t version;
-};
-
 int dict_tags_setup(void)
 {
     return 0;
 }
 
-DictTag *dict_tag(PyObject *dict)
+int dict_tag(PyObject *dict, DictTag *tag)
 {
-    DictTag *tag = PyMem_Malloc(sizeof *tag);
-    if (tag != NULL) {
-        tag->dict = dict;
-        tag->version = ((PyDictObject *)dict)->ma_version_tag;
-    }
-    return tag;
+    tag->version = ((PyDictObject *)dict)->ma_version_tag;
+    return 1;
 }
 
 /* `dict` is alive, or was proved to be by the tags of what holds it. */
-int dict_unchanged(const DictTag *tag, PyObject *dict)
+int dict_unchanged(DictTag tag, PyObject *dict)
 {
-    return tag->dict == dict && tag->version == ((PyDictObject *)dict)->ma_version_tag;
+    return tag.version == ((PyDictObject *)dict)->ma_version_tag;
 }
 
-void dict_tag_release(DictTag *tag)
+void dict_tag_release(DictTag tag)
 {
-    PyMem_Free(tag);
 }
 
 #else
 
-struct DictTag {
+struct WatchedDict {
     PyObject *dict;  /* borrowed, compared only */
-    DictTag *next;   /* in its bucket */
+    WatchedDict *next; /* in its bucket */
     Py_ssize_t uses; /* by proofs */
     int stale;       /* changed or gone; then it is in no bucket */
 };
 
 #define BUCKETS 4096
 
-static DictTag *buckets[BUCKETS];
+static WatchedDict *buckets[BUCKETS];
 static int watcher = -1;
 
-static DictTag **bucket_of(PyObject *dict)
+static WatchedDict **bucket_of(PyObject *dict)
 {
     return buckets + (((uintptr_t)dict >> 4) % BUCKETS);
 }
 
-static DictTag **find(PyObject *dict)
+static WatchedDict **find(PyObject *dict)
 {
-    DictTag **link = bucket_of(dict);
+    WatchedDict **link = bucket_of(dict);
     while (*link != NULL && (*link)->dict != dict) {
         link = &(*link)->next;
     }
@@ -70,11 +60,11 @@ static DictTag **find(PyObject *dict)
 
 static int changed(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value)
 {
-    DictTag **link = find(dict);
+    WatchedDict **link = find(dict);
     if (*link != NULL) {
-        DictTag *tag = *link;
-        *link = tag->next;
-        tag->stale = 1;
+        WatchedDict *watched = *link;
+        *link = watched->next;
+        watched->stale = 1;
     }
     return 0;
 }
@@ -90,42 +80,42 @@ int dict_tags_setup(void)
     return 0;
 }
 
-DictTag *dict_tag(PyObject *dict)
+int dict_tag(PyObject *dict, DictTag *tag)
 {
     if (watcher < 0 || PyDict_Watch(watcher, dict) < 0) {
         PyErr_Clear();
-        return NULL;
+        return 0;
     }
-    DictTag **link = find(dict);
-    if (*link != NULL) {
-        (*link)->uses++;
-        return *link;
+    WatchedDict **link = find(dict);
+    if (*link == NULL) {
+        *link = PyMem_Calloc(1, sizeof **link);
+        if (*link == NULL) {
+            return 0;
+        }
+        (*link)->dict = dict;
     }
-    DictTag *tag = PyMem_Calloc(1, sizeof *tag);
-    if (tag != NULL) {
-        tag->dict = dict;
-        tag->uses = 1;
-        *link = tag;
-    }
-    return tag;
+    (*link)->uses++;
+    tag->watched = *link;
+    return 1;
 }
 
-int dict_unchanged(const DictTag *tag, PyObject *dict)
+int dict_unchanged(DictTag tag, PyObject *dict)
 {
-    return !tag->stale && tag->dict == dict;
+    return !tag.watched->stale && tag.watched->dict == dict;
 }
 
-void dict_tag_release(DictTag *tag)
+void dict_tag_release(DictTag tag)
 {
-    if (tag == NULL || --tag->uses > 0) {
+    WatchedDict *watched = tag.watched;
+    if (--watched->uses > 0) {
         return;
     }
-    if (!tag->stale) {
-        DictTag **link = find(tag->dict);
-        *link = tag->next;
-        PyDict_Unwatch(watcher, tag->dict);
+    if (!watched->stale) {
+        WatchedDict **link = find(watched->dict);
+        *link = watched->next;
+        PyDict_Unwatch(watcher, watched->dict);
     }
-    PyMem_Free(tag);
+    PyMem_Free(watched);
 }
 
 #endif

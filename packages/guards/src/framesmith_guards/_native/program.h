@@ -114,10 +114,14 @@ PyObject *shape_operators(void);
 
 int class_holds(const Instruction *i, PyObject *value);
 
-typedef struct DictTag DictTag;
-DictTag *dict_tag(PyObject *dict);
-int dict_unchanged(const DictTag *tag, PyObject *dict);
-void dict_tag_release(DictTag *tag);
+typedef struct WatchedDict WatchedDict;
+typedef union {
+    uint64_t version;     /* CPython 3.11 */
+    WatchedDict *watched; /* from 3.12 on */
+} DictTag;
+int dict_tag(PyObject *dict, DictTag *tag);
+int dict_unchanged(DictTag tag, PyObject *dict);
+void dict_tag_release(DictTag tag);
 int dict_tags_setup(void);
 
 typedef struct InlineImage InlineImage;
