@@ -1,6 +1,5 @@
 """Runs whatever `encode` accepts in a child process, so that a crash of the interpreter is seen and its seed known."""
 
-import asyncio
 import contextlib
 import gc
 import mmap
@@ -130,7 +129,7 @@ def execute(code: CodeType, chance: random.Random) -> str:
             outcome = "returned"
         except Slow:
             return "too slow"
-        except (Exception, GeneratorExit, asyncio.CancelledError):
+        except BaseException:  # the functions know BaseException by name and may raise it
             outcome = "raised"
         args = kwargs = result = None
     return outcome
