@@ -179,7 +179,7 @@ def sanitizers(session: nox.Session, package: str) -> None:
     """
     install_wheel(session, package, *test_requirements(package))
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", project(package)["project"]["name"])
-    copy = Path(session.create_tmp()) / package
+    copy = Path(session.create_tmp()).resolve() / package
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(ROOT / "packages" / package, copy)
     session.run("python", str(copy / "native_build.py"), *SANITIZE, env={"CC": "gcc"})

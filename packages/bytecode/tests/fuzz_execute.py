@@ -141,7 +141,7 @@ def _limit(signum: int, frame: object) -> None:
 
 def _child(one: Callable[[int], str], seeds: range, progress: mmap.mmap) -> None:
     """Work through the seeds, noting which one is at hand and how the others ended."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGALRM, _limit)
