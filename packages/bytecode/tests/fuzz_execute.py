@@ -1,6 +1,5 @@
 """Runs whatever `encode` accepts in a child process, so that a crash of the interpreter is seen and its seed known."""
 
-import contextlib
 import gc
 import mmap
 import os
@@ -139,9 +138,17 @@ def _limit(signum: int, frame: object) -> None:
     raise Slow
 
 
+def _limited(one: Callable[[int], str], seed: int) -> str:
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+    try:
+        return one(seed)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def _child(one: Callable[[int], str], seeds: range, progress: mmap.mmap) -> None:
     """Work through the seeds, noting which one is at hand and how the others ended."""
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    sys.stdout = open(os.devnull, "w")
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGALRM, _limit)
@@ -151,10 +158,10 @@ def _child(one: Callable[[int], str], seeds: range, progress: mmap.mmap) -> None
     for seed in seeds:
         struct.pack_into("q", progress, 0, seed)
         outcome = "too slow"
-        with contextlib.suppress(Slow, MemoryError):
-            signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
-            outcome = one(seed)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            outcome = _limited(one, seed)
+        except (Slow, MemoryError):  # the alarm may also ring on the way out
+            signal.setitimer(signal.ITIMER_REAL, 0)
         counts[OUTCOMES.index(outcome)] += 1
         struct.pack_into(f"{len(OUTCOMES)}q", progress, 8, *counts)
         if seed % 500 == 0:

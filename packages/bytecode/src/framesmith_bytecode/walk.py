@@ -211,6 +211,19 @@ class _Walk:
                 raise self.fail(index, f"reached with stack depths {known} and {state[0]}")
             self.follow(index, state)
 
+    def visit_silent(self) -> None:
+        """Look at handlers that only instructions that cannot raise lead to; the depth must be right in any case."""
+        while self.silent:
+            index, key, depth, others = self.silent.pop()
+            region = self.bytecode.regions[key]
+            handler = self.labels[region.handler]
+            known, entry = self.before[handler], self.regions[key] + region.lasti + 1
+            if known is None:
+                self.enter_region(index, key, depth, others, NOWHERE)
+                self.run()
+            elif known != entry:
+                raise self.fail(handler, f"reached with stack depth {known} and, as a handler, {entry}")
+
     def follow(self, index: int, state: _State) -> None:
         """Walk straight on from `index` until a path ends or brings nothing new."""
         depth, others, raw = state
@@ -404,9 +417,5 @@ def _walk(bytecode: Bytecode, *, texts: bool) -> Depths:
     walk = _Walk(bytecode, texts)
     walk.check_start()
     walk.run()
-    while walk.silent:  # a handler that only these could come to is not looked at yet; none of them ever will
-        index, key, depth, others = walk.silent.pop()
-        if key not in walk.raised:
-            walk.enter_region(index, key, depth, others, NOWHERE)
-            walk.run()
+    walk.visit_silent()
     return Depths(walk.before, walk.deepest, walk.regions, walk.labels, walk.spans, walk.others, walk.raw)
