@@ -46,6 +46,14 @@ def test_instruction_is_a_value_with_identity():
         one.op = "NOP"
 
 
+def test_a_changed_copy_is_checked_too():
+    item = Instr("COPY", 1)
+    for change in (item.replace, item._replace):
+        assert change(arg=2).arg == 2
+        with pytest.raises(ValueError, match="COPY takes an int at least 1, not 0"):
+            change(arg=0)
+
+
 def test_labels_differ():
     assert Label() != Label()
 

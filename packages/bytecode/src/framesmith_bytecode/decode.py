@@ -10,7 +10,17 @@ from types import CodeType
 from typing import Final
 
 from framesmith_bytecode.exception_table import Entry, read_exception_table
-from framesmith_bytecode.model import FREE_MARK, Bytecode, Instr, Item, Label, Position, Region
+from framesmith_bytecode.model import (
+    COUNT_LIMITS,
+    FREE_MARK,
+    Bytecode,
+    Instr,
+    Item,
+    Label,
+    Position,
+    Region,
+    why_not_instruction,
+)
 from framesmith_bytecode.ops import (
     BINARY_OPERATORS,
     COMPARISONS,
@@ -247,6 +257,16 @@ def _read_yield(reader: _Reader) -> None:
     reader.put("YIELD_VALUE", None if TABLE.yield_index is None else reader.arg)
 
 
+def _read_limited(op: str) -> Callable[[_Reader], None]:
+    def read(reader: _Reader) -> None:
+        problem = why_not_instruction(op, reader.arg)
+        if problem is not None:
+            raise DecodeError(f"{reader.code.co_name}: unit {reader.where}: {problem}")
+        reader.put(op, reader.arg)
+
+    return read
+
+
 def _read_jump(op: str) -> Callable[[_Reader], None]:
     return lambda reader: reader.put(op, reader.label(reader.target))
 
@@ -310,6 +330,7 @@ def _make_readers() -> dict[int, Callable[[_Reader], None]]:
         "JUMP_IF_TRUE_OR_POP": _read_jump_or_pop("POP_JUMP_IF_TRUE"),
         "FOR_ITER": _read_for_iter,
         "SEND": _read_send,
+        **{op: _read_limited(op) for op in COUNT_LIMITS},
     }
     for op, directions in TABLE.jumps.items():
         for name in directions:
@@ -383,6 +404,7 @@ def _mark_targets(reader: _Reader, body: bytes) -> None:
 def _read_instructions(reader: _Reader, body: bytes) -> None:
     """One pass over the code units; equal positions are shared."""
     ranges = list(reader.code.co_positions())
+    ranges += [(None, None, None, None)] * (len(body) // 2 - len(ranges))  # tools cut line tables short, or away
     shared: dict[tuple[int | None, ...], Position | None] = {(None, None, None, None): None}
     plan, labels, send_targets, out = _PLAN, reader.labels, reader.send_targets, reader.out
     consts, names, slots = reader.consts, reader.names, reader.slots
@@ -435,6 +457,14 @@ def _read_instructions(reader: _Reader, body: bytes) -> None:
         append(labels[units])
 
 
+def _check_labels(reader: _Reader) -> None:
+    """All that jumps and regions lead to must be a place between two instructions."""
+    missing = set(reader.labels.values()).difference([item for item in reader.out if item.__class__ is Label])
+    if missing:
+        unit = min(unit for unit, label in reader.labels.items() if label in missing)
+        raise DecodeError(f"{reader.code.co_name}: something leads to unit {unit}, where no instruction begins")
+
+
 def _read_regions(reader: _Reader, entries: list[Entry]) -> list[Region]:
     """Regions of the table's entries; those that cover no instruction that is left are dropped."""
     order: dict[Label, int] = {}
@@ -482,6 +512,17 @@ def decode(code: CodeType) -> Bytecode:
     """
     if not isinstance(code, CodeType):
         raise TypeError(f"decode takes a code object, not {type(code).__name__}; a function's is its __code__")
+    try:
+        return _decode(code)
+    except DecodeError:
+        raise
+    except LookupError as error:
+        raise DecodeError(f"{code.co_name}: an operand leads out of the constants, names or variables") from error
+    except ValueError as error:
+        raise DecodeError(f"{code.co_name}: {error}") from error
+
+
+def _decode(code: CodeType) -> Bytecode:
     reader = _Reader(code)
     body = code.co_code
     entries = read_exception_table(code.co_exceptiontable)
@@ -490,6 +531,8 @@ def decode(code: CodeType) -> Bytecode:
         for unit in entry[:3]:
             reader.label(unit)
     _read_instructions(reader, body)
+    if reader.labels:
+        _check_labels(reader)
     bytecode = Bytecode(
         code.co_name,
         reader.out,

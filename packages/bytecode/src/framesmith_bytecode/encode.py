@@ -112,6 +112,8 @@ def encode(bytecode: Bytecode) -> CodeType:
     depths = stack_depths(bytecode)
     low = lower(bytecode, depths)
     args, sizes, offsets = _settle(low)
+    grown = len(low.consts.values) > len(bytecode.consts)
+    consts = tuple(low.consts.values) if grown else bytecode.consts  # which functions may share
     return CodeType(
         bytecode.argcount,
         bytecode.posonlyargcount,
@@ -120,7 +122,7 @@ def encode(bytecode: Bytecode) -> CodeType:
         low.deepest,
         bytecode.flags,
         _write_code(low.units, args, sizes),
-        tuple(low.consts.values),
+        consts,
         tuple(low.names),
         tuple(bytecode.varnames),
         bytecode.filename,

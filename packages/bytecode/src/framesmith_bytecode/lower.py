@@ -5,6 +5,7 @@ Operations with one opcode of their own are translated here by a table, the othe
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Final
 
 from framesmith_bytecode.lowered import Lowered
@@ -47,13 +48,16 @@ def _place_run(low: Lowered) -> None:
     low.run_falls = bool(low.units) and low.units[-1][0] not in _FALLS_NOT
     leaving = [low.loop_exits[label] for label in low.run if label in low.loop_exits]
     if leaving:
+        for label in takewhile(lambda label: label not in low.loop_exits, low.run):
+            if not low.is_jump_target([label]):  # it bounds a region, and may do so before the exit
+                low.labels[label] = len(low.units)
         around = Label()
         if low.run_falls and TABLE.for_exit:
             low.put("JUMP_FORWARD", around, low.units[-1][2])
         _put_loop_exit(low, [through for through, _ in leaving], leaving[0][1])
         low.labels[around] = len(low.units)
     for label in low.run:
-        low.labels[label] = len(low.units)
+        low.labels.setdefault(label, len(low.units))
     low.barrier = len(low.units)
     # A label that only bounds a region leaves what is known of the stack's top; other paths come to the rest.
     if not low.bytecode.regions or low.is_jump_target(low.run):

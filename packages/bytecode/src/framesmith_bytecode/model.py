@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
@@ -151,6 +151,10 @@ class Instr(_InstrFields):
     def replace(self, **changes: Any) -> Instr:
         """A copy with some of `op`, `arg`, `position` changed."""
         return Instr(**{"op": self.op, "arg": self.arg, "position": self.position, **changes})
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Instr:  # type: ignore[override]
+        return cls(*iterable)  # checked, as is `_replace`, which calls this
 
     def __repr__(self) -> str:
         return f"<{self.op}>" if self.arg is None else f"<{self.op} {self.arg!r}>"

@@ -8,7 +8,7 @@ from typing import Final
 
 from framesmith_bytecode.exception_table import Span, innermost
 from framesmith_bytecode.model import Bytecode, Item, Label
-from framesmith_bytecode.slots import NULL, Kind, Others, slots
+from framesmith_bytecode.slots import CELL, NULL, Kind, Others, slots
 
 NOWHERE: Final[frozenset[str]] = frozenset()
 
@@ -74,6 +74,11 @@ class Depths:
         """May the value that item `index`, a store, takes from the stack be NULL?"""
         others, depth = self.others[index], self.before[index]
         return others is not None and depth is not None and others[0] == depth - 1 and bool(others[1] & NULL)
+
+    def restores(self, index: int) -> bool:
+        """May item `index`, a store, give back what a comprehension took out of the slot?"""
+        others, depth = self.others[index], self.before[index]
+        return others is not None and depth is not None and others[0] == depth - 1 and bool(others[1] & (NULL | CELL))
 
     def kinds(self, index: int) -> list[Kind]:
         """What the slots hold before item `index`, bottom first; an item that no path leads to has none."""

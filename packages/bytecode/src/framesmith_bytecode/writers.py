@@ -24,6 +24,7 @@ _INVERSE: Final = {
 _GIVES_BOOL: Final = frozenset(
     ("TO_BOOL", "UNARY_NOT", "IS_OP", "CONTAINS_OP", "CHECK_EXC_MATCH", "MATCH_MAPPING", "MATCH_SEQUENCE")
 )
+_LOADS_METHOD: Final = {"LOAD_METHOD": 1, "LOAD_SUPER_METHOD": -1}  # and what they add to the stack
 _OPERATOR_INDEX: Final = {operator: index for index, operator in enumerate(BINARY_OPERATORS)}
 
 Writer = Callable[[Lowered, Any, Position | None], None]
@@ -41,7 +42,7 @@ def _load_fast(low: Lowered, name: str, position: Position | None) -> None:
 
 
 def _store_fast(low: Lowered, name: str, position: Position | None) -> None:
-    if TABLE.pairs and _fuse_pair(low, "STORE_FAST", name, position):
+    if TABLE.pairs and not low.depths.restores(low.index) and _fuse_pair(low, "STORE_FAST", name, position):
         return
     low.put("STORE_FAST", low.slot(name), position)
 
@@ -239,18 +240,36 @@ def _flag(op: str) -> Writer:
     return lambda low, arg, position: low.put(op, int(arg), position)
 
 
+def _names_position(low: Lowered, shape: Any, position: Position | None) -> Position | None:
+    """Where a call's keyword names come from: as the compiler has it, from the method's name if that is on the line."""
+    before, items = low.depths.before, low.bytecode.instructions
+    depth = before[low.index]
+    if depth is None or position is None:
+        return position
+    base = depth - shape.argc
+    for index in range(low.index - 1, -1, -1):
+        known, item = before[index], items[index]
+        if known is None or not isinstance(item, Instr):
+            continue
+        if item.op in _LOADS_METHOD and known + _LOADS_METHOD[item.op] == base:
+            return item.position if item.lineno == position[0] else position
+        if known < base:
+            break
+    return position
+
+
 def _call(low: Lowered, shape: Any, position: Position | None) -> None:
     if TABLE.calls == "call_kw":
         if not shape.kwnames:
             low.put("CALL", shape.argc, position)
             return
-        low.put("LOAD_CONST", low.consts.index(shape.kwnames), position)
+        low.put("LOAD_CONST", low.consts.index(shape.kwnames), _names_position(low, shape, position))
         low.put("CALL_KW", shape.argc, position)
         depth = low.depths.before[low.index]
         low.deepest = max(low.deepest, (depth or 0) + 1)
         return
     if shape.kwnames:
-        low.put("KW_NAMES", low.consts.index(shape.kwnames), position)
+        low.put("KW_NAMES", low.consts.index(shape.kwnames), _names_position(low, shape, position))
     if TABLE.calls == "precall":
         low.put("PRECALL", shape.argc, position)
     low.put("CALL", shape.argc, position)
