@@ -18,6 +18,7 @@ from framesmith_bytecode import (
     verify,
     why_no_continuation,
 )
+from framesmith_bytecode.slots import HANDLED
 
 LOG = []
 
@@ -468,3 +469,58 @@ def test_names_and_lines():
     assert continuation.code.co_qualname == f"loops.<resumed at line {line}>"
     assert continuation.code.co_filename == loops.__code__.co_filename
     assert isinstance(continuation.code, types.CodeType)
+
+
+def recurses():
+    try:
+        return recurses()
+    except RecursionError as error:
+        return str(error)
+
+
+def test_handled_exceptions_are_restored_when_the_continuation_cannot_be_called():
+    """At the recursion limit the call of a continuation fails inside an except block that is left by it."""
+    whole = recurses.__code__
+    known = Analyses(decode(whole))
+    caught = [i for i, kinds in enumerate(map(known.depths.kinds, range(len(known.depths.before)))) if HANDLED in kinds]
+    assert len(caught) > 5
+    try:
+        for index in caught:
+            recurses.__code__ = split(known, index).prefix
+            try:
+                recurses()
+            except RecursionError:
+                pass
+            assert sys.exc_info() == (None, None, None), known.bytecode.instructions[index]
+    finally:
+        recurses.__code__ = whole
+
+
+def enters(x):
+    with Manager() as v:
+        y = x + v
+        z = y
+    return z
+
+
+def test_an_interrupt_at_the_start_of_a_continuation_goes_to_its_handler():
+    """Signals are served at RESUME; a trace function that raises there stands for them."""
+    known = Analyses(decode(enters.__code__))
+    first = place(known.bytecode, "BEFORE_WITH") + 1
+    last = place(known.bytecode, "STORE_FAST", "z")
+
+    def trace(frame, event, argument):
+        if "resumed" in frame.f_code.co_qualname:
+            raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    for index in range(first, last + 1):
+        LOG.clear()
+        halved = FunctionType(split(known, index).prefix, globals())
+        sys.settrace(trace)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                halved(1)
+        finally:
+            sys.settrace(before)
+        assert LOG == ["enter", ("exit", KeyboardInterrupt)], known.bytecode.instructions[index]

@@ -6,6 +6,10 @@ made of `code` (its closure: the cells named by `freevars`, in that order), then
 what the cell holds, and calls it with that many positional arguments. Slots that certainly hold NULL are no
 parameters. Where a parameter is marked `maybe_missing`, `UNBOUND` stands for a NULL slot or an unbound local. A stack
 slot that holds a cell, saved by a comprehension, has a parameter too; it is passed as the cell.
+
+Note [RESUME comes last]: the interpreter serves signals at RESUME, so a KeyboardInterrupt may arise there. It must
+find everything in place and go to the handler that the resume point has, or a `with` block would be left without its
+exit. So RESUME stands behind what rebuilds the frame, in a region of its own; nothing before it can raise.
 """
 
 from __future__ import annotations
@@ -19,7 +23,17 @@ from framesmith_bytecode.analyses import Analyses
 from framesmith_bytecode.encode import encode
 from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region
 from framesmith_bytecode.own_cells import CellPlan, plan_cells, super_argument, why_no_cells
-from framesmith_bytecode.slots import NULL, OBJECT, Kind, carrier_name
+from framesmith_bytecode.slots import (
+    EXCEPTION,
+    NULL,
+    OBJECT,
+    OFFSET,
+    Kind,
+    carrier_name,
+    cut,
+    join_others,
+    push_all,
+)
 from framesmith_bytecode.stack import describe
 from framesmith_bytecode.walk import cannot_raise, is_copy_of_top, is_none_test
 
@@ -165,7 +179,7 @@ class _Entry:
     def __init__(self, plan: _Plan, position: Position | None) -> None:
         self.plan = plan
         self.position = position
-        self.out: list[Item] = [Instr("RESUME", 0, position)]
+        self.out: list[Item] = []
         self.temporaries: list[str] = []
 
     def emit(self, op: str, arg: object = None) -> None:
@@ -250,12 +264,15 @@ class _Entry:
         self.out.append(done)
 
 
-def _entry(plan: _Plan, resume: Label, position: Position | None) -> _Entry:
+def _entry(plan: _Plan, start: Label, resume: Label, position: Position | None) -> _Entry:
     entry = _Entry(plan, position)
     entry.bring_cells()
     entry.unbind_locals()
     entry.fill_slots()
     entry.push_stack()
+    entry.out.append(start)
+    entry.emit("NOP")  # CPython 3.11 looks for the handler of a trace function's exception one instruction before
+    entry.emit("RESUME", 0)
     entry.emit("JUMP", resume)
     return entry
 
@@ -267,30 +284,56 @@ def _may_raise(plan: _Plan, items: range) -> bool:
     return any(isinstance(item, Instr) and not cannot_raise(item, index, labels) for item, index in found)
 
 
-def _body(plan: _Plan, resume: Label) -> tuple[list[Item], list[Region]]:
-    """The instructions that can still run, with regions cut down to them."""
+def _region_of_resume(plan: _Plan) -> tuple[int, Region] | None:
+    """The region that the first instruction to run is in, and its key.
+
+    None if an exception there would show its handler something new: it cannot arise, and the handler is not made for
+    it. A comprehension has such places, while it takes and gives back the slot of a cell.
+    """
+    items, depths = plan.known.bytecode.instructions, plan.known.depths
+    first = next(i for i in range(plan.index, len(items)) if isinstance(items[i], Instr))
+    key = next((span.key for span in depths.spans if span.start <= first < span.end), None)
+    if key is None:
+        return None
+    region = plan.known.bytecode.regions[key]
+    handler, floor = depths.labels[region.handler], depths.regions[key]
+    found = push_all(cut(depths.others[first], floor), floor, [OFFSET, EXCEPTION] if region.lasti else [EXCEPTION])
+    known = depths.others[handler]
+    fits = join_others(known, found) is known and plan.known.raw_cells(first) <= plan.known.raw_cells(handler)
+    return (key, region) if fits else None
+
+
+def _body(plan: _Plan, start: Label, resume: Label) -> tuple[list[Item], list[Region]]:
+    """The instructions that can still run, with regions cut down to them (see Note [RESUME comes last])."""
     bytecode, kept, depths = plan.known.bytecode, plan.kept, plan.known.depths
-    out: list[Item] = []
+    end = Label("resumed")
+    out: list[Item] = [end]
     for index, item in enumerate(bytecode.instructions):
         if index == plan.index:
             out.append(resume)
         if isinstance(item, Label) or index in kept:
             out.append(item)
+    around = _region_of_resume(plan)
     live = {bytecode.regions[span.key].handler for span in depths.spans if _may_raise(plan, range(*span[:2]))}
+    if around is not None:
+        live.add(around[1].handler)
     regions = [
         Region(r.start, r.end, r.handler, depths.regions.get(key, r.depth), r.lasti)
         for key, r in enumerate(bytecode.regions)
         if r.handler in live
     ]
+    if around is not None:
+        key, r = around
+        regions.append(Region(start, end, r.handler, depths.regions[key], r.lasti))
     return out, regions
 
 
 def _assemble(plan: _Plan, name: str | None) -> Continuation:
     bytecode = plan.known.bytecode
     position = next((item.position for item in bytecode.instructions[plan.index :] if isinstance(item, Instr)), None)
-    resume = Label("resume")
-    body, regions = _body(plan, resume)
-    entry = _entry(plan, resume, position)
+    start, resume = Label("start"), Label("resume")
+    body, regions = _body(plan, start, resume)
+    entry = _entry(plan, start, resume, position)
     names = [parameter.name for parameter in plan.parameters]
     others = {*names, *bytecode.cellvars, *bytecode.freevars} - plan.known.raw_cells(plan.index)
     locals_left = [var for var in bytecode.varnames if var not in others]

@@ -1,4 +1,11 @@
-"""Cuts a function in two at an instruction: a prefix that hands over to a continuation, `split`."""
+"""Cuts a function in two at an instruction: a prefix that hands over to a continuation, `split`.
+
+Note [A call that fails while an exception is handled]: a place inside an `except` block has the exception handled
+before on its stack, and the continuation restores it. If the call fails before the continuation runs, as at the
+recursion limit, nobody would, and `sys.exc_info()` would be wrong ever after. So the prefix keeps a copy of what was
+handled before the function handled anything, and restores that when the call raises; after the continuation did, it
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +18,7 @@ from framesmith_bytecode.codegen import Codegen
 from framesmith_bytecode.continuation import UNBOUND, Continuation, Parameter, make_continuation, resume_index
 from framesmith_bytecode.encode import encode
 from framesmith_bytecode.model import Bytecode, Instr, Label
+from framesmith_bytecode.slots import HANDLED, Kind, carrier_name
 
 
 class Split(NamedTuple):
@@ -47,19 +55,47 @@ def _pass_argument(codegen: Codegen, parameter: Parameter, spilled: list[str]) -
         codegen.emit("DELETE_FAST", name)
 
 
-def _handover(bytecode: Bytecode, continuation: Continuation, depth: int, label: Label) -> Codegen:
+def _call(codegen: Codegen, continuation: Continuation, spilled: list[str]) -> None:
+    """Push what the continuation returns."""
+    codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
+    for parameter in continuation.parameters:
+        _pass_argument(codegen, parameter, spilled)
+    codegen.call(len(continuation.parameters))
+
+
+def _call_restoring(codegen: Codegen, continuation: Continuation, spilled: list[str], handled: str) -> None:
+    """The same; see Note [A call that fails while an exception is handled]."""
+    failed, done = Label(), Label()
+    codegen.emit("LOAD_FAST", handled)
+    with codegen.protected(failed):
+        _call(codegen, continuation, spilled)
+    codegen.swap(2)
+    codegen.pop()
+    codegen.jump(done)
+    codegen.mark(failed)
+    codegen.swap(2)
+    codegen.emit("POP_EXCEPT")
+    codegen.emit("RERAISE", 0)
+    codegen.mark(done)
+
+
+def _handover(bytecode: Bytecode, continuation: Continuation, kinds: list[Kind], label: Label) -> Codegen:
     """Instructions that move the stack into temporaries, call the continuation and return its result."""
     codegen = Codegen.like(bytecode, {})
     at = bytecode.instructions[continuation.index]
     codegen.position = at.position if isinstance(at, Instr) else None
     codegen.mark(label)
-    spilled = [codegen.new_temp(f"slot_{slot}") for slot in range(depth)]
+    spilled = [codegen.new_temp(f"slot_{slot}") for slot in range(len(kinds))]
+    handled = kinds.index(HANDLED) if HANDLED in kinds else None
+    if handled is not None:  # a name that says what it holds
+        spilled[handled] = carrier_name(HANDLED, handled, codegen.varnames)
+        codegen.varnames.append(spilled[handled])
     for name in reversed(spilled):
         codegen.emit("STORE_FAST", name)
-    codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
-    for parameter in continuation.parameters:
-        _pass_argument(codegen, parameter, spilled)
-    codegen.call(len(continuation.parameters))
+    if handled is None:
+        _call(codegen, continuation, spilled)
+    else:
+        _call_restoring(codegen, continuation, spilled, spilled[handled])
     codegen.return_value()
     return codegen
 
@@ -74,10 +110,8 @@ def split(function: Bytecode | Analyses, index: int) -> Split:
     bytecode = known.bytecode
     index = resume_index(bytecode.instructions, index)
     continuation = make_continuation(known, index, own_cells=True)
-    depth = known.depths.before[index]
-    assert depth is not None
     label = Label("handover")
-    codegen = _handover(bytecode, continuation, depth, label)
+    codegen = _handover(bytecode, continuation, known.depths.kinds(index), label)
     at = bytecode.instructions[index]
     jump = Instr("JUMP", label, at.position if isinstance(at, Instr) else None)
     while isinstance(bytecode.instructions[index], Label):  # a region may end here, and the jump is not part of it
