@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from types import CodeType
+from typing import Final
 
+from framesmith_bytecode.constant_text import constant_text
 from framesmith_bytecode.model import Bytecode, Instr, Label
+from framesmith_bytecode.ops import CallShape
 from framesmith_bytecode.stack import BytecodeError
 from framesmith_bytecode.walk import stack_depths
+
+_NEW_LOCALS: Final = 0x02
+_VARARGS: Final = 0x04
+_ASYNC: Final = 0x80 | 0x200
 
 
 def label_names(bytecode: Bytecode) -> dict[Label, str]:
@@ -27,15 +33,38 @@ def _operand(item: Instr, labels: dict[Label, str]) -> str:
         return ""
     if isinstance(item.arg, Label):
         return labels.get(item.arg, "(missing label)")
-    if isinstance(item.arg, CodeType):
-        return f"<code {item.arg.co_qualname}>"
     if isinstance(item.arg, frozenset) and item.op == "MAKE_FUNCTION":
         return " ".join(sorted(item.arg))
-    return f"{item.arg!r:.80}" if item.op == "LOAD_CONST" else f"{item.arg}"
+    if isinstance(item.arg, CallShape):
+        return f"{item.arg.argc}" + (f" with {', '.join(item.arg.kwnames)}" if item.arg.kwnames else "")
+    return constant_text(item.arg) if item.op == "LOAD_CONST" else f"{item.arg}"
+
+
+def signature(bytecode: Bytecode) -> str:
+    """The parameters as they stand in a `def`, without defaults."""
+    names = bytecode.argument_names
+    positional, keyword = bytecode.argcount, bytecode.argcount + bytecode.kwonlyargcount
+    rest = names[keyword:]
+    shown = names[:positional]
+    if bytecode.posonlyargcount:
+        shown.insert(bytecode.posonlyargcount, "/")
+    if bytecode.flags & _VARARGS:
+        shown.append("*" + rest.pop(0))
+    elif bytecode.kwonlyargcount:
+        shown.append("*")
+    return ", ".join([*shown, *names[positional:keyword], *["**" + name for name in rest]])
+
+
+def headline(bytecode: Bytecode) -> str:
+    """`def name(parameters)`, or what else the code is the body of."""
+    name = bytecode.qualname or bytecode.name
+    if not bytecode.flags & _NEW_LOCALS:
+        return f"body {name}"
+    return f"{'async ' if bytecode.flags & _ASYNC else ''}def {name}({signature(bytecode)})"
 
 
 def _header(bytecode: Bytecode) -> list[str]:
-    lines = [f"{bytecode.qualname or bytecode.name}({', '.join(bytecode.argument_names)})"]
+    lines = [headline(bytecode)]
     for what in ("varnames", "cellvars", "freevars"):
         names = getattr(bytecode, what)
         if names:
@@ -44,14 +73,35 @@ def _header(bytecode: Bytecode) -> list[str]:
 
 
 def _depths(bytecode: Bytecode) -> list[int | None]:
+    unknown: list[int | None] = [None] * len(bytecode.instructions)
+    if not all(isinstance(item, Instr | Label) for item in bytecode.instructions):
+        return unknown
     try:
         return stack_depths(bytecode).before
     except BytecodeError:  # a listing is most wanted of code that is wrong
-        return [None] * len(bytecode.instructions)
+        return unknown
+
+
+def expect_bytecode(value: object, taker: str) -> None:
+    """Refuse, in words that help, what is not a `Bytecode`."""
+    if not isinstance(value, Bytecode):
+        how = "a function's is decode(f.__code__)" if callable(value) else "decode(code) makes one"
+        raise TypeError(f"{taker} takes a Bytecode, not {type(value).__name__}; {how}")
+
+
+def _shown(index: int, item: object) -> str:
+    return f"{'':>5} {index:>5} {'-':>3}  {'':<5}(neither an Instr nor a Label: {constant_text(item)})"
 
 
 def format_bytecode(bytecode: Bytecode) -> str:
-    """Columns: source line (where it changes), item index, stack depth before, label, operation, operand."""
+    """A listing of any `Bytecode`, sound or not: a head with the variables, the items, the regions.
+
+    Columns: source line (where it changes), item index, stack depth before ("-": no path leads here, or the function
+    is unsound), label (each place that jumps or regions name; labels that stand together share one), operation,
+    operand. Then each region: from label, to label, handler, depth (what the stack is cut to), lasti. Raises
+    `TypeError` for anything else than a `Bytecode`.
+    """
+    expect_bytecode(bytecode, "format_bytecode")
     labels = label_names(bytecode)
     lines = _header(bytecode)
     pending = ""
@@ -59,6 +109,9 @@ def format_bytecode(bytecode: Bytecode) -> str:
     for index, (item, depth) in enumerate(zip(bytecode.instructions, _depths(bytecode), strict=True)):
         if isinstance(item, Label):
             pending = labels[item] + ":"
+            continue
+        if not isinstance(item, Instr):
+            lines.append(_shown(index, item))
             continue
         shown = "" if item.lineno == line or item.lineno is None else str(item.lineno)
         line = item.lineno if item.lineno is not None else line

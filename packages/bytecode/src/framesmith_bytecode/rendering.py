@@ -1,243 +1,183 @@
-"""Generated code as text that reads like Python: `format_python`. For people; not meant to be run."""
+"""Code as text that reads like Python, for people: `format_python`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import CodeType
-from typing import Any, Final
+from typing import NamedTuple
 
+from framesmith_bytecode.expressions import NULL, Text
 from framesmith_bytecode.model import Bytecode, Instr, Label
-from framesmith_bytecode.ops import OPS, pops, pushes
-from framesmith_bytecode.printer import label_names
+from framesmith_bytecode.ops import OPS
+from framesmith_bytecode.pending import slot_name, slot_text
+from framesmith_bytecode.printer import expect_bytecode, headline, label_names
+from framesmith_bytecode.slots import NULL as NULL_KIND
+from framesmith_bytecode.stack import Depths
+from framesmith_bytecode.statements import Statements
+from framesmith_bytecode.variables import Variables
 from framesmith_bytecode.walk import stack_depths
 
-_NULL: Final = "NULL"
-_METHOD: Final = "\0method "  # a LOAD_METHOD's two slots: this marker with the attribute, and the receiver's
 
-Expression = Callable[[list[str], Any], str]
+class _Line(NamedTuple):
+    """A statement and the index of the region it is in (None outside), or a label."""
 
-
-def _paren(text: str) -> str:
-    return text if text.replace(".", "").replace("_", "").isalnum() or text[-1:] in ")]}" else f"({text})"
-
-
-def _items(parts: list[str], opening: str, closing: str) -> str:
-    return opening + ", ".join(parts) + closing
+    text: str
+    region: int | None = None
+    is_label: bool = False
 
 
-def _tuple(parts: list[str], arg: object) -> str:
-    return f"({parts[0]},)" if len(parts) == 1 else _items(parts, "(", ")")
+class _MixedSlots(Exception):
+    """A slot holds NULL on one way to a place, and the object of a method on another."""
 
 
-def _map(parts: list[str], arg: object) -> str:
-    return _items([f"{key}: {value}" for key, value in zip(parts[::2], parts[1::2], strict=True)], "{", "}")
+class _Rendering:
+    """Follows the listing once; at labels, all slots that are not NULL have been written out into `$n`."""
+
+    def __init__(self, bytecode: Bytecode, depths: Depths, *, methods_in_full: bool) -> None:
+        self.bytecode = bytecode
+        self.depths = depths
+        self.in_full = methods_in_full
+        self.lines: list[_Line] = []
+        self.region: int | None = None
+        self.nulls: dict[int, frozenset[int]] = {}  # item of a label -> slots that hold NULL there, in our telling
+        self.region_of = {index: span.key for span in depths.spans for index in range(span.start, span.end)}
+        self.names = label_names(bytecode)
+        regions = [bytecode.regions[key] for key in depths.regions]
+        jumps = [item.arg for item in bytecode.instructions if isinstance(item, Instr) and isinstance(item.arg, Label)]
+        self.targets = {*jumps, *[region.handler for region in regions]}
+        self.writer = Statements(
+            bytecode.instructions,
+            Variables(bytecode),
+            self.names,
+            lambda text: self.lines.append(_Line(text, self.region)),
+            self.leave,
+            depths.kinds,
+            methods_in_full=methods_in_full,
+        )
+
+    def run(self) -> list[_Line]:
+        """All lines."""
+        falls = True
+        for index, item in enumerate(self.bytecode.instructions):
+            depth = self.depths.before[index]
+            if depth is None:
+                falls = False
+            elif isinstance(item, Label):
+                self.arrive(index, item, depth, falls)
+                falls = True
+            else:
+                self.protect(index, item.op)
+                self.writer.instruction(index, item)
+                falls = OPS[item.op].flow in ("next", "branch")
+        return self.lines
+
+    # ---- labels ----
+
+    def arrive(self, index: int, label: Label, depth: int, falls: bool) -> None:
+        """At a label: slots get their names if another way leads here, or another region begins."""
+        pending = self.writer.pending
+        target = label in self.targets
+        if falls and target:
+            pending.name_all(depth)
+            self.leave(label, depth)
+        elif falls:
+            pending.name_effects()
+        if target or not falls:
+            self.lines.append(_Line(self.names[label], is_label=True))
+            pending.slots = self.slots_at(index, depth)
+
+    def slots_at(self, index: int, depth: int) -> list[Text]:
+        """The slots at a label: named, or NULL."""
+        certain = frozenset(i for i, kind in enumerate(self.depths.kinds(index)) if kind == NULL_KIND)
+        nulls = self.nulls.setdefault(index, certain)
+        return [NULL if i in nulls else slot_text(i) for i in range(depth)]
+
+    def leave(self, label: Label, depth: int) -> None:
+        """A way to a label with this many slots: all ways must agree about which of them are NULL."""
+        index = self.depths.labels[label]
+        slots = self.writer.pending.slots[:depth]
+        nulls = frozenset(i for i, text in enumerate(slots) if text is NULL)
+        if self.in_full:  # only what is NULL on every way
+            kinds = self.depths.kinds(index)
+            for i in sorted(nulls):
+                if kinds[i] != NULL_KIND:
+                    self.writer.say(f"{slot_name(i)} = NULL")
+        elif self.nulls.setdefault(index, nulls) != nulls:
+            raise _MixedSlots
+
+    def protect(self, index: int, op: str) -> None:
+        """Before an instruction in a region: its handler finds the lowest slots under their names."""
+        region = self.region = self.region_of.get(index)
+        floor = 0 if region is None else self.depths.regions.get(region, 0)
+        if region is not None and floor:
+            self.writer.pending.name_all(floor)
+            self.leave(self.bytecode.regions[region].handler, floor)
+        if op == "JUMP_NO_INTERRUPT":  # cannot raise; the loops of `await` read better without a `try` around it
+            self.writer.pending.name_effects()
+            self.region = None
+
+    # ---- regions ----
+
+    def ending(self, key: int) -> str:
+        """The end of what a region protects: where exceptions go, and with what."""
+        region = self.bytecode.regions[key]
+        floor = self.depths.regions[key]
+        slot = slot_name(floor + region.lasti)
+        pushed = f"{slot_name(floor)}, {slot} = offset, exception" if region.lasti else f"{slot} = exception"
+        return f"except: {pushed}; goto {self.names[region.handler]}"
+
+    def laid_out(self) -> list[str]:
+        """The lines with `try:` around those that are in a region."""
+        out: list[str] = []
+        labels: list[str] = []
+        current: int | None = None
+        for line in [*self.lines, None]:
+            if line is not None and line.is_label:
+                labels.append(f"  {line.text}:")
+                continue
+            region = None if line is None else line.region
+            if current is not None and region != current:
+                out.append("    " + self.ending(current))
+            out += dict.fromkeys(labels)
+            labels = []
+            if region is not None and region != current:
+                out.append("    try:")
+            current = region
+            if line is not None:
+                out.append(("    " if region is None else "        ") + line.text)
+        return out
 
 
-def _arguments(parts: list[str], kwnames: tuple[str, ...]) -> str:
-    split = len(parts) - len(kwnames)
-    named = [f"{name}={value}" for name, value in zip(kwnames, parts[split:], strict=True)]
-    return ", ".join(parts[:split] + named)
-
-
-def _callee(slots: list[str]) -> tuple[str, list[str]]:
-    """The callable, and the receiver if it is an argument of its own."""
-    first, second = slots
-    for slot in slots:
-        if slot.startswith(_METHOD):
-            return slot.removeprefix(_METHOD), []
-    if first == _NULL:
-        return _paren(second), []
-    return _paren(first), [] if second == _NULL else [second]
-
-
-def _call(parts: list[str], shape: Any) -> str:
-    callee, receiver = _callee(parts[:2])
-    return f"{callee}({_arguments(receiver + parts[2:], shape.kwnames)})"
-
-
-def _call_ex(parts: list[str], has_kwargs: bool) -> str:
-    callee, receiver = _callee(parts[:2])
-    stars = [f"*{parts[2]}"] + ([f"**{parts[3]}"] if has_kwargs else [])
-    return f"{callee}({', '.join(receiver + stars)})"
-
-
-def _function(parts: list[str], arg: frozenset[str]) -> str:
-    extra = [f"{name}={value}" for name, value in zip(sorted(arg), parts, strict=False)]
-    return f"function({', '.join([parts[-1], *extra])})"
-
-
-_EXPRESSIONS: Final[dict[str, Expression]] = {
-    "LOAD_CONST": lambda p, arg: f"<code {arg.co_name}>" if isinstance(arg, CodeType) else f"{arg!r:.60}",
-    "PUSH_NULL": lambda p, arg: _NULL,
-    "LOAD_CLOSURE": lambda p, arg: f"cell({arg})",
-    "LOAD_ATTR": lambda p, arg: f"{_paren(p[0])}.{arg}",
-    "BINARY_SUBSCR": lambda p, arg: f"{_paren(p[0])}[{p[1]}]",
-    "BINARY_SLICE": lambda p, arg: f"{_paren(p[0])}[{p[1]}:{p[2]}]",
-    "BINARY_OP": lambda p, arg: f"{_paren(p[0])} {arg.rstrip('=')} {_paren(p[1])}",
-    "COMPARE_OP": lambda p, arg: f"{_paren(p[0])} {arg} {_paren(p[1])}",
-    "IS_OP": lambda p, arg: f"{_paren(p[0])} is {'not ' if arg else ''}{_paren(p[1])}",
-    "CONTAINS_OP": lambda p, arg: f"{_paren(p[0])} {'not ' if arg else ''}in {_paren(p[1])}",
-    "UNARY_NOT": lambda p, arg: f"not {_paren(p[0])}",
-    "UNARY_NEGATIVE": lambda p, arg: f"-{_paren(p[0])}",
-    "UNARY_POSITIVE": lambda p, arg: f"+{_paren(p[0])}",
-    "UNARY_INVERT": lambda p, arg: f"~{_paren(p[0])}",
-    "TO_BOOL": lambda p, arg: p[0],
-    "GET_ITER": lambda p, arg: f"iter({p[0]})",
-    "BUILD_TUPLE": _tuple,
-    "BUILD_LIST": lambda p, arg: _items(p, "[", "]"),
-    "BUILD_SET": lambda p, arg: _items(p, "{", "}"),
-    "BUILD_MAP": _map,
-    "BUILD_SLICE": lambda p, arg: _items(p, "slice(", ")"),
-    "BUILD_STRING": lambda p, arg: " + ".join(p),
-    "LIST_TO_TUPLE": lambda p, arg: f"tuple({p[0]})",
-    "FORMAT_SIMPLE": lambda p, arg: f"format({p[0]})",
-    "FORMAT_WITH_SPEC": lambda p, arg: f"format({p[0]}, {p[1]})",
-    "CONVERT_VALUE": lambda p, arg: f"{arg}({p[0]})",
-    "CALL": _call,
-    "CALL_FUNCTION_EX": _call_ex,
-    "MAKE_FUNCTION": _function,
-    "IMPORT_NAME": lambda p, arg: f"import_({arg!r})",
-}
-_STATEMENTS: Final[dict[str, Expression]] = {
-    "STORE_ATTR": lambda p, arg: f"{_paren(p[1])}.{arg} = {p[0]}",
-    "DELETE_ATTR": lambda p, arg: f"del {_paren(p[0])}.{arg}",
-    "STORE_SUBSCR": lambda p, arg: f"{_paren(p[1])}[{p[2]}] = {p[0]}",
-    "DELETE_SUBSCR": lambda p, arg: f"del {_paren(p[0])}[{p[1]}]",
-    "STORE_SLICE": lambda p, arg: f"{_paren(p[1])}[{p[2]}:{p[3]}] = {p[0]}",
-    "RETURN_VALUE": lambda p, arg: f"return {p[0]}",
-    "RAISE_VARARGS": lambda p, arg: " from ".join([f"raise {p[0]}", *p[1:]]) if p else "raise",
-    "POP_JUMP_IF_TRUE": lambda p, arg: f"if {p[0]}: goto {arg}",
-    "POP_JUMP_IF_FALSE": lambda p, arg: f"if not {_paren(p[0])}: goto {arg}",
-    "POP_JUMP_IF_NONE": lambda p, arg: f"if {_paren(p[0])} is None: goto {arg}",
-    "POP_JUMP_IF_NOT_NONE": lambda p, arg: f"if {_paren(p[0])} is not None: goto {arg}",
-    "JUMP": lambda p, arg: f"goto {arg}",
-}
-_VARIABLES: Final = ("FAST", "FAST_CHECK", "DEREF", "GLOBAL", "NAME")
-_LOADS: Final = frozenset(f"LOAD_{kind}" for kind in _VARIABLES)
-_STORES: Final = frozenset(f"STORE_{kind}" for kind in _VARIABLES)
-_DELETES: Final = frozenset(f"DELETE_{kind}" for kind in _VARIABLES)
-_HIDDEN: Final = frozenset(("RESUME", "NOP"))
-
-
-class _Renderer:
-    def __init__(self, bytecode: Bytecode) -> None:
-        self.labels = label_names(bytecode)
-        self.lines: list[str] = []
-        self.stack: list[str] = []
-        self.plain: set[str] = {*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars, _NULL}
-
-    def say(self, text: str) -> None:
-        self.lines.append("    " + text)
-
-    def spill(self, keep: int = 0, *, names: bool = False) -> None:
-        """Name every pending expression below the top `keep`, so that effects are shown in order.
-
-        Names of variables stay as they are unless `names`. Of exchanged slots none is kept.
-        """
-        pending = [
-            slot
-            for slot, text in enumerate(self.stack)
-            if text != f"${slot}" and (names or not (text in self.plain or text.startswith(_METHOD)))
-        ]
-        below = [slot for slot in pending if slot < len(self.stack) - keep]
-        kept = " ".join(self.stack[len(self.stack) - keep :] if keep else [])
-        self.name_slots(pending if any(f"${slot}" in kept for slot in below) else below)
-
-    def name_slots(self, slots: list[int]) -> None:
-        """Assign what these slots hold to their names; at once, where slots were exchanged."""
-        texts = [self.stack[slot].replace(_METHOD, "method ") for slot in slots]
-        targets = [f"${slot}" for slot in slots]
-        if any("$" in text for text in texts):
-            self.say(f"{', '.join(targets)} = {', '.join(texts)}")
-        else:
-            for target, text in zip(targets, texts, strict=True):
-                self.say(f"{target} = {text}")
-        for slot, target in zip(slots, targets, strict=True):
-            self.stack[slot] = target
-
-    def spill_variable(self, name: str) -> None:
-        """Give the slots that hold a variable's value a name of their own before the variable changes."""
-        self.name_slots([slot for slot, text in enumerate(self.stack) if text == name])
-
-    def take(self, n: int) -> list[str]:
-        taken = self.stack[len(self.stack) - n :] if n else []
-        del self.stack[len(self.stack) - n :]
-        return taken
-
-    def instruction(self, item: Instr) -> None:
-        op, arg = item.op, item.arg
-        if op in _LOADS:
-            self.plain.add(arg)
-            self.stack.append(arg)
-        elif op in _EXPRESSIONS:
-            if "CALL" in op:
-                self.spill(pops(op, arg))
-            self.stack.append(_EXPRESSIONS[op](self.take(pops(op, arg)), arg))
-        elif op == "LOAD_METHOD":
-            (owner,) = self.take(1)
-            self.stack += [f"{_METHOD}{_paren(owner)}.{arg}", owner]
-        elif op == "COPY":
-            self.spill(0)
-            self.stack.append(self.stack[-arg])
-        elif op == "SWAP":
-            self.spill(0)
-            self.stack[-1], self.stack[-arg] = self.stack[-arg], self.stack[-1]
-        elif op not in _HIDDEN:
-            self.statement(op, arg, item)
-
-    def statement(self, op: str, arg: Any, item: Instr) -> None:
-        taken_count = pops(op, arg)
-        self.spill(taken_count)
-        taken = self.take(taken_count)
-        if op in _STORES or op in _DELETES:
-            self.spill_variable(arg)
-        shown = self.labels.get(arg, "?") if isinstance(arg, Label) else arg
-        if op in _STORES:
-            self.say(f"{arg} = {taken[0]}")
-        elif op in _DELETES:
-            self.say(f"del {arg}")
-        elif op == "POP_TOP":
-            if taken[0] not in self.plain and not taken[0].startswith("$"):
-                self.say(taken[0])
-        elif op in _STATEMENTS:
-            self.say(_STATEMENTS[op](taken, shown))
-        elif op == "FOR_ITER":
-            self.say(f"${len(self.stack) + 1} = next({taken[0]}), or goto {shown}")
-            self.stack += [taken[0], f"${len(self.stack) + 1}"]
-        else:
-            self.other(op, shown, taken, pushes(op, arg))
-
-    def other(self, op: str, arg: object, taken: list[str], count: int) -> None:
-        base = len(self.stack)
-        results = [f"${base + i}" for i in range(count)]
-        operands = ", ".join(taken + ([] if arg is None else [str(arg)]))
-        self.say((", ".join(results) + " = " if results else "") + f"{op.lower()}({operands})")
-        self.stack += results
+def _rendering(bytecode: Bytecode, depths: Depths) -> _Rendering:
+    try:
+        rendering = _Rendering(bytecode, depths, methods_in_full=False)
+        rendering.run()
+    except _MixedSlots:
+        rendering = _Rendering(bytecode, depths, methods_in_full=True)
+        rendering.run()
+    return rendering
 
 
 def format_python(bytecode: Bytecode) -> str:
-    """Statements with labels and gotos; `$n` is slot n of the value stack where an expression needed a name."""
+    """The function as statements with labels and gotos, for people; it is not meant to be run.
+
+    - `$n` is slot n of the value stack, counted from the bottom; it is mentioned where an expression would not do.
+    - Labels are those of `format_bytecode`. After `try:` ... `except: $0 = exception; goto L2`, an exception of any
+      statement between leaves slots below `$0` as they are, and goes on at L2.
+    - `x = next($0), or goto L3` is FOR_ITER; `send` with its `or goto` is SEND.
+    - `iadd(a, b)` and the like are in-place operators, named as in the `operator` module; `f(x)` is a call; other names
+      in lower case are operations (docs/bytecode/instructions.md) with the values they take and their operand.
+    - `NULL` is an empty slot; `x = NULL` unbinds x. `cell(x)` is the cell of x. A global whose name is also a
+      variable's reads `globals()['x']`.
+
+    Instructions that no path leads to are counted in the last line, not shown. Raises `BytecodeError` where the
+    function is not sound enough to tell what it does (`format_bytecode` lists any), `TypeError` for anything else.
+    """
+    expect_bytecode(bytecode, "format_python")
     depths = stack_depths(bytecode)
-    renderer = _Renderer(bytecode)
-    starts = {region.start: region for region in bytecode.regions}
-    ends = {region.end for region in bytecode.regions}
-    for item, depth in zip(bytecode.instructions, depths.before, strict=True):
-        if depth is None:
-            continue
-        if isinstance(item, Label):
-            if len(renderer.stack) == depth:
-                renderer.spill(names=True)
-            renderer.stack = [f"${i}" for i in range(depth)]
-            renderer.lines.append(f"  {renderer.labels[item]}:")
-            if item in ends:
-                renderer.say("# end of the protected part")
-            if item in starts:
-                renderer.say(f"# protected: an exception goes to {renderer.labels[starts[item].handler]}")
-            continue
-        if len(renderer.stack) != depth:
-            renderer.stack = [f"${i}" for i in range(depth)]
-        if OPS[item.op].flow in ("jump", "branch"):
-            renderer.spill(pops(item.op, item.arg), names=True)
-        renderer.instruction(item)
-    signature = f"def {bytecode.name}({', '.join(bytecode.argument_names)}):"
-    return "\n".join([signature, *renderer.lines])
+    lines = [headline(bytecode) + ":", *_rendering(bytecode, depths).laid_out()]
+    dead = sum(
+        isinstance(item, Instr) and depth is None
+        for item, depth in zip(bytecode.instructions, depths.before, strict=True)
+    )
+    if dead:
+        lines.append(f"    # not shown: {dead} instruction{'s' if dead > 1 else ''} that no path leads to")
+    return "\n".join(lines)
