@@ -14,6 +14,7 @@ import json
 import operator
 import sys
 import unittest
+from collections.abc import Callable
 from types import CodeType
 
 COUNTS = {"functions": 0}
@@ -26,8 +27,8 @@ def reencode(code):
     return map_code(code)
 
 
-def install() -> None:
-    """Re-encode what is imported from source, and what `compile` makes."""
+def install(transform: Callable[[CodeType], CodeType] = reencode) -> None:
+    """Transform what is imported from source, and what `compile` makes."""
     # What decoding uses must be there before it is used.
     importlib.import_module("framesmith_bytecode.nested")
     plain_compile = builtins.compile
@@ -35,14 +36,14 @@ def install() -> None:
 
     def get_code(self, fullname):
         path = self.get_filename(fullname)
-        return reencode(plain_compile(self.get_data(path), path, "exec", dont_inherit=True))
+        return transform(plain_compile(self.get_data(path), path, "exec", dont_inherit=True))
 
     def compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, **options):
         if not dont_inherit:
             inherited = sys._getframe(1).f_code.co_flags & 0x1FF0000  # the __future__ features of the caller
             flags = operator.index(flags) | inherited
         result = plain_compile(source, filename, mode, flags, True, optimize, **options)
-        return reencode(result) if isinstance(result, CodeType) else result
+        return transform(result) if isinstance(result, CodeType) else result
 
     loader.get_code = get_code
     builtins.compile = compile
