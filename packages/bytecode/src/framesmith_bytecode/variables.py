@@ -35,9 +35,9 @@ class Variables:
         shown = f"free.{plain_name(name)}" if FREE_MARK in name else name
         return f"slot({shown})" if name in self.cells and not op.endswith("_DEREF") else shown
 
-    def load(self, op: str, name: str) -> Text:
-        """What an instruction loads."""
+    def load(self, op: str, name: str, *, certain: bool) -> Text:
+        """What an instruction loads; `certain`: a local that is bound, so that loading it cannot raise."""
         text = self.text(op, name)
         if op == "LOAD_CLOSURE":
             return Text(text.replace("slot(", "cell(", 1), pure=True, reads=frozenset((text,)))
-        return Text(text, pure=op in ("LOAD_FAST", "LOAD_FAST_CHECK"), reads=frozenset((text,)))
+        return Text(text, pure=op == "LOAD_FAST" and certain, reads=frozenset((text,)))
