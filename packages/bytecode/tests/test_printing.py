@@ -1,5 +1,7 @@
 """Listings and renderings say what a reader needs."""
 
+import contextlib
+import functools
 import importlib
 import inspect
 import math
@@ -13,6 +15,7 @@ from test_split_random import Writer, compiled, outcome
 from framesmith_bytecode import (
     NULL_FIRST,
     Bytecode,
+    BytecodeError,
     CallShape,
     Codegen,
     Instr,
@@ -267,6 +270,29 @@ def test_every_function_of_some_modules_renders():
             assert len(format_bytecode(bytecode).splitlines()) > 1
             count += 1
     assert count > 450
+
+
+def test_whatever_is_sound_renders(long_run):
+    """Functions with a few instructions left out, doubled and exchanged: a rendering of each that is still sound."""
+    chance = random.Random(0)
+    codes = [compile(inspect.getsource(module), "sample.py", "exec") for module in (contextlib, functools)]
+    for code in codes:
+        codes += [const for const in code.co_consts if isinstance(const, CodeType) and len(const.co_code) < 600]
+    sound = 0
+    for _ in range(20_000 if long_run else 300):
+        bytecode = decode(chance.choice(codes[2:]))
+        items = bytecode.instructions
+        for _ in range(chance.randint(1, 2)):
+            here, there = chance.randrange(len(items)), chance.randrange(len(items))
+            if chance.random() < 0.5:
+                items[here], items[there] = items[there], items[here]
+            elif isinstance(items[there], Instr):
+                items.insert(here, items[there])
+        assert format_bytecode(bytecode)
+        with contextlib.suppress(BytecodeError):
+            assert format_python(bytecode)
+            sound += 1
+    assert sound > 40
 
 
 def rendered(*items, **header):
