@@ -524,3 +524,17 @@ def test_an_interrupt_at_the_start_of_a_continuation_goes_to_its_handler():
         finally:
             sys.settrace(before)
         assert LOG == ["enter", ("exit", KeyboardInterrupt)], known.bytecode.instructions[index]
+
+
+def test_many_slots_that_may_be_null_are_restored_without_branches():
+    names = ", ".join(f"v{i}" for i in range(60))
+    namespace = {}
+    exec(f"def many(xs):\n    return [({names}) for {names} in xs]", namespace)
+    known = Analyses(decode(namespace["many"].__code__))
+    rows = [tuple(range(60)), tuple(range(60, 120))]
+    deep = [index for index, depth in enumerate(known.depths.before) if depth is not None and depth >= 60]
+    for index in deep[::40]:
+        prefix, continuation = split(known, index)
+        assert FunctionType(prefix, {})(rows) == rows
+        ops = [item.op for item in continuation.bytecode.instructions if isinstance(item, Instr)]
+        assert ops.count("PUSH_NULL") <= 2

@@ -35,10 +35,12 @@ from framesmith_bytecode.slots import (
     push_all,
 )
 from framesmith_bytecode.stack import describe
+from framesmith_bytecode.versions import TABLE
 from framesmith_bytecode.walk import cannot_raise, is_copy_of_top, is_none_test
 
 _VARARGS, _VARKEYWORDS, _GENERATORS, _FUNCTION = 0x04, 0x08, 0x20 | 0x80 | 0x200, 0x03
 _HAS_DOCSTRING: Final = 0x4000000
+_CAN_PUSH_RAW: Final = "LOAD_FAST_AND_CLEAR" in TABLE.opcodes
 
 
 @final
@@ -229,9 +231,10 @@ class _Entry:
             self.emit("STORE_FAST", parameter.name)
         self.emit("DELETE_FAST", parameter.name)
 
-    def unbind_locals(self) -> None:
+    def unbind_missing(self) -> None:
         for parameter in self.plan.parameters:
-            if parameter.kind == "local" and parameter.maybe_missing and parameter.name == parameter.source:
+            stays = parameter.name == parameter.source or (parameter.kind == "stack" and _CAN_PUSH_RAW)
+            if parameter.maybe_missing and stays:
                 bound = Label()
                 self.jump_unless_missing(parameter.name, bound)
                 self.emit("DELETE_FAST", parameter.name)
@@ -255,6 +258,10 @@ class _Entry:
         self.emit("DELETE_FAST", name)
 
     def push_unless_missing(self, name: str) -> None:
+        """Without a branch where there is a way: each would be another state of all the slots below to follow."""
+        if _CAN_PUSH_RAW:
+            self.emit("LOAD_FAST_AND_CLEAR", name)
+            return
         present, done = Label(), Label()
         self.jump_unless_missing(name, present)
         self.emit("PUSH_NULL")
@@ -267,7 +274,7 @@ class _Entry:
 def _entry(plan: _Plan, start: Label, resume: Label, position: Position | None) -> _Entry:
     entry = _Entry(plan, position)
     entry.bring_cells()
-    entry.unbind_locals()
+    entry.unbind_missing()
     entry.fill_slots()
     entry.push_stack()
     entry.out.append(start)
