@@ -26,12 +26,21 @@ from framesmith_bytecode import OPS, CallShape, Instr, Label, Position, SuperSha
         ("MAKE_FUNCTION", frozenset({"doc"}), r"a frozenset of defaults, kwdefaults, annotations, closure"),
         ("UNPACK_EX", (1, 2, 3), r"a pair \(before, after\)"),
         ("LOAD_SUPER_ATTR", "x", r"SuperShape"),
+        ("MATCH_CLASS", 1 << 31, r"MATCH_CLASS takes a non-negative int, not 2147483648"),
+        ("UNPACK_SEQUENCE", 1 << 23, r"UNPACK_SEQUENCE takes an int up to 8388607, not 8388608"),
+        ("UNPACK_EX", (3, 1 << 23), r"a pair \(before, after\) of non-negative ints"),
         ("CALL_INTRINSIC_1", "TYPEVARR", r"nearest is 'TYPEVAR'"),
     ],
 )
 def test_refused(op, arg, message):
     with pytest.raises(ValueError, match=message):
         Instr(op, arg)
+
+
+@pytest.mark.parametrize("position", [7, (1,), Position("1"), Position(-3), Position(1, 1, -4, -1), Position(1.5)])
+def test_positions_are_checked(position):
+    with pytest.raises(ValueError, match=r"NOP comes from a Position .*, not "):
+        Instr("NOP", None, position)
 
 
 def test_instruction_is_a_value_with_identity():

@@ -26,7 +26,8 @@ LONG = [*QUICK, "test_generators", "test_coroutines", "test_exceptions", "test_c
         "test_builtin", "test_call", "test_decorators", "test_funcattrs", "test_global", "test_property",
         "test_metaclass", "test_type_aliases", "test_type_annotations", "test_unpack", "test_string_literals",
         "test_collections", "test_operator", "test_copy", "test_pickle",
-        "test_traceback", "test_sys_settrace", "test_monitoring", "test_bdb", "test_gc"]  # fmt: skip
+        "test_traceback", "test_sys_settrace", "test_monitoring", "test_bdb", "test_gc",
+        "test_dis", "test_code", "test_peepholer", "test_inspect", "test_frame", "test_sys_setprofile"]  # fmt: skip
 #: Tests that see the frames of the script's own import hook and `compile`.
 SEES_THE_SCRIPT = ("test_skip (test.test_bdb.", "test_caret_multiline_expression_syntax_error (test.test_traceback.")
 

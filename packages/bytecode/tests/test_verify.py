@@ -1,5 +1,7 @@
 """Malformed functions are refused with a message that names the instruction."""
 
+from types import FunctionType
+
 import pytest
 
 from framesmith_bytecode import (
@@ -155,11 +157,9 @@ CASES = {
     "not an item": (function(NONE, "RETURN_VALUE", RETURN), r"item 1 is a str, neither an Instr nor a Label"),
 }  # fmt: skip
 NOT_SEEN_BY_ENCODE = {
-    "backward region",
     "past the cell",
     "cell as a plain local",
     "send without its end",
-    "not an item",
 }
 
 
@@ -175,6 +175,60 @@ def test_refused(name):
 def test_refused_by_encode_too(name):
     with pytest.raises(BytecodeError):
         encode(CASES[name][0])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("instructions", (NONE, RETURN), r"f: instructions must be a list, not \(<LOAD_CONST>"),
+        ("instructions", [NONE, "RETURN_VALUE"], r"f: item 1 is a str, neither an Instr nor a Label: 'RETURN_VALUE'"),
+        ("instructions", [Label, NONE, RETURN], r"f: item 0 is a type, neither an Instr nor a Label"),
+        ("regions", [(A, B, C)], r"f: region 0: wants a Region, not \(<Label A>"),
+        ("regions", [Region("A", B, C)], r"f: region 0: start must be a Label, not 'A'"),
+        ("regions", [Region(A, B, C, -1)], r"f: region 0: depth must be a non-negative int or None, not -1"),
+        ("regions", [Region(A, B, C, 0, 1)], r"f: region 0: lasti must be a bool, not 1"),
+        ("varnames", "ab", r"f: varnames must be a list of names, not 'ab'"),
+        ("cellvars", [1], r"f: cellvars must be a list of names, not \[1\]"),
+        ("freevars", ["a", "a (free)"], r"f: freevars names a variable twice"),
+        ("names", (None,), r"f: names must be a tuple of names, not \(None,\)"),
+        ("consts", [None], r"f: consts must be a tuple, not \[None\]"),
+        ("name", 7, r"7: name must be a str, not 7"),
+        ("qualname", None, r"f: qualname must be a str, not None"),
+        ("filename", b"x", r"f: filename must be a str, not b'x'"),
+        ("firstlineno", 1 << 40, r"f: firstlineno must be an int of 32 bits, not 1099511627776"),
+        ("argcount", 1.0, r"f: argcount must be an int of 32 bits, not 1.0"),
+        ("flags", "3", r"f: flags must be an int of 32 bits, not '3'"),
+    ],
+)
+@pytest.mark.parametrize("refuses", [encode, verify])
+def test_fields_of_the_wrong_type_are_refused(field, value, message, refuses):
+    bytecode = function(NONE, RETURN)
+    setattr(bytecode, field, value)
+    with pytest.raises(BytecodeError, match=message):
+        refuses(bytecode)
+
+
+@pytest.mark.parametrize("refuses", [encode, verify])
+def test_unreachable_code_needs_its_labels_too(refuses):
+    with pytest.raises(BytecodeError, match=r"f: item 2 \(JUMP\): its label is not in the instructions"):
+        refuses(function(NONE, RETURN, Instr("JUMP", A)))
+
+
+def test_sizes_beyond_what_compilers_write():
+    stores = [item for i in range(300) for item in (NONE, Instr("STORE_FAST", f"v{i}"))]
+    loads = [item for i in range(300) for item in (Instr("LOAD_FAST", f"v{i}"), Instr("POP_TOP"))]
+    far = [Instr("NOP")] * 70000
+    deep = [Instr("LOAD_CONST", i) for i in range(30000)]
+    names = [f"v{i}" for i in range(300)]
+    bytecode = function(
+        *stores, *loads, NONE, Instr("POP_JUMP_IF_NONE", A), *far, A, *deep, Instr("BUILD_TUPLE", 30000), RETURN,
+        varnames=names,
+    )  # fmt: skip
+    verify(bytecode)
+    code = encode(bytecode)
+    assert code.co_stacksize == 30000
+    assert FunctionType(code, {})() == tuple(range(30000))
+    assert len(decode(code).instructions) == len(bytecode.instructions)
 
 
 def test_forged_instruction_is_refused():

@@ -7,12 +7,12 @@ from types import CodeType
 from typing import Final
 
 from framesmith_bytecode.exception_table import Entry, write_exception_table
-from framesmith_bytecode.header import check_header
+from framesmith_bytecode.header import check_header, check_types
 from framesmith_bytecode.lower import lower
 from framesmith_bytecode.lowered import Lowered, Unit
-from framesmith_bytecode.model import Bytecode, Label, Position, plain_name
+from framesmith_bytecode.model import Bytecode, Instr, Label, Position, plain_name
 from framesmith_bytecode.positions import write_line_table
-from framesmith_bytecode.stack import BytecodeError, Depths
+from framesmith_bytecode.stack import BytecodeError, Depths, describe
 from framesmith_bytecode.versions import TABLE
 from framesmith_bytecode.walk import stack_depths
 
@@ -25,6 +25,10 @@ _BACKWARD: Final = frozenset(number for name, number in TABLE.opcodes.items() if
 def _prefixes(arg: int) -> int:
     """How many EXTENDED_ARG an operand needs."""
     return 0 if arg < 0x100 else 1 if arg < 0x10000 else 2 if arg < 0x1000000 else 3
+
+
+def _is_lost(arg: object, low: Lowered) -> bool:
+    return isinstance(arg, Label) and arg not in low.labels
 
 
 def _settle(low: Lowered) -> tuple[list[int], list[int], list[int]]:
@@ -40,8 +44,12 @@ def _settle(low: Lowered) -> tuple[list[int], list[int], list[int]]:
             sizes[index] += _prefixes(arg)
     try:
         jumps = [(i, opcode, labels[arg]) for i, (opcode, arg, _) in enumerate(units) if isinstance(arg, Label)]
-    except KeyError:  # in code that no path reaches, or stack_depths would have said where
-        raise BytecodeError(f"{low.bytecode.name}: unreachable code jumps to a label that is nowhere") from None
+    except KeyError:  # in code that no path reaches, or stack_depths would have said so
+        items = low.bytecode.instructions
+        lost = next(i for i, item in enumerate(items) if isinstance(item, Instr) and _is_lost(item.arg, low))
+        raise BytecodeError(
+            f"{low.bytecode.name}: {describe(items, lost)}: its label is not in the instructions"
+        ) from None
     while True:
         offsets = [0, *accumulate(sizes)]
         grown = False
@@ -108,6 +116,7 @@ def encode(bytecode: Bytecode) -> CodeType:
     Stack size, jumps, caches, fused instructions, prologue and tables are worked out anew. Raises `BytecodeError`
     where the instructions could not run safely.
     """
+    check_types(bytecode)
     check_header(bytecode)
     depths = stack_depths(bytecode)
     low = lower(bytecode, depths)

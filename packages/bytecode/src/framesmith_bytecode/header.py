@@ -2,8 +2,57 @@
 
 from __future__ import annotations
 
-from framesmith_bytecode.model import FREE_MARK, Bytecode
+from typing import Final
+
+from framesmith_bytecode.model import FREE_MARK, INT_LIMIT, Bytecode, Instr, Label, Region, plain_name
 from framesmith_bytecode.stack import BytecodeError
+
+# What the fields of a `Bytecode` must be; those of the last two rows hold names.
+_FIELDS: Final[tuple[tuple[type | tuple[type, ...], str, tuple[str, ...]], ...]] = (
+    (str, "a str", ("name", "qualname", "filename")),
+    (int, "an int of 32 bits", ("firstlineno", "argcount", "posonlyargcount", "kwonlyargcount", "flags")),
+    (tuple, "a tuple", ("consts",)),
+    (list, "a list", ("instructions", "regions")),
+    ((list, tuple), "a list of names", ("varnames", "cellvars", "freevars")),
+    (tuple, "a tuple of names", ("names",)),
+)
+_ITEMS: Final = frozenset((Instr, Label))
+
+
+def check_types(bytecode: Bytecode) -> None:
+    """Raise `BytecodeError` if a field, an item or a region is not of the type it must be."""
+    for kind, wanted, names in _FIELDS:
+        for name in names:
+            value = getattr(bytecode, name)
+            good = isinstance(value, kind)
+            if good and kind is int:
+                good = -INT_LIMIT <= value < INT_LIMIT
+            elif good and wanted.endswith("names"):
+                good = all(isinstance(item, str) for item in value)
+            if not good:
+                raise BytecodeError(f"{bytecode.name}: {name} must be {wanted}, not {value!r:.80}")
+    if not _ITEMS.issuperset(map(type, bytecode.instructions)):
+        index, item = next((i, item) for i, item in enumerate(bytecode.instructions) if type(item) not in _ITEMS)
+        raise BytecodeError(
+            f"{bytecode.name}: item {index} is a {type(item).__name__}, neither an Instr nor a Label: {item!r:.80}"
+        )
+    for key, region in enumerate(bytecode.regions):
+        problem = _why_not_region(region)
+        if problem is not None:
+            raise BytecodeError(f"{bytecode.name}: region {key}: {problem}")
+
+
+def _why_not_region(region: object) -> str | None:
+    if not isinstance(region, Region):
+        return f"wants a Region, not {region!r:.80}"
+    for part in ("start", "end", "handler"):
+        if not isinstance(getattr(region, part), Label):
+            return f"{part} must be a Label, not {getattr(region, part)!r:.80}"
+    depth: object = region.depth
+    lasti: object = region.lasti
+    if depth is not None and (type(depth) is not int or not 0 <= depth < INT_LIMIT):
+        return f"depth must be a non-negative int or None, not {depth!r:.80}"
+    return None if isinstance(lasti, bool) else f"lasti must be a bool, not {lasti!r:.80}"
 
 
 def check_header(bytecode: Bytecode) -> None:
@@ -17,7 +66,7 @@ def check_header(bytecode: Bytecode) -> None:
             f"but varnames is {bytecode.varnames}"
         )
     for what in ("varnames", "cellvars", "freevars"):
-        names = getattr(bytecode, what)
+        names = list(map(plain_name, getattr(bytecode, what)))
         if len(set(names)) != len(names):
             raise BytecodeError(f"{bytecode.name}: {what} names a variable twice: {names}")
     taken = {*bytecode.varnames, *bytecode.cellvars}

@@ -31,8 +31,12 @@ class Label:
         return f"<Label {self.hint or hex(id(self))}>"
 
 
+#: Numbers that the interpreter keeps in C ints are below this.
+INT_LIMIT = 1 << 31
+
+
 def _is_count(arg: object) -> bool:
-    return type(arg) is int and arg >= 0
+    return type(arg) is int and 0 <= arg < INT_LIMIT
 
 
 def _is_name(arg: object) -> bool:
@@ -52,12 +56,21 @@ def _is_super(arg: object) -> bool:
 
 
 def _is_unpack_ex(arg: object) -> bool:
-    return isinstance(arg, tuple) and len(arg) == 2 and all(map(_is_count, arg)) and arg[0] < 256
+    return (
+        isinstance(arg, tuple)
+        and len(arg) == 2
+        and all(map(_is_count, arg))
+        and arg[0] < 256
+        and arg[1] <= MOST_TARGETS
+    )
 
 
 def _is_function(arg: object) -> bool:
     return isinstance(arg, frozenset) and arg <= {"defaults", "kwdefaults", "annotations", "closure"}
 
+
+#: How many values one instruction can unpack into: UNPACK_EX counts what follows the list in the upper 24 bits.
+MOST_TARGETS = (1 << 23) - 1
 
 OPERAND_RULES: Mapping[Operand, tuple[Callable[[object], bool], str]] = {
     "none": (lambda arg: arg is None, "no operand"),
@@ -106,10 +119,12 @@ def why_not_instruction(op: str, arg: object) -> str | None:
     return _why_not_value(row, arg)
 
 
-def _why_not_value(row: Op, arg: object) -> str | None:
+def _why_not_value(row: Op, arg: Any) -> str | None:
     if row.choices and arg not in row.choices:
         near = get_close_matches(str(arg), row.choices, 1)
         return f"{row.name} does not know {arg!r}; nearest is {near[0] if near else row.choices[0]!r}"
+    if row.name == "UNPACK_SEQUENCE" and arg > MOST_TARGETS:
+        return f"{row.name} takes an int up to {MOST_TARGETS}, not {arg}"
     limits = COUNT_LIMITS.get(row.name)
     if limits is not None and isinstance(arg, int):
         least, greatest = limits
@@ -117,6 +132,12 @@ def _why_not_value(row: Op, arg: object) -> str | None:
             span = f"at least {least}" if greatest is None else f"from {least} to {greatest}"
             return f"{row.name} takes an int {span}, not {arg}"
     return None
+
+
+def _is_position(position: object) -> bool:
+    if not isinstance(position, tuple) or len(position) != 4:
+        return False
+    return all(value is None or _is_count(value) for value in position)
 
 
 class _InstrFields(NamedTuple):
@@ -137,6 +158,9 @@ class Instr(_InstrFields):
         problem = why_not_instruction(op, arg)
         if problem is not None:
             raise ValueError(problem)
+        if position is not None and not _is_position(position):
+            wanted = "a Position (line, end line, column, end column) of non-negative ints or None"
+            raise ValueError(f"{op} comes from {wanted}, not {position!r}")
         return tuple.__new__(cls, (op, arg, position))
 
     __eq__ = object.__eq__

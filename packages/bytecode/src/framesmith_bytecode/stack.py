@@ -47,6 +47,8 @@ def region_spans(bytecode: Bytecode, labels: Mapping[Label, int]) -> list[Span]:
         for part, label in (("start", region.start), ("end", region.end), ("handler", region.handler)):
             if label not in labels:
                 raise BytecodeError(f"{bytecode.name}: the {part} label of region {key} is not in the instructions")
+        if labels[region.start] > labels[region.end]:
+            raise BytecodeError(f"{bytecode.name}: region {key} ends (item {labels[region.end]}) before it starts")
         spans.append(Span(labels[region.start], labels[region.end], key))
     return innermost(spans)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from framesmith_bytecode.header import check_header
+from framesmith_bytecode.header import check_header, check_types
 from framesmith_bytecode.model import Bytecode, Instr, Item, Label, why_not_instruction
 from framesmith_bytecode.ops import OPS
 from framesmith_bytecode.slots import CELL, NULL
@@ -23,8 +23,6 @@ def _operand_problems(bytecode: Bytecode) -> Iterator[str]:
             wrong = why_not_instruction(item.op, item.arg)
             if wrong is not None:
                 yield _problem(bytecode, index, wrong)
-        elif not isinstance(item, Label):
-            yield f"{bytecode.name}: item {index} is a {type(item).__name__}, neither an Instr nor a Label"
 
 
 def _label_problems(bytecode: Bytecode) -> Iterator[str]:
@@ -37,8 +35,6 @@ def _label_problems(bytecode: Bytecode) -> Iterator[str]:
             if label not in labels:
                 yield f"{bytecode.name}: the {part} label of region {key} is not in the instructions"
                 return
-        if labels[region.start] > labels[region.end]:
-            yield f"{bytecode.name}: region {key} ends (item {labels[region.end]}) before it starts"
 
 
 def _nearest(name: str, known: list[str]) -> str:
@@ -99,6 +95,10 @@ def unreachable_handlers(bytecode: Bytecode) -> list[str]:
 
 def problems(bytecode: Bytecode) -> list[str]:
     """All that is wrong, in words; empty for a sound function. Later checks are made only if earlier ones pass."""
+    try:
+        check_types(bytecode)
+    except BytecodeError as error:
+        return [str(error)]
     for check in (_operand_problems, _label_problems, _variable_problems):
         try:
             found = list(check(bytecode))
