@@ -54,6 +54,8 @@ def _version_difference(code: CodeType, again: CodeType) -> str | None:
     """
     if all(position[3] is None for position in code.co_positions()):
         return None
+    if _operations(code) == _operations(again) and len(again.co_code) < len(code.co_code):
+        return None  # the compiler left a prefix before a jump that came to need none
     if code.co_code != again.co_code:
         return f"co_code changed, from {len(code.co_code)} bytes to {len(again.co_code)}"
     for what, old, new in (("handler", _handlers(code), _handlers(again)), ("line", _lines(code), _lines(again))):
@@ -61,6 +63,10 @@ def _version_difference(code: CodeType, again: CodeType) -> str | None:
             if old.get(unit) != new.get(unit):
                 return f"the {what} of unit {unit} changed, from {old.get(unit)} to {new.get(unit)}"
     return None
+
+
+def _operations(code: CodeType) -> list[int]:
+    return [op for op in code.co_code[::2] if op != TABLE.opcodes["EXTENDED_ARG"]]
 
 
 def _handlers(code: CodeType) -> dict[int, Entry]:
