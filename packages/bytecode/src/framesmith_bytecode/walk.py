@@ -7,6 +7,7 @@ what makes `encode` safe: CPython trusts its compiler, and runs into memory that
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from types import CodeType
 from typing import Final, TypeAlias
 
@@ -140,8 +141,8 @@ class _Walk:
         elif op == "YIELD_VALUE":
             if not flags & _GENERATOR_FLAGS:
                 raise self.fail(index, "yields in a function that is no generator")
-            if TABLE.yield_index == 0 and arg and (arg != 1 or self.operation_before(index) != "SEND"):
-                raise self.fail(index, "says that it yields for another generator, and is not directly after a SEND")
+            if TABLE.yield_index == 0 and arg and (arg != 1 or not self.only_after(index, "SEND")):
+                raise self.fail(index, "says that it yields for another generator, and is not only after a SEND")
         elif op == "RESUME":
             if arg is not None and arg & 3 >= 2:
                 self.check_resume(index, depth, others)
@@ -151,15 +152,28 @@ class _Walk:
         elif flags & _OPTIMIZED:  # LOAD_LOCALS, IMPORT_STAR
             raise self.fail(index, "needs a local namespace; this function keeps its variables in slots")
 
-    def operation_before(self, index: int, back: int = 1) -> str | None:
-        """The operation `back` instructions before."""
-        found = [item.op for item in self.items[max(0, index - 8) : index] if isinstance(item, Instr)]
-        return found[-back] if len(found) >= back else None
+    def only_after(self, index: int, *ops: str) -> bool:
+        """Do these operations stand before `index`, with no jump leading in between?"""
+        for op in reversed(ops):
+            index -= 1
+            while index >= 0 and isinstance(self.items[index], Label):
+                if self.items[index] in self.jump_targets:
+                    return False
+                index -= 1
+            if index < 0 or self.items[index][0] != op:
+                return False
+        return True
+
+    @cached_property
+    def jump_targets(self) -> frozenset[Label]:
+        """Labels that jumps name."""
+        operands = (item.arg for item in self.items if isinstance(item, Instr))
+        return frozenset(operand for operand in operands if isinstance(operand, Label))
 
     def check_resume(self, index: int, depth: int, others: Others) -> None:
         """While a generator waits for another, the interpreter looks for that one under the yielded value."""
-        if self.operation_before(index) != "YIELD_VALUE" or self.operation_before(index, 2) != "SEND":
-            raise self.fail(index, "resumes a wait for another generator, and is not directly after SEND, YIELD_VALUE")
+        if not self.only_after(index, "SEND", "YIELD_VALUE"):
+            raise self.fail(index, "resumes a wait for another generator, and is not only after SEND, YIELD_VALUE")
         if depth < 2 or slots(others, depth - 2, depth - 1)[0] & NULL:
             raise self.fail(index, "resumes a wait for another generator, and there is none on the stack")
 
