@@ -144,8 +144,8 @@ CASES = {
         r"item 4 \(RESUME 3\): resumes a wait for another generator, and is not only after SEND, YIELD_VALUE",
     ),
     "a jump into a wait": (
-        function(Instr("RETURN_GENERATOR"), Instr("POP_TOP"), NONE, NONE, Instr("COPY", 1), Instr("POP_JUMP_IF_NONE", A),
-                 B, Instr("SEND", C), A, Instr("YIELD_VALUE"), Instr("RESUME", 3),
+        function(Instr("RETURN_GENERATOR"), Instr("POP_TOP"), NONE, NONE, Instr("COPY", 1),
+                 Instr("POP_JUMP_IF_NONE", A), B, Instr("SEND", C), A, Instr("YIELD_VALUE"), Instr("RESUME", 3),
                  Instr("JUMP_NO_INTERRUPT", B), C, Instr("END_SEND"), RETURN, flags=0x23),
         r"item 10 \(RESUME 3\): resumes a wait for another generator, and is not only after SEND, YIELD_VALUE",
     ),
