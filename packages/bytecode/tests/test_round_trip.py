@@ -215,3 +215,14 @@ def test_positions_survive_edge_cases():
     bytecode = Bytecode("f", [label])
     bytecode.instructions = [Instr("RESUME", 0), Instr("LOAD_CONST", None), Instr("RETURN_VALUE")]
     assert [tuple(p) for p in encode(bytecode).co_positions()][:1] == [(None, None, None, None)]
+
+
+@pytest.mark.parametrize("first", ["LOAD_FAST", "LOAD_CLOSURE"])
+def test_loads_of_cells_read_alike_in_pairs_and_alone(first):
+    loads = [Instr(first, "c"), Instr("POP_TOP"), Instr("LOAD_FAST", "x"), Instr("LOAD_FAST", "c")]
+    items = [*loads, Instr("POP_TOP"), Instr("POP_TOP"), Instr("LOAD_CONST", None), Instr("RETURN_VALUE")]
+    again = decode(encode(Bytecode("f", items, argcount=2, flags=3, varnames=["x", "c"], cellvars=["c"])))
+    ops = [item.op for item in again.instructions if isinstance(item, Instr) and item.arg == "c"]
+    closure_by_fast = sys.version_info >= (3, 13)
+    assert ops == (["LOAD_CLOSURE", "LOAD_CLOSURE"] if closure_by_fast else [first, "LOAD_FAST"])
+    assert difference(again, decode(encode(again))) is None

@@ -483,13 +483,17 @@ def _read_regions(reader: _Reader, entries: list[Entry]) -> list[Region]:
 
 
 def _tell_locals_from_cells(bytecode: Bytecode) -> None:
-    """Where a comprehension uses a cell's slot for its own variable, a load of the slot is no LOAD_CLOSURE."""
+    """Where a comprehension uses a cell's slot for its own variable, a load of the slot is no LOAD_CLOSURE.
+
+    Everywhere else it is one, in a pair, too.
+    """
     cells = {*bytecode.cellvars, *bytecode.freevars}
     items = bytecode.instructions
     moved = {i.arg for i in items if isinstance(i, Instr) and OPS[i.op].operand == "local"} & cells
     if not moved:
         return
-    doubtful = [k for k, i in enumerate(items) if isinstance(i, Instr) and i.op == "LOAD_CLOSURE" and i.arg in moved]
+    loads = ("LOAD_CLOSURE", "LOAD_FAST")
+    doubtful = [k for k, i in enumerate(items) if isinstance(i, Instr) and i.op in loads and i.arg in moved]
     for index in doubtful:
         _rename(items, index, "LOAD_FAST")
     depths = stack_depths(bytecode)
