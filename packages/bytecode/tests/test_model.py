@@ -17,7 +17,7 @@ from framesmith_bytecode import OPS, CallShape, Instr, Label, Position, SuperSha
         ("COPY", True, r"COPY takes a non-negative int"),
         ("BUILD_SLICE", 4, r"BUILD_SLICE takes an int from 2 to 3, not 4"),
         ("BUILD_TUPLE", -1, r"BUILD_TUPLE takes a non-negative int, not -1"),
-        ("BINARY_OP", "<>", r"BINARY_OP does not know '<>'; nearest is"),
+        ("BINARY_OP", "<>", r"BINARY_OP does not know '<>'; it takes one of "),
         ("COMPARE_OP", "=<", r"COMPARE_OP does not know '=<'; nearest is"),
         ("IS_OP", 1, r"IS_OP takes a bool, not 1"),
         ("CALL", 2, r"CALL takes a CallShape"),

@@ -183,6 +183,13 @@ def test_refused_by_encode_too(name):
         encode(CASES[name][0])
 
 
+def changed(region, **fields):
+    """A region is checked when it is made, and can be changed after."""
+    for name, value in fields.items():
+        setattr(region, name, value)
+    return region
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -190,9 +197,13 @@ def test_refused_by_encode_too(name):
         ("instructions", [NONE, "RETURN_VALUE"], r"f: item 1 is a str, neither an Instr nor a Label: 'RETURN_VALUE'"),
         ("instructions", [Label, NONE, RETURN], r"f: item 0 is a type, neither an Instr nor a Label"),
         ("regions", [(A, B, C)], r"f: region 0: wants a Region, not \(<Label A>"),
-        ("regions", [Region("A", B, C)], r"f: region 0: start must be a Label, not 'A'"),
-        ("regions", [Region(A, B, C, -1)], r"f: region 0: depth must be a non-negative int or None, not -1"),
-        ("regions", [Region(A, B, C, 0, 1)], r"f: region 0: lasti must be a bool, not 1"),
+        ("regions", [changed(Region(A, B, C), start="A")], r"f: region 0: start must be a Label, not 'A'"),
+        (
+            "regions",
+            [changed(Region(A, B, C), depth=-1)],
+            r"f: region 0: depth must be a non-negative int or None, not -1",
+        ),
+        ("regions", [changed(Region(A, B, C), lasti=1)], r"f: region 0: lasti must be a bool, not 1"),
         ("varnames", "ab", r"f: varnames must be a list of names, not 'ab'"),
         ("cellvars", [1], r"f: cellvars must be a list of names, not \[1\]"),
         ("freevars", ["a", "a (free)"], r"f: freevars names a variable twice"),

@@ -10,7 +10,7 @@ from framesmith_bytecode.bound import BoundAnalysis, cells_bound
 from framesmith_bytecode.cfg import Block, control_flow, reachable
 from framesmith_bytecode.decode import decode
 from framesmith_bytecode.liveness import Liveness, liveness, observes_locals
-from framesmith_bytecode.model import Bytecode, Instr, plain_name
+from framesmith_bytecode.model import Bytecode, Instr, expect_bytecode, plain_name
 from framesmith_bytecode.nested import walk_code
 from framesmith_bytecode.ops import OPS
 from framesmith_bytecode.stack import Depths
@@ -27,6 +27,7 @@ class Analyses:
     """
 
     def __init__(self, bytecode: Bytecode) -> None:
+        expect_bytecode(bytecode, "Analyses")
         self.bytecode = bytecode
 
     @cached_property
@@ -90,3 +91,11 @@ class Analyses:
         wanted = reachable(self.blocks, self.blocks[home].successors)
         kept = {i for number in wanted for i in range(self.blocks[number].start, self.blocks[number].end)}
         return kept | set(range(index, self.blocks[home].end))
+
+
+def analysed(function: Bytecode | Analyses, taker: str) -> Analyses:
+    """The analyses of what is one of the two; `TypeError` in the taker's name for anything else."""
+    if isinstance(function, Analyses):
+        return function
+    expect_bytecode(function, taker, "a Bytecode (or its Analyses)")
+    return Analyses(function)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from framesmith_bytecode.header import check_readable
 from framesmith_bytecode.model import Bytecode, Instr, Label
 from framesmith_bytecode.ops import OPS
-from framesmith_bytecode.stack import label_indices, region_spans
+from framesmith_bytecode.stack import region_spans
 
 
 @dataclass(slots=True)
@@ -41,8 +42,8 @@ def _leaders(bytecode: Bytecode) -> list[int]:
 
 
 def control_flow(bytecode: Bytecode) -> list[Block]:
-    """Blocks in order of their instructions; block 0 is the entry."""
-    labels = label_indices(bytecode)
+    """Blocks in order of their instructions; block 0 is the entry. `BytecodeError` for labels that are missing."""
+    labels = check_readable(bytecode, "control_flow")
     starts = _leaders(bytecode)
     ends = [*starts[1:], len(bytecode.instructions)]
     blocks = [Block(start, end) for start, end in zip(starts, ends, strict=True)]

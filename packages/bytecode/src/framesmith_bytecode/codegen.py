@@ -9,16 +9,21 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from types import CodeType, ModuleType
-from typing import Any, Literal, Protocol
+from difflib import get_close_matches
+from types import CodeType, ModuleType, UnionType
+from typing import Any, Final, Literal, Protocol, get_args
 
-from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region
+from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region, expect_bytecode, expect_names
 from framesmith_bytecode.ops import CallShape
 from framesmith_bytecode.versions import TABLE
 
 _unique = itertools.count()
 
 ContainerKind = Literal["tuple", "list", "set", "map", "string", "slice"]
+Condition = Literal["true", "false", "none", "not_none"]
+_CONTAINERS: Final = get_args(ContainerKind)
+_CONDITIONS: Final = get_args(Condition)
+_PUSHED_PARTS: Final = ("defaults", "kwdefaults", "annotations")
 
 
 class Reconstructable(Protocol):
@@ -30,7 +35,26 @@ class Reconstructable(Protocol):
 
 def unique_name(prefix: str) -> str:
     """A name no other call of this function in the process returns."""
+    if not isinstance(prefix, str):
+        raise TypeError(f"a name begins with a str, not {prefix!r:.80}")
     return f"__{prefix}_{next(_unique)}"
+
+
+def _expect(value: object, kind: type | UnionType, taker: str, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{taker} takes {wanted}, not {value!r:.80}")
+
+
+def _expect_choice(value: object, choices: tuple[str, ...], taker: str) -> None:
+    if value not in choices:
+        near = get_close_matches(str(value), choices, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{taker} takes one of {', '.join(map(repr, choices))}, not {value!r:.80}{hint}")
+
+
+def _expect_count(value: object, taker: str, least: int = 0) -> None:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{taker} takes an int, at least {least}, not {value!r:.80}")
 
 
 class Codegen:
@@ -49,10 +73,12 @@ class Codegen:
         freevars: Sequence[str] = (),
         globals: MutableMapping[str, Any] | None = None,
     ) -> None:
-        self.argnames = list(argnames)
-        self.varnames = [*argnames, *(name for name in varnames if name not in argnames)]
-        self.cellvars = list(cellvars)
-        self.freevars = list(freevars)
+        if globals is not None:
+            _expect(globals, MutableMapping, "Codegen", "globals=, a dict or None")
+        self.argnames = expect_names(argnames, "argnames")
+        self.varnames = [*self.argnames, *(v for v in expect_names(varnames, "varnames") if v not in self.argnames)]
+        self.cellvars = expect_names(cellvars, "cellvars")
+        self.freevars = expect_names(freevars, "freevars")
         self.globals = globals
         self.instructions: list[Item] = []
         self.regions: list[Region] = []
@@ -69,6 +95,7 @@ class Codegen:
     @classmethod
     def like(cls, template: Bytecode, globals: MutableMapping[str, Any] | None = None) -> Codegen:
         """A generator for a function with the template's parameters, cells, free variables, name and flags."""
+        expect_bytecode(template, "Codegen.like")
         codegen = cls(
             template.argument_names,
             varnames=template.varnames,
@@ -87,10 +114,14 @@ class Codegen:
 
     def extend(self, items: Iterable[Item]) -> None:
         """Append ready instructions and labels."""
-        self.instructions.extend(items)
+        added = list(items)
+        for item in added:
+            _expect(item, Instr | Label, "extend", "instructions and labels")
+        self.instructions.extend(added)
 
     def mark(self, label: Label) -> Label:
         """Place the label here."""
+        _expect(label, Label, "mark", "a Label")
         self.instructions.append(label)
         return label
 
@@ -98,8 +129,9 @@ class Codegen:
         """Go to the label."""
         self.emit("JUMP", label)
 
-    def branch(self, label: Label, *, on: Literal["true", "false", "none", "not_none"]) -> None:
+    def branch(self, label: Label, *, on: Condition) -> None:
         """Pop; go to the label on the condition."""
+        _expect_choice(on, _CONDITIONS, "branch's on=")
         self.emit(f"POP_JUMP_IF_{on.upper()}", label)
 
     # -- variables
@@ -118,6 +150,7 @@ class Codegen:
 
     def store(self, name: str) -> None:
         """Pop into a local, cell or free variable; a name not seen before becomes a local."""
+        _expect(name, str, "store", "the name of a variable")
         if name not in self.varnames and not self.is_cell(name):
             self.varnames.append(name)
         self.emit(self._variable_op("STORE", name), name)
@@ -128,6 +161,8 @@ class Codegen:
 
     def forget(self, name: str) -> None:
         """Unbind a local, which may be unbound already."""
+        if self._variable_op("STORE", name) != "STORE_FAST":
+            raise ValueError(f"forget takes a local; {name!r} is a cell or free variable (delete empties it)")
         self.emit("PUSH_NULL")
         self.emit("STORE_FAST", name)
 
@@ -180,10 +215,14 @@ class Codegen:
 
     def load_module(self, module: ModuleType) -> None:
         """Push a module through a global installed for it."""
+        _expect(module, ModuleType, "load_module", "a module (import_name takes a name)")
         self.load_installed("module_" + module.__name__.replace(".", "_"), module)
 
     def import_name(self, name: str, fromlist: tuple[str, ...] | None = None, level: int = 0) -> None:
         """Push what `import name` binds (with `fromlist` the module itself)."""
+        if fromlist is not None:
+            fromlist = tuple(expect_names(fromlist, "fromlist", "a tuple of names or None"))
+        _expect_count(level, "import_name's level")
         self.load_const(level)
         self.load_const(fromlist)
         self.emit("IMPORT_NAME", name)
@@ -196,6 +235,9 @@ class Codegen:
 
     def load_attrs(self, dotted: str) -> None:
         """`load_attr` for each part of a dotted name."""
+        _expect(dotted, str, "load_attrs", "a dotted name")
+        if not all(dotted.split(".")):
+            raise ValueError(f"load_attrs takes a dotted name such as 'a.b', not {dotted!r}")
         for name in dotted.split("."):
             self.load_attr(name)
 
@@ -231,6 +273,7 @@ class Codegen:
 
     def build(self, kind: ContainerKind, n: int) -> None:
         """Pop n values (n pairs for a map) into a container."""
+        _expect_choice(kind, _CONTAINERS, "build")
         self.emit(f"BUILD_{kind.upper()}", n)
 
     def unpack(self, n: int) -> None:
@@ -241,6 +284,7 @@ class Codegen:
 
     def pop(self, n: int = 1) -> None:
         """Drop the top n values."""
+        _expect_count(n, "pop")
         for _ in range(n):
             self.emit("POP_TOP")
 
@@ -258,11 +302,13 @@ class Codegen:
 
     def rot_n(self, n: int) -> None:
         """Move the top under the n - 1 values below it: [a, b, c] becomes [c, a, b] for n = 3."""
+        _expect_count(n, "rot_n")
         for depth in range(n, 1, -1):
             self.emit("SWAP", depth)
 
     def lift_n(self, n: int) -> None:
         """Move the n-th value from the top to the top: [a, b, c] becomes [b, c, a] for n = 3; undoes `rot_n`."""
+        _expect_count(n, "lift_n")
         for depth in range(2, n + 1):
             self.emit("SWAP", depth)
 
@@ -297,7 +343,7 @@ class Codegen:
 
     def call(self, argc: int, kwnames: Sequence[str] = ()) -> None:
         """Call with `argc` arguments, the last `len(kwnames)` of them keywords, over the two slots."""
-        self.emit("CALL", CallShape(argc, tuple(kwnames)))
+        self.emit("CALL", CallShape(argc, tuple(expect_names(kwnames, "kwnames"))))
 
     def call_method(self, argc: int, kwnames: Sequence[str] = ()) -> None:
         """Call what `load_method` pushed."""
@@ -317,8 +363,14 @@ class Codegen:
     def make_function(self, code: CodeType, closure: Sequence[str] = (), parts: Collection[str] = ()) -> None:
         """Push a function of the code, closing over the named variables of this one.
 
-        `parts` ("defaults", "kwdefaults", "annotations", in that order) were pushed before by the caller.
+        `parts` say what the caller has pushed before, in this order: "defaults" (a tuple), "kwdefaults" (a dict),
+        "annotations" (a tuple of names and values in turn). `closure` has a variable for each of the code's
+        `co_freevars`, in their order.
         """
+        _expect(code, CodeType, "make_function", "a code object (encode(codegen.bytecode(name)) makes one)")
+        closure = expect_names(closure, "closure")
+        for part in expect_names(parts, "parts"):
+            _expect_choice(part, _PUSHED_PARTS, "make_function's parts")
         if len(closure) != len(code.co_freevars):
             raise ValueError(f"{code.co_name} has free variables {code.co_freevars}, got {tuple(closure)} for them")
         given = set(parts)
@@ -343,6 +395,8 @@ class Codegen:
     def new_temp(self, prefix: str = "tmp") -> str:
         """A fresh local."""
         name = unique_name(prefix)
+        while name in self.varnames or self.is_cell(name):
+            name = unique_name(prefix)
         self.varnames.append(name)
         return name
 
@@ -352,6 +406,8 @@ class Codegen:
         Values are told apart by identity. A value in `reused` (ids, found by a dry run's `multiply_used`) is put into
         a temporary the first time.
         """
+        if not hasattr(value, "reconstruct"):
+            raise TypeError(f"{value!r:.80} has no method reconstruct(codegen); load_const pushes a constant")
         key = id(value)
         self.uses[key] += 1
         if allow_cache and key in self.temporaries:
@@ -390,6 +446,7 @@ class Codegen:
     @contextmanager
     def protected(self, handler: Label, *, lasti: bool = False, depth: int | None = None) -> Iterator[None]:
         """Instructions emitted inside go to `handler` on an exception (see `Region`)."""
+        _expect(handler, Label, "protected", "a Label")
         start = self.mark(Label())
         yield
         end = self.mark(Label())

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Final, Literal, final
 
-from framesmith_bytecode.analyses import Analyses
+from framesmith_bytecode.analyses import Analyses, analysed
 from framesmith_bytecode.encode import encode
-from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region
+from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region, expect_index, expect_names
 from framesmith_bytecode.own_cells import CellPlan, plan_cells, super_argument, why_no_cells
 from framesmith_bytecode.slots import (
     EXCEPTION,
@@ -83,10 +83,15 @@ class Continuation:
 
 def why_no_continuation(function: Bytecode | Analyses, index: int, *, own_cells: bool = False) -> str | None:
     """The reason why `make_continuation` refuses, or None if it does not."""
-    known = function if isinstance(function, Analyses) else Analyses(function)
+    return _why_not(analysed(function, "why_no_continuation"), index, own_cells)
+
+
+def _why_not(known: Analyses, index: int, own_cells: bool) -> str | None:
     bytecode = known.bytecode
+    expect_index(index, bytecode.instructions, "a continuation")
     if not 0 <= index < len(bytecode.instructions):
-        return f"index {index} is outside the {len(bytecode.instructions)} items"
+        count = len(bytecode.instructions)
+        return f"index {index} is outside the {count} items; a continuation starts at one of 0 to {count - 1}"
     if bytecode.flags & _GENERATORS:
         return "generators and coroutines keep their own frame; they cannot be resumed by a plain call"
     if bytecode.flags & _FUNCTION != _FUNCTION:
@@ -120,11 +125,23 @@ def _kinds_at(known: Analyses, index: int, null_slots: Collection[int] | None) -
     kinds = known.depths.kinds(index)
     if null_slots is None:
         return kinds
+    given: object = null_slots
+    if not isinstance(given, Collection) or not all(isinstance(slot, int) for slot in given):
+        raise TypeError(f"null_slots must be stack positions (ints; 0 is the bottom), not {null_slots!r:.80}")
     if any(not 0 <= slot < len(kinds) for slot in null_slots):
         raise ContinuationError(
             f"{known.bytecode.name}: null slots {sorted(null_slots)} of a stack of depth {len(kinds)}"
         )
     return [NULL if slot in null_slots else kind & ~NULL or OBJECT for slot, kind in enumerate(kinds)]
+
+
+def _known_names(bytecode: Bytecode, bound: Collection[str]) -> Collection[str]:
+    """`bound`, if all are variables: a local whose name was misspelt would silently start unbound."""
+    known = [*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars]
+    unknown = sorted({*expect_names(bound, "bound", "a collection of variable names")}.difference(known))
+    if unknown:
+        raise ContinuationError(f"{bytecode.name}: bound names {unknown}, which are no variables; known are {known}")
+    return bound
 
 
 def _fresh(base: str, taken: Collection[str]) -> str:
@@ -385,10 +402,12 @@ def make_continuation(
 
     Raises `ContinuationError` where `why_no_continuation` has a reason.
     """
-    known = function if isinstance(function, Analyses) else Analyses(function)
-    problem = why_no_continuation(known, index, own_cells=own_cells)
+    known = analysed(function, "make_continuation")
+    problem = _why_not(known, index, own_cells)
     if problem is not None:
         raise ContinuationError(f"{known.bytecode.name}: {problem}")
+    if bound is not None:
+        bound = _known_names(known.bytecode, bound)
     index = resume_index(known.bytecode.instructions, index)
     kinds = _kinds_at(known, index, null_slots)
     kept = known.kept_items(index)

@@ -10,7 +10,7 @@ from framesmith_bytecode.exception_table import Entry, write_exception_table
 from framesmith_bytecode.header import check_header, check_types
 from framesmith_bytecode.lower import lower
 from framesmith_bytecode.lowered import Lowered, Unit
-from framesmith_bytecode.model import Bytecode, Instr, Label, Position, plain_name
+from framesmith_bytecode.model import Bytecode, Instr, Label, Position, expect_bytecode, plain_name
 from framesmith_bytecode.positions import write_line_table
 from framesmith_bytecode.stack import BytecodeError, Depths, describe
 from framesmith_bytecode.versions import TABLE
@@ -114,8 +114,9 @@ def encode(bytecode: Bytecode) -> CodeType:
     """A code object for the running CPython.
 
     Stack size, jumps, caches, fused instructions, prologue and tables are worked out anew. Raises `BytecodeError`
-    where the instructions could not run safely.
+    where the instructions could not run safely, `TypeError` for what is no `Bytecode`.
     """
+    expect_bytecode(bytecode, "encode")
     check_types(bytecode)
     check_header(bytecode)
     depths = stack_depths(bytecode)

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from framesmith_bytecode.model import FREE_MARK, INT_LIMIT, Bytecode, Instr, Label, Region, plain_name
-from framesmith_bytecode.stack import BytecodeError
+from framesmith_bytecode.model import (
+    FREE_MARK,
+    INT_LIMIT,
+    Bytecode,
+    Instr,
+    Label,
+    expect_bytecode,
+    plain_name,
+    why_not_region,
+)
+from framesmith_bytecode.stack import BytecodeError, describe, label_indices
 
 # What the fields of a `Bytecode` must be; those of the last two rows hold names.
 _FIELDS: Final[tuple[tuple[type | tuple[type, ...], str, tuple[str, ...]], ...]] = (
@@ -37,22 +46,9 @@ def check_types(bytecode: Bytecode) -> None:
             f"{bytecode.name}: item {index} is a {type(item).__name__}, neither an Instr nor a Label: {item!r:.80}"
         )
     for key, region in enumerate(bytecode.regions):
-        problem = _why_not_region(region)
+        problem = why_not_region(region)
         if problem is not None:
             raise BytecodeError(f"{bytecode.name}: region {key}: {problem}")
-
-
-def _why_not_region(region: object) -> str | None:
-    if not isinstance(region, Region):
-        return f"wants a Region, not {region!r:.80}"
-    for part in ("start", "end", "handler"):
-        if not isinstance(getattr(region, part), Label):
-            return f"{part} must be a Label, not {getattr(region, part)!r:.80}"
-    depth: object = region.depth
-    lasti: object = region.lasti
-    if depth is not None and (type(depth) is not int or not 0 <= depth < INT_LIMIT):
-        return f"depth must be a non-negative int or None, not {depth!r:.80}"
-    return None if isinstance(lasti, bool) else f"lasti must be a bool, not {lasti!r:.80}"
 
 
 def check_header(bytecode: Bytecode) -> None:
@@ -75,3 +71,18 @@ def check_header(bytecode: Bytecode) -> None:
             raise BytecodeError(
                 f"{bytecode.name}: free variable {name!r} is also a local or a cell; call it {name + FREE_MARK!r}"
             )
+
+
+def check_readable(bytecode: Bytecode, taker: str) -> dict[Label, int]:
+    """The place of every label; raises `TypeError` or `BytecodeError` for what an analysis could not even read."""
+    expect_bytecode(bytecode, taker)
+    check_types(bytecode)
+    labels = label_indices(bytecode)
+    for index, item in enumerate(bytecode.instructions):
+        if isinstance(item, Instr) and isinstance(item.arg, Label) and item.arg not in labels:
+            raise BytecodeError(
+                f"{bytecode.name}: {describe(bytecode.instructions, index)}: its label is not in the instructions"
+            )
+    if not bytecode.instructions:
+        raise BytecodeError(f"{bytecode.name}: there are no instructions")
+    return labels

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from framesmith_bytecode.model import Bytecode, Instr, Item, Label
+from framesmith_bytecode.header import check_readable
+from framesmith_bytecode.model import Bytecode, Instr, Item, Label, expect_index
 from framesmith_bytecode.ops import OPS
-from framesmith_bytecode.stack import label_indices, region_spans
+from framesmith_bytecode.stack import region_spans
 
 _VARIABLE: Final = frozenset(name for name, row in OPS.items() if row.operand in ("local", "deref"))
 _FLOW: Final = {name: row.flow for name, row in OPS.items()}
@@ -31,8 +32,8 @@ class Liveness:
     """
 
     def __init__(self, bytecode: Bytecode) -> None:
+        self._labels = check_readable(bytecode, "liveness")
         self._items = bytecode.instructions
-        self._labels = label_indices(bytecode)
         self.names = list(dict.fromkeys([*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars]))
         self._bits = {name: 1 << i for i, name in enumerate(self.names)}
         self._cells = {*bytecode.cellvars, *bytecode.freevars}
@@ -76,11 +77,14 @@ class Liveness:
         return live
 
     def before(self, index: int) -> frozenset[str]:
-        """Names needed from item `index` on."""
+        """Names needed from item `index` on; none at the end. `IndexError` for an index that is no item's."""
+        expect_index(index, self._items, "Liveness.before")
+        if not 0 <= index < len(self._before):
+            raise IndexError(f"Liveness.before takes the index of an item, 0 to {len(self._items) - 1}, not {index}")
         live = self._before[index]
         return frozenset(name for name, bit in self._bits.items() if live & bit)
 
 
 def liveness(bytecode: Bytecode) -> Liveness:
-    """Live variables at every item of the function."""
+    """Live variables at every item of the function. `BytecodeError` for a label that is missing or placed twice."""
     return Liveness(bytecode)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
-from framesmith_bytecode.ops import OPS, CallShape, Op, Operand, SuperShape
+from framesmith_bytecode.ops import OPS, OTHER_COMPARISONS, SPELT_HERE, CallShape, Op, Operand, SuperShape
 
 
 class Position(NamedTuple):
@@ -109,20 +109,34 @@ COUNT_LIMITS: Mapping[str, tuple[int, int | None]] = {
 
 def why_not_instruction(op: str, arg: object) -> str | None:
     """What is wrong with the pair as an instruction, or None if it is well formed."""
-    row = OPS.get(op)
+    named: object = op
+    row = OPS.get(op) if isinstance(named, str) else None
     if row is None:
-        near = get_close_matches(str(op), OPS, 1)
-        return f"unknown operation {op!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        return _why_not_operation(op)
     accepts, wanted = OPERAND_RULES[row.operand]
     if not accepts(arg):
-        return f"{op} takes {wanted}, not {arg!r}"
+        choices = f"one of {', '.join(map(repr, row.choices))}" if row.choices else wanted
+        return f"{op} takes {choices}, not {arg!r:.80}"
     return _why_not_value(row, arg)
+
+
+def _why_not_operation(op: object) -> str:
+    if not isinstance(op, str):
+        return f"unknown operation {op!r:.80}: an operation is a str, a key of OPS such as 'LOAD_FAST'"
+    name = op.upper().removeprefix("INSTRUMENTED_")
+    if name in SPELT_HERE:
+        return f"unknown operation {op!r}; here it is spelt {SPELT_HERE[name]}"
+    near = get_close_matches(name, OPS, 1)
+    return f"unknown operation {op!r}" + (f"; did you mean {near[0]!r}?" if near else "; OPS has them all")
 
 
 def _why_not_value(row: Op, arg: Any) -> str | None:
     if row.choices and arg not in row.choices:
-        near = get_close_matches(str(arg), row.choices, 1)
-        return f"{row.name} does not know {arg!r}; nearest is {near[0] if near else row.choices[0]!r}"
+        if row.name == "COMPARE_OP" and arg in OTHER_COMPARISONS:
+            return f"COMPARE_OP does not know {arg!r}; here it is spelt {OTHER_COMPARISONS[arg]}"
+        near = get_close_matches(arg, row.choices, 1)
+        choices = f"nearest is {near[0]!r}" if near else f"it takes one of {', '.join(map(repr, row.choices))}"
+        return f"{row.name} does not know {arg!r}; {choices}"
     if row.name == "UNPACK_SEQUENCE" and arg > MOST_TARGETS:
         return f"{row.name} takes an int up to {MOST_TARGETS}, not {arg}"
     limits = COUNT_LIMITS.get(row.name)
@@ -199,6 +213,25 @@ class Region:
     depth: int | None = None
     lasti: bool = False
 
+    def __post_init__(self) -> None:
+        problem = why_not_region(self)
+        if problem is not None:
+            raise ValueError(f"Region: {problem}")
+
+
+def why_not_region(region: object) -> str | None:
+    """What is wrong with a row of `Bytecode.regions`, or None if it is well formed."""
+    if not isinstance(region, Region):
+        return f"wants a Region, not {region!r:.80}"
+    for part in ("start", "end", "handler"):
+        if not isinstance(getattr(region, part), Label):
+            return f"{part} must be a Label, not {getattr(region, part)!r:.80}"
+    depth: object = region.depth
+    lasti: object = region.lasti
+    if depth is not None and not _is_count(depth):
+        return f"depth must be a non-negative int or None, not {depth!r:.80}"
+    return None if isinstance(lasti, bool) else f"lasti must be a bool, not {lasti!r:.80}"
+
 
 Item: TypeAlias = Instr | Label
 
@@ -234,6 +267,35 @@ class Bytecode:
         """All parameters in frame order, *args and **kwargs included."""
         count = self.argcount + self.kwonlyargcount + bool(self.flags & 0x04) + bool(self.flags & 0x08)
         return self.varnames[:count]
+
+
+def expect_bytecode(value: object, taker: str, wanted: str = "a Bytecode") -> None:
+    """Refuse with `TypeError`, in words that help, what is not a `Bytecode`."""
+    if isinstance(value, Bytecode):
+        return
+    if hasattr(value, "__code__"):
+        how = "a function's is decode(f.__code__)"
+    elif hasattr(value, "bytecode"):
+        how = "its is .bytecode()" if callable(value.bytecode) else "its is .bytecode"
+    else:
+        how = "decode(code) makes one"
+    raise TypeError(f"{taker} takes {wanted}, not {type(value).__name__}; {how}")
+
+
+def expect_index(index: object, items: Sequence[object], taker: str) -> None:
+    """Refuse with `TypeError` what cannot be the index of one of the items; their number is for the taker to check."""
+    if not isinstance(index, int):
+        raise TypeError(f"{taker} takes the index of an item, an int from 0 to {len(items) - 1}, not {index!r:.80}")
+
+
+def expect_names(value: object, what: str, wanted: str = "a list of names") -> list[str]:
+    """The names as a list; `TypeError` for anything else, a single str included."""
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        names = list(value)
+        if all(map(_is_name, names)):
+            return names
+    hint = f"; did you mean [{value!r}]?" if isinstance(value, str) else ""
+    raise TypeError(f"{what} must be {wanted}, not {value!r:.80}{hint}")
 
 
 FREE_MARK = " (free)"

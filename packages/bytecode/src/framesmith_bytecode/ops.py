@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -233,6 +234,36 @@ _ROWS = (
 )  # fmt: skip
 
 OPS: Mapping[str, Op] = MappingProxyType({row.name: row for row in _ROWS})
+
+_LEFT_OUT = "nothing: leave it out, encode puts it where it belongs"
+_REGION = "a Region of the Bytecode"
+_KEYWORD_CALL = "CALL with a CallShape(argc, kwnames)"
+
+#: How the interpreter's own operations that never appear here are spelt (see "Never seen" in the README).
+SPELT_HERE: Mapping[str, str] = MappingProxyType({
+    **dict.fromkeys(("CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS", "END_FOR", "INTERPRETER_EXIT", "RESERVED",
+                     "ENTER_EXECUTOR", "EXIT_INIT_CHECK", "POP_BLOCK"), _LEFT_OUT),
+    **dict.fromkeys(("SETUP_FINALLY", "SETUP_CLEANUP", "SETUP_WITH"), _REGION),
+    **dict.fromkeys(("CALL_KW", "KW_NAMES"), _KEYWORD_CALL),
+    **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE"), "JUMP"),
+    "JUMP_BACKWARD_NO_INTERRUPT": "JUMP_NO_INTERRUPT",
+    **{f"POP_JUMP_{way}_IF_{test}": f"POP_JUMP_IF_{test}"
+       for way in ("FORWARD", "BACKWARD") for test in ("TRUE", "FALSE", "NONE", "NOT_NONE")},
+    **{f"JUMP_IF_{test}_OR_POP": f"COPY 1, POP_JUMP_IF_{test}, POP_TOP" for test in ("TRUE", "FALSE")},
+    "RETURN_CONST": "LOAD_CONST, RETURN_VALUE",
+    "FORMAT_VALUE": "CONVERT_VALUE (if it converts), then FORMAT_SIMPLE or FORMAT_WITH_SPEC",
+    "LOAD_CLASSDEREF": "LOAD_LOCALS, LOAD_FROM_DICT_OR_DEREF",
+    "LOAD_ZERO_SUPER_ATTR": "LOAD_SUPER_ATTR with a SuperShape(name, two_args)",
+    "LOAD_ZERO_SUPER_METHOD": "LOAD_SUPER_METHOD with a SuperShape(name, two_args)",
+    "STORE_FAST_MAYBE_NULL": "STORE_FAST",
+    **{f"{one}_FAST{between}{other}_FAST": f"{one}_FAST, {other}_FAST"
+       for one, between, other in product(("LOAD", "STORE"), ("_", "__"), ("LOAD", "STORE"))},
+})  # fmt: skip
+#: COMPARE_OP of other bytecode tools and older interpreters.
+OTHER_COMPARISONS: Mapping[str, str] = MappingProxyType({
+    "is": "IS_OP False", "is not": "IS_OP True", "in": "CONTAINS_OP False", "not in": "CONTAINS_OP True",
+    "exception match": "CHECK_EXC_MATCH",
+})  # fmt: skip
 
 
 def pops(op: str, arg: object) -> int:

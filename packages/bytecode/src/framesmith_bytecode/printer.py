@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from framesmith_bytecode.constant_text import constant_text
-from framesmith_bytecode.model import Bytecode, Instr, Label
+from framesmith_bytecode.model import Bytecode, Instr, Label, expect_bytecode
 from framesmith_bytecode.ops import CallShape
 from framesmith_bytecode.stack import BytecodeError
 from framesmith_bytecode.walk import stack_depths
@@ -80,13 +80,6 @@ def _depths(bytecode: Bytecode) -> list[int | None]:
         return stack_depths(bytecode).before
     except BytecodeError:  # a listing is most wanted of code that is wrong
         return unknown
-
-
-def expect_bytecode(value: object, taker: str) -> None:
-    """Refuse, in words that help, what is not a `Bytecode`."""
-    if not isinstance(value, Bytecode):
-        how = "a function's is decode(f.__code__)" if callable(value) else "decode(code) makes one"
-        raise TypeError(f"{taker} takes a Bytecode, not {type(value).__name__}; {how}")
 
 
 def _shown(index: int, item: object) -> str:

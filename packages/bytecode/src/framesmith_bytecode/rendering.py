@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from framesmith_bytecode.bound import possibly_unbound
 from framesmith_bytecode.expressions import NULL, Text
-from framesmith_bytecode.model import Bytecode, Instr, Label
+from framesmith_bytecode.model import Bytecode, Instr, Label, expect_bytecode
 from framesmith_bytecode.ops import OPS
 from framesmith_bytecode.pending import slot_name, slot_text
-from framesmith_bytecode.printer import expect_bytecode, headline, label_names
+from framesmith_bytecode.printer import headline, label_names
 from framesmith_bytecode.slots import NULL as NULL_KIND
 from framesmith_bytecode.stack import Depths
 from framesmith_bytecode.statements import Statements

@@ -13,9 +13,9 @@ from dataclasses import replace
 from types import CodeType
 from typing import NamedTuple
 
-from framesmith_bytecode.analyses import Analyses
+from framesmith_bytecode.analyses import Analyses, analysed
 from framesmith_bytecode.codegen import Codegen
-from framesmith_bytecode.continuation import UNBOUND, Continuation, Parameter, make_continuation, resume_index
+from framesmith_bytecode.continuation import UNBOUND, Continuation, Parameter, make_continuation
 from framesmith_bytecode.encode import encode
 from framesmith_bytecode.model import Bytecode, Instr, Label
 from framesmith_bytecode.slots import HANDLED, Kind, carrier_name
@@ -104,12 +104,13 @@ def split(function: Bytecode | Analyses, index: int) -> Split:
     """A prefix and a continuation at item `index`; running the prefix equals running the function.
 
     `Analyses(bytecode)` in place of the bytecode saves work when one function is split at many places.
-    Raises `ContinuationError` where there can be no continuation.
+    Raises `ContinuationError` where there can be no continuation, an index outside the items
+    included.
     """
-    known = function if isinstance(function, Analyses) else Analyses(function)
+    known = analysed(function, "split")
     bytecode = known.bytecode
-    index = resume_index(bytecode.instructions, index)
     continuation = make_continuation(known, index, own_cells=True)
+    index = continuation.index
     label = Label("handover")
     codegen = _handover(bytecode, continuation, known.depths.kinds(index), label)
     at = bytecode.instructions[index]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from framesmith_bytecode.header import check_header, check_types
-from framesmith_bytecode.model import Bytecode, Instr, Item, Label, why_not_instruction
+from framesmith_bytecode.model import Bytecode, Instr, Item, Label, expect_bytecode, why_not_instruction
 from framesmith_bytecode.ops import OPS
 from framesmith_bytecode.slots import CELL, NULL
 from framesmith_bytecode.stack import BytecodeError, Depths, describe, label_indices
@@ -84,6 +84,7 @@ def _send_problems(bytecode: Bytecode, depths: Depths) -> Iterator[str]:
 
 def unreachable_handlers(bytecode: Bytecode) -> list[str]:
     """Regions whose handler can never run because no path enters them (compilers leave some behind)."""
+    expect_bytecode(bytecode, "unreachable_handlers")
     depths = stack_depths(bytecode)
     entered = set(depths.regions)
     return [
@@ -95,6 +96,7 @@ def unreachable_handlers(bytecode: Bytecode) -> list[str]:
 
 def problems(bytecode: Bytecode) -> list[str]:
     """All that is wrong, in words; empty for a sound function. Later checks are made only if earlier ones pass."""
+    expect_bytecode(bytecode, "problems")
     try:
         check_types(bytecode)
     except BytecodeError as error:
@@ -116,6 +118,7 @@ def problems(bytecode: Bytecode) -> list[str]:
 
 def verify(bytecode: Bytecode) -> None:
     """Raise `BytecodeError` naming the first offending instruction and how many more there are."""
+    expect_bytecode(bytecode, "verify")
     found = problems(bytecode)
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

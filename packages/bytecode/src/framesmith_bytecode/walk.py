@@ -11,7 +11,8 @@ from functools import cached_property
 from types import CodeType
 from typing import Final, TypeAlias
 
-from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Region, plain_name
+from framesmith_bytecode.header import check_types
+from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Region, expect_bytecode, plain_name
 from framesmith_bytecode.ops import OPS, pops, pushes, required_depth
 from framesmith_bytecode.slot_rules import (
     CANNOT_RAISE,
@@ -160,7 +161,8 @@ class _Walk:
                 if self.items[index] in self.jump_targets:
                     return False
                 index -= 1
-            if index < 0 or self.items[index][0] != op:
+            item = self.items[index] if index >= 0 else None
+            if not isinstance(item, Instr) or item.op != op:
                 return False
         return True
 
@@ -419,12 +421,16 @@ def stack_depths(bytecode: Bytecode) -> Depths:
     Raises `BytecodeError` for a missing label, an underflow, paths that disagree, control running off the end, and
     an operation that does not find on the stack, or in a cell, what the interpreter trusts to be there.
     """
+    expect_bytecode(bytecode, "stack_depths")
     if not bytecode.instructions:
         raise BytecodeError(f"{bytecode.name}: {describe(bytecode.instructions, 0)}: control runs off the end")
     try:
         return _walk(bytecode, texts=False)
     except _NeedsTexts:
         return _walk(bytecode, texts=True)
+    except (AttributeError, LookupError, TypeError):
+        check_types(bytecode)  # what few callers have not checked: no Instr, no list
+        raise
 
 
 def _walk(bytecode: Bytecode, *, texts: bool) -> Depths:
