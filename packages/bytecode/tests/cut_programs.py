@@ -3,7 +3,7 @@
 
 import sys
 
-from cutting import Box, Manager, boom, say
+from cutting import Box, Manager, Mortal, boom, say
 
 PROGRAMS = {}
 
@@ -16,6 +16,28 @@ def program(*runs):
         return function
 
     return register
+
+
+# ---- lives ----
+
+
+@program(lambda: (Mortal("a"), 1, Mortal("rest")))
+def deaths(a, b, *rest, key=None):
+    x, y = Mortal("x"), Mortal("y")
+    b = Mortal("b")
+    x = say(None)  # noqa: F841
+    for item in [Mortal("first"), Mortal("second")]:
+        last = item
+        say(1)
+    del y
+    later = Mortal("later")
+    try:
+        inside = Mortal("inside")
+        boom()
+    except ValueError:
+        a = inside = None  # noqa: F841
+    say(2)
+    return len([a, b, last, later, Mortal("result")])
 
 
 # ---- loops and blocks ----

@@ -41,6 +41,16 @@ class Manager:
         return kind is not None and issubclass(kind, tuple(self.swallow))
 
 
+class Mortal:
+    """Its death is an effect."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __del__(self):
+        EFFECTS.append(("died", self.name))
+
+
 class Box:
     """Attributes, items and operators whose uses are effects."""
 

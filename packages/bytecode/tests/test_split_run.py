@@ -20,7 +20,6 @@ LOOKS_INSIDE = (
     "test_exit_exception_traceback ",  # at the frames of a traceback
     "TestTracebackType.test_attrs",  # the same
     "test_name_error_with_custom_exceptions ",  # at the lines of a traceback
-    "test_weakref (test.test_functools.",  # at when an object dies: the prefix keeps a local that is only overwritten
     "ClassPropertiesAndMethods.test_slots",  # at how many objects there are
 )
 

@@ -161,10 +161,10 @@ def _stack_parameters(kinds: list[Kind], taken: Collection[str]) -> Iterator[Par
 
 
 def _local_parameters(
-    known: Analyses, index: int, bound: Collection[str] | None, taken: Collection[str]
+    known: Analyses, index: int, bound: Collection[str] | None, taken: Collection[str], all_locals: bool
 ) -> Iterator[Parameter]:
     bytecode, raw = known.bytecode, known.raw_cells(index)
-    live = bytecode.varnames if known.observes_locals else known.live.before(index)
+    live = bytecode.varnames if all_locals or known.observes_locals else known.live.before(index)
     missing = known.locals_bound.before(index) if bound is None else set()
     cells = {*bytecode.cellvars, *bytecode.freevars}
     for name in [*bytecode.varnames, *sorted(raw.difference(bytecode.varnames))]:
@@ -177,7 +177,7 @@ def _local_parameters(
 
 
 def _parameters(
-    known: Analyses, index: int, kinds: list[Kind], bound: Collection[str] | None, cells: CellPlan
+    known: Analyses, index: int, kinds: list[Kind], bound: Collection[str] | None, cells: CellPlan, all_locals: bool
 ) -> list[Parameter]:
     bytecode = known.bytecode
     taken = {*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars}
@@ -188,7 +188,7 @@ def _parameters(
     elif first is not None and (bound is None or first in bound):
         out.append(Parameter("local", first, first, bound is None and first in known.locals_bound.before(index)))
     out += _stack_parameters(kinds, taken)
-    out += (p for p in _local_parameters(known, index, bound, taken) if p.source != first)
+    out += (p for p in _local_parameters(known, index, bound, taken, all_locals) if p.source != first)
     return out
 
 
@@ -386,14 +386,16 @@ def make_continuation(
     bound: Collection[str] | None = None,
     name: str | None = None,
     own_cells: bool = False,
+    all_locals: bool = False,
 ) -> Continuation:
     """Code that does what the function does from item `index` (an instruction or a label) on.
 
     `null_slots`: stack positions (0 is the bottom) that hold NULL, all others hold values; None works it out, with
     `maybe_missing` parameters where it depends on the run. `bound`: the locals that are bound now (others start
     unbound); None passes every live local, `maybe_missing` where some path leaves it unbound. Only locals that are
-    still needed become parameters, all of them if the rest may call locals() or its like. Cells and free variables
-    that are still used become free variables.
+    still needed become parameters, all of them if the rest may call locals() or its like, or with `all_locals`: then
+    the caller's frame need not keep any, and what they hold dies when, and in the order, in which it does in the
+    function. Cells and free variables that are still used become free variables.
 
     With `own_cells` the function's own cells arrive the same way, and those for which it matters are cells of the
     continuation too: cells that the rest may find empty, since only their owner raises UnboundLocalError, and cells
@@ -412,4 +414,5 @@ def make_continuation(
     kinds = _kinds_at(known, index, null_slots)
     kept = known.kept_items(index)
     cells = plan_cells(known, index, kept, own_cells)
-    return _assemble(_Plan(known, index, kinds, _parameters(known, index, kinds, bound, cells), kept, cells), name)
+    parameters = _parameters(known, index, kinds, bound, cells, all_locals)
+    return _assemble(_Plan(known, index, kinds, parameters, kept, cells), name)

@@ -18,7 +18,7 @@ from framesmith_bytecode.codegen import Codegen
 from framesmith_bytecode.continuation import UNBOUND, Continuation, Parameter, make_continuation
 from framesmith_bytecode.encode import encode
 from framesmith_bytecode.model import Bytecode, Instr, Label
-from framesmith_bytecode.slots import HANDLED, Kind, carrier_name
+from framesmith_bytecode.slots import HANDLED, carrier_name
 
 
 class Split(NamedTuple):
@@ -43,61 +43,75 @@ def _load_or_unbound(codegen: Codegen, name: str) -> None:
     codegen.mark(done)
 
 
-def _pass_argument(codegen: Codegen, parameter: Parameter, spilled: list[str]) -> None:
-    if parameter.kind == "contents":
-        codegen.load(str(parameter.source))
-        return
-    name = spilled[parameter.source] if isinstance(parameter.source, int) else parameter.source
-    if parameter.maybe_missing:
-        _load_or_unbound(codegen, name)
-    else:
-        codegen.emit("LOAD_FAST", name)
-        codegen.emit("DELETE_FAST", name)
+def _never_bound(known: Analyses, index: int) -> set[str]:
+    """Locals that no path binds before it comes to item `index`."""
+    items = known.bytecode.instructions
+    comes_again = any(i < index for i in known.kept_items(index))
+    before = items if comes_again else items[:index]
+    stored = {item[1] for item in before if isinstance(item, Instr) and item[0] == "STORE_FAST"}
+    return set(known.bytecode.varnames) - stored - set(known.bytecode.argument_names)
 
 
-def _call(codegen: Codegen, continuation: Continuation, spilled: list[str]) -> None:
-    """Push what the continuation returns."""
-    codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
-    for parameter in continuation.parameters:
-        _pass_argument(codegen, parameter, spilled)
-    codegen.call(len(continuation.parameters))
+class _Handover:
+    """Writes what moves the stack into temporaries, calls the continuation and returns its result."""
 
+    def __init__(self, known: Analyses, continuation: Continuation) -> None:
+        kinds = known.depths.kinds(continuation.index)
+        self.continuation = continuation
+        self.unbound = _never_bound(known, continuation.index)
+        self.codegen = Codegen.like(known.bytecode, {})
+        self.spilled = [self.codegen.new_temp(f"slot_{slot}") for slot in range(len(kinds))]
+        self.handled: str | None = None
+        if HANDLED in kinds:  # a name that says what it holds
+            slot = kinds.index(HANDLED)
+            self.handled = self.spilled[slot] = carrier_name(HANDLED, slot, self.codegen.varnames)
+            self.codegen.varnames.append(self.handled)
 
-def _call_restoring(codegen: Codegen, continuation: Continuation, spilled: list[str], handled: str) -> None:
-    """The same; see Note [A call that fails while an exception is handled]."""
-    failed, done = Label(), Label()
-    codegen.emit("LOAD_FAST", handled)
-    with codegen.protected(failed):
-        _call(codegen, continuation, spilled)
-    codegen.swap(2)
-    codegen.pop()
-    codegen.jump(done)
-    codegen.mark(failed)
-    codegen.swap(2)
-    codegen.emit("POP_EXCEPT")
-    codegen.emit("RERAISE", 0)
-    codegen.mark(done)
+    def write(self) -> None:
+        for name in reversed(self.spilled):
+            self.codegen.emit("STORE_FAST", name)
+        if self.handled is None:
+            self.call()
+        else:
+            self.call_restoring(self.handled)
+        self.codegen.return_value()
 
+    def pass_argument(self, parameter: Parameter) -> None:
+        codegen = self.codegen
+        name = self.spilled[parameter.source] if isinstance(parameter.source, int) else parameter.source
+        if parameter.kind == "contents":
+            codegen.load(name)
+        elif name in self.unbound:
+            codegen.load_const(UNBOUND)
+        elif parameter.maybe_missing:
+            _load_or_unbound(codegen, name)
+        else:
+            codegen.emit("LOAD_FAST", name)
+            codegen.emit("DELETE_FAST", name)
 
-def _handover(bytecode: Bytecode, continuation: Continuation, kinds: list[Kind], label: Label) -> Codegen:
-    """Instructions that move the stack into temporaries, call the continuation and return its result."""
-    codegen = Codegen.like(bytecode, {})
-    at = bytecode.instructions[continuation.index]
-    codegen.position = at.position if isinstance(at, Instr) else None
-    codegen.mark(label)
-    spilled = [codegen.new_temp(f"slot_{slot}") for slot in range(len(kinds))]
-    handled = kinds.index(HANDLED) if HANDLED in kinds else None
-    if handled is not None:  # a name that says what it holds
-        spilled[handled] = carrier_name(HANDLED, handled, codegen.varnames)
-        codegen.varnames.append(spilled[handled])
-    for name in reversed(spilled):
-        codegen.emit("STORE_FAST", name)
-    if handled is None:
-        _call(codegen, continuation, spilled)
-    else:
-        _call_restoring(codegen, continuation, spilled, spilled[handled])
-    codegen.return_value()
-    return codegen
+    def call(self) -> None:
+        """Push what the continuation returns."""
+        codegen, continuation = self.codegen, self.continuation
+        codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
+        for parameter in continuation.parameters:
+            self.pass_argument(parameter)
+        codegen.call(len(continuation.parameters))
+
+    def call_restoring(self, handled: str) -> None:
+        """The same; see Note [A call that fails while an exception is handled]."""
+        codegen = self.codegen
+        failed, done = Label(), Label()
+        codegen.emit("LOAD_FAST", handled)
+        with codegen.protected(failed):
+            self.call()
+        codegen.swap(2)
+        codegen.pop()
+        codegen.jump(done)
+        codegen.mark(failed)
+        codegen.swap(2)
+        codegen.emit("POP_EXCEPT")
+        codegen.emit("RERAISE", 0)
+        codegen.mark(done)
 
 
 def split(function: Bytecode | Analyses, index: int) -> Split:
@@ -109,12 +123,16 @@ def split(function: Bytecode | Analyses, index: int) -> Split:
     """
     known = analysed(function, "split")
     bytecode = known.bytecode
-    continuation = make_continuation(known, index, own_cells=True)
+    continuation = make_continuation(known, index, own_cells=True, all_locals=True)
     index = continuation.index
     label = Label("handover")
-    codegen = _handover(bytecode, continuation, known.depths.kinds(index), label)
+    handover = _Handover(known, continuation)
+    codegen = handover.codegen
     at = bytecode.instructions[index]
-    jump = Instr("JUMP", label, at.position if isinstance(at, Instr) else None)
+    codegen.position = at.position if isinstance(at, Instr) else None
+    codegen.mark(label)
+    handover.write()
+    jump = Instr("JUMP", label, codegen.position)
     while isinstance(bytecode.instructions[index], Label):  # a region may end here, and the jump is not part of it
         index += 1
     items = [*bytecode.instructions[:index], jump, *bytecode.instructions[index:], *codegen.instructions]
