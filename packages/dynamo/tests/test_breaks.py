@@ -5,6 +5,7 @@ And what `fullgraph`, `strict` do.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import warnings
 from typing import Any
@@ -26,6 +27,15 @@ def prints(x, y):
     w = z * 2
     print("done", end="!\n")
     return w - y
+
+
+def prints_unpacked(x, values, options):
+    z = x + 1
+    print(*values, **options)
+    with contextlib.suppress(TypeError):
+        print(z.shape, *values, end="!\n", **options)
+        print(*values, **options, unknown=3)
+    return z * 2
 
 
 def prints_in_loop(x, n):
@@ -214,6 +224,7 @@ def many_breaks(x):
 
 PROGRAMS: list[tuple[Any, tuple[Any, ...]]] = [
     (prints, (X, Y)),
+    (prints_unpacked, (X, (1, "two"), {"sep": "-"})),
     (prints_in_loop, (X, 3)),
     (prints_before_and_after_loop, (X, 3)),
     (branch_on_data, (X, Y)),

@@ -1,29 +1,21 @@
 """Generates canonical instructions: variables, calls, functions, temporaries, blocks.
 
-It knows values only through `Reconstructable`; what a value is, or which outputs a graph has, is its caller's affair.
+It knows values only through `Reconstructable`; what a value is, is its caller's affair.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
-from difflib import get_close_matches
-from types import CodeType, ModuleType, UnionType
-from typing import Any, Final, Literal, Protocol, get_args
+from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
+from types import CodeType, ModuleType
+from typing import Any, Final, Protocol
 
-from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region, expect_bytecode, expect_names
-from framesmith_bytecode.ops import CallShape
-from framesmith_bytecode.versions import TABLE
+from framesmith_bytecode.emission import Emitter, expect, expect_choice, expect_count, start_of
+from framesmith_bytecode.model import Bytecode, Instr, Label, expect_bytecode, expect_names
 
-_unique = itertools.count()
-
-ContainerKind = Literal["tuple", "list", "set", "map", "string", "slice"]
-Condition = Literal["true", "false", "none", "not_none"]
-_CONTAINERS: Final = get_args(ContainerKind)
-_CONDITIONS: Final = get_args(Condition)
 _PUSHED_PARTS: Final = ("defaults", "kwdefaults", "annotations")
+_unique = itertools.count()
 
 
 class Reconstructable(Protocol):
@@ -40,28 +32,12 @@ def unique_name(prefix: str) -> str:
     return f"__{prefix}_{next(_unique)}"
 
 
-def _expect(value: object, kind: type | UnionType, taker: str, wanted: str) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{taker} takes {wanted}, not {value!r:.80}")
-
-
-def _expect_choice(value: object, choices: tuple[str, ...], taker: str) -> None:
-    if value not in choices:
-        near = get_close_matches(str(value), choices, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{taker} takes one of {', '.join(map(repr, choices))}, not {value!r:.80}{hint}")
-
-
-def _expect_count(value: object, taker: str, least: int = 0) -> None:
-    if type(value) is not int or value < least:
-        raise ValueError(f"{taker} takes an int, at least {least}, not {value!r:.80}")
-
-
-class Codegen:
+class Codegen(Emitter):
     """Collects instructions for one function.
 
     `argnames` are the parameters in frame order, `varnames` further locals. `globals` is the namespace the code will
-    run in; `install_global` needs it.
+    run in; `install_global` needs it. `position`, the source range of what is emitted next, is at first the line that
+    the function begins in.
     """
 
     def __init__(
@@ -73,21 +49,23 @@ class Codegen:
         freevars: Sequence[str] = (),
         globals: MutableMapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(start_of(1))
         if globals is not None:
-            _expect(globals, MutableMapping, "Codegen", "globals=, a dict or None")
+            expect(globals, MutableMapping, "Codegen", "globals=, a dict or None")
         self.argnames = expect_names(argnames, "argnames")
         self.varnames = [*self.argnames, *(v for v in expect_names(varnames, "varnames") if v not in self.argnames)]
         self.cellvars = expect_names(cellvars, "cellvars")
         self.freevars = expect_names(freevars, "freevars")
         self.globals = globals
-        self.instructions: list[Item] = []
-        self.regions: list[Region] = []
-        self.position: Position | None = None
         self.installed: dict[str, object] = {}
         self._installed_names: dict[int, str] = {}
         self.temporaries: dict[int, str] = {}
         self.uses: Counter[int] = Counter()
         self.reused: Collection[int] = ()
+        #: The values that a generated call is to return, in order (see `load_output`).
+        self.outputs: list[object] = []
+        self._output_places: dict[int, int] = {}
+        self._outputs_local: str | None = None
         self._template = Bytecode("<generated>", argcount=len(self.argnames))
         self._alive: list[object] = []
         self._counting = False
@@ -104,41 +82,10 @@ class Codegen:
             globals=globals,
         )
         codegen._template = template
+        codegen.position = start_of(template.firstlineno)
         return codegen
 
-    # -- raw emission
-
-    def emit(self, op: str, arg: object = None) -> None:
-        """Append one instruction at the current position."""
-        self.instructions.append(Instr(op, arg, self.position))
-
-    def extend(self, items: Iterable[Item]) -> None:
-        """Append ready instructions and labels."""
-        added = list(items)
-        for item in added:
-            _expect(item, Instr | Label, "extend", "instructions and labels")
-        self.instructions.extend(added)
-
-    def mark(self, label: Label) -> Label:
-        """Place the label here."""
-        _expect(label, Label, "mark", "a Label")
-        self.instructions.append(label)
-        return label
-
-    def jump(self, label: Label) -> None:
-        """Go to the label."""
-        self.emit("JUMP", label)
-
-    def branch(self, label: Label, *, on: Condition) -> None:
-        """Pop; go to the label on the condition."""
-        _expect_choice(on, _CONDITIONS, "branch's on=")
-        self.emit(f"POP_JUMP_IF_{on.upper()}", label)
-
     # -- variables
-
-    def load_const(self, value: object) -> None:
-        """Push the value itself, held by the code object."""
-        self.emit("LOAD_CONST", value)
 
     def is_cell(self, name: str) -> bool:
         """Is the variable a cell or free variable here?"""
@@ -150,7 +97,7 @@ class Codegen:
 
     def store(self, name: str) -> None:
         """Pop into a local, cell or free variable; a name not seen before becomes a local."""
-        _expect(name, str, "store", "the name of a variable")
+        expect(name, str, "store", "the name of a variable")
         if name not in self.varnames and not self.is_cell(name):
             self.varnames.append(name)
         self.emit(self._variable_op("STORE", name), name)
@@ -215,102 +162,17 @@ class Codegen:
 
     def load_module(self, module: ModuleType) -> None:
         """Push a module through a global installed for it."""
-        _expect(module, ModuleType, "load_module", "a module (import_name takes a name)")
+        expect(module, ModuleType, "load_module", "a module (import_name takes a name)")
         self.load_installed("module_" + module.__name__.replace(".", "_"), module)
 
     def import_name(self, name: str, fromlist: tuple[str, ...] | None = None, level: int = 0) -> None:
         """Push what `import name` binds (with `fromlist` the module itself)."""
         if fromlist is not None:
             fromlist = tuple(expect_names(fromlist, "fromlist", "a tuple of names or None"))
-        _expect_count(level, "import_name's level")
+        expect_count(level, "import_name's level")
         self.load_const(level)
         self.load_const(fromlist)
         self.emit("IMPORT_NAME", name)
-
-    # -- attributes, items, containers
-
-    def load_attr(self, name: str) -> None:
-        """Pop an object, push its attribute."""
-        self.emit("LOAD_ATTR", name)
-
-    def load_attrs(self, dotted: str) -> None:
-        """`load_attr` for each part of a dotted name."""
-        _expect(dotted, str, "load_attrs", "a dotted name")
-        if not all(dotted.split(".")):
-            raise ValueError(f"load_attrs takes a dotted name such as 'a.b', not {dotted!r}")
-        for name in dotted.split("."):
-            self.load_attr(name)
-
-    def store_attr(self, name: str) -> None:
-        """Pop (value, object); set the attribute."""
-        self.emit("STORE_ATTR", name)
-
-    def delete_attr(self, name: str) -> None:
-        """Pop an object; delete its attribute."""
-        self.emit("DELETE_ATTR", name)
-
-    def load_method(self, name: str) -> None:
-        """Pop an object, push the two slots `call_method` wants."""
-        self.emit("LOAD_METHOD", name)
-
-    def load_item(self, key: object = None, *, on_stack: bool = False) -> None:
-        """Pop a container (and the key over it if `on_stack`), push the item."""
-        if not on_stack:
-            self.load_const(key)
-        self.emit("BINARY_SUBSCR")
-
-    def store_item(self, key: object = None, *, on_stack: bool = False) -> None:
-        """Pop (value, container) (and the key over them if `on_stack`); container[key] = value."""
-        if not on_stack:
-            self.load_const(key)
-        self.emit("STORE_SUBSCR")
-
-    def delete_item(self, key: object = None, *, on_stack: bool = False) -> None:
-        """Pop a container (and the key over it if `on_stack`); del container[key]."""
-        if not on_stack:
-            self.load_const(key)
-        self.emit("DELETE_SUBSCR")
-
-    def build(self, kind: ContainerKind, n: int) -> None:
-        """Pop n values (n pairs for a map) into a container."""
-        _expect_choice(kind, _CONTAINERS, "build")
-        self.emit(f"BUILD_{kind.upper()}", n)
-
-    def unpack(self, n: int) -> None:
-        """Pop a sequence, push its n values, the first on top."""
-        self.emit("UNPACK_SEQUENCE", n)
-
-    # -- the stack
-
-    def pop(self, n: int = 1) -> None:
-        """Drop the top n values."""
-        _expect_count(n, "pop")
-        for _ in range(n):
-            self.emit("POP_TOP")
-
-    def dup(self) -> None:
-        """Push the top once more."""
-        self.emit("COPY", 1)
-
-    def copy(self, n: int) -> None:
-        """Push the n-th value from the top once more."""
-        self.emit("COPY", n)
-
-    def swap(self, n: int = 2) -> None:
-        """Exchange the top with the n-th value from the top."""
-        self.emit("SWAP", n)
-
-    def rot_n(self, n: int) -> None:
-        """Move the top under the n - 1 values below it: [a, b, c] becomes [c, a, b] for n = 3."""
-        _expect_count(n, "rot_n")
-        for depth in range(n, 1, -1):
-            self.emit("SWAP", depth)
-
-    def lift_n(self, n: int) -> None:
-        """Move the n-th value from the top to the top: [a, b, c] becomes [b, c, a] for n = 3; undoes `rot_n`."""
-        _expect_count(n, "lift_n")
-        for depth in range(2, n + 1):
-            self.emit("SWAP", depth)
 
     def restore_stack(self, values: Iterable[Reconstructable | None]) -> None:
         """Push values from the bottom up; None stands for a NULL slot."""
@@ -319,39 +181,6 @@ class Codegen:
                 self.emit("PUSH_NULL")
             else:
                 self(value)
-
-    # -- calls
-
-    def push_null(self) -> None:
-        """Push NULL."""
-        self.emit("PUSH_NULL")
-
-    def push_callable(self, emit: Callable[[], object]) -> None:
-        """Run `emit`, which must push one callable, and place NULL on its side of it."""
-        if TABLE.null_first:
-            self.push_null()
-            emit()
-        else:
-            emit()
-            self.push_null()
-
-    def callable_on_stack(self) -> None:
-        """Turn the callable on top into the two slots a call wants."""
-        self.push_null()
-        if TABLE.null_first:
-            self.swap(2)
-
-    def call(self, argc: int, kwnames: Sequence[str] = ()) -> None:
-        """Call with `argc` arguments, the last `len(kwnames)` of them keywords, over the two slots."""
-        self.emit("CALL", CallShape(argc, tuple(expect_names(kwnames, "kwnames"))))
-
-    def call_method(self, argc: int, kwnames: Sequence[str] = ()) -> None:
-        """Call what `load_method` pushed."""
-        self.call(argc, kwnames)
-
-    def call_ex(self, has_kwargs: bool) -> None:
-        """Call with a tuple and, if `has_kwargs`, a dict on the stack, over the two slots."""
-        self.emit("CALL_FUNCTION_EX", has_kwargs)
 
     def call_installed(self, prefix: str, function: Callable[..., object], arguments: Sequence[Any] = ()) -> None:
         """Call a function installed as a global with reconstructable arguments; pushes the result."""
@@ -367,10 +196,10 @@ class Codegen:
         "annotations" (a tuple of names and values in turn). `closure` has a variable for each of the code's
         `co_freevars`, in their order.
         """
-        _expect(code, CodeType, "make_function", "a code object (encode(codegen.bytecode(name)) makes one)")
+        expect(code, CodeType, "make_function", "a code object (encode(codegen.bytecode(name)) makes one)")
         closure = expect_names(closure, "closure")
         for part in expect_names(parts, "parts"):
-            _expect_choice(part, _PUSHED_PARTS, "make_function's parts")
+            expect_choice(part, _PUSHED_PARTS, "make_function's parts")
         if len(closure) != len(code.co_freevars):
             raise ValueError(f"{code.co_name} has free variables {code.co_freevars}, got {tuple(closure)} for them")
         given = set(parts)
@@ -381,14 +210,6 @@ class Codegen:
             given.add("closure")
         self.load_const(code)
         self.emit("MAKE_FUNCTION", frozenset(given))
-
-    def return_value(self) -> None:
-        """Return the top."""
-        self.emit("RETURN_VALUE")
-
-    def raise_(self, argc: int = 1) -> None:
-        """Raise: 1 pops the exception, 2 pops (exception, cause), 0 raises the handled one again."""
-        self.emit("RAISE_VARARGS", argc)
 
     # -- values and temporaries
 
@@ -433,64 +254,52 @@ class Codegen:
         return {key for key, count in self.uses.items() if count > 1}
 
     def dry_run(self) -> Codegen:
-        """A generator of the same variables whose instructions nobody needs: it counts uses of values."""
+        """A generator of the same variables whose instructions nobody needs: it counts uses of values, and numbers
+        the outputs for this one."""
         copy = Codegen.like(self._template, {} if self.globals is not None else None)
         copy.argnames, copy.varnames = list(self.argnames), list(self.varnames)
         copy.cellvars, copy.freevars = list(self.cellvars), list(self.freevars)
         copy.temporaries = dict(self.temporaries)
+        copy.outputs, copy._output_places = self.outputs, self._output_places
         copy._counting = True
         return copy
 
+    # -- the outputs of a generated call
+
+    def load_output(self, value: object) -> None:
+        """Push what the generated call has returned for the value: an item of the tuple that `store_outputs` took.
+
+        The first time (of this value, told by identity, here or in a dry run) gives it the next place in `outputs`.
+        """
+        place = self._output_places.setdefault(id(value), len(self.outputs))
+        if place == len(self.outputs):
+            self.outputs.append(value)
+        self.load(self._outputs_name())
+        self.load_item(place)
+
+    def store_outputs(self) -> None:
+        """Pop the tuple of the `outputs`."""
+        self.store(self._outputs_name())
+
+    def _outputs_name(self) -> str:
+        if self._outputs_local is None:
+            self._outputs_local = self.new_temp("outputs")
+        return self._outputs_local
+
     # -- blocks
 
-    @contextmanager
-    def protected(self, handler: Label, *, lasti: bool = False, depth: int | None = None) -> Iterator[None]:
-        """Instructions emitted inside go to `handler` on an exception (see `Region`)."""
-        _expect(handler, Label, "protected", "a Label")
-        start = self.mark(Label())
-        yield
-        end = self.mark(Label())
-        self.regions.append(Region(start, end, handler, depth, lasti))
-
-    def try_except(self, body: Callable[[], object], handler: Callable[[], object]) -> None:
-        """`body`, or `handler` after any exception; both leave the stack as it was. The handler runs with the
-        exception on top of the stack, which it must leave there."""
-        caught, cleanup, done = Label(), Label(), Label()
-        with self.protected(caught):
-            body()
-        self.jump(done)
-        self.mark(caught)
-        with self.protected(cleanup, lasti=True):
-            self.emit("PUSH_EXC_INFO")
-            handler()
-        self.pop()
-        self.emit("POP_EXCEPT")
-        self.jump(done)
-        self._reraise_cleanup(cleanup)
-        self.mark(done)
-
-    def try_finally(self, body: Callable[[], object], final: Callable[[], object]) -> None:
-        """`body` then `final`; after an exception `final`, then the exception goes on."""
-        caught, cleanup, done = Label(), Label(), Label()
-        with self.protected(caught):
-            body()
-        final()
-        self.jump(done)
-        self.mark(caught)
-        with self.protected(cleanup, lasti=True):
-            self.emit("PUSH_EXC_INFO")
-            final()
-            self.emit("RERAISE", 0)
-        self._reraise_cleanup(cleanup)
-        self.mark(done)
-
     def with_block(self, body: Callable[[], object], target: str | None = None) -> None:
-        """A `with` statement over the context manager on top: enters, binds or drops, runs `body`, exits once."""
+        """A `with` statement over the context manager on top: enters, binds or drops, runs `body`, exits once.
+
+        `body` must not return or jump away.
+        """
         caught, cleanup, suppressed, done = Label(), Label(), Label(), Label()
         self.emit("BEFORE_WITH")
         self.pop() if target is None else self.store(target)
+        begin = len(self.instructions)
         with self.protected(caught, lasti=True):
             body()
+        self.expect_to_end(begin, "body of with_block")
         self.exit_with()
         self.jump(done)
         self.mark(caught)
@@ -507,19 +316,6 @@ class Codegen:
         self._reraise_cleanup(cleanup)
         self.mark(done)
 
-    def exit_with(self) -> None:
-        """Call the exit function on top of the stack without an exception; drops it."""
-        for _ in range(3):
-            self.load_const(None)
-        self.call(2)
-        self.pop()
-
-    def _reraise_cleanup(self, cleanup: Label) -> None:
-        self.mark(cleanup)
-        self.emit("COPY", 3)
-        self.emit("POP_EXCEPT")
-        self.emit("RERAISE", 1)
-
     # -- result
 
     def bytecode(self, name: str | None = None) -> Bytecode:
@@ -527,7 +323,7 @@ class Codegen:
         template = self._template
         items = list(self.instructions)
         if not any(isinstance(item, Instr) and item.op == "RESUME" for item in items):
-            items.insert(0, Instr("RESUME", 0, Position(template.firstlineno, template.firstlineno, None, None)))
+            items.insert(0, Instr("RESUME", 0, start_of(template.firstlineno)))
         return Bytecode(
             name or template.name,
             items,

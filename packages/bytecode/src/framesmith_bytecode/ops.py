@@ -203,8 +203,8 @@ _ROWS = (
     # -- calls and functions
     Op("CALL", "call", lambda s: s.argc + 2, 1, "Pops the arguments and the two slots under them (callable and "
         "NULL in either order, or method and self); pushes the result."),
-    Op("CALL_FUNCTION_EX", "bool", lambda k: 3 + k, 1, "Calls with a tuple, and a dict if the operand is true, "
-        "over the same two slots."),
+    Op("CALL_FUNCTION_EX", "bool", lambda k: 3 + k, 1, "Calls with an iterable, and a dict made here if the "
+        "operand is true, over the same two slots, one of them NULL."),
     Op("MAKE_FUNCTION", "function", lambda parts: 1 + len(parts), 1, "Pops a code object and, under it, the parts "
         "named by the operand, pushed in the order defaults, kwdefaults, annotations, closure."),
     Op("SET_FUNCTION_ATTRIBUTE", "choice", 2, 1, "(value, function) becomes the function with that part set.",

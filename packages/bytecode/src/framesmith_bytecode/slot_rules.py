@@ -141,8 +141,9 @@ def _call_function_ex(has_kwargs: bool, slots: Kinds) -> Kinds:
     null = first if NULL_FIRST else second
     if null != NULL:
         raise SlotError(f"wants a NULL slot beside the callable, there is {in_words(null)}")
-    for slot in slots[2:]:
-        demand(slot, VALUE)
+    demand(slots[2], VALUE)
+    if has_kwargs:  # CPython 3.12 and later look into it unchecked
+        demand(slots[3], DICT, "a dict made here (as by BUILD_MAP 0, SWAP 2, DICT_MERGE 1)")
     return [OBJECT]
 
 

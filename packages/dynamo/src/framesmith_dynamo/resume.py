@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from framesmith_bytecode import Continuation, Instr, Label, Parameter
+from framesmith_bytecode import Codegen, Continuation, Instr, Label, Parameter
 from framesmith_bytecode.liveness import observes_locals
 from framesmith_bytecode.ops import OPS, pops, pushes
 from framesmith_dynamo.blocks import check_blocks, exits_of, push_exit
@@ -121,10 +121,18 @@ def emit_protected(residual: Residual, instr: Instr, caught: Arm | None) -> None
     """Emit the breaking instruction, in a region of its own if it is in a block."""
     codegen = residual.codegen
     if caught is None:
-        codegen.extend([instr])
+        _emit(codegen, instr)
         return
     residual.handler = Label("caught")
     with codegen.protected(residual.handler, depth=caught.below):
+        _emit(codegen, instr)
+
+
+def _emit(codegen: Codegen, instr: Instr) -> None:
+    if instr.op == "CALL_FUNCTION_EX":  # its dict comes from a variable, and must be one made in the same code
+        codegen.position = instr.position
+        codegen.call_ex(instr.arg)
+    else:
         codegen.extend([instr])
 
 
