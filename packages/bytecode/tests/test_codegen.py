@@ -479,3 +479,60 @@ def test_unknown_variables_are_refused():
 
 def test_empty_bytecode_has_a_header():
     assert Bytecode("f").argument_names == []
+
+
+def test_a_function_with_every_part():
+    def outer():
+        free = 0
+
+        def inner(a, b=1, *, k=2):
+            return a, b, k, free
+
+        return inner
+
+    codegen = generator(cellvars=["free"])
+    codegen.load_const(7)
+    codegen.store("free")
+    codegen.load_const((10,))
+    codegen.load_const("k")
+    codegen.load_const(20)
+    codegen.build("map", 1)
+    codegen.load_const("a")
+    codegen.load_const(int)
+    codegen.build("tuple", 2)
+    codegen.make_function(outer().__code__, ["free"], ["defaults", "kwdefaults", "annotations"])
+    codegen.return_value()
+    function = build(codegen)()
+    assert function(1) == (1, 10, 20, 7)
+    assert function.__annotations__ == {"a": int}
+
+
+def test_a_generated_function_called_by_another():
+    inner = Codegen(["y"], freevars=["total"], globals={})
+    inner.load("total")
+    inner.load("y")
+    inner.emit("BINARY_OP", "+")
+    inner.dup()
+    inner.store("total")
+    inner.return_value()
+    codegen = generator("total", cellvars=["total"])
+    codegen.push_callable(lambda: codegen.make_function(encode(inner.bytecode("inner")), ["total"]))
+    codegen.load_const(3)
+    codegen.call(1)
+    codegen.load("total")
+    codegen.build("tuple", 2)
+    codegen.return_value()
+    assert build(codegen)(4) == (7, 7)
+
+
+def test_a_with_block_in_the_middle_of_an_expression():
+    codegen = generator("manager", cellvars=["target"])
+    codegen.load_const(1)
+    codegen.load("manager")
+    codegen.with_block(lambda: (codegen.load("target"), codegen.pop()), "target")
+    codegen.load("target")
+    codegen.build("tuple", 2)
+    codegen.return_value()
+    manager = Manager(False)
+    assert build(codegen)(manager) == (1, 5)
+    assert manager.log == ["enter", None]
