@@ -1,6 +1,9 @@
 """Tools see the same events of re-encoded code, one by one; instrumented and specialised code reads like fresh code."""
 
+from types import FunctionType
+
 import pytest
+from cut_definitions import PROGRAMS
 from event_recording import (
     AGAIN,
     CASES,
@@ -115,3 +118,32 @@ def test_a_recorder_tells_a_moved_line():
     assert settrace_events(plain) != settrace_events(moved)
     if NEW:
         assert monitoring_events(plain, TOOLS["lines"]) != monitoring_events(moved, TOOLS["lines"])
+
+
+def run_quietly(function, arguments):
+    try:
+        function(*arguments)
+    except Exception as error:
+        return type(error)
+    return None
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_of_other_tests(name, monkeypatch):
+    function, runs = PROGRAMS[name]
+    monkeypatch.setattr("event_recording.FILE", function.__code__.co_filename)
+    for run in runs:
+        sides = []
+        for code in (function.__code__.replace(), map_code(function.__code__)):
+            other = FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
+            other.__kwdefaults__ = function.__kwdefaults__
+
+            def call(other=other, run=run):
+                run_quietly(other, run())
+
+            side = [settrace_events(call), setprofile_events(call)]
+            if NEW:
+                side.append(monitoring_events(call, TOOLS["all"]))
+            assert all(side)
+            sides.append(side)
+        assert sides[0] == sides[1]
