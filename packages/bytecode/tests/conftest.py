@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -15,6 +16,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 def long_run() -> bool:
     """Is this the long (nightly) run?"""
     return bool(os.environ.get("FRAMESMITH_LONG"))
+
+
+@pytest.fixture
+def no_collection():
+    """No garbage collection meanwhile: its callbacks (hypothesis has one) are events, too."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter):

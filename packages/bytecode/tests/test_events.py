@@ -21,6 +21,8 @@ from event_recording import (
 from framesmith_bytecode import Instr
 from framesmith_bytecode.nested import map_code, walk_code
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 needs_monitoring = pytest.mark.skipif(not NEW, reason="sys.monitoring is new in 3.12")
 NAMES = event_names() if NEW else []
 JUMPS = {"BRANCH", "JUMP", "STOP_ITERATION"}

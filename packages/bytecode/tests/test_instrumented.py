@@ -24,6 +24,8 @@ from framesmith_bytecode.compare import difference
 from framesmith_bytecode.nested import walk_code
 from framesmith_bytecode.versions import TABLE
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 needs_monitoring = pytest.mark.skipif(not NEW, reason="sys.monitoring is new in 3.12")
 LOCAL = [name for name in event_names() if name not in GLOBAL_ONLY] if NEW else []
 EVENT_SETS = [*([name] for name in LOCAL), ["LINE", "INSTRUCTION"], ["CALL", "LINE"], LOCAL]

@@ -12,6 +12,8 @@ from contextlib import redirect_stdout
 import pytest
 from event_recording import AGAIN, CASES, FILE, MODULE, NEW, load, monitoring
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 
 def line_coverage(case):
     """Lines and arcs between them, as a coverage tool collects them."""
