@@ -234,8 +234,11 @@ def helpers(machine: Machine) -> dict:
         except AttributeError:
             return None
 
+    def load_global(name):
+        return FunctionType(compile(name, "<global>", "eval"), machine.globals)()
+
     return {
-        **{f.__name__: f for f in (function, push_exc_info, pop_except, reraise, before_with, dict_merge)},
+        **{f.__name__: f for f in (load_global, function, push_exc_info, pop_except, reraise, before_with, dict_merge)},
         "match_keys": match_keys,
         "match_class": match_class,
         "check_exc_match": isinstance,

@@ -206,7 +206,10 @@ def test_a_load_that_may_raise_is_in_its_region():
 def test_globals_do_not_read_like_locals():
     lines = rendered(Instr("LOAD_GLOBAL", "a"), Instr("STORE_FAST", "a"), Instr("LOAD_FAST", "a"),
                      Instr("RETURN_VALUE"), varnames=["a"])  # fmt: skip
-    assert lines == ["a = globals()['a']", "return a"]
+    assert lines == ["a = load_global('a')", "return a"]
+    lines = rendered(Instr("LOAD_GLOBAL", "a"), Instr("STORE_GLOBAL", "a"), Instr("LOAD_FAST", "a"),
+                     Instr("RETURN_VALUE"), varnames=["a"], argcount=1)  # fmt: skip
+    assert lines == ["globals()['a'] = load_global('a')", "return a"]
 
 
 def test_instructions_without_a_path_are_counted():

@@ -394,8 +394,8 @@ def make_continuation(
     `maybe_missing` parameters where it depends on the run. `bound`: the locals that are bound now (others start
     unbound); None passes every live local, `maybe_missing` where some path leaves it unbound. Only locals that are
     still needed become parameters, all of them if the rest may call locals() or its like, or with `all_locals`: then
-    the caller's frame need not keep any, and what they hold dies when, and in the order, in which it does in the
-    function. Cells and free variables that are still used become free variables.
+    the caller's frame need not keep any, and what they hold dies when it does in the function. Cells and free
+    variables that are still used become free variables.
 
     With `own_cells` the function's own cells arrive the same way, and those for which it matters are cells of the
     continuation too: cells that the rest may find empty, since only their owner raises UnboundLocalError, and cells

@@ -168,7 +168,7 @@ def format_python(bytecode: Bytecode) -> str:
     - `iadd(a, b)` and the like are in-place operators, named as in the `operator` module; `f(x)` is a call; other names
       in lower case are operations (docs/bytecode/instructions.md) with the values they take and their operand.
     - `NULL` is an empty slot; `x = NULL` unbinds x. `cell(x)` is the cell of x. A global whose name is also a
-      variable's reads `globals()['x']`.
+      variable's reads `load_global('x')`, and is set as `globals()['x']`.
 
     Instructions that no path leads to are counted in the last line, not shown. Raises `BytecodeError` where the
     function is not sound enough to tell what it does (`format_bytecode` lists any), `TypeError` for anything else.

@@ -16,8 +16,8 @@ DELETES: Final = frozenset(f"DELETE_{kind}" for kind in _KINDS)
 class Variables:
     """The variables of one function.
 
-    A global whose name is also a variable's reads `globals()['x']`, a free variable whose name is also a local's
-    `free.x`, and the slot of a cell variable, which holds the cell, `slot(x)`.
+    A global whose name is also a variable's reads `load_global('x')`, and is set as `globals()['x']`; a free variable
+    whose name is also a local's is `free.x`, and the slot of a cell variable, which holds the cell, `slot(x)`.
     """
 
     def __init__(self, bytecode: Bytecode) -> None:
@@ -40,4 +40,6 @@ class Variables:
         text = self.text(op, name)
         if op == "LOAD_CLOSURE":
             return Text(text.replace("slot(", "cell(", 1), pure=True, reads=frozenset((text,)))
+        if text.endswith("]"):  # which would not look among builtins, and not raise NameError
+            return Text(f"{op.lower()}({name!r})", reads=frozenset((text,)))
         return Text(text, pure=op == "LOAD_FAST" and certain, reads=frozenset((text,)))
