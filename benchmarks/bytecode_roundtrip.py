@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import statistics
 import time
 from collections.abc import Callable
+from importlib import metadata
 from types import CodeType
 from typing import Any
 
@@ -92,8 +94,10 @@ def main() -> None:
     for row in rows:
         print("  ".join(f"{key} {value:.3f}".removesuffix(".000") for key, value in row.items()))
     if arguments.json:
+        library = metadata.version("bytecode") if theirs() is not None else None
+        result = {"suite": "bytecode_roundtrip", "python": platform.python_version(), "bytecode": library, "rows": rows}
         with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=2)
+            file.write(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
