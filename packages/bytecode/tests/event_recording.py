@@ -86,6 +86,17 @@ def _traced(value: object) -> object:
     return value[0].__name__, _text(value[1]), value[2].tb_lineno if value[2] else None
 
 
+def run_traced(run: Callable[[], object], trace: Callable[..., object], *, opcodes: bool = False) -> None:
+    """Run with a trace function of `sys.settrace`."""
+    before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = opcodes  # 3.12 turns on events of opcodes when a tracer is set after this
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+
+
 def settrace_events(run: Callable[[], object], *, opcodes: bool = True, lines: bool = True) -> list[object]:
     """Every call, line, opcode, return and exception event, with line and instruction."""
     seen: list[object] = []
@@ -98,13 +109,7 @@ def settrace_events(run: Callable[[], object], *, opcodes: bool = True, lines: b
         seen.append((event, frame.f_code.co_qualname, frame.f_lineno, frame.f_lasti, what))
         return trace
 
-    before = sys.gettrace()
-    sys._getframe().f_trace_opcodes = opcodes  # 3.12 turns on events of opcodes when a tracer is set after this
-    sys.settrace(trace)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
+    run_traced(run, trace, opcodes=opcodes)
     return seen
 
 

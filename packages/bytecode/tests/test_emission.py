@@ -32,6 +32,17 @@ class Mapping:
         return key * 2
 
 
+def unpacking_call():
+    """`return f(*a, **k)`."""
+    codegen = generator("f", "a", "k")
+    codegen.push_callable(lambda: codegen.load("f"))
+    codegen.load("a")
+    codegen.load("k")
+    codegen.call_ex(True)
+    codegen.return_value()
+    return codegen
+
+
 @pytest.mark.parametrize(
     "keywords",
     [{"k": "kk"}, collections.OrderedDict(k="kk"), types.MappingProxyType({"k": "kk"}), Mapping()],
@@ -39,23 +50,11 @@ class Mapping:
 )
 @pytest.mark.parametrize("arguments", [(1, 2), [1, 2], range(1, 3)], ids=lambda value: type(value).__name__)
 def test_any_iterable_and_mapping_can_be_unpacked(arguments, keywords):
-    codegen = generator("f", "a", "k")
-    codegen.push_callable(lambda: codegen.load("f"))
-    codegen.load("a")
-    codegen.load("k")
-    codegen.call_ex(True)
-    codegen.return_value()
-    assert build(codegen)(collect, arguments, keywords) == ((1, 2), {"k": "kk"})
+    assert build(unpacking_call())(collect, arguments, keywords) == ((1, 2), {"k": "kk"})
 
 
 def test_what_cannot_be_unpacked_is_a_type_error():
-    codegen = generator("f", "a", "k")
-    codegen.push_callable(lambda: codegen.load("f"))
-    codegen.load("a")
-    codegen.load("k")
-    codegen.call_ex(True)
-    codegen.return_value()
-    function = build(codegen)
+    function = build(unpacking_call())
     for arguments, keywords in (((), 5), (5, {}), ((), {1: 2})):
         with pytest.raises(TypeError):
             function(collect, arguments, keywords)

@@ -16,6 +16,7 @@ from event_recording import (
     load,
     monitoring,
     monitoring_events,
+    run_traced,
     settrace_events,
 )
 
@@ -136,13 +137,7 @@ def test_while_traced(name, warm):
             FRESH.check(frame.f_code)
         return trace
 
-    before = sys.gettrace()
-    sys._getframe().f_trace_opcodes = True
-    sys.settrace(trace)
-    try:
-        case()
-    finally:
-        sys.settrace(before)
+    run_traced(case, trace, opcodes=True)
     assert len(seen) >= 4
     check_all(case)
 
@@ -259,13 +254,7 @@ def settrace_here(run):
         frame.f_trace_opcodes = True
         return trace if frame.f_code.co_filename == "inside" else None
 
-    before = sys.gettrace()
-    sys._getframe().f_trace_opcodes = True
-    sys.settrace(trace)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
+    run_traced(run, trace, opcodes=True)
 
 
 @needs_monitoring

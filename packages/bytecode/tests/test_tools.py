@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import redirect_stdout
 
 import pytest
-from event_recording import AGAIN, CASES, FILE, MODULE, NEW, load, monitoring
+from event_recording import AGAIN, CASES, FILE, MODULE, NEW, load, monitoring, run_traced
 
 pytestmark = pytest.mark.usefixtures("no_collection")
 
@@ -30,12 +30,7 @@ def line_coverage(case):
             arcs.add((frame.f_code.co_qualname, last.pop(frame, None), None))
         return collect
 
-    before = sys.gettrace()
-    sys.settrace(collect)
-    try:
-        case()
-    finally:
-        sys.settrace(before)
+    run_traced(case, collect)
     assert lines
     return lines, arcs
 
@@ -51,12 +46,7 @@ def line_profile(case):
     def start(frame, event, value):
         return local(frame, event, value) if frame.f_code.co_filename == FILE else None
 
-    before = sys.gettrace()
-    sys.settrace(start)
-    try:
-        case()
-    finally:
-        sys.settrace(before)
+    run_traced(case, start)
     assert hits
     return {key: count for key, count in hits.items() if key[1] != case.__qualname__}
 
