@@ -112,7 +112,7 @@ def test_a_failure_in_a_layer_is_an_error_when_strict(layer: str, monkeypatch: p
 
 
 def test_a_failure_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    from framesmith_dynamo.values.tensor import TensorValue
+    from framesmith_dynamo.values.tensors.tensor import TensorValue
 
     monkeypatch.setattr(TensorValue, "call_method", fail)
     check_fallback()

@@ -6,12 +6,12 @@ import gc
 
 import pytest
 
-from framesmith_dynamo import decoded as decoding
-from framesmith_dynamo import handlers
 from framesmith_dynamo.breaks import GraphBreak
-from framesmith_dynamo.continuations import comes_again, continuation_at
-from framesmith_dynamo.decoded import decoded
-from framesmith_dynamo.handler_registry import HANDLERS, handler, unknown_instruction
+from framesmith_dynamo.interpreter import decoded as decoding
+from framesmith_dynamo.interpreter import handlers
+from framesmith_dynamo.interpreter.decoded import decoded
+from framesmith_dynamo.interpreter.handler_registry import HANDLERS, handler, unknown_instruction
+from framesmith_dynamo.residual.continuations import comes_again, continuation_at
 
 handlers.load()
 

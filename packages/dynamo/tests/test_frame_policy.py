@@ -10,7 +10,7 @@ import types
 import torch
 
 from framesmith_dynamo import FrameConverter, disable, is_disabled
-from framesmith_dynamo.frame_policy import why_not_compiled, why_not_inlined
+from framesmith_dynamo.admission.frame_policy import why_not_compiled, why_not_inlined
 
 
 def plain(x):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from framesmith_bytecode import Codegen
-from framesmith_dynamo.graph import GraphBuilder, placeholder_name
-from framesmith_dynamo.graph_effects import has_effects, versions
+from framesmith_dynamo.graph.builder import GraphBuilder, placeholder_name
+from framesmith_dynamo.graph.graph_effects import has_effects, versions
 from framesmith_guards import AttrSource, LocalSource
 
 X = torch.arange(6.0).reshape(2, 3)

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from driver import check
 
-from framesmith_dynamo.refusals import elements_in, fits, overlaps, overlaps_itself
-from framesmith_dynamo.run_time_errors import is_random, may_fail
+from framesmith_dynamo.tensor_calls.refusals import elements_in, fits, overlaps, overlaps_itself
+from framesmith_dynamo.tensor_calls.run_time_errors import is_random, may_fail
 from framesmith_guards.fake_mode import new_fake_mode
 
 T = torch.tensor

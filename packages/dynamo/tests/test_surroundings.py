@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from framesmith_dynamo.surroundings import why_not_now
+from framesmith_dynamo.admission.surroundings import why_not_now
 
 
 class FunctionMode(TorchFunctionMode):

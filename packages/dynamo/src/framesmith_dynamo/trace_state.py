@@ -8,7 +8,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak
-from framesmith_dynamo.graph import GraphBuilder, TensorRef
+from framesmith_dynamo.graph.builder import GraphBuilder, TensorRef
 from framesmith_guards import GuardsSet
 from framesmith_sideeffects import Journal
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from driver import check, compiled
 
-from framesmith_dynamo.values.tensor_tables import FOLDED_METHODS
+from framesmith_dynamo.values.tensors.tensor_tables import FOLDED_METHODS
 
 X = torch.arange(12.0).reshape(3, 4)
 NOTHING = None

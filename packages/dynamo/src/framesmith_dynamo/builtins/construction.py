@@ -9,8 +9,7 @@ import torch
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.builtins.registry import between, handles
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.classes import ClassValue, constructs, constructs_family, makes
-from framesmith_dynamo.values.constant import fold, plain_arguments
+from framesmith_dynamo.values.constants.constant import fold, plain_arguments
 from framesmith_dynamo.values.containers import (
     NamedTupleValue,
     SizeValue,
@@ -27,6 +26,7 @@ from framesmith_dynamo.values.containers import (
     pairs_of,
     set_of,
 )
+from framesmith_dynamo.values.objects.classes import ClassValue, constructs, constructs_family, makes
 
 
 @constructs(list)

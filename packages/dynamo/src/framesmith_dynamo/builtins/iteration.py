@@ -7,9 +7,8 @@ import itertools
 from framesmith_dynamo.builtins.registry import between, handles, one
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.classes import ClassValue, constructs
 from framesmith_dynamo.values.containers import FrozenSetValue, TupleValue, index_of, new_list, sorted_items
-from framesmith_dynamo.values.iterator_adapters import (
+from framesmith_dynamo.values.iteration.iterator_adapters import (
     CountIterator,
     EnumerateIterator,
     FilterIterator,
@@ -18,8 +17,9 @@ from framesmith_dynamo.values.iterator_adapters import (
     SentinelIterator,
     ZipIterator,
 )
-from framesmith_dynamo.values.iterators import next_or_none, tracked
+from framesmith_dynamo.values.iteration.iterators import next_or_none, tracked
 from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.objects.classes import ClassValue, constructs
 
 
 @handles(iter)

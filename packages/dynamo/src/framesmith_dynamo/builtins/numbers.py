@@ -10,9 +10,9 @@ from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.builtins.registry import between, declare_pure, handles, one
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.classes import ClassValue, constructs
-from framesmith_dynamo.values.constant import fold, plain, plain_arguments
+from framesmith_dynamo.values.constants.constant import fold, plain, plain_arguments
 from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.objects.classes import ClassValue, constructs
 
 
 def special(tr: Tracer, value: Value, name: str, args: Args = ()) -> Value:

@@ -9,7 +9,7 @@ from typing import Any
 from framesmith_dynamo.builtins.registry import Handler, between, handles
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constant import BINARY, COMPARE, UNARY
+from framesmith_dynamo.values.constants.constant import BINARY, COMPARE, UNARY
 
 INPLACE: dict[str, Callable[[Any, Any], Any]] = {
     op: getattr(operator, "i" + name) for op, name in operations.BINARY_SLOTS.items()

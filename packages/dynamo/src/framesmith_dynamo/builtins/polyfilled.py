@@ -16,9 +16,9 @@ from typing import Any
 from framesmith_dynamo.builtins.registry import POLYFILLS, between
 from framesmith_dynamo.polyfills import functional, iteration, ordering
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.classes import ClassValue, Constructor, constructs
-from framesmith_dynamo.values.functions import MethodValue
-from framesmith_dynamo.values.partials import PartialValue
+from framesmith_dynamo.values.functions.functions import MethodValue
+from framesmith_dynamo.values.functions.partials import PartialValue
+from framesmith_dynamo.values.objects.classes import ClassValue, Constructor, constructs
 
 #: Types of itertools, functools and operator: calling one makes an iterator or a callable.
 CLASSES: Mapping[type, Callable[..., Any]] = {

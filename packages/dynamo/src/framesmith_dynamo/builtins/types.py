@@ -10,12 +10,12 @@ import torch
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak, register_break
 from framesmith_dynamo.builtins.registry import between, handles, one
-from framesmith_dynamo.values.attributes import class_value
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
-from framesmith_dynamo.values.classes import CLASS_DEFINITION, ClassValue, constructs
-from framesmith_dynamo.values.constant import fold, plain
+from framesmith_dynamo.values.constants.constant import fold, plain
 from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.lookup import is_trusted, type_lookup, user_method
+from framesmith_dynamo.values.objects.attributes import class_value
+from framesmith_dynamo.values.objects.classes import CLASS_DEFINITION, ClassValue, constructs
 
 INSTANCE_CHECK = register_break(
     "instance-check",

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.builtins.registry import HANDLERS, POLYFILLS, PURE
-from framesmith_dynamo.values.attributes import CMethodValue
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.classes import make_new
-from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, CONSTANT_TYPES, build, fold, plain_arguments
+from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, CONSTANT_TYPES, build, fold, plain_arguments
 from framesmith_dynamo.values.intercepts import find_intercept
 from framesmith_dynamo.values.lookup import Found, type_lookup
+from framesmith_dynamo.values.objects.attributes import CMethodValue
+from framesmith_dynamo.values.objects.classes import make_new
 from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.wrap_registry import BY_TYPE, wraps_protocol
 from framesmith_guards import AttrSource

@@ -15,7 +15,7 @@ from framesmith_dynamo.breaks import NOT_CONSTANT
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.constant import BINARY, COMPARE
+from framesmith_dynamo.values.constants.constant import BINARY, COMPARE
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constant import build, builds
+from framesmith_dynamo.values.constants.constant import build, builds
 from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of
-from framesmith_dynamo.values.iterators import ConsumingIterator, next_or_none, tracked
+from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, next_or_none, tracked
 from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import AttrSource
 

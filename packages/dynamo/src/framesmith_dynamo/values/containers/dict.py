@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constant import build, builds, plain
+from framesmith_dynamo.values.constants.constant import build, builds, plain
 from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.dict_views import DictView, KeysView
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.iterators import ConsumingIterator, next_or_none, tracked
+from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, next_or_none, tracked
 from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_guards import is_constant
 from framesmith_sideeffects import DELETED, Deleted

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer
-from framesmith_dynamo.values.constant import ConstantValue
+from framesmith_dynamo.values.constants.constant import ConstantValue
 from framesmith_dynamo.values.containers.dict import DictValue, Entry
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.wrap_registry import wraps_type

@@ -10,7 +10,7 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.sets import SetLike, new_set
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.iterators import ConsumingIterator, Reader, tracked
+from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, Reader, tracked
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constant import CONSTANT_TYPES
+from framesmith_dynamo.values.constants.constant import CONSTANT_TYPES
 from framesmith_guards import ItemSource
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constant import build, builds
+from framesmith_dynamo.values.constants.constant import build, builds
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of, subscript
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.iterators import next_or_none
+from framesmith_dynamo.values.iteration.iterators import next_or_none
 from framesmith_dynamo.values.wrap_registry import wraps_type
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constant import BUILD_PROTOCOLS, build, plain
+from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build, plain
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue, lazy_items
 from framesmith_dynamo.values.lookup import Found, type_lookup

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constant import MAX_FOLDED, plain
+from framesmith_dynamo.values.constants.constant import MAX_FOLDED, plain
 from framesmith_dynamo.values.containers.base import ContainerValue, type_name
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
-from framesmith_dynamo.values.iterators import SequenceIterator, tracked
+from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
 
 if TYPE_CHECKING:
     from framesmith_guards import Source

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constant import build, builds, plain
+from framesmith_dynamo.values.constants.constant import build, builds, plain
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
-from framesmith_dynamo.values.iterators import ConsumingIterator, tracked
+from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
 from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import is_constant
 

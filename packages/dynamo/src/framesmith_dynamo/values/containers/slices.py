@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constant import build, builds, fold, plain
+from framesmith_dynamo.values.constants.constant import build, builds, fold, plain
 from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.sequence import subscript
-from framesmith_dynamo.values.iterators import SequenceIterator, tracked
+from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
 from framesmith_dynamo.values.wrap_registry import wraps_type
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constant import build, builds, fold, plain
+from framesmith_dynamo.values.constants.constant import build, builds, fold, plain
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue
 from framesmith_dynamo.values.wrap_registry import wraps_type

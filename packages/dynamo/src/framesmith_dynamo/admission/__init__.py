@@ -1,0 +1,1 @@
+"""Which frames, at which moments, are taken at all."""

@@ -1,0 +1,1 @@
+"""From a frame about to run to the answer the hook gets."""

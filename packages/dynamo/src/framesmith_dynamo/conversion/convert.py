@@ -1,0 +1,252 @@
+"""From a frame about to run to what the hook does with it: an entry with guards and residual code, or plain Python."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, cast
+
+from framesmith_dynamo.admission.frame_policy import why_not_compiled
+from framesmith_dynamo.admission.surroundings import why_not_now
+from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.conversion.events import EventKind, FrameEvent
+from framesmith_dynamo.conversion.other_hooks import keep_from_torch
+from framesmith_dynamo.interpreter.loop import Ending, EscapedException, outermost_frame, run_outermost
+from framesmith_dynamo.residual.aliasing import alias_guards
+from framesmith_dynamo.residual.output import CompileGraph, Residual, cannot_rebuild
+from framesmith_dynamo.residual.resume import emit_break
+from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
+from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries, stats
+from framesmith_guards import CheckProgram, compile_guards, explain_nearest, state_guards
+from framesmith_sideeffects import CannotLoad
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.interpreter.frame import Frame
+
+MAX_RESTARTS = 20
+#: Entries without a graph that one code object may have: more are not worth their guards.
+MAX_GRAPHLESS = 4
+NOTHING_TO_COMPILE = "no tensor operations were found, again and again"
+MAX_RUN_ONCE = 16
+
+Answer = Entry | SKIP | RUN_ONCE
+
+
+class BreakNotAllowed(RuntimeError):
+    """The graph breaks, and `fullgraph=True` was asked for. `broken` is the break."""
+
+    def __init__(self, broken: GraphBreak) -> None:
+        super().__init__(f"fullgraph=True, but the graph breaks: {broken.explain()}")
+        self.broken = broken
+
+
+class RecompileLimit(RuntimeError):
+    """A function was compiled as often as allowed, and none of its entries applies."""
+
+
+def ignore(event: FrameEvent) -> None:
+    """An `on_event` that does nothing."""
+
+
+class FrameConverter:
+    """The callback of `framesmith_frames.set_callback`: traces a frame and answers an Entry, SKIP or RUN_ONCE.
+
+    `compile_graph(module, inputs)` turns a graph into a callable of its flat inputs giving a tuple. `fullgraph`: a
+    graph break raises
+    BreakNotAllowed. `recompile_limit`: entries per code object; beyond it the code runs as plain Python. `strict`:
+    what would be left to
+    plain Python because the tracer, the compiler or the limit failed raises instead. Exceptions leave through the
+    callback: an
+    error handler of frames that raises them again brings them to the user.
+    """
+
+    def __init__(
+        self,
+        compile_graph: CompileGraph,
+        *,
+        fullgraph: bool = False,
+        recompile_limit: int = 8,
+        on_event: Callable[[FrameEvent], object] = ignore,
+        strict: bool = False,
+    ) -> None:
+        if not callable(compile_graph):
+            raise TypeError(
+                f"compile_graph is a callable (module, inputs) -> callable, not {type(compile_graph).__name__}"
+            )
+        if recompile_limit < 1:
+            raise ValueError(f"recompile_limit is at least 1, not {recompile_limit}")
+        self.compile_graph = compile_graph
+        self.fullgraph = fullgraph
+        self.recompile_limit = recompile_limit
+        self.on_event = on_event
+        self.strict = strict
+        self._graphless: weakref.WeakSet[CodeType] = weakref.WeakSet()
+
+    def __call__(self, info: FrameInfo) -> Answer:
+        """What to do with a call for which no entry applies."""
+        reason = why_not_compiled(info.code)
+        if reason is not None:
+            return SKIP(reason)
+        reason = why_not_now()
+        if reason is not None:
+            self._tell("run-once", info.code, reason)
+            return RUN_ONCE(reason)
+        limit = self._check_recompile(info)
+        if limit is not None:
+            return limit
+        try:
+            return self._convert(info)
+        except (BreakNotAllowed, RecompileLimit):
+            raise
+        except Exception as error:
+            self.tell_error(info.code, error)
+            if self.strict:
+                raise
+            return SKIP(f"the compiler failed: {type(error).__name__}: {error}")
+
+    def _tell(self, kind: EventKind, code: CodeType, detail: str = "", **more: Any) -> None:
+        self.on_event(FrameEvent(kind, code, detail, **more))
+
+    def tell_error(self, code: CodeType, error: Exception) -> None:
+        """Report an error of the compiler's own."""
+        self._tell("error", code, f"{type(error).__name__}: {error}", error=error)
+
+    # Recompilation
+
+    def _check_recompile(self, info: FrameInfo) -> Answer | None:
+        known = entries(info.code)
+        if not known:
+            return None
+        programs = [entry.check for entry in known if isinstance(entry.check, CheckProgram)]
+        nearest = explain_nearest(programs, info.locals, cast(FunctionType, info.function))
+        why = "; ".join(nearest[0][1]) if nearest else "no check explains itself"
+        self._tell("recompile", info.code, why)
+        if len(known) < self.recompile_limit:
+            return None
+        message = f"compiled {len(known)} times, the limit; the nearest entry does not apply: {why}"
+        if self.strict:
+            raise RecompileLimit(f"{info.code.co_qualname}: {message}")
+        self._tell("skip", info.code, message)
+        return SKIP(message)
+
+    # Conversion
+
+    def _convert(self, info: FrameInfo) -> Answer:
+        log = SpeculationLog()
+        for _ in range(MAX_RESTARTS):
+            try:
+                return self._attempt(info, log)
+            except RestartTrace:
+                assert log.reason is not None
+                forget_frames(log.reason)
+                if self.fullgraph:
+                    raise BreakNotAllowed(log.reason) from log.reason
+        raise RuntimeError(f"tracing does not settle after {MAX_RESTARTS} attempts; last: {log.reason}")
+
+    def _attempt(self, info: FrameInfo, log: SpeculationLog) -> Answer:
+        frame = outermost_frame(info, log)
+        try:
+            ending = run_outermost(frame, log)
+            if ending.reason is not None:
+                self._tell("break", info.code, str(ending.reason), broken=ending.reason, place=frame.where())
+            return self._finish(info, frame, ending)
+        except EscapedException as escaped:
+            return self._raises(info, str(escaped))
+        except GraphBreak as broken:
+            forget_frames(broken)
+            return self._leave(info, broken)
+        except (NotImplementedError, CannotLoad) as error:
+            return self._leave(info, cannot_rebuild(error))
+        finally:
+            frame.state.finished()
+            release(frame)
+
+    def _leave(self, info: FrameInfo, broken: GraphBreak) -> Answer:
+        """The frame runs as plain Python from now on; functions it calls are still compiled."""
+        if self.fullgraph:
+            raise BreakNotAllowed(broken) from broken
+        self._tell("break", info.code, str(broken), broken=broken)
+        self._tell("skip", info.code, str(broken))
+        return SKIP(str(broken))
+
+    def _raises(self, info: FrameInfo, why: str) -> Answer:
+        """This call runs as plain Python; all calls do once tracing has come to an exception often."""
+        if stats(info.code).run_once < MAX_RUN_ONCE:
+            self._tell("run-once", info.code, why)
+            return RUN_ONCE(why)
+        reason = f"{MAX_RUN_ONCE} calls raised an exception; the last: {why}"
+        self._tell("skip", info.code, reason)
+        return SKIP(reason)
+
+    def _finish(self, info: FrameInfo, frame: Frame, ending: Ending) -> Answer:
+        residual = Residual(frame)
+        if ending.value is not None:
+            residual.return_(ending.value)
+        else:
+            assert ending.reason is not None
+            emit_break(residual, ending.reason)
+        graphs: list[object] = []
+        code = residual.finish(
+            self._compile_and_tell(info.code, graphs),
+            complete=ending.value is not None,
+            on_error=_teller(self, info.code),
+        )
+        if not graphs:
+            if sum(entry.code in self._graphless for entry in entries(info.code)) >= MAX_GRAPHLESS:
+                self._tell("skip", info.code, NOTHING_TO_COMPILE)
+                return SKIP(NOTHING_TO_COMPILE)
+            self._graphless.add(code)
+        keep_from_torch(code)
+        guards = frame.state.guards
+        guards.update(state_guards(), alias_guards(frame.state))
+        names = frame.code.argument_names
+        program = compile_guards(guards, names, info.code.co_freevars, inputs=residual.inputs)
+        function = cast(FunctionType, info.function)
+        if not program(info.locals, function):
+            raise RuntimeError(
+                f"the guards refuse the call they were made for: {program.explain(info.locals, function)}"
+            )
+        self._tell("entry", info.code, check=program, residual=code)
+        return Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs))
+
+    def _compile_and_tell(self, code: CodeType, graphs: list[object]) -> CompileGraph:
+        def compile_and_tell(module: Any, inputs: Any) -> Callable[..., Any]:
+            graphs.append(module)
+            self._tell("graph", code, f"{len(module.graph.nodes)} nodes", graph=module)
+            return self.compile_graph(module, inputs)
+
+        return compile_and_tell
+
+
+def _teller(converter: FrameConverter, code: CodeType) -> Callable[[Exception], None]:
+    """What residual code tells of errors. It hangs on `code`, out of the collector's sight, and so holds neither."""
+    converter_alive, code_alive = weakref.ref(converter), weakref.ref(code)
+
+    def tell(error: Exception) -> None:
+        owner, original = converter_alive(), code_alive()
+        if owner is not None and original is not None:
+            owner.tell_error(original, error)
+
+    return tell
+
+
+def release(frame: Frame) -> None:
+    """Let go of the user's objects: what the trace knew of them is full of circles, and would keep them for long."""
+    frame.locals.clear()
+    frame.locals = {}
+    frame.stack.clear()
+    frame.cells.clear()
+    frame.state.release()
+
+
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error that is kept, and of what led to it: they hold the tracer's frames."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            found.__traceback__ = None
+            waiting += [found.__cause__, found.__context__]

@@ -1,0 +1,260 @@
+"""The FX graph under construction: inputs, calls run on fake tensors, state changes, outputs.
+
+Knows tensors and nodes, not values: a `TensorRef` pairs a fake tensor with its node, and values hold refs.
+"""
+
+from __future__ import annotations
+
+import linecache
+import operator
+import re
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from framesmith_dynamo.graph.graph_effects import GlobalStateLog, has_effects, is_impure, versions
+from framesmith_guards.fake_mode import new_fake_mode
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+
+class TensorRef:
+    """A tensor of the trace: its fake and the graph node that makes it.
+
+    `real` and `source` are set for graph inputs, whose placeholder node appears on first use of `node`.
+    """
+
+    __slots__ = ("_node", "builder", "fake", "output", "real", "source", "spec")
+
+    def __init__(
+        self,
+        builder: GraphBuilder,
+        fake: torch.Tensor,
+        node: fx.Node | None = None,
+        *,
+        real: torch.Tensor | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self.builder = builder
+        self.fake = fake
+        self._node = node
+        self.real = real
+        self.source = source
+        self.output: int | None = None
+        self.spec = state_of(fake) if source is not None else None
+
+    @property
+    def node(self) -> fx.Node:
+        """The node computing this tensor; asking an input for it makes the input part of the graph."""
+        if self._node is None:
+            self._node = self.builder.add_placeholder(self)
+        return self._node
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a node exists."""
+        return self._node is not None
+
+    def is_changed(self) -> bool:
+        """Whether the traced program changed this input's data or metadata in place."""
+        return self.spec is not None and self.spec != state_of(self.fake)
+
+    def load(self, codegen: Codegen) -> None:
+        """Push the tensor in residual code: one of the graph's outputs."""
+        self.builder.load_output(codegen, self)
+
+
+def state_of(fake: torch.Tensor) -> tuple[Any, ...]:
+    """What an in-place operation can change of a tensor."""
+    strides = fake.stride() if fake.layout is torch.strided else ()
+    return (versions([fake]), tuple(fake.shape), strides, fake.requires_grad, fake.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """One input of a compiled graph.
+
+    `source`: where the caller's tensor is found; `example`: a fake tensor as it was before the trace;
+    `static_address`: the same
+    storage is expected call after call; `dynamic_dims`: dimensions that may change without recompiling (none yet).
+    """
+
+    source: Source
+    example: torch.Tensor
+    is_parameter_or_buffer: bool = False
+    static_address: bool = False
+    dynamic_dims: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedGraph:
+    """A graph ready to compile: its module, its inputs in placeholder order, and the positions of those it changes."""
+
+    module: fx.GraphModule
+    inputs: list[GraphInput]
+    changed: list[int]
+
+
+class GraphBuilder:
+    """Builds one graph. All tensor computation of the trace runs here, on fakes of one fake mode."""
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.fake_mode = new_fake_mode()
+        self.inputs: list[TensorRef] = []
+        self.outputs: list[TensorRef] = []
+        self.refs: dict[int, TensorRef] = {}
+        self.state = GlobalStateLog()
+        self.operations = 0
+        #: The local variable of the residual code that holds the tuple the compiled graph returned.
+        self.output_name = "graph_out"
+
+    # Inputs
+
+    def add_input(self, real: torch.Tensor, source: Source) -> TensorRef:
+        """A ref for a real tensor; its placeholder comes into being when it is used."""
+        fake = self.fake_mode.from_tensor(real, static_shapes=True)
+        ref = TensorRef(self, fake, real=real, source=source)
+        self.refs[id(fake)] = ref
+        return ref
+
+    def add_placeholder(self, ref: TensorRef) -> fx.Node:
+        """Make an input part of the graph, after the placeholders already there."""
+        assert ref.source is not None
+        where = self.graph.inserting_after(self.inputs[-1].node) if self.inputs else self.graph.inserting_before(None)
+        with where:
+            node = self.graph.placeholder(placeholder_name(ref.source.name))
+        node.meta["example_value"] = ref.fake
+        self.inputs.append(ref)
+        return node
+
+    # Operations
+
+    def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, fx.Node]:
+        """Run a call on fakes and record it. `args` hold nodes; the fake result and the new node come back.
+
+        Exceptions of the operation pass through, with nothing recorded.
+        """
+        fakes = [node.meta["example_value"] for node in nodes_in(args, kwargs)]
+        before = [versions([fake]) for fake in fakes]
+        shapes = [getattr(fake, "shape", None) for fake in fakes]
+        run_args, run_kwargs = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
+        with self.fake_mode:
+            if isinstance(target, str):
+                result = getattr(run_args[0], target)(*run_args[1:], **run_kwargs)
+            else:
+                result = target(*run_args, **run_kwargs)
+        kind = "call_method" if isinstance(target, str) else "call_function"
+        node = self.graph.create_node(kind, target, tuple(args), dict(kwargs))
+        node.meta["example_value"] = result
+        changed = [fake for fake, version in zip(fakes, before, strict=True) if versions([fake]) != version]
+        node.meta["changed"] = changed
+        node.meta["resized"] = shapes != [getattr(fake, "shape", None) for fake in fakes]
+        node.meta["impure"] = bool(changed) or has_effects(target)
+        self.operations += 1
+        return result, node
+
+    def item(self, node: fx.Node, index: int | str, fake: torch.Tensor) -> fx.Node:
+        """The node for one tensor of a call's tuple, list or dict result."""
+        got = self.graph.call_function(operator.getitem, (node, index))
+        got.meta["example_value"] = fake
+        return got
+
+    def ref(self, fake: torch.Tensor, node: fx.Node) -> TensorRef:
+        """The ref of a result: the known one when an operation gave back a tensor seen before (in place)."""
+        known = self.refs.get(id(fake))
+        if known is None:
+            known = self.refs[id(fake)] = TensorRef(self, fake, node)
+        return known
+
+    def emit_state(self, target: Any, args: Sequence[Any]) -> Any:
+        """Record a change of torch's global state and make it."""
+        node_args = tuple(self.state.node_of(arg) for arg in args)
+        result = target(*args)
+        node = self.graph.call_function(target, node_args)
+        node.meta["impure"] = True
+        self.state.record(target, args, result, node)
+        return result
+
+    # Outputs
+
+    def load_output(self, codegen: Codegen, ref: TensorRef) -> None:
+        """Make `ref` an output, and push it in residual code."""
+        if ref.output is None:
+            ref.output = len(self.outputs)
+            self.outputs.append(ref)
+        codegen.load(self.output_name)
+        codegen.load_item(ref.output)
+
+    def finish(self) -> FinishedGraph | None:
+        """End the graph: state put back, outputs returned, dead code gone. None when nothing is left to compute."""
+        for target, args in self.state.closing_calls():
+            self.graph.call_function(target, args).meta["impure"] = True
+        self.graph.output(tuple(ref.node for ref in self.outputs))
+        self.remove_dead_code()
+        if all(node.op in ("placeholder", "output") for node in self.graph.nodes) and not self.outputs:
+            return None
+        used = [ref for ref in self.inputs if ref.is_used]
+        inputs = [describe_input(ref, fake) for ref, fake in zip(used, self.examples(used), strict=True)]
+        changed = [position for position, ref in enumerate(used) if ref.is_changed()]
+        return FinishedGraph(new_module(self.graph), inputs, changed)
+
+    def remove_dead_code(self) -> None:
+        """Drop what nothing uses, except operations with effects; then the placeholders nobody reads."""
+        for node in reversed(list(self.graph.nodes)):
+            if node.users or node.op == "output" or is_impure(node):
+                continue
+            self.graph.erase_node(node)
+        live = {node for node in self.graph.nodes if node.op == "placeholder"}
+        self.inputs = [ref for ref in self.inputs if ref.node in live]
+
+    def examples(self, refs: Sequence[TensorRef]) -> list[torch.Tensor]:
+        """Fakes of the inputs as they were before the trace."""
+        if not any(ref.is_changed() for ref in refs):
+            return [ref.fake for ref in refs]
+        mode = new_fake_mode()
+        return [mode.from_tensor(ref.real, static_shapes=True) for ref in refs if ref.real is not None]
+
+
+def new_module(graph: fx.Graph) -> fx.GraphModule:
+    """A module running the graph. FX keeps the text of each for tracebacks, for ever; here it goes with the module."""
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    weakref.finalize(module, forget_text, module.forward.__code__.co_filename)
+    return module
+
+
+def forget_text(filename: str) -> None:
+    """Drop what FX and `linecache` keep under the invented file name of a module."""
+    linecache.cache.pop(filename, None)
+    fx.graph_module._loader.eval_cache.pop(filename, None)
+
+
+def fake_of_node(node: fx.Node) -> Any:
+    """What a node computed on fakes."""
+    return node.meta["example_value"]
+
+
+def nodes_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[fx.Node]:
+    """Every node among the arguments, containers opened."""
+    found: list[fx.Node] = []
+    fx.node.map_arg((tuple(args), dict(kwargs)), found.append)
+    return found
+
+
+def placeholder_name(source_name: str) -> str:
+    """A Python identifier that reminds of a source: `L['x'].weight` gives `l_x_weight`."""
+    words = re.findall(r"[A-Za-z0-9]+", source_name)
+    return "_".join(words).lower() or "arg"
+
+
+def describe_input(ref: TensorRef, example: torch.Tensor) -> GraphInput:
+    """The record handed to whoever compiles the graph."""
+    assert ref.source is not None
+    lasting = isinstance(ref.real, torch.nn.Parameter) or "_buffers" in ref.source.name
+    return GraphInput(ref.source, example, is_parameter_or_buffer=lasting, static_address=lasting)

@@ -1,0 +1,1 @@
+"""The symbolic interpreter: frames, the loop, one handler for each instruction."""

@@ -1,0 +1,98 @@
+"""Code objects prepared for interpretation.
+
+Instructions with their handlers, jump targets, exception regions. Cached per code.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from framesmith_bytecode import Bytecode, Instr, Label, Region, decode
+from framesmith_dynamo.interpreter.handler_registry import HANDLERS, Handler, unknown_instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What catches exceptions of an instruction.
+
+    Where to go on, how deep the stack is there, whether the offset is pushed.
+    """
+
+    target: int
+    depth: int
+    lasti: bool
+
+
+@dataclass(slots=True, eq=False)
+class DecodedCode:
+    """A code object ready to run: `handlers[i]` runs `instrs[i]`, which is item `items[i]` of the bytecode;
+    `targets` maps labels to
+    instruction indices. `continuations` are those made of it; `broken_at` tells, for a continuation, which
+    instructions broke before it
+    (see `continuations`).
+    """
+
+    bytecode: Bytecode
+    handlers: list[Handler]
+    instrs: list[Instr]
+    targets: dict[Label, int]
+    protections: list[Protection | None]
+    argument_names: list[str]
+    items: list[int]
+    continuations: dict[Any, Any] = field(default_factory=dict)
+    broken_at: frozenset[Any] = frozenset()
+
+
+def _find_targets(bytecode: Bytecode) -> tuple[list[Instr], list[int], dict[Label, int]]:
+    instrs: list[Instr] = []
+    items: list[int] = []
+    targets: dict[Label, int] = {}
+    for index, item in enumerate(bytecode.instructions):
+        if isinstance(item, Label):
+            targets[item] = len(instrs)
+        else:
+            instrs.append(item)
+            items.append(index)
+    return instrs, items, targets
+
+
+def _inner_first(region: tuple[int, int, int, Region]) -> tuple[int, int, int]:
+    start, end, order, _ = region
+    return (-start, end, -order)
+
+
+def _protections(bytecode: Bytecode, targets: dict[Label, int], count: int) -> list[Protection | None]:
+    """The innermost region of every instruction."""
+    found: list[Protection | None] = [None] * count
+    regions = [(targets[r.start], targets[r.end], order, r) for order, r in enumerate(bytecode.regions)]
+    for start, end, _, region in sorted(regions, key=_inner_first, reverse=True):
+        assert region.depth is not None, "decode gives every region its depth"
+        protection = Protection(targets[region.handler], region.depth, region.lasti)
+        found[start:end] = [protection] * (end - start)
+    return found
+
+
+_CACHE: dict[int, tuple[weakref.ref[CodeType], DecodedCode]] = {}
+
+
+def _forget(cache: dict[int, Any], key: int, _: object) -> None:
+    """A code object is gone. The cache is an argument: at interpreter exit, module globals may go first."""
+    cache.pop(key, None)
+
+
+def decoded(code: CodeType) -> DecodedCode:
+    """The prepared form of a code object, made once. All handlers must have been registered before."""
+    known = _CACHE.get(id(code))
+    if known is not None and known[0]() is code:
+        return known[1]
+    bytecode = decode(code)
+    instrs, items, targets = _find_targets(bytecode)
+    handlers = [HANDLERS.get(instr.op, unknown_instruction) for instr in instrs]
+    protections = _protections(bytecode, targets, len(instrs))
+    made = DecodedCode(bytecode, handlers, instrs, targets, protections, bytecode.argument_names, items)
+    _CACHE[id(code)] = (weakref.ref(code, functools.partial(_forget, _CACHE, id(code))), made)
+    return made

@@ -1,0 +1,256 @@
+"""One interpreted Python frame.
+
+Its stack, variables and place in the code, and what values may ask of it (`Tracer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.interpreter import inlining
+from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
+from framesmith_dynamo.tensor_calls import torch_calls
+from framesmith_dynamo.trace_state import TraceState
+from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Value
+from framesmith_dynamo.values.constants.constant import build
+from framesmith_dynamo.values.functions.cells import CellValue
+from framesmith_dynamo.values.objects.exceptions import ExceptionValue
+from framesmith_dynamo.values.opaque import OpaqueValue
+from framesmith_dynamo.values.stability import is_stable
+from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.wrap import wrap_object
+from framesmith_guards import Guard, GuardError, TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from framesmith_guards import Source
+    from framesmith_sideeffects import Journal
+
+CANNOT_GUARD = register_break(
+    "cannot-guard",
+    what="an object is used whose sameness cannot be checked at later calls",
+    why="it has no identity that lasts and no value that can be compared",
+    hint="keep the object in a local variable of plain Python code, or use a plain function or class instead",
+)
+
+#: Types whose objects are told apart by value: each source has its own guard, identity is never used.
+BY_VALUE = frozenset({
+    bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), tuple, frozenset, range,
+    slice,
+})  # fmt: skip
+
+
+class Frame:
+    """A frame being interpreted. `stack` holds values, or None for NULL. `pc` is the index of the next instruction.
+
+    `stop` is set by the instructions that leave the frame (return, yield); `result` is what it then gives.
+    """
+
+    __slots__ = (
+        "cells",
+        "code",
+        "globals",
+        "handled",
+        "locals",
+        "parent",
+        "pc",
+        "result",
+        "stack",
+        "state",
+        "stop",
+        "suspended",
+    )
+
+    def __init__(
+        self,
+        state: TraceState,
+        code: DecodedCode,
+        globals: dict[str, Any],
+        locals: dict[str, Value],
+        cells: dict[str, CellValue],
+        parent: Frame | None,
+    ) -> None:
+        self.state = state
+        self.code = code
+        self.globals = globals
+        self.locals = locals
+        self.cells = cells
+        self.parent = parent
+        self.stack: list[Value | None] = []
+        self.pc = 0
+        self.stop = False
+        self.suspended = False
+        self.result: Value | None = None
+        self.handled: Value | None = None
+
+    # The value stack
+
+    def push(self, value: Value) -> None:
+        """Push a value."""
+        self.stack.append(value)
+
+    def pop(self) -> Value:
+        """Pop a value; NULL is never popped as one."""
+        value = self.stack.pop()
+        assert value is not None, "NULL popped as a value"
+        return value
+
+    def popn(self, n: int) -> list[Value]:
+        """Pop n values, the deepest first."""
+        if n == 0:
+            return []
+        values = self.stack[-n:]
+        del self.stack[-n:]
+        return values  # type: ignore[return-value]
+
+    def peek(self, depth: int) -> Value:
+        """The value `depth` places from the top, 1 being the top."""
+        value = self.stack[-depth]
+        assert value is not None, "NULL read as a value"
+        return value
+
+    def jump(self, label: Any) -> None:
+        """Go on at a label."""
+        self.pc = self.code.targets[label]
+
+    def cell(self, name: str) -> CellValue:
+        """The cell of a cell or free variable."""
+        return self.cells[name]
+
+    @property
+    def instr_index(self) -> int:
+        """The index of the instruction that is running."""
+        return self.pc - 1
+
+    def where(self) -> str:
+        """File, line and function of the running instruction, as in a traceback."""
+        before = self.code.instrs[max(self.pc - 1, 0) :: -1]
+        lineno = next((instr.lineno for instr in before if instr.lineno is not None), None)
+        return f'File "{self.code.bytecode.filename}", line {lineno}, in {self.code.bytecode.qualname}'
+
+    # Tracer
+
+    @property
+    def journal(self) -> Journal:
+        """Mutations seen so far in this trace."""
+        return self.state.journal
+
+    @property
+    def memo(self) -> dict[Any, Any]:
+        """Scratch space shared by all frames of one trace."""
+        return self.state.memo
+
+    def wrap(self, obj: object, source: Source) -> Value:
+        """The value standing for `obj`, found at `source`. Same object, same value; guards what the trace relies on."""
+        state = self.state
+        known = state.by_source.get(source)
+        if known is not None:
+            return known
+        value = wrap_object(self, obj, source) if type(obj) in BY_VALUE else self._wrap_identity(obj, source)
+        state.by_source[source] = value
+        return value
+
+    def _wrap_identity(self, obj: object, source: Source) -> Value:
+        met = self.state.by_identity.get(id(obj))
+        if met is not None:
+            if not is_stable(self, source):
+                self.guard(source, "DUPLICATE_INPUT", met[2])
+            return met[1]
+        try:
+            value = wrap_object(self, obj, source)
+        except GraphBreak as broken:
+            value = self._wrap_opaque(obj, source, broken)
+        if value.source is not None:
+            self.state.by_identity[id(obj)] = (obj, value, source)
+        return value
+
+    def _wrap_opaque(self, obj: object, source: Source, broken: GraphBreak) -> Value:
+        """What cannot be traced may still be passed along: the break waits for its first use."""
+        self.guard(source, "TYPE_MATCH", type(obj))
+        return OpaqueValue(type(obj), source, broken)
+
+    def constant(self, obj: object) -> Value:
+        """A value for a Python object made while tracing or known immutable."""
+        return build(self, obj)
+
+    def guard(self, source: Source, kind: str, expected: object = None) -> None:
+        """Make the compiled code apply only while this holds."""
+        try:
+            self.state.guards.add(Guard(source, kind, expected))
+        except GuardError as error:
+            raise GraphBreak(CANNOT_GUARD, str(error)) from error
+
+    def call(self, fn: Value, args: Args, kwargs: Kwargs) -> Value:
+        """Call any value."""
+        return fn.call(self, args, kwargs)
+
+    def inline(self, function: FunctionType, bound: Mapping[str, Value], closure: Sequence[Value]) -> Value:
+        """Interpret a Python function's body in a child frame and give what it returns."""
+        inlining.check(self.state, function)
+        code = decoded(function.__code__)
+        cells = dict(zip(code.bytecode.freevars, closure, strict=True))
+        child = Frame(self.state, code, function.__globals__, dict(bound), cells, self)  # type: ignore[arg-type]
+        child.make_cells()
+        self.state.depth += 1
+        try:
+            return self.state.run(child)
+        finally:
+            self.state.depth -= 1
+
+    def make_cells(self) -> None:
+        """Make the frame's own cells; an argument that is a cell variable moves into its cell."""
+        for name in self.code.bytecode.cellvars:
+            cell = CellValue()
+            self.journal.track_new(cell)
+            if name in self.locals:
+                cell.store(self, self.locals.pop(name))
+            self.cells[name] = cell
+
+    def super_arguments(self) -> tuple[Value, Value]:
+        """The `__class__` cell's contents and the first argument of this frame."""
+        first = self.code.argument_names[0] if self.code.argument_names else None
+        if first is None:
+            self.raise_(RuntimeError, "super(): no arguments")
+        if "__class__" not in self.code.bytecode.freevars:
+            self.raise_(RuntimeError, "super(): __class__ cell not found")
+        owner = self.cell("__class__").load(self)
+        self_value = self.cell(first).load(self) if first in self.code.bytecode.cellvars else self.locals.get(first)
+        if owner is None or self_value is None:
+            self.raise_(
+                RuntimeError, "super(): arg[0] deleted" if self_value is None else "super(): empty __class__ cell"
+            )
+        return owner, self_value
+
+    def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
+        """The value of a real tensor found at `source`.
+
+        Fake made, TENSOR_MATCH guarded, placeholder made on first use.
+        """
+        self.guard(source, "TENSOR_MATCH", TensorSpec.of(obj))
+        ref = self.state.builder.add_input(obj, source)
+        value = self.state.tensors[ref] = TensorValue(ref, cls=type(obj), source=source)
+        return value
+
+    def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
+        """Put a call into the graph; see `Tracer.call_torch`."""
+        return torch_calls.call_torch(self, target, args, kwargs)
+
+    def emit_state(self, target: Any, *args: Any) -> Any:
+        """Put a call that changes torch's global state into the graph and make it now."""
+        return self.state.builder.emit_state(target, args)
+
+    def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
+        """Raise an exception in the traced program. Arguments are values, or objects to make constants of."""
+        values = [arg if isinstance(arg, Value) else self.constant(arg) for arg in args]
+        error = ExceptionValue.new(self, exc_type, values)
+        error.chain(self, self.state.handled)
+        raise TracedRaise(error)
+
+    def fake_of(self, value: Value) -> torch.Tensor:
+        """The fake tensor of a tensor value."""
+        assert isinstance(value, TensorValue)
+        return value.ref.fake

@@ -1,0 +1,196 @@
+"""A generator of the traced program: an interpreted frame that stands still between two values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import GeneratorType
+from typing import TYPE_CHECKING, NoReturn
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
+from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.operations import equal
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_dynamo.interpreter.frame import Frame
+
+LIVE_GENERATOR = register_break(
+    "live-generator",
+    what="a generator made in the trace is needed as an object afterwards",
+    why="a half-run frame cannot be rebuilt",
+    hint="use it up inside the compiled function, or make a list of it",
+)
+
+
+class GeneratorValue(Value):
+    """A generator. Its frame runs when it is asked for a value, one value at a time."""
+
+    python_types = (GeneratorType,)
+    __slots__ = ("frame", "running", "started")
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__()
+        self.frame: Frame | None = frame
+        self.started = False
+        self.running = False
+
+    def python_type(self) -> type:
+        return GeneratorType
+
+    def bool_(self, tr: Tracer) -> bool:
+        return True
+
+    def iter_(self, tr: Tracer) -> Value:
+        return self
+
+    def next_(self, tr: Tracer) -> Value:
+        return self.send(tr, tr.constant(None))
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        items: list[Value] = []
+        exhausted = False
+        while not exhausted:
+            try:
+                items.append(self.next_(tr))
+            except TracedRaise as error:
+                if not issubclass(error.value.python_type(), StopIteration):
+                    raise
+                exhausted = True
+        return items
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        try:
+            while not equal(tr, self.next_(tr), item):
+                pass
+        except TracedRaise as error:
+            if issubclass(error.value.python_type(), StopIteration):
+                return tr.constant(False)
+            raise
+        return tr.constant(True)
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        method = METHODS.get(name)
+        if method is None:
+            self.refuse(f"method {name!r}")
+        return method(self, tr, *args)
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name in METHODS:
+            return BuiltinMethodValue(self, name)
+        return super().getattr_(tr, name)
+
+    # Running
+
+    def send(self, tr: Tracer, value: Value) -> Value:
+        """Go on with `value` as what the `yield` gives; the next value yielded."""
+        frame = self._ready(tr)
+        if frame is None:
+            tr.raise_(StopIteration)
+        if not self.started and not (value.is_constant() and value.as_constant() is None):
+            tr.raise_(TypeError, "can't send non-None value to a just-started generator")
+        frame.push(value)
+        return self._resume(tr, frame)
+
+    def throw(self, tr: Tracer, error: Value, *rest: Value) -> Value:
+        """Go on by raising an exception at the `yield`."""
+        if issubclass(error.python_type(), type):
+            error = tr.call(error, rest[:1], {})
+        frame = self._ready(tr)
+        if frame is None or not self.started:
+            self.frame = None
+            raise TracedRaise(error)
+        receiver = _delegate(frame)
+        if receiver is not None:
+            return self._throw_into(tr, frame, receiver, error)
+        return self._resume(tr, frame, error)
+
+    def _throw_into(self, tr: Tracer, frame: Frame, receiver: Value, error: Value) -> Value:
+        try:
+            return receiver.call_method(tr, "throw", (error,), {})
+        except TracedRaise as raised:
+            if not issubclass(raised.value.python_type(), StopIteration):
+                return self._resume(tr, frame, raised.value)
+            frame.push(raised.value.getattr_(tr, "value"))
+            frame.jump(frame.code.instrs[frame.pc - 2].arg)
+            return self._resume(tr, frame)
+
+    def close(self, tr: Tracer) -> Value:
+        """Raise GeneratorExit inside; it must not yield again."""
+        if self.frame is None or not self.started:
+            self.frame = None
+            return tr.constant(None)
+        try:
+            tr.raise_(GeneratorExit)
+        except TracedRaise as made:
+            exit_value = made.value
+        try:
+            self.throw(tr, exit_value)
+        except TracedRaise as error:
+            if issubclass(error.value.python_type(), GeneratorExit | StopIteration):
+                return tr.constant(None)
+            raise
+        return tr.raise_(RuntimeError, "generator ignored GeneratorExit")
+
+    def _ready(self, tr: Tracer) -> Frame | None:
+        if self.running:
+            tr.raise_(ValueError, "generator already executing")
+        return self.frame
+
+    def _resume(self, tr: Tracer, frame: Frame, error: Value | None = None) -> Value:
+        """Run the frame to its next `yield`; its end is the program's StopIteration."""
+        state = frame.state
+        outside = state.handled
+        state.handled = frame.handled if frame.handled is not None else outside
+        self.started = self.running = True
+        frame.stop = frame.suspended = False
+        try:
+            result = state.run(frame, error)
+        except TracedRaise as raised:
+            self.frame = None
+            self._no_stop_iteration(tr, raised)
+        except BaseException:
+            self.frame = None
+            raise
+        finally:
+            self.running = False
+            frame.handled = state.handled if state.handled is not outside else None
+            state.handled = outside
+        if frame.suspended:
+            return result
+        self.frame = None
+        finished_with = () if result.is_constant() and result.as_constant() is None else (result,)
+        return tr.raise_(StopIteration, *finished_with)
+
+    def _no_stop_iteration(self, tr: Tracer, raised: TracedRaise) -> NoReturn:
+        """PEP 479: a StopIteration raised by the body is a RuntimeError outside."""
+        if issubclass(raised.value.python_type(), StopIteration):
+            error = tr.call(tr.constant(RuntimeError), (tr.constant("generator raised StopIteration"),), {})
+            for name in ("__cause__", "__context__"):
+                error.setattr_(tr, name, raised.value)
+            raise TracedRaise(error)
+        raise raised
+
+    # Back to bytecode
+
+    def referents(self) -> Iterable[Value]:
+        return ()
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        raise GraphBreak(LIVE_GENERATOR, self.describe())
+
+
+def _delegate(frame: Frame) -> Value | None:
+    """The iterator of the `yield from` at which a frame stands, or None."""
+    if frame.pc >= 2 and frame.code.instrs[frame.pc - 2].op == "SEND":
+        return frame.peek(1)
+    return None
+
+
+METHODS: dict[str, Callable[..., Value]] = {
+    "send": GeneratorValue.send,
+    "throw": GeneratorValue.throw,
+    "close": GeneratorValue.close,
+    "__next__": GeneratorValue.next_,
+    "__iter__": GeneratorValue.iter_,
+}

@@ -1,0 +1,51 @@
+"""Calls."""
+
+from __future__ import annotations
+
+from framesmith_bytecode import Instr
+from framesmith_dynamo.interpreter.frame import Frame
+from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.values.base import Value
+
+
+def pop_callable(frame: Frame) -> tuple[Value, list[Value]]:
+    """Pop the two slots under the arguments: the callable, and the object as first argument if it is a method."""
+    second = frame.stack.pop()
+    first = frame.stack.pop()
+    if first is None or second is None:
+        found = first if second is None else second
+        assert found is not None, "a call over two NULLs"
+        return found, []
+    return first, [second]
+
+
+@handler("CALL")
+def call(frame: Frame, instr: Instr) -> None:
+    """Call with positional arguments, the last ones by keyword."""
+    argc, kwnames = instr.arg
+    args = frame.popn(argc)
+    split = argc - len(kwnames)
+    kwargs = dict(zip(kwnames, args[split:], strict=True))
+    fn, leading = pop_callable(frame)
+    frame.push(frame.call(fn, leading + args[:split], kwargs))
+
+
+@handler("CALL_FUNCTION_EX")
+def call_function_ex(frame: Frame, instr: Instr) -> None:
+    """Call with an unpacked sequence and, maybe, an unpacked mapping."""
+    kwargs: dict[str, Value] = {}
+    if instr.arg:
+        mapping = frame.pop()
+        for key in mapping.unpack(frame):
+            kwargs[keyword(frame, key)] = mapping.getitem(frame, key)
+    args = frame.pop().unpack(frame)
+    fn, leading = pop_callable(frame)
+    frame.push(frame.call(fn, leading + args, kwargs))
+
+
+def keyword(frame: Frame, key: Value) -> str:
+    """The text of a keyword; the program's TypeError when it is no string."""
+    if key.python_type() is not str:
+        frame.raise_(TypeError, "keywords must be strings")
+    text: str = key.as_constant()
+    return text

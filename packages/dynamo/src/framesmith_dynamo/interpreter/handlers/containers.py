@@ -1,0 +1,132 @@
+"""Building and unpacking containers."""
+
+from __future__ import annotations
+
+from framesmith_bytecode import Instr
+from framesmith_dynamo.interpreter.frame import Frame
+from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.values.base import Value
+from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list, new_set
+
+
+@handler("BUILD_TUPLE")
+def build_tuple(frame: Frame, instr: Instr) -> None:
+    """(a, b, ...)"""
+    frame.push(TupleValue(frame.popn(instr.arg)))
+
+
+@handler("BUILD_LIST")
+def build_list(frame: Frame, instr: Instr) -> None:
+    """[a, b, ...]"""
+    frame.push(new_list(frame, frame.popn(instr.arg)))
+
+
+@handler("BUILD_SET")
+def build_set(frame: Frame, instr: Instr) -> None:
+    """{a, b, ...}"""
+    frame.push(new_set(frame, frame.popn(instr.arg)))
+
+
+@handler("BUILD_MAP")
+def build_map(frame: Frame, instr: Instr) -> None:
+    """{a: b, ...}"""
+    items = frame.popn(2 * instr.arg)
+    frame.push(new_dict(frame, zip(items[::2], items[1::2], strict=True)))
+
+
+@handler("BUILD_CONST_KEY_MAP")
+def build_const_key_map(frame: Frame, instr: Instr) -> None:
+    """{"a": x, ...} with constant keys"""
+    keys = frame.pop().unpack(frame)
+    frame.push(new_dict(frame, zip(keys, frame.popn(instr.arg), strict=True)))
+
+
+@handler("LIST_TO_TUPLE")
+def list_to_tuple(frame: Frame, instr: Instr) -> None:
+    """tuple(list)"""
+    frame.push(TupleValue(frame.pop().unpack(frame)))
+
+
+@handler("LIST_APPEND")
+def list_append(frame: Frame, instr: Instr) -> None:
+    """Append the top to the list below."""
+    value = frame.pop()
+    frame.peek(instr.arg).call_method(frame, "append", (value,), {})
+
+
+@handler("SET_ADD")
+def set_add(frame: Frame, instr: Instr) -> None:
+    """Add the top to the set below."""
+    value = frame.pop()
+    frame.peek(instr.arg).call_method(frame, "add", (value,), {})
+
+
+@handler("MAP_ADD")
+def map_add(frame: Frame, instr: Instr) -> None:
+    """Store (key, value) in the dict below."""
+    key, value = frame.popn(2)
+    frame.peek(instr.arg).setitem(frame, key, value)
+
+
+@handler("LIST_EXTEND")
+def list_extend(frame: Frame, instr: Instr) -> None:
+    """Extend the list below by an iterable."""
+    items = frame.pop()
+    frame.peek(instr.arg).call_method(frame, "extend", (items,), {})
+
+
+@handler("SET_UPDATE")
+def set_update(frame: Frame, instr: Instr) -> None:
+    """Update the set below by an iterable."""
+    items = frame.pop()
+    frame.peek(instr.arg).call_method(frame, "update", (items,), {})
+
+
+@handler("DICT_UPDATE")
+def dict_update(frame: Frame, instr: Instr) -> None:
+    """Update the dict below by a mapping."""
+    items = frame.pop()
+    frame.peek(instr.arg).call_method(frame, "update", (items,), {})
+
+
+@handler("DICT_MERGE")
+def dict_merge(frame: Frame, instr: Instr) -> None:
+    """As DICT_UPDATE, refusing keys that are there already."""
+    mapping = frame.pop()
+    target = frame.peek(instr.arg)
+    for key in mapping.unpack(frame):
+        if target.contains(frame, key).bool_(frame):
+            frame.raise_(TypeError, f"got multiple values for keyword argument {key.as_constant()!r}")
+        target.setitem(frame, key, mapping.getitem(frame, key))
+
+
+@handler("UNPACK_SEQUENCE")
+def unpack_sequence(frame: Frame, instr: Instr) -> None:
+    """Push n values, the first on top."""
+    items = unpacked(frame, frame.pop())
+    check_count(frame, len(items), instr.arg, exact=True)
+    frame.stack.extend(reversed(items))
+
+
+@handler("UNPACK_EX")
+def unpack_ex(frame: Frame, instr: Instr) -> None:
+    """Unpack around a starred target."""
+    before, after = instr.arg
+    items = unpacked(frame, frame.pop())
+    check_count(frame, len(items), before + after, exact=False)
+    middle = new_list(frame, items[before : len(items) - after])
+    frame.stack.extend(reversed([*items[:before], middle, *items[len(items) - after :]]))
+
+
+def unpacked(frame: Frame, value: Value) -> list[Value]:
+    """All items of an iterable."""
+    return value.unpack(frame)
+
+
+def check_count(frame: Frame, found: int, wanted: int, *, exact: bool) -> None:
+    """The program's ValueError when the number of items does not fit."""
+    if found < wanted:
+        least = "" if exact else "at least "
+        frame.raise_(ValueError, f"not enough values to unpack (expected {least}{wanted}, got {found})")
+    if exact and found > wanted:
+        frame.raise_(ValueError, f"too many values to unpack (expected {wanted})")

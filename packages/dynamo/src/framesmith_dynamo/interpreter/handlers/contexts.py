@@ -1,0 +1,65 @@
+"""`with` statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import MethodType, TracebackType
+from typing import TYPE_CHECKING
+
+from framesmith_bytecode import Instr
+from framesmith_dynamo.interpreter.frame import Frame
+from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+
+
+class ExitValue(Value):
+    """The `__exit__` a `with` statement keeps for the end of its block."""
+
+    __slots__ = ("manager",)
+
+    def __init__(self, manager: Value) -> None:
+        super().__init__()
+        self.manager = manager
+
+    def python_type(self) -> type:
+        return MethodType
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return self.manager.exit_(tr, args)
+
+    def referents(self) -> Iterable[Value]:
+        return (self.manager,)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen(self.manager)
+        codegen.load_attr("__exit__")
+
+
+class TracebackValue(Value):
+    """The traceback of a traced exception: it exists, and nothing more is known of it."""
+
+    def python_type(self) -> type:
+        return TracebackType
+
+    def bool_(self, tr: Tracer) -> bool:
+        return True
+
+
+@handler("BEFORE_WITH")
+def before_with(frame: Frame, instr: Instr) -> None:
+    """Enter a context manager: push its exit and what `__enter__` gave."""
+    manager = frame.pop()
+    entered = manager.enter(frame)
+    frame.push(ExitValue(manager))
+    frame.push(entered)
+
+
+@handler("WITH_EXCEPT_START")
+def with_except_start(frame: Frame, instr: Instr) -> None:
+    """Call the exit with the exception being handled; push what it answers."""
+    error = frame.peek(1)
+    kind = frame.constant(error.python_type())
+    frame.push(frame.call(frame.peek(4), (kind, error, TracebackValue()), {}))

@@ -1,0 +1,81 @@
+"""Generators inside inlined code: made by the frame's first instruction, run on demand (see `generator`)."""
+
+from __future__ import annotations
+
+from framesmith_bytecode import Instr
+from framesmith_dynamo.interpreter.frame import Frame
+from framesmith_dynamo.interpreter.generator import GeneratorValue
+from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.values.base import TracedRaise, Value
+
+
+@handler("RETURN_GENERATOR")
+def return_generator(frame: Frame, instr: Instr) -> None:
+    """Leave the frame with its generator; what is sent first will be on the stack."""
+    frame.result = GeneratorValue(frame)
+    frame.stop = True
+
+
+@handler("YIELD_VALUE")
+def yield_value(frame: Frame, instr: Instr) -> None:
+    """Leave the frame for now with the top."""
+    frame.result = frame.pop()
+    frame.suspended = True
+    frame.stop = True
+
+
+@handler("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(frame: Frame, instr: Instr) -> None:
+    """The iterator of `yield from`."""
+    frame.push(frame.pop().iter_(frame))
+
+
+@handler("SEND")
+def send(frame: Frame, instr: Instr) -> None:
+    """(receiver, value): send; leave the loop with the result when the receiver is done."""
+    value = frame.pop()
+    receiver = frame.peek(1)
+    try:
+        frame.push(advance(frame, receiver, value))
+    except TracedRaise as error:
+        if not issubclass(error.value.python_type(), StopIteration):
+            raise
+        frame.push(error.value.getattr_(frame, "value"))
+        frame.jump(instr.arg)
+
+
+def advance(frame: Frame, receiver: Value, value: Value) -> Value:
+    """next(receiver), or receiver.send(value)."""
+    if value.is_constant() and value.as_constant() is None:
+        return receiver.next_(frame)
+    return receiver.call_method(frame, "send", (value,), {})
+
+
+@handler("END_SEND")
+def end_send(frame: Frame, instr: Instr) -> None:
+    """(receiver, result) becomes (result)."""
+    result = frame.pop()
+    frame.pop()
+    frame.push(result)
+
+
+@handler("CLEANUP_THROW")
+def cleanup_throw(frame: Frame, instr: Instr) -> None:
+    """(receiver, value, exception): a StopIteration becomes (None, its value), anything else is raised."""
+    error = frame.pop()
+    if not issubclass(error.python_type(), StopIteration):
+        raise TracedRaise(error)
+    frame.popn(2)
+    frame.push(frame.constant(None))
+    frame.push(error.getattr_(frame, "value"))
+
+
+@handler("CALL_INTRINSIC_1")
+def call_intrinsic(frame: Frame, instr: Instr) -> None:
+    """A StopIteration escaping from a generator's body becomes a RuntimeError; the other helpers make types."""
+    if instr.arg != "STOPITERATION_ERROR":
+        frame.pop().refuse(f"the interpreter helper {instr.arg}")
+    error = frame.pop()
+    if issubclass(error.python_type(), StopIteration):
+        frame.raise_(RuntimeError, "generator raised StopIteration")
+    frame.push(error)

@@ -1,0 +1,92 @@
+"""Jumps, conditional jumps, loops and returns."""
+
+from __future__ import annotations
+
+from framesmith_bytecode import Instr
+from framesmith_dynamo.interpreter.frame import Frame
+from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.values.base import TracedRaise, Value
+
+
+@handler("JUMP", "JUMP_NO_INTERRUPT")
+def jump(frame: Frame, instr: Instr) -> None:
+    """Go to the label."""
+    frame.jump(instr.arg)
+
+
+@handler("POP_JUMP_IF_TRUE")
+def pop_jump_if_true(frame: Frame, instr: Instr) -> None:
+    """Pop; jump when true."""
+    if frame.pop().bool_(frame):
+        frame.jump(instr.arg)
+
+
+@handler("POP_JUMP_IF_FALSE")
+def pop_jump_if_false(frame: Frame, instr: Instr) -> None:
+    """Pop; jump when false."""
+    if not frame.pop().bool_(frame):
+        frame.jump(instr.arg)
+
+
+def is_none(value: Value) -> bool:
+    """Whether a value is None."""
+    return value.is_constant() and value.as_constant() is None
+
+
+@handler("POP_JUMP_IF_NONE")
+def pop_jump_if_none(frame: Frame, instr: Instr) -> None:
+    """Pop; jump when None."""
+    if is_none(frame.pop()):
+        frame.jump(instr.arg)
+
+
+@handler("POP_JUMP_IF_NOT_NONE")
+def pop_jump_if_not_none(frame: Frame, instr: Instr) -> None:
+    """Pop; jump unless None."""
+    if not is_none(frame.pop()):
+        frame.jump(instr.arg)
+
+
+@handler("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(frame: Frame, instr: Instr) -> None:
+    """Jump keeping a true top, or pop."""
+    if frame.peek(1).bool_(frame):
+        frame.jump(instr.arg)
+    else:
+        frame.pop()
+
+
+@handler("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(frame: Frame, instr: Instr) -> None:
+    """Jump keeping a false top, or pop."""
+    if frame.peek(1).bool_(frame):
+        frame.pop()
+    else:
+        frame.jump(instr.arg)
+
+
+@handler("GET_ITER")
+def get_iter(frame: Frame, instr: Instr) -> None:
+    """iter(x)"""
+    frame.push(frame.pop().iter_(frame))
+
+
+@handler("FOR_ITER")
+def for_iter(frame: Frame, instr: Instr) -> None:
+    """Push the next item, or pop the iterator and leave the loop."""
+    try:
+        item = frame.peek(1).next_(frame)
+    except TracedRaise as error:
+        if not issubclass(error.value.python_type(), StopIteration):
+            raise
+        frame.pop()
+        frame.jump(instr.arg)
+        return
+    frame.push(item)
+
+
+@handler("RETURN_VALUE")
+def return_value(frame: Frame, instr: Instr) -> None:
+    """Leave the frame with the top."""
+    frame.result = frame.pop()
+    frame.stop = True

@@ -1,0 +1,53 @@
+"""Moving values about on the stack, constants, and instructions that do nothing here."""
+
+from __future__ import annotations
+
+from framesmith_bytecode import Instr
+from framesmith_dynamo.interpreter.frame import Frame
+from framesmith_dynamo.interpreter.handler_registry import handler
+
+
+@handler("NOP", "RESUME")
+def nothing(frame: Frame, instr: Instr) -> None:
+    """Line markers."""
+
+
+@handler("POP_TOP")
+def pop_top(frame: Frame, instr: Instr) -> None:
+    """Drop the top."""
+    frame.stack.pop()
+
+
+@handler("PUSH_NULL")
+def push_null(frame: Frame, instr: Instr) -> None:
+    """The empty half of a call's two slots."""
+    frame.stack.append(None)
+
+
+@handler("COPY")
+def copy(frame: Frame, instr: Instr) -> None:
+    """Push the n-th value again."""
+    frame.stack.append(frame.stack[-instr.arg])
+
+
+@handler("SWAP")
+def swap(frame: Frame, instr: Instr) -> None:
+    """Exchange the top with the n-th value."""
+    stack, n = frame.stack, instr.arg
+    stack[-1], stack[-n] = stack[-n], stack[-1]
+
+
+@handler("LOAD_CONST")
+def load_const(frame: Frame, instr: Instr) -> None:
+    """Push a constant; one value per instruction and trace."""
+    constants = frame.state.constants
+    value = constants.get(id(instr))
+    if value is None:
+        value = constants[id(instr)] = frame.constant(instr.arg)
+    frame.stack.append(value)
+
+
+@handler("LOAD_ASSERTION_ERROR")
+def load_assertion_error(frame: Frame, instr: Instr) -> None:
+    """Push AssertionError."""
+    frame.push(frame.constant(AssertionError))

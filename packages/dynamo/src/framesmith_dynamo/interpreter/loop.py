@@ -1,0 +1,193 @@
+"""The interpreter: runs frames instruction by instruction through the handlers, and routes exceptions of the traced
+program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CellType, FunctionType
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.interpreter import handlers, inlining
+from framesmith_dynamo.interpreter.decoded import decoded
+from framesmith_dynamo.interpreter.frame import Frame
+from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
+from framesmith_dynamo.values.base import TracedRaise, Value
+from framesmith_dynamo.values.functions.cells import CellValue
+from framesmith_dynamo.values.wrap import load_tables
+from framesmith_guards import ClosureSource, LocalSource
+
+if TYPE_CHECKING:
+    from framesmith_frames import FrameInfo
+
+
+class EscapedException(Exception):
+    """The traced program raises out of the outermost frame: it runs as plain Python, where the exception is real."""
+
+    def __init__(self, raised: TracedRaise, where: str) -> None:
+        super().__init__(f"{raised.value.python_type().__name__} is raised at {where}")
+        self.value = raised.value
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the trace of the outermost frame ended: with a value to return, or before an instruction that breaks."""
+
+    value: Value | None = None
+    reason: GraphBreak | None = None
+
+
+def route(frame: Frame, raised: TracedRaise) -> None:
+    """Go on at the handler of the running instruction; the exception leaves the frame when there is none."""
+    protection = frame.code.protections[frame.pc - 1]
+    if protection is None:
+        raise raised
+    del frame.stack[protection.depth :]
+    if protection.lasti:
+        frame.push(frame.constant(frame.pc - 1))
+    frame.push(raised.value)
+    frame.pc = protection.target
+
+
+def run_frame(frame: Frame, error: Value | None = None) -> Value:
+    """Run an inlined frame until it returns or yields; raise `error` at the place where it stands first, if given."""
+    if error is not None:
+        route(frame, TracedRaise(error))
+    handlers, instrs = frame.code.handlers, frame.code.instrs
+    while not frame.stop:
+        try:
+            while not frame.stop:
+                index = frame.pc
+                frame.pc = index + 1
+                handlers[index](frame, instrs[index])
+        except TracedRaise as raised:
+            route(frame, raised)
+        except GraphBreak as broken:
+            broken.frames.append(frame.where())
+            raise
+    assert frame.result is not None
+    return frame.result
+
+
+def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
+    """Run the outermost frame to its end, or to the instruction an earlier attempt found to break.
+
+    Raises RestartTrace when an instruction breaks, EscapedException when the program raises.
+    """
+    handlers, instrs = frame.code.handlers, frame.code.instrs
+    executed = 0
+    while not frame.stop:
+        if executed == log.break_at:
+            return Ending(reason=log.reason)
+        index = frame.pc
+        frame.pc = index + 1
+        try:
+            handlers[index](frame, instrs[index])
+        except TracedRaise as raised:
+            _route_outermost(frame, raised)
+        except GraphBreak as broken:
+            _end_here(frame, log, executed, broken)
+        except RecursionError as error:
+            _end_here(
+                frame, log, executed, GraphBreak(inlining.TOO_DEEP, f"the interpreter's own stack is full: {error}")
+            )
+        executed += 1
+    return Ending(value=frame.result)
+
+
+def _end_here(frame: Frame, log: SpeculationLog, executed: int, broken: GraphBreak) -> NoReturn:
+    broken.frames.append(frame.where())
+    log.end_at(executed, broken)
+    raise RestartTrace from broken
+
+
+def _route_outermost(frame: Frame, raised: TracedRaise) -> None:
+    try:
+        route(frame, raised)
+    except TracedRaise:
+        raise EscapedException(raised, frame.where()) from raised
+
+
+def outermost_frame(info: FrameInfo, log: SpeculationLog) -> Frame:
+    """The frame to trace, its arguments wrapped as they are loaded."""
+    load_tables()
+    handlers.load()
+    code = decoded(info.code)
+    state = TraceState(info.code, info.globals, log, run_frame)
+    frame = OutermostFrame(state, code, info.globals, {}, {}, None)
+    frame.bind(info.locals, cast(FunctionType, info.function))
+    return frame
+
+
+class LazyVariables(dict[str, Value]):
+    """Variables of the outermost frame; an argument is wrapped, and guarded, when it is first read."""
+
+    __slots__ = ("pending", "wrap")
+
+    def __init__(self, pending: dict[str, Any], wrap: Callable[[str, Any], Value]) -> None:
+        super().__init__()
+        self.pending = pending
+        self.wrap = wrap
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The variable's value, or the default when it is unbound."""
+        found = super().get(name)
+        if found is None and name in self.pending:
+            found = self[name] = self.wrap(name, self.pending.pop(name))
+        return default if found is None else found
+
+    def pop(self, name: str, default: Any = None) -> Any:
+        """Unbind and give a variable."""
+        found = self.get(name)
+        super().pop(name, None)
+        return default if found is None else found
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        self.pending.pop(name, None)
+        super().__setitem__(name, value)
+
+    def clear(self) -> None:
+        """Forget all, also what was never read."""
+        self.pending.clear()
+        super().clear()
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self.pending
+
+
+class OutermostFrame(Frame):
+    """The frame being compiled: its arguments and free variables exist, and are found at sources."""
+
+    __slots__ = ("free_cells",)
+
+    def bind(self, arguments: tuple[Any, ...], function: FunctionType) -> None:
+        """Take over the arguments, in `co_varnames` order, and the closure of the call."""
+        pending = dict(zip(self.code.argument_names, arguments, strict=True))
+        self.locals = LazyVariables(pending, lambda name, obj: self.wrap(obj, LocalSource(name)))
+        self.free_cells = dict(zip(self.code.bytecode.freevars, function.__closure__ or (), strict=True))
+        for name in self.code.bytecode.cellvars:
+            contents = self.locals.pop(name) if name in self.locals else None
+            cell = self.cells[name] = CellValue(contents, local_name=name)
+            self.journal.track_new(cell)
+
+    def cell(self, name: str) -> CellValue:
+        """The cell of a variable; free variables get theirs on first use."""
+        known = self.cells.get(name)
+        if known is None:
+            known = self.cells[name] = self._free_cell(name, self.free_cells[name])
+        return known
+
+    def _free_cell(self, name: str, cell: CellType) -> CellValue:
+        memo = self.memo.setdefault("cells", {})
+        if id(cell) in memo:
+            return memo[id(cell)][1]  # type: ignore[no-any-return]
+        try:
+            contents = self.wrap(cell.cell_contents, ClosureSource(name))
+        except ValueError:
+            contents = None
+        value = CellValue(contents, local_name=name, found=True)
+        self.journal.track_existing(value, cell)
+        memo[id(cell)] = (cell, value)
+        return value

@@ -1,0 +1,1 @@
+"""The code that runs in place of the frame."""

@@ -1,0 +1,106 @@
+"""Going on inside `with` and `try` blocks: context managers are entered for real, exceptions find their handlers.
+
+An open block is a slot of the value stack holding its exit (`handlers.contexts.ExitValue`). Objects whose `__enter__`
+was traced are as they should be once the journal has been replayed; torch's context managers, which the trace only
+noted in the graph, are made and entered anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
+from framesmith_dynamo.values.objects.objects import ObjectValue
+from framesmith_dynamo.values.tensors.torch_context import (
+    AutocastValue,
+    GradModeValue,
+    SetGradEnabledValue,
+    TorchContextValue,
+)
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_dynamo.graph.graph_effects import GlobalStateLog
+    from framesmith_dynamo.trace_state import TraceState
+    from framesmith_dynamo.values.base import Value
+
+BREAK_IN_BLOCK = register_break(
+    "break-in-block",
+    what="the graph breaks inside a block that cannot be continued in a function of its own",
+    why="an exception is being handled, or a context manager cannot be entered again",
+    hint="move the breaking call out of the block, or the block into a function of its own",
+)
+
+
+def exits_of(stack: Iterable[Value | None]) -> list[ExitValue]:
+    """The open `with` blocks, outermost first."""
+    return [value for value in stack if isinstance(value, ExitValue)]
+
+
+def check_blocks(state: TraceState, stack: Sequence[Value | None], others: Iterable[Value], reason: GraphBreak) -> None:
+    """Raise GraphBreak when the open blocks cannot be continued. `others` are further values that live on."""
+    why = why_not_continued(state, stack, others)
+    if why is not None:
+        raise GraphBreak(BREAK_IN_BLOCK, f"{why}; the break: {reason}")
+
+
+def why_not_continued(state: TraceState, stack: Sequence[Value | None], others: Iterable[Value]) -> str | None:
+    """Why the open blocks cannot be continued, or None."""
+    if state.handled is not None:
+        return "an exception is being handled"
+    managers = [value.manager for value in exits_of(stack)]
+    strange = next((m for m in managers if not isinstance(m, ObjectValue | TorchContextValue)), None)
+    if strange is not None:
+        return f"{strange.describe()} cannot be entered again"
+    contexts = [manager for manager in managers if isinstance(manager, TorchContextValue)]
+    if any(value is context for value in others for context in contexts):
+        return "a context manager of torch is used as an object"
+    return why_not_entered_again(state.builder.state, contexts)
+
+
+def why_not_entered_again(log: GlobalStateLog, contexts: Sequence[TorchContextValue]) -> str | None:
+    """Why entering torch's contexts anew would not give the state of the trace, or None."""
+    grad = log.grad_before
+    for context in contexts:
+        if isinstance(context, GradModeValue):
+            found = context.former if isinstance(context, SetGradEnabledValue) else context.saved[-1]
+            if found != grad:
+                return "the gradient mode was changed before the block"
+            grad = context.mode()
+    if contexts and grad != torch.is_grad_enabled():
+        return "the gradient mode was changed inside the block"
+    if len(log.opened) != sum(isinstance(context, AutocastValue) for context in contexts):
+        return "autocast was entered in another way"
+    return None
+
+
+def push_exit(codegen: Codegen, manager: Value, temporary: str | None) -> None:
+    """Push the exit of an open block: of an object held in `temporary`, or of a context of torch entered now."""
+    if isinstance(manager, TorchContextValue):
+        codegen.push_callable(lambda: codegen.load_const(enter_again))
+        codegen.load_const(manager.cls)
+        codegen.load_const(manager.args)
+        codegen.load_const(tuple(manager.kwargs.items()))
+        codegen.call(3)
+        return
+    assert temporary is not None
+    codegen.push_callable(lambda: codegen.load_const(bound_exit))
+    codegen.load(temporary)
+    codegen.call(1)
+
+
+def bound_exit(manager: Any) -> Callable[..., Any]:
+    """Run by compiled code: the `__exit__` that a `with` statement keeps."""
+    exit_function: Callable[..., Any] = type(manager).__exit__.__get__(manager, type(manager))
+    return exit_function
+
+
+def enter_again(cls: type, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+    """Run by compiled code: make and enter a context manager, and give its exit."""
+    manager = cls(*args, **dict(kwargs))
+    type(manager).__enter__(manager)
+    return bound_exit(manager)

@@ -1,0 +1,68 @@
+"""Continuation functions of decoded code, cached: the same place with the same variables is the same code object."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import CodeType
+
+from framesmith_bytecode import Block, Continuation, ContinuationError, control_flow, make_continuation
+from framesmith_bytecode.cfg import reachable
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
+from framesmith_frames import skip
+
+NO_CONTINUATION = register_break(
+    "no-continuation",
+    what="the function cannot be continued behind a graph break",
+    why="the rest of it depends on its frame as a whole",
+    hint="move the breaking call into a function of its own",
+)
+
+
+def continuation_at(
+    code: DecodedCode, index: int, nulls: Collection[int], bound: Collection[str], broken: int
+) -> Continuation:
+    """The continuation of `code` at instruction `index`, with these stack slots NULL and these locals bound.
+
+    It runs as plain Python when it can come to the breaking instruction `broken` again, as in a loop: each round would
+    otherwise add a call. Raises GraphBreak when there can be no continuation.
+    """
+    place = (index, frozenset(nulls), frozenset(bound))
+    known: Continuation | None = code.continuations.get(place)
+    if known is not None:
+        return known
+    here = (code.instrs[broken].op, code.instrs[broken].position)
+    if here in code.broken_at:
+        raise GraphBreak(NO_CONTINUATION, "a continuation breaks at the same instruction again")
+    known = code.continuations[place] = _make(code, index, place[1], place[2])
+    if comes_again(code, index, broken):
+        skip(known.code, "continues a loop in which the graph breaks")
+    else:
+        decoded(known.code).broken_at = code.broken_at | {here}
+    return known
+
+
+def is_continuation(code: CodeType) -> bool:
+    """Whether the code was made here: the function that goes on behind a break."""
+    return ".<resumed at line " in code.co_qualname
+
+
+def _make(code: DecodedCode, index: int, nulls: frozenset[int], bound: frozenset[str]) -> Continuation:
+    try:
+        return make_continuation(code.bytecode, code.items[index], null_slots=nulls, bound=bound)
+    except ContinuationError as error:
+        raise GraphBreak(NO_CONTINUATION, str(error)) from error
+
+
+def comes_again(code: DecodedCode, start: int, broken: int) -> bool:
+    """Whether instruction `broken` can run after instruction `start`."""
+    blocks = control_flow(code.bytecode)
+    first = _block_of(blocks, code.items[start])
+    last = _block_of(blocks, code.items[broken])
+    if first == last and start <= broken:
+        return True
+    return last in reachable(blocks, blocks[first].successors)
+
+
+def _block_of(blocks: list[Block], item: int) -> int:
+    return next(number for number, block in enumerate(blocks) if block.start <= item < block.end)

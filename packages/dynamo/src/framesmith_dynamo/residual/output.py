@@ -1,0 +1,154 @@
+"""Residual code: what runs in place of the frame. It calls the compiled graph with the inputs that the guards found,
+makes new objects, carries out mutations, and returns, or goes on with the breaking instruction and a continuation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from framesmith_bytecode import Codegen, Instr, Label, encode
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.residual.aliasing import safe_from_overlap
+from framesmith_dynamo.residual.rerun import OnError, Recovery, emit_protected_call, traceless
+from framesmith_frames import without_hook
+from framesmith_guards import LocalSource
+from framesmith_sideeffects import Replay, load_source
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from framesmith_dynamo.graph.builder import FinishedGraph, GraphInput
+    from framesmith_dynamo.interpreter.frame import Frame
+    from framesmith_dynamo.values.base import Value
+    from framesmith_guards import Source
+
+CompileGraph = Callable[["fx.GraphModule", Sequence["GraphInput"]], Callable[..., Any]]
+
+CANNOT_REBUILD = register_break(
+    "cannot-rebuild",
+    what="an object made in the trace is needed afterwards and cannot be made again by compiled code",
+    why="its type has no rule for reconstruction",
+    hint="use the object up inside the compiled function",
+)
+
+
+class Residual:
+    """The residual code of one frame, under construction.
+
+    Everything after the graph call is generated first, because only then is it known which tensors the graph must
+    return.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.state = frame.state
+        self.codegen = Codegen.like(frame.code.bytecode, frame.globals)
+        self.codegen.position = frame.code.instrs[max(min(frame.pc, len(frame.code.instrs) - 1), 0)].position
+        #: The first local after the arguments: where the hook leaves the tuple of the sources in `inputs`.
+        self.inputs_local = self.codegen.new_temp("inputs")
+        self.codegen.varnames.insert(len(self.codegen.argnames), self.codegen.varnames.pop())
+        self.inputs: tuple[Source, ...] = ()
+        self.graph_out = self.state.builder.output_name = self.codegen.new_temp("graph_out")
+        self.replay: Replay | None = None
+        self.handler: Label | None = None
+
+    # What comes after the graph
+
+    def begin(self, live: Sequence[Value]) -> None:
+        """Make the new objects that `live` values and surviving mutations need."""
+        self.state.journal.prune(live)
+        self.replay = Replay(self.state.journal, self.codegen)
+        self.replay.make()
+
+    def save(self, values: Sequence[Value]) -> list[str]:
+        """Put values into temporaries: they are read before anything changes."""
+        names = []
+        for value in values:
+            self.codegen(value)
+            name = self.codegen.new_temp("live")
+            self.codegen.store(name)
+            names.append(name)
+        return names
+
+    def change(self, *, grad_mode: bool = True) -> None:
+        """Carry out the mutations and, with `grad_mode`, the change of torch's gradient mode."""
+        assert self.replay is not None
+        self.replay.apply()
+        grad = self.state.builder.state.grad_after() if grad_mode else None
+        if grad is not None:
+            self.codegen.push_callable(lambda: self.codegen.load_const(torch._C._set_grad_enabled))
+            self.codegen.load_const(grad)
+            self.codegen.call(1)
+            self.codegen.pop()
+
+    def forget_variables(self, keep: Collection[str] = ()) -> None:
+        """Hold nothing but the variables to `keep`: what the program has deleted or left behind is to be gone."""
+        stored = {item.arg for item in self.codegen.instructions if isinstance(item, Instr) and item.op == "STORE_FAST"}
+        stored |= {self.graph_out, *(name for name in self.codegen.argnames if not self.codegen.is_cell(name))}
+        for name in self.codegen.varnames:
+            if name in stored and name not in keep:
+                self.codegen.forget(name)
+
+    def return_(self, value: Value) -> None:
+        """The frame's value is returned."""
+        self.begin([value])
+        assert self.replay is not None
+        if self.replay.pending():
+            [name] = self.save([value])
+            self.change()
+            self.codegen.load(name)
+        else:
+            self.codegen(value)
+            self.change()
+        self.codegen.return_value()
+
+    # The graph
+
+    def finish(self, compile_graph: CompileGraph, *, complete: bool, on_error: OnError) -> CodeType:
+        """Compile the graph, if there is any, and put its call in front. `on_error`: see `rerun`."""
+        graph = self.state.builder.finish()
+        self.state.finished()  # the compiler, and the guards on torch's state, are to see the state the call found
+        if graph is not None:
+            compiled, harmless = traceless(graph, compile_graph(graph.module, graph.inputs))
+            compiled = safe_from_overlap(graph, compiled)
+            recovery = Recovery(graph.module.forward, harmless=harmless, on_error=on_error)
+            self._prepend_call(graph, compiled if complete else without_hook(compiled), recovery)
+        return encode(self.codegen.bytecode())
+
+    def _prepend_call(self, graph: FinishedGraph, compiled: Callable[..., Any], recovery: Recovery) -> None:
+        codegen = self.codegen
+        rest = codegen.instructions
+        codegen.instructions = []
+        body = self.frame.code.bytecode
+        emit_handler = emit_protected_call(
+            codegen, graph, body, lambda: self._call_with_inputs(graph, compiled), recovery
+        )
+        codegen.store(self.graph_out)
+        codegen.instructions += rest
+        emit_handler()
+
+    def _call_with_inputs(self, graph: FinishedGraph, compiled: Callable[..., Any]) -> None:
+        """Call the graph with the tuple that the guards extracted, which nothing else holds then.
+
+        Where all inputs are arguments there is nothing to find, and they are loaded.
+        """
+        codegen = self.codegen
+        codegen.push_callable(lambda: codegen.load_const(compiled))
+        if all(isinstance(item.source, LocalSource) for item in graph.inputs):
+            for item in graph.inputs:
+                load_source(codegen, item.source)
+            codegen.call(len(graph.inputs))
+            return
+        self.inputs = tuple(item.source for item in graph.inputs)
+        codegen.load(self.inputs_local)
+        codegen.delete(self.inputs_local)
+        codegen.call_ex(False)
+
+
+def cannot_rebuild(error: Exception) -> GraphBreak:
+    """The break of a value without a rule for reconstruction."""
+    return GraphBreak(CANNOT_REBUILD, str(error))

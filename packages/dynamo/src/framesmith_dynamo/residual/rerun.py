@@ -1,0 +1,220 @@
+"""When a compiled graph raises, the frame begins again as plain Python, as though the graph had never been tried.
+
+Residual code holds the frame's own instructions behind its own: the graph call is in an exception region whose
+handler goes on there. Nothing but the graph has run by then, and the graph leaves no trace: one that may fail after it
+changed something is run as a `Transaction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp.autocast_mode import _enter_autocast
+from torch.autograd.grad_mode import _enter_inference_mode
+
+from framesmith_bytecode import Instr, Label
+from framesmith_dynamo.tensor_calls.run_time_errors import is_random, name_of
+from framesmith_frames import deactivated, without_hook
+from framesmith_sideeffects import load_source
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from framesmith_bytecode import Bytecode, Codegen
+    from framesmith_dynamo.graph.builder import FinishedGraph
+
+#: Told of an error that compiled code raises and plain operations do not: it is the compiler's own.
+OnError = Callable[[Exception], object]
+
+#: Nothing is known or gained by trying once more after these.
+NOT_TRIED_AGAIN = (MemoryError, RecursionError, torch.OutOfMemoryError, Warning)
+
+RUNNING_STATISTICS = frozenset(["batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_norm"])
+STATE_CALLS = frozenset([torch._C._set_grad_enabled, _enter_autocast, _enter_inference_mode])
+
+
+class Undone(Exception):
+    """A graph call failed; what it had changed has been put back. Its cause is the error."""
+
+
+class Transaction:
+    """A compiled graph that changes inputs, random states or torch's modes, and puts all back if it fails."""
+
+    __slots__ = ("changed", "compiled", "random", "state")
+
+    def __init__(self, compiled: Callable[..., Any], changed: Sequence[int], *, random: bool, state: bool) -> None:
+        self.compiled = compiled
+        self.changed = changed
+        self.random = random
+        self.state = state
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        """The graph's outputs. Raises Undone."""
+        written = [inputs[position] for position in self.changed]
+        former = [tensor.detach().clone() for tensor in written]
+        random = random_state() if self.random else None
+        ambient = ambient_state() if self.state else None
+        try:
+            return self.compiled(*inputs)
+        except Exception as error:
+            if ambient is not None:
+                restore_ambient(ambient)
+            if random is not None:
+                restore_random(random)
+            for tensor, contents in zip(written, former, strict=True):
+                if not torch._debug_has_internal_overlap(tensor):  # those refuse to be written to
+                    tensor.data.copy_(contents)
+            raise Undone from error
+
+
+class Recovery:
+    """Decides what happens to an exception of a graph call: the frame begins again, or the exception goes on.
+
+    `harmless`: the graph leaves no trace when it fails, even without being a `Transaction`.
+    """
+
+    __slots__ = ("harmless", "on_error", "plain")
+
+    def __init__(self, plain: Callable[..., Any], *, harmless: bool, on_error: OnError) -> None:
+        self.plain = plain
+        self.harmless = harmless
+        self.on_error = on_error
+
+    def __call__(self, error: BaseException, *inputs: torch.Tensor) -> bool:
+        """Whether to begin again. Told of the compiler's own errors, `on_error` may raise."""
+        if isinstance(error, Undone):
+            cause = error.__cause__
+            assert isinstance(cause, Exception)
+        elif isinstance(error, Exception) and self.harmless:
+            cause = error
+        else:
+            return False
+        if not (isinstance(cause, NOT_TRIED_AGAIN) or raises(self.plain, inputs)):
+            self.on_error(cause)
+        return True
+
+
+def raises(plain: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether the graph run operation by operation on copies of its inputs raises as well."""
+    random, ambient = random_state(), ambient_state()
+    try:
+        with torch.no_grad(), deactivated():
+            plain(*copies(inputs))
+    except Exception:
+        return True
+    finally:
+        restore_ambient(ambient)
+        restore_random(random)
+    return False
+
+
+def copies(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors of the same contents, strides and shared memory."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    copied = []
+    for tensor in inputs:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in storages:
+            storages[storage._cdata] = storage.clone()  # type: ignore[no-untyped-call]
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        twin = storages[storage._cdata]
+        copied.append(made.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride()))
+    return copied
+
+
+def random_state() -> list[torch.Tensor]:
+    """The state of the default generators: the CPU's, then those of CUDA devices in use."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return [torch.get_rng_state(), *cuda]
+
+
+def restore_random(state: Sequence[torch.Tensor]) -> None:
+    """Put back what `random_state` gave."""
+    torch.set_rng_state(state[0])
+    if len(state) > 1:
+        torch.cuda.set_rng_state_all(state[1:])
+
+
+def ambient_state() -> tuple[Any, ...]:
+    """The modes a graph may set: gradients, and autocast by device type."""
+    autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
+    return torch.is_grad_enabled(), autocast, torch.is_autocast_cache_enabled()
+
+
+def restore_ambient(state: tuple[Any, ...]) -> None:
+    """Put back what `ambient_state` gave."""
+    grad, autocast, cache = state
+    torch._C._set_grad_enabled(grad)
+    for kind, enabled, dtype in autocast:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+    torch.set_autocast_cache_enabled(cache)
+
+
+def calls_in(graph: FinishedGraph) -> list[fx.Node]:
+    """The operations of the graph."""
+    return [node for node in graph.module.graph.nodes if node.op in ("call_function", "call_method")]
+
+
+def written(graph: FinishedGraph) -> list[int]:
+    """Positions of the inputs the graph changes, running statistics included, which torch changes without saying so."""
+    placeholders = [node for node in graph.module.graph.nodes if node.op == "placeholder"]
+    hidden = {
+        operand
+        for node in calls_in(graph)
+        if name_of(node.target) in RUNNING_STATISTICS
+        for operand in node.all_input_nodes
+        if operand.op == "placeholder" and not operand.meta["example_value"].requires_grad
+    }
+    return [at for at, node in enumerate(placeholders) if at in graph.changed or node in hidden]
+
+
+def transaction(graph: FinishedGraph, run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, which runs the graph, made to put back what it changes if it fails."""
+    nodes = calls_in(graph)
+    random = any(is_random(node.target) for node in nodes)
+    state = any(node.op == "call_function" and node.target in STATE_CALLS for node in nodes)
+    changed = written(graph)
+    return Transaction(run, changed, random=random, state=state) if changed or random or state else run
+
+
+def traceless(graph: FinishedGraph, compiled: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
+    """The compiled graph, which, if it may fail on some data, leaves no trace then; and whether it never leaves any."""
+    whole = transaction(graph, compiled)
+    if whole is compiled:
+        return compiled, True
+    if any(node.meta.get("may_fail") for node in calls_in(graph)):
+        return whole, True
+    return compiled, False
+
+
+def emit_protected_call(
+    codegen: Codegen, graph: FinishedGraph, body: Bytecode, call: Callable[[], object], recovery: Recovery
+) -> Callable[[], None]:
+    """Emit `call` in an exception region; gives what emits the region's handler, to be run at the end of the code."""
+    caught, again = Label("graph failed"), Label("plain")
+    with codegen.protected(caught, depth=0):
+        call()
+
+    def emit_handler() -> None:
+        codegen.mark(caught)
+        codegen.push_callable(lambda: codegen.load_const(without_hook(recovery.__call__)))
+        codegen.emit("COPY", 3)  # the error, under the callable's two slots; a local would keep it and the frame alive
+        for item in graph.inputs:
+            load_source(codegen, item.source)
+        codegen.call(1 + len(graph.inputs))
+        codegen.branch(again, on="true")
+        codegen.emit("RERAISE", 0)
+        codegen.mark(again)
+        codegen.pop()
+        codegen.extend(item for item in body.instructions if not starts(item))
+        codegen.regions += body.regions
+
+    return emit_handler
+
+
+def starts(item: object) -> bool:
+    """Whether this is the instruction that begins a function."""
+    return isinstance(item, Instr) and item.op == "RESUME" and item.arg == 0

@@ -1,0 +1,299 @@
+"""After a graph break: the breaking instruction runs for real, and a continuation function goes on behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from framesmith_bytecode import Codegen, Continuation, Instr, Label, Parameter
+from framesmith_bytecode.liveness import observes_locals
+from framesmith_bytecode.ops import OPS, pops, pushes
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
+from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot
+from framesmith_dynamo.residual.blocks import check_blocks, exits_of, push_exit
+from framesmith_dynamo.residual.continuations import continuation_at
+from framesmith_dynamo.values.tensors.torch_context import TorchContextValue
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.interpreter.frame import Frame
+    from framesmith_dynamo.residual.output import Residual
+    from framesmith_dynamo.values.base import Value
+
+READS_OWN_LOCALS = register_break(
+    "reads-own-locals",
+    what="the graph breaks in a function that may look at all its local variables",
+    why="compiled code keeps only the variables that are still needed, beside its own",
+    hint="call locals(), vars(), dir(), eval() or exec() in a function of its own",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """How one slot of the value stack comes back.
+
+    NULL (all None), a temporary, a value pushed then, a method looked up then, or the exit of an open block, whose
+    manager `block` is (held in the temporary, if it has one).
+    """
+
+    temporary: str | None = None
+    value: Value | None = None
+    method: str | None = None
+    block: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way on behind the breaking instruction: which stack slots are NULL there, how many were there before it.
+
+    Then either a continuation is called, or, when hardly anything is left to do, the `tail` runs on the spot.
+    """
+
+    nulls: tuple[bool, ...]
+    below: int
+    continuation: Continuation | None
+    tail: tuple[Instr, ...] = ()
+
+
+#: Instructions whose results may hold NULL, and those that run in their place: what they push is then known.
+INSTEAD = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
+
+
+#: Instructions too cheap to call a continuation for, when they are all that is left.
+CHEAP = frozenset({"LOAD_CONST", "LOAD_FAST", "NOP", "POP_TOP", "RETURN_VALUE"})
+LONGEST_TAIL = 8
+
+
+def emit_break(residual: Residual, reason: GraphBreak) -> None:
+    """Generate the end of residual code at a break. Raises GraphBreak when the frame cannot be continued here."""
+    frame = residual.frame
+    index = frame.pc
+    if observes_locals(frame.code.bytecode.instructions):
+        raise GraphBreak(READS_OWN_LOCALS, str(reason))
+    instr = frame.code.instrs[index]
+    ways = arms(residual.frame, instr, index)
+    if residual.state.is_empty() and all(way.continuation is None for way in ways):
+        raise reason  # nothing before, nothing behind: there is nothing to compile
+    caught = handler_arm(frame, index)
+    slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
+    residual.change(grad_mode=not exits_of(frame.stack))
+    restore_stack(residual, slots, len(slots) - pops(instr.op, instr.arg))
+    residual.forget_variables(variables.values())
+    label = Label() if len(ways) == 2 else None
+    emit_protected(
+        residual, Instr(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label, instr.position), caught
+    )
+    if ways:
+        go_on(residual, ways[0], variables)
+    if label is not None:
+        residual.codegen.mark(label)
+        go_on(residual, ways[1], variables)
+    if caught is not None:
+        emit_handler(residual, caught, variables)
+
+
+def arms(frame: Frame, instr: Instr, index: int) -> list[Arm]:
+    """Where the instruction leads: behind it, and to its label if it branches."""
+    row = OPS[instr.op]
+    if row.flow in ("return", "raise"):
+        return []
+    below = null_slots(frame.stack)[: len(frame.stack) - pops(instr.op, instr.arg)]
+    pushed = CALLABLE_SLOTS if instr.op in INSTEAD else (False,) * pushes(instr.op, instr.arg)
+    found = []
+    if row.flow != "jump":
+        found.append(arm(frame, below, pushed, index, index + 1))
+    if row.flow != "next":
+        found.append(arm(frame, below, (False,) * row.jump_pushes, index, frame.code.targets[instr.arg]))
+    return found
+
+
+def handler_arm(frame: Frame, index: int) -> Arm | None:
+    """The way to the handler of an exception of the breaking instruction, if it is in a block."""
+    protection = frame.code.protections[index]
+    if protection is None:
+        return None
+    below = null_slots(frame.stack)[: protection.depth]
+    return arm(frame, below, (False,) * (1 + protection.lasti), index, protection.target)
+
+
+def emit_protected(residual: Residual, instr: Instr, caught: Arm | None) -> None:
+    """Emit the breaking instruction, in a region of its own if it is in a block."""
+    codegen = residual.codegen
+    if caught is None:
+        _emit(codegen, instr)
+        return
+    residual.handler = Label("caught")
+    with codegen.protected(residual.handler, depth=caught.below):
+        _emit(codegen, instr)
+
+
+def _emit(codegen: Codegen, instr: Instr) -> None:
+    if instr.op == "CALL_FUNCTION_EX":  # its dict comes from a variable, and must be one made in the same code
+        codegen.position = instr.position
+        codegen.call_ex(instr.arg)
+    else:
+        codegen.extend([instr])
+
+
+def emit_handler(residual: Residual, caught: Arm, variables: dict[str, str]) -> None:
+    """Where an exception of the breaking instruction comes: its handler goes on in a continuation.
+
+    The offset that some handlers want is that of the continuation's first instruction, which stands for the same line.
+    """
+    codegen = residual.codegen
+    assert residual.handler is not None
+    codegen.mark(residual.handler)
+    if len(caught.nulls) - caught.below == 2:
+        codegen.load_const(0)
+        codegen.emit("SWAP", 2)
+    go_on(residual, caught, variables)
+
+
+def null_slots(stack: Sequence[Value | None]) -> tuple[bool, ...]:
+    """Which slots are NULL in residual code. A method waiting for its call is looked up there: a callable and NULL."""
+    nulls = [value is None for value in stack]
+    for slot, value in enumerate(stack):
+        if isinstance(value, MethodSlot):
+            nulls[slot : slot + 2] = CALLABLE_SLOTS
+    return tuple(nulls)
+
+
+def arm(frame: Frame, below: tuple[bool, ...], pushed: tuple[bool, ...], index: int, target: int) -> Arm:
+    """The way from the breaking instruction `index` to `target`: slots left alone, slots pushed (is NULL, each)."""
+    nulls = below + pushed
+    bound = [name for name in frame.code.bytecode.varnames if name in frame.locals]
+    tail = cheap_tail(frame.code.instrs, target, bound)
+    if tail and not any(nulls):
+        return Arm(nulls, len(below), None, tail)
+    slots = [slot for slot, is_null in enumerate(nulls) if is_null]
+    return Arm(nulls, len(below), continuation_at(frame.code, target, slots, bound, index))
+
+
+def cheap_tail(instrs: Sequence[Instr], start: int, bound: Sequence[str]) -> tuple[Instr, ...]:
+    """The instructions from `start` to a return, if they are few and cheap; else nothing."""
+    for count, instr in enumerate(instrs[start : start + LONGEST_TAIL], 1):
+        if instr.op not in CHEAP or (instr.op == "LOAD_FAST" and instr.arg not in bound):
+            break
+        if instr.op == "RETURN_VALUE":
+            return tuple(instrs[start : start + count])
+    return ()
+
+
+def needed(ways: Sequence[Arm]) -> list[str]:
+    """The locals that some continuation takes, or some tail reads."""
+    parameters = [p for way in ways if way.continuation is not None for p in way.continuation.parameters]
+    names = [str(p.source) for p in parameters if p.kind == "local"]
+    names += [instr.arg for way in ways for instr in way.tail if instr.op == "LOAD_FAST"]
+    return list(dict.fromkeys(names))
+
+
+def save(residual: Residual, names: Sequence[str], reason: GraphBreak) -> tuple[list[Slot], dict[str, str]]:
+    """Read the stack and the named variables into temporaries, before anything changes.
+
+    Arguments the trace never looked at stay where they are. Raises GraphBreak when an open block cannot be continued.
+    """
+    frame = residual.frame
+    untouched = [name for name in names if name in getattr(frame.locals, "pending", ())]
+    local_values = {name: frame.locals[name] for name in names if name not in untouched}
+    stack_values = [value for value in frame.stack if value is not None]
+    own_cells = [frame.cells[name] for name in frame.code.bytecode.cellvars]
+    if frame.code.protections[frame.pc] is not None:
+        check_blocks(residual.state, frame.stack, [*stack_values, *local_values.values()], reason)
+    residual.begin([*stack_values, *local_values.values(), *own_cells])
+    slots = _save_stack(residual)
+    saved = residual.save(list(local_values.values()))
+    return slots, dict(zip(local_values, saved, strict=True)) | {name: name for name in untouched}
+
+
+def _save_stack(residual: Residual) -> list[Slot]:
+    slots: list[Slot] = []
+    for value in residual.frame.stack:
+        if value is None:
+            slots.append(Slot())
+        elif isinstance(value, MethodSlot):
+            slots.append(Slot(method=value.name))
+        elif isinstance(value, ExitValue):
+            entered_anew = isinstance(value.manager, TorchContextValue)
+            slots.append(Slot(None if entered_anew else residual.save([value.manager])[0], block=value.manager))
+        elif value.is_constant() and value.source is None:
+            slots.append(Slot(value=value))
+        else:
+            slots.append(Slot(temporary=residual.save([value])[0]))
+    return slots
+
+
+def restore_stack(residual: Residual, slots: Sequence[Slot], below: int) -> None:
+    """Put the value stack back as the breaking instruction expects it.
+
+    A NULL among the `below` slots it leaves alone is a None here.
+    """
+    codegen = residual.codegen
+    method: str | None = None
+    for position, slot in enumerate(slots):
+        if slot.method is not None:
+            method = slot.method
+        elif method is not None:
+            restore_method(residual, slot, method, waits=position < below)
+            method = None
+        elif slot.temporary is None and slot.value is None and slot.block is None:
+            codegen.load_const(None) if position < below else codegen.push_null()
+        else:
+            restore_slot(residual, slot)
+
+
+def restore_slot(residual: Residual, slot: Slot) -> None:
+    """Push a value of the stack."""
+    if slot.block is not None:
+        push_exit(residual.codegen, slot.block, slot.temporary)
+    elif slot.temporary is not None:
+        residual.codegen.load(slot.temporary)
+    elif slot.value is not None:
+        residual.codegen(slot.value)
+
+
+def restore_method(residual: Residual, owner: Slot, name: str, *, waits: bool) -> None:
+    """Push the two slots of a method.
+
+    For a call now, or, when it `waits` for a later one, looked up and with a None for its NULL.
+    """
+    codegen = residual.codegen
+    if not waits:
+        restore_slot(residual, owner)
+        codegen.load_method(name)
+        return
+    for is_null in CALLABLE_SLOTS:
+        if is_null:
+            codegen.load_const(None)
+        else:
+            restore_slot(residual, owner)
+            codegen.load_attr(name)
+
+
+def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
+    """Call the continuation with the stack and the live variables and return what it returns; or run the tail."""
+    codegen = residual.codegen
+    continuation = way.continuation
+    if continuation is None:
+        for instr in way.tail:
+            codegen.emit(instr.op, variables[instr.arg] if instr.op == "LOAD_FAST" else instr.arg)
+        return
+    stack = [codegen.new_temp("stack") for _ in way.nulls]
+    for slot, is_null in reversed(list(enumerate(way.nulls))):
+        if not is_null:
+            codegen.store(stack[slot])
+        elif slot < way.below:
+            codegen.pop()  # a placeholder: see restore_stack
+    codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
+    for parameter in continuation.parameters:
+        codegen.load(argument(parameter, stack, variables))
+    residual.forget_variables()
+    codegen.call(len(continuation.parameters))
+    codegen.return_value()
+
+
+def argument(parameter: Parameter, stack: Sequence[str], variables: dict[str, str]) -> str:
+    """The variable of the residual code that holds an argument of a continuation."""
+    if isinstance(parameter.source, int):
+        return stack[parameter.source]
+    return variables[parameter.source] if parameter.kind == "local" else parameter.source

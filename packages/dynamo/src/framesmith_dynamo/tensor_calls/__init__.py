@@ -1,0 +1,1 @@
+"""Calls into the graph, and what they may do on real tensors."""

@@ -1,0 +1,165 @@
+"""Calls into the graph: values to graph arguments, fakes run, results back to values."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import fx
+from torch._subclasses import fake_tensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.tensor_calls.real_runs import check_real_run
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
+from framesmith_dynamo.values.tensors.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.trace_state import TraceState
+
+
+class TracingFrame(Tracer, Protocol):
+    """The frame on whose behalf a call goes into the graph."""
+
+    @property
+    def state(self) -> TraceState:
+        """What all frames of the trace share."""
+
+    def where(self) -> str:
+        """File, line and function of the running instruction."""
+
+
+OPERATION_FAILED = register_break(
+    "operation-failed",
+    what="a tensor operation raises an error",
+    why="the operation was tried on fake tensors of the same dtypes and shapes and refused them",
+    hint="look at the error; in plain Python the same call raises it too",
+)
+DATA_DEPENDENT = register_break(
+    "data-dependent-operation",
+    what="a tensor operation's result depends on the data of its inputs",
+    why="its shape or a Python number made from it is known only when it runs",
+    hint="it runs as plain Python between two graphs; prefer operations with a fixed shape (torch.where, not masks)",
+)
+FAKE_UNSUPPORTED = register_break(
+    "no-fake-rule",
+    what="a tensor operation cannot be run on fake tensors",
+    why="torch has no meta kernel for it, or it reads data outside torch",
+    hint="register a fake implementation with torch.library.register_fake",
+)
+STRANGE_RESULT = register_break(
+    "strange-result",
+    what="a torch function returned something that is no tensor, number or container of them",
+    why="the graph holds tensors only",
+    hint="call the function outside the compiled region",
+)
+
+DATA_ERRORS = (
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+)
+FAKE_ERRORS = (
+    fake_tensor.UnsupportedFakeTensorException,
+    fake_tensor.UnsupportedOperatorException,
+    NotImplementedError,
+)
+
+
+class Trials(threading.local):
+    """Whether this thread is trying an operation on fakes."""
+
+    running = False
+
+
+trials = Trials()
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """A filter for torch's log: that fakes refuse an operation is no news, the program's own run says it."""
+    return not trials.running
+
+
+logging.getLogger(fake_tensor.__name__).addFilter(is_news)
+
+
+def graph_argument(arg: Any) -> Any:
+    """The FX argument for a value or a nested container of values."""
+    if isinstance(arg, Value):
+        return arg.as_proxy()
+    if isinstance(arg, tuple | list):
+        return type(arg)(graph_argument(item) for item in arg)
+    if isinstance(arg, dict):
+        return {key: graph_argument(item) for key, item in arg.items()}
+    return arg
+
+
+def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
+    """Run a torch call on fakes, record it, and wrap what it gives."""
+    graph_args = [graph_argument(arg) for arg in args]
+    graph_kwargs = {name: graph_argument(arg) for name, arg in kwargs.items()}
+    builder = frame.state.builder
+    trials.running = True
+    try:
+        result, node = builder.call(target, graph_args, graph_kwargs)
+    except DATA_ERRORS as error:
+        raise GraphBreak(DATA_DEPENDENT, _describe(target, error)) from error
+    except FAKE_ERRORS as error:
+        raise GraphBreak(FAKE_UNSUPPORTED, _describe(target, error)) from error
+    except Exception as error:
+        raise GraphBreak(OPERATION_FAILED, _describe(target, error)) from error
+    finally:
+        trials.running = False
+    node.meta["stack_trace"] = f"  {frame.where()}"
+    check_real_run(frame.state, target, node, result)
+    return _result_value(frame, result, node)
+
+
+def _describe(target: Any, error: Exception) -> str:
+    name = target if isinstance(target, str) else getattr(target, "__name__", repr(target))
+    lines = str(error).strip().splitlines()
+    return f"{name}: {type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def tensor_value(frame: TracingFrame, fake: torch.Tensor, node: fx.Node) -> Value:
+    """The value of a tensor an operation gave; the known one when it gave back a tensor seen before."""
+    ref = frame.state.builder.ref(fake, node)
+    known = frame.state.tensors.get(ref)
+    if known is None:
+        cls = torch.nn.Parameter if isinstance(fake, torch.nn.Parameter) else torch.Tensor
+        known = frame.state.tensors[ref] = TensorValue(ref, cls=cls)
+    return known
+
+
+def _result_value(frame: TracingFrame, result: Any, node: fx.Node) -> Value:
+    if isinstance(result, torch.Tensor):
+        return tensor_value(frame, result, node)
+    if isinstance(result, tuple | list) and not isinstance(result, torch.Size):
+        items = [_item_value(frame, item, node, index) for index, item in enumerate(result)]
+        if type(result) is list:
+            return new_list(frame, items)
+        return TupleValue(items) if type(result) is tuple else NamedTupleValue(items, type(result))
+    if type(result) is dict:
+        return new_dict(
+            frame, [(frame.constant(key), _item_value(frame, item, node, key)) for key, item in result.items()]
+        )
+    return _constant_result(frame, result)
+
+
+def _item_value(frame: TracingFrame, item: Any, node: fx.Node, index: Any) -> Value:
+    if item is None or isinstance(item, bool | int | float | str):
+        return frame.constant(item)
+    return _result_value(frame, item, frame.state.builder.item(node, index, item))
+
+
+def _constant_result(frame: TracingFrame, result: Any) -> Value:
+    if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
+        raise GraphBreak(DATA_DEPENDENT, f"a number made from tensor data: {result}")
+    try:
+        return frame.constant(result)
+    except (TypeError, GraphBreak):
+        raise GraphBreak(STRANGE_RESULT, type(result).__qualname__) from None

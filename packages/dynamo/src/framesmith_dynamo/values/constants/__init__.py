@@ -1,0 +1,1 @@
+"""Objects that are known and never change."""

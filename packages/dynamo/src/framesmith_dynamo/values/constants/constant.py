@@ -1,0 +1,335 @@
+"""Constants: values whose object is known at compile time and cannot change, and how objects become values.
+
+`build` gives the value of an object made while tracing (a folded call's result); other families add rows to `BUILDERS`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import torch
+
+from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak, register_break
+from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
+from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
+from framesmith_dynamo.values.wrap_registry import wraps_type
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+UNKNOWN_RESULT = register_break(
+    "unknown-result",
+    what="a folded call gave an object the tracer has no value for",
+    why="no row says how to stand for its type",
+    hint="call it outside the compiled function and pass in plain Python data",
+)
+
+#: Types whose objects are constants wherever they are met: immutable, compared by value or identity.
+CONSTANT_TYPES: Final = (
+    int,
+    float,
+    bool,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(...),
+    type(NotImplemented),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+#: Constants that guards do not compare; they have no source.
+FOLDED_TYPES: Final = (torch.finfo, torch.iinfo)
+
+BINARY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "@": operator.matmul,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+}
+UNARY: Final[Mapping[str, Callable[[Any], Any]]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_NO_SINGLETONS: Final = frozenset({int, float, complex, str, bytes})
+#: Folding gives up beyond this many items or characters, so that a trace never builds what it would then have to emit.
+MAX_FOLDED: Final = 1_000_000
+
+
+def raise_like(tr: Tracer, error: Exception) -> NoReturn:
+    """The program raises what folding raised."""
+    tr.raise_(type(error), *error.args)
+
+
+def fold(
+    tr: Tracer, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Value:
+    """Call a pure function on real objects now; its exception becomes the program's."""
+    try:
+        result = function(*args, **(kwargs or {}))
+    except (GraphBreak, TracedRaise):
+        raise
+    except Exception as error:
+        raise_like(tr, error)
+    return build(tr, result)
+
+
+def all_constant(args: Args, kwargs: Kwargs) -> bool:
+    """Whether every argument is known."""
+    return all(arg.is_constant() for arg in args) and all(arg.is_constant() for arg in kwargs.values())
+
+
+class ConstantValue(Value):
+    """A number, string, dtype, None ... known at compile time."""
+
+    python_types = CONSTANT_TYPES
+    exact_operators = True
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.value = value
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    @property
+    def real(self) -> Any:
+        """The object itself, when there may be equal ones that are not it: `is` of two arguments has to be guarded."""
+        return self.value if type(self.value) in _NO_SINGLETONS else None
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        return self.value
+
+    def as_proxy(self) -> Any:
+        return self.value
+
+    def describe(self) -> str:
+        text = repr(self.value)
+        return f"the constant {text if len(text) <= 60 else text[:57] + '...'}"
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen.load_const(self.value)
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        try:
+            found = getattr(self.value, name)
+        except AttributeError as error:
+            raise_like(tr, error)
+        if callable(found) and not isinstance(found, type):
+            return BuiltinMethodValue(self, name)
+        return tr.constant(found)
+
+    def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        self._no_attribute(tr, name)
+
+    def delattr_(self, tr: Tracer, name: str) -> None:
+        self._no_attribute(tr, name)
+
+    def _no_attribute(self, tr: Tracer, name: str) -> NoReturn:
+        owner = type(self.value).__name__
+        if hasattr(self.value, name):
+            tr.raise_(AttributeError, f"'{owner}' object attribute '{name}' is read-only")
+        tr.raise_(AttributeError, f"'{owner}' object has no attribute '{name}'")
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        tr.raise_(TypeError, f"'{type(self.value).__name__}' object is not callable")
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        special = METHODS.get((type(self.value), name))
+        if special is not None:
+            return special(tr, self, args, kwargs)
+        method = self.getattr_(tr, name)
+        if not isinstance(method, BuiltinMethodValue):
+            return tr.call(method, args, kwargs)
+        plain_args, plain_kwargs = plain_arguments(args, kwargs)
+        return fold(tr, getattr(self.value, name), plain_args, plain_kwargs)
+
+    def getitem(self, tr: Tracer, key: Value) -> Value:
+        return fold(tr, operator.getitem, (self.value, plain(key)))
+
+    def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
+        tr.raise_(TypeError, f"'{type(self.value).__name__}' object does not support item assignment")
+
+    def delitem(self, tr: Tracer, key: Value) -> None:
+        tr.raise_(TypeError, f"'{type(self.value).__name__}' object doesn't support item deletion")
+
+    def iter_(self, tr: Tracer) -> Value:
+        self._items(tr)
+        return tracked(tr, SequenceIterator(self))
+
+    def size_now(self) -> int:
+        """The number of characters, for iterators."""
+        return len(self.value)
+
+    def item_now(self, tr: Tracer, index: int) -> Value:
+        """A character, for iterators."""
+        return tr.constant(self.value[index])
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        return [tr.constant(item) for item in self._items(tr)]
+
+    def _items(self, tr: Tracer) -> list[Any]:
+        if not isinstance(self.value, str | bytes):
+            tr.raise_(TypeError, f"'{type(self.value).__name__}' object is not iterable")
+        return list(self.value)
+
+    def len_(self, tr: Tracer) -> Value:
+        return fold(tr, len, (self.value,))
+
+    def bool_(self, tr: Tracer) -> bool:
+        return bool(self.value)
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        if isinstance(self.value, str | bytes) and not item.is_constant():
+            raise GraphBreak(NOT_CONSTANT, f"{item.describe()} in {self.describe()}")
+        return fold(tr, operator.contains, (self.value, plain(item)))
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if isinstance(self.value, str) and op == "%":
+            return fold(tr, operator.mod, (self.value, plain(other)))
+        if not isinstance(other, ConstantValue) or _is_too_large(op, self.value, other.value):
+            return None
+        return fold(tr, BINARY[op], (self.value, other.value))
+
+    def unary_op(self, tr: Tracer, op: str) -> Value:
+        return fold(tr, UNARY[op], (self.value,))
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if not isinstance(other, ConstantValue):
+            return None
+        return fold(tr, COMPARE[op], (self.value, other.value))
+
+    def hash_key(self, tr: Tracer) -> object:
+        return self.value
+
+
+def _is_too_large(op: str, left: Any, right: Any) -> bool:
+    """Whether folding would build something huge: the program then runs it itself."""
+    if op == "*" and isinstance(left, str | bytes) != isinstance(right, str | bytes):
+        text, count = (left, right) if isinstance(left, str | bytes) else (right, left)
+        too_large = isinstance(count, int) and len(text) * count > MAX_FOLDED
+    elif op in ("**", "<<") and type(left) is int and type(right) is int:
+        bits = left.bit_length() * right if op == "**" else left.bit_length() + right
+        too_large = bits > MAX_FOLDED
+    else:
+        too_large = False
+    if too_large:
+        raise GraphBreak(NOT_CONSTANT, f"{op} would build a constant of more than {MAX_FOLDED} items")
+    return False
+
+
+# Real objects from values
+
+
+def plain(value: Value) -> Any:
+    """The real object of a value made of constants throughout; containers come as copies, for pure functions.
+
+    Raises GraphBreak when anything in it is not known.
+    """
+    if value.is_constant():
+        return value.as_constant()
+    try:
+        return value.as_plain()
+    except RecursionError:
+        raise GraphBreak(NOT_CONSTANT, f"{value.describe()}, which contains itself") from None
+
+
+def plain_arguments(args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
+    """`plain` of each argument."""
+    return [plain(arg) for arg in args], {name: plain(arg) for name, arg in kwargs.items()}
+
+
+# Values from real objects
+
+Builder = Callable[[Tracer, Any], Value]
+BUILDERS: dict[type, Builder] = {}
+#: Asked in order for objects whose exact type has no row.
+BUILD_PROTOCOLS: list[tuple[Callable[[Any], bool], Builder]] = []
+
+
+def builds(*types: type) -> Callable[[Builder], Builder]:
+    """Register how objects of exact types, made while tracing, become values."""
+
+    def register(builder: Builder) -> Builder:
+        for cls in types:
+            BUILDERS[cls] = builder
+        return builder
+
+    return register
+
+
+def build(tr: Tracer, obj: Any) -> Value:
+    """The value of an object made while tracing. Mutable containers are new objects. A Value passes through."""
+    if isinstance(obj, Value):
+        return obj
+    builder = BUILDERS.get(type(obj))
+    if builder is not None:
+        return builder(tr, obj)
+    for accepts, protocol_builder in BUILD_PROTOCOLS:
+        if accepts(obj):
+            return protocol_builder(tr, obj)
+    raise GraphBreak(UNKNOWN_RESULT, f"{type(obj).__module__}.{type(obj).__qualname__}")
+
+
+@builds(*CONSTANT_TYPES, *FOLDED_TYPES)
+def _build_constant(tr: Tracer, obj: Any) -> Value:
+    return ConstantValue(obj)
+
+
+@wraps_type(*CONSTANT_TYPES)
+def wrap_constant(tr: Tracer, obj: Any, source: Source) -> Value:
+    """A constant met at a source, guarded to be the same at every call."""
+    if obj is None:
+        tr.guard(source, "NONE_MATCH")
+    elif type(obj) is bool:
+        tr.guard(source, "BOOL_MATCH", obj)
+    else:
+        tr.guard(source, "EQUALS_MATCH", obj)
+    return ConstantValue(obj, source=source)
+
+
+@wraps_type(*FOLDED_TYPES)
+def wrap_folded(tr: Tracer, obj: Any, source: Source) -> Value:
+    """An immutable object without a comparison that guards may use: the same object at every call."""
+    tr.guard(source, "ID_MATCH", obj)
+    return ConstantValue(obj, source=source)
+
+
+# Methods that take more than constants
+
+Method = Callable[[Tracer, ConstantValue, Args, Kwargs], Value]
+METHODS: dict[tuple[type, str], Method] = {}
+
+
+def _join(tr: Tracer, self: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or kwargs:
+        tr.raise_(TypeError, f"{type(self.value).__name__}.join() takes exactly one argument ({len(args)} given)")
+    return fold(tr, self.value.join, ([plain(item) for item in args[0].unpack(tr)],))
+
+
+METHODS[str, "join"] = _join
+METHODS[bytes, "join"] = _join

@@ -1,0 +1,151 @@
+"""Objects that the trace itself computed and never changes: signatures, class dictionaries, dataclass fields,
+properties, typing objects.
+
+Every read of one folds; writes break.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import operator
+import types
+import typing
+from collections.abc import ItemsView, KeysView, ValuesView
+from typing import TYPE_CHECKING, Any, Final
+
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.constants.constant import builds, fold, plain_arguments
+from framesmith_dynamo.values.stability import is_stable
+from framesmith_dynamo.values.wrap_registry import wraps_type
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+#: Exact types whose objects stay as they are once made.
+FOLDED_TYPES: Final = (
+    inspect.Signature,
+    inspect.Parameter,
+    types.MappingProxyType,
+    types.GenericAlias,
+    types.UnionType,
+    type(typing.Union[int, str]),  # noqa: UP007
+    type(typing.Any),
+    type(typing.List[int]),  # noqa: UP006
+    type(typing.Callable[[int], int]),
+    typing.TypeVar,
+    dataclasses.Field,
+    type(dataclasses._FIELD),  # type: ignore[attr-defined]
+    type(dataclasses.MISSING),
+    property,
+    staticmethod,
+    classmethod,
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+)
+
+
+class FoldedValue(Value):
+    """A real object of one of `FOLDED_TYPES`."""
+
+    python_types = FOLDED_TYPES
+    exact_operators = True
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.obj = obj
+
+    def python_type(self) -> type:
+        return type(self.obj)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        return self.obj
+
+    def bool_(self, tr: Tracer) -> bool:
+        return bool(self.obj)
+
+    def hash_key(self, tr: Tracer) -> object:
+        return self.obj
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return tr.constant(type(self.obj))
+        try:
+            found = getattr(self.obj, name)
+        except AttributeError as error:
+            tr.raise_(AttributeError, *error.args)
+        if isinstance(found, types.BuiltinMethodType | types.MethodType | types.MethodWrapperType):
+            return BuiltinMethodValue(self, name)
+        return tr.constant(found)
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        found = self.getattr_(tr, name)
+        if not isinstance(found, BuiltinMethodValue):
+            return tr.call(found, args, kwargs)
+        plain_args, plain_kwargs = plain_arguments(args, kwargs)
+        result = fold_list(getattr(self.obj, name)(*plain_args, **plain_kwargs))
+        return tr.constant(result)
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if not callable(self.obj):
+            tr.raise_(TypeError, f"'{type(self.obj).__name__}' object is not callable")
+        return super().call(tr, args, kwargs)
+
+    def len_(self, tr: Tracer) -> Value:
+        return fold(tr, len, (self.obj,))
+
+    def getitem(self, tr: Tracer, key: Value) -> Value:
+        return fold(tr, operator.getitem, (self.obj, key.as_constant()))
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        return fold(tr, operator.contains, (self.obj, item.as_constant()))
+
+    def iter_(self, tr: Tracer) -> Value:
+        return tr.constant(tuple(self.obj)).iter_(tr)
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        return [tr.constant(item) for item in self.obj]
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op not in ("==", "!=") or not other.is_constant():
+            return None
+        return tr.constant(bool(self.obj == other.as_constant()) == (op == "=="))
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            super().reconstruct(codegen)
+        else:
+            codegen.load_const(self.obj)
+
+
+def fold_list(result: Any) -> Any:
+    """Views and iterators of folded mappings become tuples."""
+    return tuple(result) if isinstance(result, KeysView | ValuesView | ItemsView) else result
+
+
+@builds(*FOLDED_TYPES)
+def build_folded(tr: Tracer, obj: Any) -> Value:
+    """The value of a folded object; the same object gives the same value."""
+    memo = tr.memo.setdefault("folded", {})
+    if id(obj) not in memo:
+        memo[id(obj)] = (obj, FoldedValue(obj))
+    return memo[id(obj)][1]  # type: ignore[no-any-return]
+
+
+@wraps_type(*FOLDED_TYPES)
+def wrap_folded_object(tr: Tracer, obj: Any, source: Source) -> Value:
+    """One met at a source: the same object at every call; those without weak references are guarded by type and by
+    what is read.
+    """
+    if not is_stable(tr, source):
+        if type(obj).__weakrefoffset__:
+            tr.guard(source, "ID_MATCH", obj)
+        else:
+            tr.guard(source, "TYPE_MATCH", type(obj))
+    return FoldedValue(obj, source=source)

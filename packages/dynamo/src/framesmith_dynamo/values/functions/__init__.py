@@ -1,0 +1,1 @@
+"""Python functions, what binds their arguments, and what wraps them."""

@@ -1,0 +1,375 @@
+"""Python functions: found at a source, known, or made while tracing. Calls bind the arguments and inline the body."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.constants.constant import ConstantValue, builds
+from framesmith_dynamo.values.functions.binding import Default, bind
+from framesmith_dynamo.values.functions.cells import CellValue
+from framesmith_dynamo.values.intercepts import find_intercept
+from framesmith_dynamo.values.known import known
+from framesmith_dynamo.values.stability import is_stable
+from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_guards import AttrSource, CellContentsSource, ItemSource
+from framesmith_sideeffects import DELETED
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+GENERATOR_FUNCTION = register_break(
+    "coroutine-call",
+    what="a coroutine function or an asynchronous generator is called",
+    why="its body runs in an event loop, not inside this call",
+    hint="call it outside the compiled function",
+)
+FUNCTION_ATTRIBUTE = register_break(
+    "function-attribute",
+    what="an attribute of a function object cannot be followed",
+    why="the tracer knows only the attributes that the language defines and plain ones",
+    hint="keep the data beside the function",
+)
+
+_FOLDED = ("__name__", "__qualname__", "__module__", "__doc__", "__code__")
+
+
+class FunctionValue(Value):
+    """A Python function. For one that exists, `function` is it; for one made in the trace, a stand-in with the
+    same code and globals.
+    """
+
+    python_types = (FunctionType,)
+    exact_operators = True
+    __slots__ = ("cells", "defaults", "function", "kwdefaults", "made")
+
+    def __init__(self, function: FunctionType, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.function = function
+        self.made = False
+        self.defaults: tuple[Value, ...] | None = None
+        self.kwdefaults: dict[str, Value] | None = None
+        self.cells: tuple[CellValue, ...] | None = None
+
+    @staticmethod
+    def make(
+        tr: Tracer,
+        code: CodeType,
+        function_globals: dict[str, Any],
+        *,
+        qualname: str | None = None,
+        defaults: Sequence[Value] = (),
+        kwdefaults: Mapping[str, Value] | None = None,
+        cells: Sequence[CellValue] = (),
+    ) -> FunctionValue:
+        """The function MAKE_FUNCTION creates: nothing of it exists outside the trace."""
+        stand_in = FunctionType(code, function_globals, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
+        if qualname is not None:
+            stand_in.__qualname__ = qualname
+        value = FunctionValue(stand_in)
+        value.made = True
+        value.defaults = tuple(defaults)
+        value.kwdefaults = dict(kwdefaults or {})
+        value.cells = tuple(cells)
+        tr.journal.track_new(value, FunctionType)
+        return value
+
+    def python_type(self) -> type:
+        return FunctionType
+
+    def describe(self) -> str:
+        return f"function {self.function.__qualname__}"
+
+    def is_constant(self) -> bool:
+        return not self.made
+
+    def as_constant(self) -> Any:
+        return super().as_constant() if self.made else self.function
+
+    def as_proxy(self) -> Any:
+        return super().as_proxy() if self.made else self.function
+
+    def hash_key(self, tr: Tracer) -> object:
+        self.pin(tr)
+        return self if self.made else self.function
+
+    def pin(self, tr: Tracer) -> None:
+        if self.source is not None and not is_stable(tr, self.source):
+            tr.guard(self.source, "ID_MATCH", self.function)
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op not in ("==", "!="):
+            return None
+        if other is not self and isinstance(other, FunctionValue):
+            self.pin(tr)
+            other.pin(tr)
+        same = other is self or (not self.made and isinstance(other, FunctionValue) and other.function is self.function)
+        return tr.constant(same == (op == "=="))
+
+    def bool_(self, tr: Tracer) -> bool:
+        return True
+
+    # Parts
+
+    def get_cells(self, tr: Tracer) -> tuple[CellValue, ...]:
+        """One cell value for each free variable, in order; the same cell object gives the same value everywhere."""
+        if self.cells is None:
+            closure = AttrSource(self.source, "__closure__") if self.source is not None else None
+            self.cells = tuple(
+                cell_value(tr, cell, ItemSource(closure, i) if closure is not None else None)
+                for i, cell in enumerate(self.function.__closure__ or ())
+            )
+        return self.cells
+
+    def default_makers(self, tr: Tracer) -> dict[str, Default]:
+        """For each parameter with a default, a function that gives the default's value."""
+        code = self.function.__code__
+        names = code.co_varnames[: code.co_argcount]
+        count = len(self.defaults if self.defaults is not None else self.function.__defaults__ or ())
+        makers: dict[str, Default] = {
+            name: functools.partial(self._default, tr, i) for i, name in enumerate(names[len(names) - count :])
+        }
+        for name in self.kwdefaults if self.kwdefaults is not None else self.function.__kwdefaults__ or ():
+            makers[name] = functools.partial(self._kwdefault, tr, name)
+        return makers
+
+    def _default(self, tr: Tracer, index: int) -> Value:
+        if self.defaults is not None:
+            return self.defaults[index]
+        source = ItemSource(AttrSource(self.source, "__defaults__"), index) if self.source is not None else None
+        return known(tr, (self.function.__defaults__ or ())[index], source, stable=is_stable(tr, self.source))
+
+    def _kwdefault(self, tr: Tracer, name: str) -> Value:
+        if self.kwdefaults is not None:
+            return self.kwdefaults[name]
+        source = ItemSource(AttrSource(self.source, "__kwdefaults__"), name) if self.source is not None else None
+        return known(tr, (self.function.__kwdefaults__ or {})[name], source, stable=is_stable(tr, self.source))
+
+    # Python's data model
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if not self.made:
+            intercept = find_intercept(self.function)
+            if intercept is not None:
+                return intercept(tr, args, kwargs)
+        code = self.function.__code__
+        if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            raise GraphBreak(GENERATOR_FUNCTION, self.describe())
+        bound = bind(tr, code, self.function.__qualname__, args, kwargs, self.default_makers(tr))
+        return tr.inline(self.function, bound, self.get_cells(tr))
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name != "__get__" or kwargs or not args:
+            return super().call_method(tr, name, args, kwargs)
+        unbound = args[0].is_constant() and args[0].as_constant() is None
+        return self if unbound else MethodValue(self, args[0])
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
+        if pending is DELETED:
+            tr.raise_(AttributeError, f"'function' object has no attribute '{name}'")
+        if pending is not None:
+            value: Value = pending
+            return value
+        if name in _FOLDED:
+            return tr.constant(getattr(self.function, name))
+        special = _SPECIAL.get(name)
+        if special is not None:
+            return special(tr, self)
+        entries = {} if self.made else self.function.__dict__
+        if name in entries:
+            source = AttrSource(self.source, name) if self.source is not None else None
+            return known(tr, entries[name], source, stable=is_stable(tr, self.source))
+        if hasattr(FunctionType, name):
+            raise GraphBreak(FUNCTION_ATTRIBUTE, f"{name!r} of {self.describe()}")
+        if self.source is not None and not is_stable(tr, self.source):
+            tr.guard(self.source, "NO_HASATTR", name)
+        return tr.raise_(AttributeError, f"'function' object has no attribute '{name}'")
+
+    def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        if name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
+            raise GraphBreak(FUNCTION_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
+        if self.mutation is None:
+            tr.journal.track_existing(self, self.function)
+        tr.journal.store_attr(self, name, value)
+
+    def copy_attributes_from(self, tr: Tracer, other: Value) -> None:
+        """What `functools.update_wrapper` does to a function made in the trace."""
+        for name in functools.WRAPPER_ASSIGNMENTS:
+            if name not in ("__annotations__", "__type_params__") and isinstance(other, FunctionValue):
+                self.setattr_(tr, name, other.getattr_(tr, name))
+        if isinstance(other, FunctionValue) and not other.made:
+            for own in other.function.__dict__:
+                self.setattr_(tr, own, other.getattr_(tr, own))
+        self.setattr_(tr, "__wrapped__", other)
+
+    # Back to bytecode
+
+    def referents(self) -> Iterable[Value]:
+        if not self.made:
+            return ()
+        return (*(self.defaults or ()), *(self.kwdefaults or {}).values(), *(self.cells or ()))
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if not self.made:
+            if self.source is not None:
+                super().reconstruct(codegen)
+            else:
+                codegen.load_const(self.function)
+            return
+        codegen.push_callable(lambda: codegen.load_const(build_function))
+        codegen.load_const(self.function)
+        for part in (self.defaults or (), tuple((self.kwdefaults or {}).values()), self.cells or ()):
+            for value in part:
+                codegen(value)
+            codegen.build("tuple", len(part))
+        codegen.load_const(tuple(self.kwdefaults or {}))
+        codegen.call(5)
+
+
+def build_function(
+    stand_in: FunctionType,
+    defaults: tuple[Any, ...],
+    kwdefaults: tuple[Any, ...],
+    cells: tuple[Any, ...],
+    kwnames: tuple[str, ...],
+) -> FunctionType:
+    """Run by compiled code: a fresh function like `stand_in`, with the call's own defaults and cells."""
+    made = FunctionType(stand_in.__code__, stand_in.__globals__, stand_in.__name__, defaults or None, cells)
+    made.__qualname__ = stand_in.__qualname__
+    made.__kwdefaults__ = dict(zip(kwnames, kwdefaults, strict=True)) or None
+    return made
+
+
+def cell_value(tr: Tracer, cell: CellType, source: Source | None) -> CellValue:
+    """The value of an existing cell object, shared by all functions that close over it."""
+    memo = tr.memo.setdefault("cells", {})
+    found = memo.get(id(cell))
+    if found is not None:
+        return found[1]  # type: ignore[no-any-return]
+    try:
+        contents = cell.cell_contents
+    except ValueError:
+        value = CellValue(None, source=source, found=True)
+    else:
+        inner = CellContentsSource(source) if source is not None else None
+        value = CellValue(
+            known(tr, contents, inner, stable=source is None or is_stable(tr, source.base)), source=source
+        )
+    tr.journal.track_existing(value, cell)
+    memo[id(cell)] = (cell, value)
+    return value
+
+
+def _binding(tr: Tracer, self: FunctionValue) -> Value:
+    return BuiltinMethodValue(self, "__get__")
+
+
+def _type_of(tr: Tracer, self: FunctionValue) -> Value:
+    return tr.constant(FunctionType)
+
+
+def _wrapped(tr: Tracer, self: FunctionValue) -> Value:
+    wrapped = self.function.__dict__.get("__wrapped__")
+    if wrapped is None:
+        tr.raise_(AttributeError, "'function' object has no attribute '__wrapped__'")
+    source = AttrSource(self.source, "__wrapped__") if self.source is not None else None
+    return known(tr, wrapped, source, stable=is_stable(tr, self.source))
+
+
+_SPECIAL = {"__get__": _binding, "__class__": _type_of, "__wrapped__": _wrapped}
+
+
+class MethodValue(Value):
+    """A bound method: any callable value with its first argument."""
+
+    python_types = (MethodType,)
+    exact_operators = True
+    __slots__ = ("function", "owner")
+
+    def __init__(self, function: Value, owner: Value, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.function = function
+        self.owner = owner
+
+    def python_type(self) -> type:
+        return MethodType
+
+    def describe(self) -> str:
+        return f"method {self.function.describe()} of {self.owner.describe()}"
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return tr.call(self.function, (self.owner, *args), kwargs)
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__func__":
+            return self.function
+        if name == "__class__":
+            return tr.constant(MethodType)
+        return self.function.getattr_(tr, name)
+
+    def bool_(self, tr: Tracer) -> bool:
+        return True
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op not in ("==", "!=") or not isinstance(other, MethodValue):
+            return None
+        same = other.owner is self.owner and other.function is self.function
+        return tr.constant(same == (op == "=="))
+
+    def hash_key(self, tr: Tracer) -> object:
+        return (MethodValue, self.function.hash_key(tr), id(self.owner))
+
+    def referents(self) -> Iterable[Value]:
+        return (self.function, self.owner)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen.push_callable(lambda: codegen.load_const(MethodType))
+        codegen(self.function)
+        codegen(self.owner)
+        codegen.call(2)
+
+
+@wraps_type(FunctionType)
+def wrap_function(tr: Tracer, obj: FunctionType, source: Source | None) -> Value:
+    """A Python function: guarded by its code object, unless a trusted library keeps it."""
+    if source is not None and not is_stable(tr, source):
+        tr.guard(source, "TYPE_MATCH", FunctionType)
+        tr.guard(source, "FUNCTION_CODE", obj.__code__)
+    return FunctionValue(obj, source=source)
+
+
+@wraps_type(MethodType)
+def wrap_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
+    """A bound method object: its function and its owner, each guarded as what it is."""
+    tr.guard(source, "TYPE_MATCH", MethodType)
+    function = tr.wrap(obj.__func__, AttrSource(source, "__func__"))
+    return MethodValue(function, tr.wrap(obj.__self__, AttrSource(source, "__self__")), source=source)
+
+
+@builds(FunctionType)
+def _build_function(tr: Tracer, obj: FunctionType) -> Value:
+    memo = tr.memo.setdefault("functions", {})
+    if obj not in memo:
+        memo[obj] = FunctionValue(obj)
+    return memo[obj]  # type: ignore[no-any-return]
+
+
+@builds(CodeType)
+def _build_code(tr: Tracer, obj: CodeType) -> Value:
+    return ConstantValue(obj)
+
+
+@wraps_type(CellType)
+def wrap_cell(tr: Tracer, obj: CellType, source: Source) -> Value:
+    """A closure cell used as an object."""
+    return cell_value(tr, obj, source)

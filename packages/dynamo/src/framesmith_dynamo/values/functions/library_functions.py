@@ -1,0 +1,197 @@
+"""Python functions of the standard library that the tracer answers itself: introspection, wrappers, caches."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Final
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build, fold, plain_arguments
+from framesmith_dynamo.values.functions.functions import FunctionValue, MethodValue
+from framesmith_dynamo.values.intercepts import Intercept, find_intercept, intercepts
+from framesmith_dynamo.values.known import known
+from framesmith_dynamo.values.lookup import is_trusted
+from framesmith_dynamo.values.stability import is_stable
+from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_guards import AttrSource
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+INTROSPECTION = register_break(
+    "introspection",
+    what="a function's signature or source is asked for while tracing",
+    why="the function was made in the trace, or is not a plain Python function",
+    hint="ask outside the compiled function",
+)
+CACHED_FUNCTION = register_break(
+    "cached-function",
+    what="a function with functools.cache or lru_cache is called",
+    why="calling it fills a cache that other code shares",
+    hint="call it outside the compiled function, or with constants only when it belongs to a library",
+)
+
+
+@intercepts(inspect.signature)
+def signature(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`inspect.signature(function)` of functions and methods that exist."""
+    target = args[0] if args else kwargs["obj"]
+    inner = target.function if isinstance(target, MethodValue) else target
+    if not isinstance(inner, FunctionValue) or inner.made or inner.mutation is not None:
+        raise GraphBreak(INTROSPECTION, target.describe())
+    function: Any = inner.function
+    if isinstance(target, MethodValue):
+        function = types.MethodType(inner.function, object())
+    return build(tr, inspect.signature(function))
+
+
+@intercepts(functools.update_wrapper)
+def update_wrapper(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`functools.update_wrapper(wrapper, wrapped)` with the default lists of attributes."""
+    wrapper, wrapped = args[0], args[1] if len(args) > 1 else kwargs["wrapped"]
+    if not isinstance(wrapper, FunctionValue):
+        raise GraphBreak(INTROSPECTION, wrapper.describe())
+    wrapper.copy_attributes_from(tr, wrapped)
+    return wrapper
+
+
+@intercepts(dataclasses.fields)
+def fields(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`dataclasses.fields(class_or_instance)`."""
+    target = args[0]
+    cls = target.as_constant() if issubclass(target.python_type(), type) else target.python_type()
+    if not hasattr(cls, "__dataclass_fields__"):
+        tr.raise_(TypeError, "must be called with a dataclass type or instance")
+    return build(tr, dataclasses.fields(cls))
+
+
+@intercepts(dataclasses.is_dataclass)
+def is_dataclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`dataclasses.is_dataclass(class_or_instance)`."""
+    target = args[0]
+    cls = target.as_constant() if issubclass(target.python_type(), type) else target.python_type()
+    return tr.constant(hasattr(cls, "__dataclass_fields__"))
+
+
+#: Pure Python functions of the standard library that are called while tracing when all their arguments are constants.
+FOLDED: Final = (
+    typing.get_origin,
+    typing.get_args,
+    inspect.isclass,
+    inspect.isfunction,
+    inspect.ismethod,
+    inspect.isbuiltin,
+    inspect.isroutine,
+    inspect.cleandoc,
+    re.escape,
+)
+
+
+def _folds(function: Any) -> Intercept:
+    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return fold(tr, function, *plain_arguments(args, kwargs))
+
+    return intercept
+
+
+for _function in FOLDED:
+    intercepts(_function)(_folds(_function))
+
+
+@intercepts(typing.cast)
+def cast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`typing.cast(type, value)`: the value."""
+    return args[1] if len(args) > 1 else kwargs["val"]
+
+
+@intercepts(typing.assert_type)
+def assert_type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`typing.assert_type(value, type)`: the value."""
+    return args[0]
+
+
+#: Cached methods of libraries' loggers that send a message the first time they get it.
+ONCE: Final = frozenset({"warning_once", "info_once"})
+
+
+class CachedFunctionValue(Value):
+    """What `functools.lru_cache` makes. A library's own is folded for constants; other calls break."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Any, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.function = function
+
+    def python_type(self) -> type:
+        return type(self.function)
+
+    def describe(self) -> str:
+        return f"cached function {self.function.__wrapped__.__qualname__}"
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        return self.function
+
+    def bool_(self, tr: Tracer) -> bool:
+        return True
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name == "__wrapped__":
+            source = AttrSource(self.source, name) if self.source is not None else None
+            return known(tr, self.function.__wrapped__, source, stable=is_stable(tr, self.source))
+        return super().getattr_(tr, name)
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        intercept = find_intercept(self.function)
+        if intercept is not None:
+            return intercept(tr, args, kwargs)
+        if self.function.__name__ in ONCE and is_trusted(self.function.__module__) and not kwargs:
+            return self._later(tr, args)
+        constant = all(arg.is_constant() for arg in (*args, *kwargs.values()))
+        if not is_trusted(self.function.__module__) or not constant:
+            raise GraphBreak(CACHED_FUNCTION, self.describe())
+        plain_args, plain_kwargs = plain_arguments(args, kwargs)
+        try:
+            return build(tr, self.function(*plain_args, **plain_kwargs))
+        except GraphBreak:
+            raise
+        except Exception as error:
+            tr.raise_(type(error), *error.args)
+
+    def _later(self, tr: Tracer, args: Args) -> Value:
+        """A message to the log, given once and without a result: the compiled code sends it after its graph."""
+        if not all(arg.is_constant() or arg.source is not None for arg in args):
+            raise GraphBreak(CACHED_FUNCTION, self.describe())
+        tr.journal.record_call(self.function, *args)
+        return tr.constant(None)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            super().reconstruct(codegen)
+        else:
+            codegen.load_const(self.function)
+
+
+@wraps_type(functools._lru_cache_wrapper)
+def wrap_cached(tr: Tracer, obj: Any, source: Source) -> Value:
+    """A cached function met at a source."""
+    if not is_stable(tr, source):
+        tr.guard(source, "ID_MATCH", obj)
+    return CachedFunctionValue(obj, source=source)
+
+
+def _is_cached(obj: Any) -> bool:
+    return type(obj) is functools._lru_cache_wrapper
+
+
+BUILD_PROTOCOLS.append((_is_cached, lambda tr, obj: CachedFunctionValue(obj)))

@@ -1,0 +1,244 @@
+"""Iterators over other iterables or functions: enumerate, zip, map, filter, `iter` with a sentinel, count, repeat."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.iteration.iterators import IteratorValue, next_or_none, push_call, stop
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+
+
+class EnumerateIterator(IteratorValue):
+    """`enumerate(inner, start)`."""
+
+    python_types = (enumerate,)
+    __slots__ = ("count", "inner", "make_pair")
+
+    def __init__(self, inner: Value, count: int, make_pair: Callable[[list[Value]], Value]) -> None:
+        super().__init__()
+        self.inner = inner
+        self.count = count
+        self.make_pair = make_pair
+
+    def python_type(self) -> type:
+        return enumerate
+
+    def next_(self, tr: Tracer) -> Value:
+        item = self.inner.next_(tr)
+        pair = self.make_pair([tr.constant(self.count), item])
+        self.count += 1
+        return pair
+
+    def referents(self) -> Iterable[Value]:
+        return (self.inner,)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        push_call(codegen, enumerate, (self.inner,), (self.count,))
+
+
+class ZipIterator(IteratorValue):
+    """`zip(*inners, strict=strict)`."""
+
+    python_types = (zip,)
+    __slots__ = ("inners", "make_tuple", "strict")
+
+    def __init__(self, inners: Sequence[Value], strict: bool, make_tuple: Callable[[list[Value]], Value]) -> None:
+        super().__init__()
+        self.inners = list(inners)
+        self.strict = strict
+        self.make_tuple = make_tuple
+
+    def python_type(self) -> type:
+        return zip
+
+    def next_(self, tr: Tracer) -> Value:
+        if not self.inners:
+            stop(tr)
+        items: list[Value] = []
+        for position, inner in enumerate(self.inners):
+            item = next_or_none(tr, inner)
+            if item is None:
+                self._ended(tr, position)
+            items.append(item)
+        return self.make_tuple(items)
+
+    def _ended(self, tr: Tracer, position: int) -> NoReturn:
+        if self.strict and position > 0:
+            self._mismatch(tr, position, "shorter", position)
+        if self.strict:
+            for later, inner in enumerate(self.inners[1:], 1):
+                if next_or_none(tr, inner) is not None:
+                    self._mismatch(tr, later, "longer", later)
+        stop(tr)
+
+    def _mismatch(self, tr: Tracer, position: int, word: str, others: int) -> NoReturn:
+        than = "argument 1" if others == 1 else f"arguments 1-{others}"
+        tr.raise_(ValueError, f"zip() argument {position + 1} is {word} than {than}")
+
+    def referents(self) -> Iterable[Value]:
+        return self.inners
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen.push_callable(lambda: codegen.load_const(zip))
+        for inner in self.inners:
+            codegen(inner)
+        if self.strict:
+            codegen.load_const(True)
+        codegen.call(len(self.inners) + self.strict, ("strict",) if self.strict else ())
+
+
+class MapIterator(IteratorValue):
+    """`map(function, *inners)`."""
+
+    python_types = (map,)
+    __slots__ = ("function", "inners")
+
+    def __init__(self, function: Value, inners: Sequence[Value]) -> None:
+        super().__init__()
+        self.function = function
+        self.inners = list(inners)
+
+    def python_type(self) -> type:
+        return map
+
+    def next_(self, tr: Tracer) -> Value:
+        args = [inner.next_(tr) for inner in self.inners]
+        return tr.call(self.function, args, {})
+
+    def referents(self) -> Iterable[Value]:
+        return (self.function, *self.inners)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        push_call(codegen, map, (self.function, *self.inners))
+
+
+class FilterIterator(IteratorValue):
+    """`filter(function, inner)`; a constant None keeps true items."""
+
+    python_types = (filter,)
+    __slots__ = ("function", "inner")
+
+    def __init__(self, function: Value, inner: Value) -> None:
+        super().__init__()
+        self.function = function
+        self.inner = inner
+
+    def python_type(self) -> type:
+        return filter
+
+    def next_(self, tr: Tracer) -> Value:
+        while True:
+            item = self.inner.next_(tr)
+            verdict = item if self._keeps_true() else tr.call(self.function, [item], {})
+            if operations.truth(tr, verdict):
+                return item
+
+    def _keeps_true(self) -> bool:
+        return self.function.is_constant() and self.function.as_constant() in (None, bool)
+
+    def referents(self) -> Iterable[Value]:
+        return (self.function, self.inner)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        push_call(codegen, filter, (self.function, self.inner))
+
+
+class SentinelIterator(IteratorValue):
+    """`iter(function, sentinel)`."""
+
+    __slots__ = ("done", "function", "sentinel")
+
+    def __init__(self, function: Value, sentinel: Value) -> None:
+        super().__init__()
+        self.function = function
+        self.sentinel = sentinel
+        self.done = False
+
+    def python_type(self) -> type:
+        return type(iter(int, 1))
+
+    def next_(self, tr: Tracer) -> Value:
+        if self.done:
+            stop(tr)
+        item = tr.call(self.function, [], {})
+        if operations.equal(tr, item, self.sentinel):
+            self.done = True
+            stop(tr)
+        return item
+
+    def referents(self) -> Iterable[Value]:
+        return (self.function, self.sentinel)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.done:
+            push_call(codegen, iter, (), ((),))
+        else:
+            push_call(codegen, iter, (self.function, self.sentinel))
+
+
+class CountIterator(IteratorValue):
+    """`itertools.count(current, step)`."""
+
+    python_types = (itertools.count,)
+    __slots__ = ("current", "step")
+
+    def __init__(self, current: Value, step: Value) -> None:
+        super().__init__()
+        self.current = current
+        self.step = step
+
+    def python_type(self) -> type:
+        return itertools.count
+
+    def next_(self, tr: Tracer) -> Value:
+        item = self.current
+        self.current = operations.binary(tr, "+", item, self.step)
+        return item
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        self.refuse("collecting all items of an endless iterator")
+
+    def referents(self) -> Iterable[Value]:
+        return (self.current, self.step)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        push_call(codegen, itertools.count, (self.current, self.step))
+
+
+class RepeatIterator(IteratorValue):
+    """`itertools.repeat(item, left)`; None: for ever."""
+
+    python_types = (itertools.repeat,)
+    __slots__ = ("item", "left")
+
+    def __init__(self, item: Value, left: int | None) -> None:
+        super().__init__()
+        self.item = item
+        self.left = left
+
+    def python_type(self) -> type:
+        return itertools.repeat
+
+    def next_(self, tr: Tracer) -> Value:
+        if self.left is not None:
+            if self.left <= 0:
+                stop(tr)
+            self.left -= 1
+        return self.item
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        if self.left is None:
+            self.refuse("collecting all items of an endless iterator")
+        return super().unpack(tr)
+
+    def referents(self) -> Iterable[Value]:
+        return (self.item,)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        push_call(codegen, itertools.repeat, (self.item,), () if self.left is None else (self.left,))

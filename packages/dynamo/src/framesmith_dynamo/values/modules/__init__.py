@@ -1,0 +1,1 @@
+"""nn.Module objects and Python modules."""

@@ -1,0 +1,219 @@
+"""`torch.nn.Module` objects: registries read straight, hooks and forward called as `_call_impl` does, stores
+through the journal.
+"""
+
+from __future__ import annotations
+
+from types import MemberDescriptorType
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.intercepts import intercepts
+from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.objects.attributes import guard_class
+from framesmith_dynamo.values.objects.objects import FAMILIES, ObjectValue
+from framesmith_dynamo.values.pins import pin
+from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource
+
+if TYPE_CHECKING:
+    from framesmith_guards import Source
+
+MODULE_CONSTRUCTION = register_break(
+    "module-construction",
+    what="an nn.Module is made inside the compiled function",
+    why="its parameters would be new tensors of every call, made by code with lasting effects",
+    hint="make modules outside the compiled function",
+)
+BACKWARD_HOOKS = register_break(
+    "module-backward-hooks",
+    what="a module with backward hooks is called",
+    why="the hooks run inside the autograd engine",
+    hint="the module's call runs as plain Python between two graphs",
+)
+
+Module = torch.nn.Module
+REGISTRIES: Final = ("_parameters", "_buffers", "_modules")
+FORWARD_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
+BACKWARD: Final = ("_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS: Final = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+_MODULE_FILE: Final = torch.nn.modules.module.__name__
+_MODULE_CODE: Final = torch.nn.modules.module.__file__
+_PLAIN_CALL: Final = {"__call__": Module.__call__, "_call_impl": Module._call_impl}
+
+
+class ModuleValue(ObjectValue):
+    """An existing module."""
+
+    __slots__ = ()
+
+    def attribute_source(self, name: str) -> Source:
+        assert self.source is not None
+        found = type_lookup(self.cls, name)
+        if found is not None and isinstance(found.raw, MemberDescriptorType):
+            return AttrSource(self.source, name)
+        return ItemSource(InstanceDictSource(self.source), name)
+
+    # Registries
+
+    def find_attribute(self, tr: Tracer, name: str) -> Value | None:
+        """Registered names are found where they are registered: setting one elsewhere takes it out of there."""
+        if name in (self.entries() or ()) or type_lookup(self.cls, name) is not None or not self._is_registered(name):
+            return super().find_attribute(tr, name)
+        pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
+        return super().find_attribute(tr, name) if pending is not None else None
+
+    def _is_registered(self, name: str) -> bool:
+        entries = self.entries() or {}
+        return any(name in entries.get(registry, ()) for registry in REGISTRIES)
+
+    def missing_attribute(self, tr: Tracer, name: str) -> Value | None:
+        found = type_lookup(self.cls, "__getattr__")
+        if found is not None and found.raw is Module.__getattr__:
+            return self.registered(tr, name)
+        return super().missing_attribute(tr, name)
+
+    def registered(self, tr: Tracer, name: str) -> Value | None:
+        """`nn.Module.__getattr__`: parameter, buffer or submodule `name`; None when there is none."""
+        for registry in REGISTRIES:
+            found = self._registered_in(tr, registry, name)
+            if found is not None:
+                return found
+        return None
+
+    def _registered_in(self, tr: Tracer, registry: str, name: str) -> Value | None:
+        real = self._unchanged_registry(tr, registry)
+        if real is None:
+            entries = self.own_attribute(tr, registry)
+            key = tr.constant(name)
+            return entries.getitem(tr, key) if entries is not None and entries.contains(tr, key).bool_(tr) else None
+        source = self.attribute_source(registry)
+        if name in real:
+            return tr.wrap(real[name], ItemSource(source, name))
+        if not self._is_registered(name):
+            tr.guard(source, "DICT_NOT_CONTAINS", name)
+        return None
+
+    def _unchanged_registry(self, tr: Tracer, registry: str) -> dict[str, Any] | None:
+        """The real dictionary of a registry, unless the trace has changed or replaced it."""
+        real = (self.entries() or {}).get(registry)
+        if real is None or (self.mutation is not None and tr.journal.load_attr(self, registry) is not None):
+            return None
+        tracked = tr.journal.value_of(real)
+        return None if tracked is not None and tr.journal.is_mutated(tracked) else real
+
+    def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        found = type_lookup(self.cls, "__setattr__")
+        entries = self.entries() or {}
+        if found is None or found.raw is not Module.__setattr__:
+            super().setattr_(tr, name, value)
+        elif name in entries and not isinstance(value, ModuleValue) and value.python_type() is not torch.nn.Parameter:
+            self.generic_setattr(tr, name, value)
+        elif name in entries.get("_buffers", ()) and isinstance(value, TensorValue) and self._no_registration_hooks(tr):
+            buffers = self.own_attribute(tr, "_buffers")
+            assert buffers is not None
+            buffers.setitem(tr, tr.constant(name), value)
+        else:
+            super().setattr_(tr, name, value)
+
+    def _no_registration_hooks(self, tr: Tracer) -> bool:
+        hooks = torch.nn.modules.module._global_buffer_registration_hooks
+        tr.guard(AttrSource(ModuleSource(_MODULE_FILE), "_global_buffer_registration_hooks"), "LENGTH", len(hooks))
+        return not hooks
+
+    # Calls
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if not self._is_called_plainly(tr):
+            return super().call(tr, args, kwargs)
+        guard_global_hooks(tr)
+        if self._has_hooks(tr, BACKWARD) or _global_backward_hooks():
+            raise GraphBreak(BACKWARD_HOOKS, self.describe())
+        if self._has_hooks(tr, FORWARD_HOOKS) or has_global_hooks():
+            return tr.call(self.getattr_(tr, "_call_impl"), args, kwargs)
+        return self.call_method(tr, "forward", args, kwargs)
+
+    def _is_called_plainly(self, tr: Tracer) -> bool:
+        for name, plain in _PLAIN_CALL.items():
+            found = type_lookup(self.cls, name)
+            if found is None or found.raw is not plain or plain.__code__.co_filename != _MODULE_CODE:
+                return False
+            pin(tr, found.owner, name, found.raw)
+        entries = self.entries() or {}
+        return "_call_impl" not in entries and entries.get("_compiled_call_impl") is None
+
+    def _has_hooks(self, tr: Tracer, names: tuple[str, ...]) -> bool:
+        """Whether any of the module's hook dictionaries has entries; their lengths are guarded."""
+        return sum(self._hook_count(tr, name) for name in names) > 0
+
+    def _hook_count(self, tr: Tracer, name: str) -> int:
+        real = self._unchanged_registry(tr, name)
+        if real is not None:
+            if (key := ("module hooks guarded", id(self), name)) not in tr.memo:
+                tr.memo[key] = True
+                tr.guard(self.attribute_source(name), "LENGTH", len(real))
+            return len(real)
+        hooks = self.own_attribute(tr, name)
+        return 0 if hooks is None else int(hooks.len_(tr).as_constant())
+
+
+FAMILIES[Module] = ModuleValue
+
+
+def guard_global_hooks(tr: Tracer) -> None:
+    """Guard, once per trace, the hooks that apply to all modules."""
+    if ("global hooks guarded",) not in tr.memo:
+        tr.memo["global hooks guarded",] = True
+        for name in GLOBAL_HOOKS:
+            count = len(getattr(torch.nn.modules.module, name))
+            tr.guard(AttrSource(ModuleSource(_MODULE_FILE), name), "LENGTH", count)
+
+
+def has_global_hooks() -> bool:
+    """Whether torch has hooks that apply to all modules."""
+    return any(getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS)
+
+
+def _global_backward_hooks() -> bool:
+    hooks = torch.nn.modules.module
+    return bool(hooks._global_backward_hooks or hooks._global_backward_pre_hooks)
+
+
+@intercepts(Module.__getattr__)
+def module_getattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`nn.Module.__getattr__(module, name)`, also reached by `super().__getattr__(name)`."""
+    module, name = args[0], args[1].as_constant()
+    if not isinstance(module, ModuleValue):
+        module.refuse(f"attribute {name!r}")
+    found = module.registered(tr, name)
+    if found is None:
+        module.no_attribute(tr, name)
+    return found
+
+
+@intercepts(Module.__call__)
+def module_call(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`nn.Module.__call__(module, ...)`, also reached by `super().__call__(...)`."""
+    return tr.call(args[0].getattr_(tr, "_call_impl"), args[1:], kwargs)
+
+
+def is_module(obj: Any) -> bool:
+    """Whether an object is an nn.Module, by its type alone."""
+    return issubclass(type(obj), Module)
+
+
+@wraps_protocol(is_module, priority=10)
+def wrap_module(tr: Tracer, obj: torch.nn.Module, source: Source) -> Value:
+    """A module: guarded by type; everything else is guarded when it is read."""
+    tr.guard(source, "TYPE_MATCH", type(obj))
+    guard_class(tr, type(obj), source)
+    return ModuleValue(type(obj), obj, source=source)

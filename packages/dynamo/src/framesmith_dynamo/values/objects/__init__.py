@@ -1,0 +1,1 @@
+"""Classes and their instances, exceptions among them: attribute look-up, construction, copying."""

@@ -1,0 +1,153 @@
+"""Exceptions as values: made in the trace by `raise` and by the tracer's own errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.constants.constant import plain
+from framesmith_dynamo.values.containers.tuple import TupleValue
+from framesmith_dynamo.values.lookup import Found, user_method
+from framesmith_dynamo.values.objects.object_methods import OBJECT_METHODS, c_method
+from framesmith_dynamo.values.objects.objects import ObjectValue
+from framesmith_sideeffects import DELETED
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+
+#: Attributes that C code keeps and a trace may set.
+SLOTS = ("__cause__", "__context__", "__suppress_context__", "__traceback__")
+_INITIAL = {"__cause__": None, "__context__": None, "__suppress_context__": False, "__traceback__": None}
+
+TRACEBACK = register_break(
+    "exception-traceback",
+    what="the traceback of an exception is read that was raised and caught in the trace",
+    why="no frame ran while tracing, so there is none",
+    hint="format tracebacks outside the compiled function",
+)
+
+
+class ExceptionValue(ObjectValue):
+    """An exception made in the trace. `args` is what `exc.args` gives; `caught`: it was raised and handled."""
+
+    __slots__ = ("args", "caught")
+
+    def __init__(self, cls: type[BaseException], args: Sequence[Value] = ()) -> None:
+        super().__init__(cls)
+        self.args = tuple(args)
+        self.caught = False
+
+    @staticmethod
+    def new(tr: Tracer, cls: type[BaseException], args: Sequence[Value] = ()) -> ExceptionValue:
+        """`cls.__new__(cls, *args)`, tracked so that attributes can be stored."""
+        value = ExceptionValue(cls, args)
+        value.track(tr)
+        return value
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__}({', '.join(arg.describe() for arg in self.args)})"
+
+    def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:
+        pending = tr.journal.load_attr(self, name)
+        if pending is not None and pending is not DELETED:
+            value: Value = pending
+            return value
+        if name == "args":
+            return TupleValue(self.args)
+        if name == "__traceback__" and self.caught:
+            raise GraphBreak(TRACEBACK, self.describe())
+        if name in _INITIAL:
+            return tr.constant(_INITIAL[name])
+        if name == "value" and issubclass(self.cls, StopIteration):
+            return self.args[0] if self.args else tr.constant(None)
+        if name == "code" and issubclass(self.cls, SystemExit):
+            return self.args[0] if self.args else tr.constant(None)
+        return super().read_c_data(tr, found, name)
+
+    def generic_setattr(self, tr: Tracer, name: str, value: Value) -> None:
+        if name == "args":
+            self.args = tuple(value.unpack(tr))
+        elif name in SLOTS:
+            self.store_own(tr, name, value)
+            if name == "__cause__":
+                self.store_own(tr, "__suppress_context__", tr.constant(True))
+        else:
+            super().generic_setattr(tr, name, value)
+
+    def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """Builtin exceptions repeat the methods of BaseException in their own dictionaries."""
+        if found.owner is not object and (BaseException, name) in OBJECT_METHODS:
+            return OBJECT_METHODS[BaseException, name](tr, self, args, kwargs)
+        return super().call_c_method(tr, found, name, args, kwargs)
+
+    def as_plain(self) -> Any:
+        """A real exception with the same arguments, for pure functions such as `str`."""
+        return build_exception(self.cls, *(plain(arg) for arg in self.args))
+
+    def referents(self) -> Iterable[Value]:
+        return self.args
+
+    def chain(self, tr: Tracer, handled: Value | None) -> None:
+        """Being raised while another exception is handled: that one becomes the context, without making a circle."""
+        if handled is None or handled is self:
+            return
+        inner: Value = handled
+        while isinstance(inner, ExceptionValue):
+            context = inner.read_context(tr)
+            if context is self:
+                inner.store_own(tr, "__context__", tr.constant(None))
+                break
+            inner = context
+        self.store_own(tr, "__context__", handled)
+
+    def read_context(self, tr: Tracer) -> Value:
+        """`__context__`, past what the class defines."""
+        pending = tr.journal.load_attr(self, "__context__")
+        return tr.constant(None) if pending is None or pending is DELETED else pending
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.caught:
+            raise NotImplementedError(f"{self.describe()} was raised, and has a traceback")
+        codegen.push_callable(lambda: codegen.load_const(build_exception))
+        codegen.load_const(self.cls)
+        for arg in self.args:
+            codegen(arg)
+        codegen.call(1 + len(self.args))
+
+
+def build_exception(cls: type[BaseException], *args: Any) -> BaseException:
+    """Run by compiled code: an exception with its arguments, without running a Python `__init__` a second time."""
+    made = cls.__new__(cls, *args)
+    if user_method(cls, "__init__") is None:
+        made.__init__(*args)  # type: ignore[misc]
+    else:
+        made.args = args
+    return made
+
+
+@c_method(BaseException, "__init__")
+def _init(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
+    self.args = tuple(args)
+    return tr.constant(None)
+
+
+@c_method(BaseException, "with_traceback")
+def _with_traceback(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
+    return self
+
+
+@c_method(BaseException, "__str__")
+def _str(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
+    if not self.args:
+        return tr.constant("")
+    shown: Value = self.args[0] if len(self.args) == 1 else TupleValue(self.args)
+    return tr.call(tr.constant(str), (shown,), {})
+
+
+def make_exception(tr: Tracer, cls: type[BaseException], args: Sequence[Value]) -> Value:
+    """The exception the tracer itself raises in the traced program: `cls(*args)` for a class without a Python
+    `__init__`.
+    """
+    return ExceptionValue.new(tr, cls, args)

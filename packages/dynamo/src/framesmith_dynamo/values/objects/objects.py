@@ -1,0 +1,450 @@
+"""Objects of Python classes: attribute look-up exactly as `object.__getattribute__` does it, special methods found
+on the type.
+
+An object found at a source has its instance dictionary read as it is; stores go to the journal. One made in the
+trace has only the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import MemberDescriptorType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.polyfills.protocols import contains_by_iteration, iterate_by_index
+from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
+from framesmith_dynamo.values.iteration.iterators import drain
+from framesmith_dynamo.values.lookup import (
+    HEAP_TYPE,
+    MISSING,
+    Found,
+    class_dict,
+    instance_dict,
+    is_data_descriptor,
+    type_lookup,
+    user_method,
+)
+from framesmith_dynamo.values.objects.attributes import (
+    C_METHOD,
+    OPAQUE_DESCRIPTOR,
+    bind_entry,
+    call_special,
+    class_value,
+    entry_value,
+    guard_entry_type,
+    guard_no_accessor,
+)
+from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue
+from framesmith_dynamo.values.objects.object_methods import OBJECT_METHODS
+from framesmith_dynamo.values.operations import BINARY_SLOTS
+from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
+from framesmith_sideeffects import DELETED
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+TORCH_FUNCTION_OBJECT = register_break(
+    "torch-function-object",
+    what="an object with __torch_function__ meets a tensor operation",
+    why="its __torch_function__ may run any code",
+    hint="use plain tensors inside the compiled function",
+)
+UNHASHABLE_KEY = register_break(
+    "object-as-key",
+    what="an object with its own __hash__ or __eq__ is used as a key",
+    why="the tracer cannot tell which keys are equal without running the methods for every pair",
+    hint="use strings, numbers or plain objects as keys",
+)
+
+COMPARE_SLOTS = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
+#: The size of a pointer in bytes.
+POINTER = 8
+UNARY_SLOTS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
+
+
+class ObjectValue(Value):
+    """An object of class `cls`. `obj` is the real one, or MISSING when the trace made it."""
+
+    exact_operators = True
+    __slots__ = ("cls", "obj")
+
+    def __init__(self, cls: type, obj: Any = MISSING, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.cls = cls
+        self.obj = obj
+
+    @property
+    def exists(self) -> bool:
+        """Whether the object is older than the trace."""
+        return self.obj is not MISSING
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        where = f" from {self.source.name}" if self.source is not None else ""
+        return f"a {self.cls.__qualname__} object{where}"
+
+    # Attributes: reading
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        override = user_method(self.cls, "__getattribute__")
+        if override is None:
+            return self.default_getattr(tr, name)
+        try:
+            found = type_lookup(self.cls, "__getattribute__")
+            assert found is not None
+            return tr.call(bind_entry(tr, found, "__getattribute__", self), (tr.constant(name),), {})
+        except TracedRaise as error:
+            return self._fallback_getattr(tr, name, error)
+
+    def default_getattr(self, tr: Tracer, name: str) -> Value:
+        """`object.__getattribute__`, then `__getattr__` when the class has one."""
+        try:
+            value = self.find_attribute(tr, name)
+        except TracedRaise as error:  # a property that raises AttributeError leads to `__getattr__` too
+            return self._fallback_getattr(tr, name, error)
+        return self._fallback_getattr(tr, name, None) if value is None else value
+
+    def generic_getattr(self, tr: Tracer, name: str) -> Value:
+        """`object.__getattribute__` alone, as called by its name."""
+        value = self.find_attribute(tr, name)
+        if value is None:
+            self.no_attribute(tr, name)
+        return value
+
+    def find_attribute(self, tr: Tracer, name: str) -> Value | None:
+        """Data descriptors of the type, the instance's own attributes, then the rest of the type; None when there
+        is none.
+        """
+        found = type_lookup(self.cls, name)
+        if found is not None and is_data_descriptor(found.raw):
+            return bind_entry(tr, found, name, self)
+        own = self.own_attribute(tr, name)
+        if found is not None and own is not None:
+            guard_entry_type(tr, self.cls, found, name, self.source)
+        elif found is not None:
+            return bind_entry(tr, found, name, self)
+        return own
+
+    def own_attribute(self, tr: Tracer, name: str) -> Value | None:
+        """The attribute in the instance dictionary, pending stores included, or None; absence is guarded."""
+        if self.mutation is not None:
+            pending = tr.journal.load_attr(self, name)
+            if pending is DELETED:
+                return None
+            if pending is not None:
+                value: Value = pending
+                return value
+        entries = self.entries()
+        if entries is None:
+            return None
+        if name in entries:
+            return tr.wrap(entries[name], self.attribute_source(name))
+        self.guard_absent(tr, name)
+        return None
+
+    def entries(self) -> dict[str, Any] | None:
+        """The real instance dictionary, when the object exists and has one."""
+        return instance_dict(self.obj) if self.exists else None
+
+    def attribute_source(self, name: str) -> Source:
+        """Where an attribute of the instance dictionary is loaded from."""
+        assert self.source is not None
+        found = type_lookup(self.cls, name)
+        hidden = found is not None and not isinstance(found.raw, MemberDescriptorType)
+        if hidden or user_method(self.cls, "__getattribute__") is not None:
+            return ItemSource(InstanceDictSource(self.source), name)
+        return AttrSource(self.source, name)
+
+    def guard_absent(self, tr: Tracer, name: str) -> None:
+        """The compiled code relies on the instance dictionary not having `name`."""
+        if self.source is not None:
+            tr.guard(InstanceDictSource(self.source), "DICT_NOT_CONTAINS", name)
+
+    def _fallback_getattr(self, tr: Tracer, name: str, error: TracedRaise | None) -> Value:
+        if error is not None and not issubclass(error.value.python_type(), AttributeError):
+            raise error
+        value = self.missing_attribute(tr, name)
+        if value is not None:
+            return value
+        if error is not None:
+            raise error
+        if self.source is not None and tr.journal.load_attr(self, name) is None:
+            tr.guard(self.source, "NO_HASATTR", name)
+        return self.no_attribute(tr, name)
+
+    def missing_attribute(self, tr: Tracer, name: str) -> Value | None:
+        """What the class's `__getattr__` gives; None when it has none."""
+        found = type_lookup(self.cls, "__getattr__")
+        if found is None:
+            return None
+        return tr.call(bind_entry(tr, found, "__getattr__", self), (tr.constant(name),), {})
+
+    def no_attribute(self, tr: Tracer, name: str) -> NoReturn:
+        """Raise the program's AttributeError."""
+        tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:
+        """Slots and the attributes that C code computes."""
+        if name == "__class__":
+            return class_value(tr, self.cls, self.source)
+        if name == "__dict__":
+            return InstanceDictValue(self)
+        if isinstance(found.raw, MemberDescriptorType):
+            return self._read_slot(tr, found, name)
+        raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} of {self.describe()}")
+
+    def _read_slot(self, tr: Tracer, found: Found, name: str) -> Value:
+        pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
+        if pending is not None and pending is not DELETED:
+            value: Value = pending
+            return value
+        if pending is None and self.exists:
+            try:
+                return tr.wrap(found.raw.__get__(self.obj), self.attribute_source(name))
+            except AttributeError:
+                if self.source is not None:
+                    tr.guard(self.source, "NO_HASATTR", name)
+        return tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    # Attributes: writing
+
+    def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        found = type_lookup(self.cls, "__setattr__")
+        if found is not None and user_method(self.cls, "__setattr__") is not None:
+            tr.call(bind_entry(tr, found, "__setattr__", self), (tr.constant(name), value), {})
+        else:
+            self.generic_setattr(tr, name, value)
+
+    def generic_setattr(self, tr: Tracer, name: str, value: Value) -> None:
+        """`object.__setattr__`."""
+        found = type_lookup(self.cls, name)
+        if found is not None and is_data_descriptor(found.raw):
+            self._set_through(tr, found, name, value)
+            return
+        if type_lookup(self.cls, "__dict__") is None:
+            tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        self.store_own(tr, name, value)
+
+    def store_own(self, tr: Tracer, name: str, value: Value) -> None:
+        """Store into the instance dictionary or slot: a journal entry."""
+        found = type_lookup(self.cls, name)
+        if found is not None:
+            guard_entry_type(tr, self.cls, found, name, self.source)
+        self.track(tr)
+        tr.journal.store_attr(self, name, value)
+
+    def track(self, tr: Tracer) -> None:
+        """Let the journal follow the object, if it does not yet."""
+        if self.mutation is None:
+            if self.exists:
+                tr.journal.track_existing(self, self.obj)
+            else:
+                tr.journal.track_new(self, self.cls)
+
+    def _set_through(self, tr: Tracer, found: Found, name: str, value: Value) -> None:
+        raw = found.raw
+        guard_entry_type(tr, self.cls, found, name, self.source)
+        if isinstance(raw, property):
+            if raw.fset is None:
+                guard_no_accessor(tr, self.cls, found, name, self.source, "fset")
+                tr.raise_(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no setter")
+            setter = entry_value(tr, self.cls, found, name, self.source, raw.fset, "fset")
+            tr.call(setter, (self, value), {})
+        elif isinstance(raw, MemberDescriptorType):
+            self.store_own(tr, name, value)
+        elif user_method(type(raw), "__set__") is not None:
+            descriptor = entry_value(tr, self.cls, found, name, self.source)
+            tr.call(tr.constant(user_method(type(raw), "__set__")), (descriptor, self, value), {})
+        else:
+            raise GraphBreak(OPAQUE_DESCRIPTOR, f"setting {name!r} of {self.describe()}")
+
+    def delattr_(self, tr: Tracer, name: str) -> None:
+        found = type_lookup(self.cls, "__delattr__")
+        if found is not None and user_method(self.cls, "__delattr__") is not None:
+            tr.call(bind_entry(tr, found, "__delattr__", self), (tr.constant(name),), {})
+        else:
+            self.generic_delattr(tr, name)
+
+    def generic_delattr(self, tr: Tracer, name: str) -> None:
+        """`object.__delattr__`."""
+        found = type_lookup(self.cls, name)
+        if found is not None and is_data_descriptor(found.raw) and not isinstance(found.raw, MemberDescriptorType):
+            self._delete_through(tr, found, name)
+            return
+        if self.own_attribute(tr, name) is None:
+            self.no_attribute(tr, name)
+        self.delete_own(tr, name)
+
+    def delete_own(self, tr: Tracer, name: str) -> None:
+        """Delete from the instance dictionary or slot: a journal entry."""
+        found = type_lookup(self.cls, name)
+        if found is not None:
+            guard_entry_type(tr, self.cls, found, name, self.source)
+        self.track(tr)
+        tr.journal.delete_attr(self, name)
+
+    def _delete_through(self, tr: Tracer, found: Found, name: str) -> None:
+        raw = found.raw
+        deleter = user_method(type(raw), "__delete__")
+        guard_entry_type(tr, self.cls, found, name, self.source)
+        if isinstance(raw, property) and raw.fdel is not None:
+            value = entry_value(tr, self.cls, found, name, self.source, raw.fdel, "fdel")
+            tr.call(value, (self,), {})
+        elif deleter is not None:
+            descriptor = entry_value(tr, self.cls, found, name, self.source)
+            tr.call(tr.constant(deleter), (descriptor, self), {})
+        elif isinstance(raw, property):
+            guard_no_accessor(tr, self.cls, found, name, self.source, "fdel")
+            tr.raise_(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no deleter")
+        elif user_method(type(raw), "__set__") is not None and type_lookup(type(raw), "__delete__") is None:
+            tr.raise_(AttributeError, "__delete__")
+        else:
+            raise GraphBreak(OPAQUE_DESCRIPTOR, f"deleting {name!r} of {self.describe()}")
+
+    # C methods of the type
+
+    def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """A bound method that is implemented in C; `found` says which class has it."""
+        method = OBJECT_METHODS.get((found.owner, name))
+        if method is None:
+            raise GraphBreak(C_METHOD, f"{found.owner.__qualname__}.{name} of {self.describe()}")
+        return method(tr, self, args, kwargs)
+
+    # Special methods
+
+    def _special(self, tr: Tracer, name: str, *args: Value) -> Value:
+        result = call_special(tr, self, name, args, {})
+        if result is None:
+            tr.raise_(TypeError, f"'{self.cls.__name__}' object does not support {name}")
+        return result
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        found = type_lookup(self.cls, "__call__")
+        if found is None:
+            tr.raise_(TypeError, f"'{self.cls.__name__}' object is not callable")
+        return tr.call(bind_entry(tr, found, "__call__", self), args, kwargs)
+
+    def getitem(self, tr: Tracer, key: Value) -> Value:
+        return self._special(tr, "__getitem__", key)
+
+    def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
+        self._special(tr, "__setitem__", key, value)
+
+    def delitem(self, tr: Tracer, key: Value) -> None:
+        self._special(tr, "__delitem__", key)
+
+    def iter_(self, tr: Tracer) -> Value:
+        found = type_lookup(self.cls, "__iter__")
+        if found is None and type_lookup(self.cls, "__getitem__") is not None:
+            return tr.call(tr.constant(iterate_by_index), (self,), {})
+        return self._special(tr, "__iter__")
+
+    def next_(self, tr: Tracer) -> Value:
+        return self._special(tr, "__next__")
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        return drain(tr, self.iter_(tr))
+
+    def len_(self, tr: Tracer) -> Value:
+        return self._special(tr, "__len__")
+
+    def bool_(self, tr: Tracer) -> bool:
+        answer = call_special(tr, self, "__bool__", (), {})
+        if answer is None:
+            answer = call_special(tr, self, "__len__", (), {})
+        return True if answer is None else answer.bool_(tr)
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        answer = call_special(tr, self, "__contains__", (item,), {})
+        if answer is not None:
+            return tr.constant(answer.bool_(tr))
+        return tr.call(tr.constant(contains_by_iteration), (self, item), {})
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return self._operator(tr, f"__{BINARY_SLOTS[op]}__", other)
+
+    def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if type_lookup(self.cls, "__torch_function__") is not None:
+            raise GraphBreak(TORCH_FUNCTION_OBJECT, self.describe())
+        return self._operator(tr, f"__r{BINARY_SLOTS[op]}__", other)
+
+    def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return self._operator(tr, f"__i{BINARY_SLOTS[op]}__", other)
+
+    def _operator(self, tr: Tracer, name: str, *args: Value) -> Value | None:
+        result = call_special(tr, self, name, args, {})
+        if result is not None and result.is_constant() and result.as_constant() is NotImplemented:
+            return None
+        return result
+
+    def unary_op(self, tr: Tracer, op: str) -> Value:
+        return self._special(tr, UNARY_SLOTS[op])
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        result = self._operator(tr, COMPARE_SLOTS[op], other)
+        if result is None and op == "!=":
+            equal = self._operator(tr, "__eq__", other)
+            return None if equal is None else tr.constant(not equal.bool_(tr))
+        return result
+
+    def hash_key(self, tr: Tracer) -> object:
+        for name in ("__hash__", "__eq__"):
+            found = type_lookup(self.cls, name)
+            if found is None or found.owner is not object:
+                raise GraphBreak(UNHASHABLE_KEY, self.describe())
+        return self
+
+    def enter(self, tr: Tracer) -> Value:
+        return self._special(tr, "__enter__")
+
+    def exit_(self, tr: Tracer, args: Args) -> Value:
+        return self._special(tr, "__exit__", *args)
+
+    # Back to bytecode
+
+    def referents(self) -> Iterable[Value]:
+        return ()
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            super().reconstruct(codegen)
+            return
+        codegen.push_callable(lambda: codegen.load_const(object.__new__))
+        codegen.load_const(self.cls)
+        codegen.call(1)
+
+
+#: Classes whose new instances, and those of their subclasses, have a family of values of their own.
+FAMILIES: dict[type, type[ObjectValue]] = {}
+
+
+def family_of(cls: type) -> type[ObjectValue]:
+    """The value class for new objects of a class."""
+    return next((FAMILIES[base] for base in cls.__mro__ if base in FAMILIES), ObjectValue)
+
+
+def has_plain_layout(cls: type) -> bool:
+    """Whether instances are `object` plus a dictionary or slots: nothing hidden in C."""
+    if not all(base is object or has_python_layout(base) for base in cls.__mro__):
+        return False
+    new = type_lookup(cls, "__new__")
+    return (
+        new is not None
+        and (new.owner is object or isinstance(new.raw, staticmethod))
+        and cls.__basicsize__ <= _largest(cls)
+    )
+
+
+def _largest(cls: type) -> int:
+    """The size in bytes of instances whose only fields are slots and a list of weak references."""
+    slots = sum(isinstance(raw, MemberDescriptorType) for base in cls.__mro__ for raw in class_dict(base).values())
+    return object.__basicsize__ + POINTER * (slots + 1)
+
+
+def has_python_layout(cls: type) -> bool:
+    """Whether one class of an MRO may have been made by a `class` statement: a heap type."""
+    return bool(cls.__flags__ & HEAP_TYPE)

@@ -1,0 +1,78 @@
+"""`super()` in both forms: attribute look-up that starts behind a class in the MRO of the object's type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import FunctionType
+from typing import TYPE_CHECKING
+
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.functions.functions import MethodValue
+from framesmith_dynamo.values.lookup import mro, type_lookup
+from framesmith_dynamo.values.objects.attributes import bind_entry, entry_value
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+
+
+class SuperValue(Value):
+    """`super(after, instance)`. `instance` is an object, or a class when called in a classmethod or `__new__`."""
+
+    python_types = (super,)
+    exact_operators = True
+    __slots__ = ("after", "instance")
+
+    def __init__(self, after: type, instance: Value) -> None:
+        super().__init__()
+        self.after = after
+        self.instance = instance
+
+    def python_type(self) -> type:
+        return super
+
+    def describe(self) -> str:
+        return f"super({self.after.__qualname__}, {self.instance.describe()})"
+
+    def _class(self) -> tuple[type, bool]:
+        """The class whose MRO is searched, and whether the instance is that class itself."""
+        cls = self.instance.python_type()
+        if self.after in mro(cls):
+            return cls, False
+        return self.instance.as_constant(), True
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        cls, is_class = self._class()
+        if name == "__class__":
+            return tr.constant(super)
+        found = type_lookup(cls, name, after=self.after)
+        if found is None:
+            tr.raise_(AttributeError, f"'super' object has no attribute '{name}'")
+        if not is_class:
+            return bind_entry(tr, found, name, self.instance)
+        raw = found.raw
+        if isinstance(raw, classmethod):
+            function = entry_value(tr, cls, found, name, None, raw.__func__, "__func__")
+            return MethodValue(function, self.instance)
+        if isinstance(raw, staticmethod):
+            return entry_value(tr, cls, found, name, None, raw.__func__, "__func__")
+        if isinstance(raw, FunctionType):
+            return entry_value(tr, cls, found, name, None)
+        return tr.constant(getattr(super(self.after, cls), name))
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        return tr.call(self.getattr_(tr, name), args, kwargs)
+
+    def getitem(self, tr: Tracer, key: Value) -> Value:
+        tr.raise_(TypeError, "'super' object is not subscriptable")
+
+    def bool_(self, tr: Tracer) -> bool:
+        return True
+
+    def referents(self) -> Iterable[Value]:
+        return (self.instance,)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen.push_callable(lambda: codegen.load_const(super))
+        codegen.load_const(self.after)
+        codegen(self.instance)
+        codegen.call(2)

@@ -1,0 +1,111 @@
+"""Wrapping plain objects: instances of Python classes, objects known by identity alone, enum members."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build, plain_arguments
+from framesmith_dynamo.values.lookup import Found, type_lookup
+from framesmith_dynamo.values.objects.attributes import guard_class
+from framesmith_dynamo.values.objects.classes import ClassValue, constructs_family
+from framesmith_dynamo.values.objects.objects import ObjectValue, has_plain_layout
+from framesmith_dynamo.values.stability import is_stable
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_dynamo.values.base import Args, Kwargs
+    from framesmith_guards import Source
+
+
+class EnumValue(ObjectValue):
+    """A member of an Enum class: a constant with attributes and methods."""
+
+    __slots__ = ()
+    exact_operators = True
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        return self.obj
+
+    def as_proxy(self) -> Any:
+        return self.obj
+
+    def own_attribute(self, tr: Tracer, name: str) -> Value | None:
+        entries = self.entries()
+        return build(tr, entries[name]) if entries is not None and name in entries else None
+
+    def find_attribute(self, tr: Tracer, name: str) -> Value | None:
+        if name in ("name", "value", "_name_", "_value_"):
+            return build(tr, getattr(self.obj, name))
+        return super().find_attribute(tr, name)
+
+    def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name in ("__setattr__", "__delattr__", "__init__") or found.owner not in (object, str, int, float, tuple):
+            return super().call_c_method(tr, found, name, args, kwargs)
+        plain_args, plain_kwargs = plain_arguments(args, kwargs)
+        return build(tr, found.raw(self.obj, *plain_args, **plain_kwargs))
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        found = type_lookup(self.cls, "__eq__")
+        if op in ("==", "!=") and found is not None and found.owner in (object, str, int) and other.is_constant():
+            same = self.obj == other.as_constant()
+            return tr.constant(bool(same) == (op == "=="))
+        return super().compare(tr, op, other)
+
+    def hash_key(self, tr: Tracer) -> object:
+        return self.obj
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            super().reconstruct(codegen)
+        else:
+            codegen.load_const(self.obj)
+
+
+def _is_enum(obj: Any) -> bool:
+    return issubclass(type(obj), Enum)
+
+
+@wraps_protocol(_is_enum, priority=3)
+def wrap_enum(tr: Tracer, obj: Enum, source: Source) -> Value:
+    """An enum member met at a source: the same member at every call."""
+    if not is_stable(tr, source):
+        tr.guard(source, "ID_MATCH", obj)
+    return EnumValue(type(obj), obj, source=source)
+
+
+def _build_enum(tr: Tracer, obj: Enum) -> Value:
+    memo = tr.memo.setdefault("enum members", {})
+    if id(obj) not in memo:
+        memo[id(obj)] = EnumValue(type(obj), obj)
+    return memo[id(obj)]  # type: ignore[no-any-return]
+
+
+BUILD_PROTOCOLS.append((_is_enum, _build_enum))
+
+
+@constructs_family(lambda cls: issubclass(cls, Enum))
+def construct_enum(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """`Color(value)`: a look-up of a member."""
+    plain_args, plain_kwargs = plain_arguments(args, kwargs)
+    try:
+        return build(tr, self.cls(*plain_args, **plain_kwargs))
+    except ValueError as error:
+        tr.raise_(ValueError, *error.args)
+
+
+def _is_plain_object(obj: Any) -> bool:
+    return has_plain_layout(type(obj))
+
+
+@wraps_protocol(_is_plain_object, priority=50)
+def wrap_plain_object(tr: Tracer, obj: Any, source: Source) -> Value:
+    """An instance of a class written in Python: guarded by type; attributes are guarded when they are read."""
+    tr.guard(source, "TYPE_MATCH", type(obj))
+    guard_class(tr, type(obj), source)
+    return ObjectValue(type(obj), obj, source=source)

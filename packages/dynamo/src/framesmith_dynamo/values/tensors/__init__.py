@@ -1,0 +1,1 @@
+"""Tensors, torch's functions, operators and modes."""

@@ -1,0 +1,316 @@
+"""Tensors: a fake that knows dtype, device and shape, and a graph node that computes the data.
+
+Metadata folds to constants (the tensor's guards cover it), methods and operators go into the graph, and reading
+data breaks.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.tensors.tensor_tables import (
+    AUTOGRAD_STATE,
+    BREAKING_ATTRIBUTES,
+    BREAKING_METHODS,
+    DATA_DEPENDENT_BRANCH,
+    FOLDED_ATTRIBUTES,
+    FOLDED_METHODS,
+    GRAPH_ATTRIBUTES,
+)
+from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_guards import AttrSource
+from framesmith_sideeffects import load_source
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from framesmith_bytecode import Codegen
+    from framesmith_dynamo.graph.builder import TensorRef
+    from framesmith_guards import Source
+
+TENSOR_SUBCLASS = register_break(
+    "tensor-subclass",
+    what="a tensor subclass is used",
+    why="its __torch_function__ and __torch_dispatch__ may run any code",
+    hint="use plain tensors inside the compiled function",
+)
+TENSOR_ATTRIBUTE = register_break(
+    "tensor-attribute",
+    what="an attribute of a tensor cannot be followed",
+    why="it is neither metadata, nor a tensor operation, nor a method of torch.Tensor",
+    hint="keep extra data beside the tensor instead of on it",
+)
+
+BINARY: dict[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "@": operator.matmul,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+}
+INPLACE: dict[str, Callable[..., Any]] = {
+    "+": operator.iadd,
+    "-": operator.isub,
+    "*": operator.imul,
+    "/": operator.itruediv,
+    "//": operator.ifloordiv,
+    "%": operator.imod,
+    "**": operator.ipow,
+    "@": operator.imatmul,
+    "&": operator.iand,
+    "|": operator.ior,
+    "^": operator.ixor,
+    "<<": operator.ilshift,
+    ">>": operator.irshift,
+}
+COMPARE: dict[str, Callable[..., Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+#: Tensor operators torch spells as methods on the left operand only for numbers and tensors.
+_NUMBERS = (int, float, complex, bool)
+
+
+def is_operand(value: Value) -> bool:
+    """Whether a tensor operator takes this value: a tensor or a Python number."""
+    return isinstance(value, TensorValue) or (value.is_constant() and isinstance(value.as_constant(), _NUMBERS))
+
+
+class TensorValue(Value):
+    """A tensor in the trace: `ref` pairs its fake with the graph node that makes it."""
+
+    python_types = (torch.Tensor, torch.nn.Parameter)
+    __slots__ = ("cls", "ref")
+
+    def __init__(self, ref: TensorRef, *, cls: type = torch.Tensor, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.ref = ref
+        self.cls = cls
+
+    @property
+    def fake(self) -> torch.Tensor:
+        """The fake tensor: dtype, device, sizes, strides."""
+        return self.ref.fake
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        where = f" from {self.source.name}" if self.source is not None else ""
+        return f"a {self.cls.__name__} {str(self.fake.dtype).removeprefix('torch.')}{list(self.fake.shape)}{where}"
+
+    def as_proxy(self) -> fx.Node:
+        return self.ref.node
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            load_source(codegen, self.source)
+        else:
+            self.ref.load(codegen)
+
+    # Attributes
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        folded = FOLDED_ATTRIBUTES.get(name)
+        if folded is not None and not (name == "is_leaf" and self.source is not None and self.fake.requires_grad):
+            return tr.constant(folded(self.fake))
+        if name in GRAPH_ATTRIBUTES:
+            return tr.call_torch(getattr, (self, tr.constant(name)), {})
+        if name == "__class__":
+            return tr.constant(self.cls)
+        if name == "grad_fn" and not self.fake.requires_grad:
+            return tr.constant(None)
+        if name == "grad" and self.source is None and not self.fake.requires_grad:
+            return tr.constant(None)
+        kind = BREAKING_ATTRIBUTES.get(name)
+        if kind is not None or name in ("grad_fn", "is_leaf"):
+            raise GraphBreak(kind or AUTOGRAD_STATE, f"attribute {name!r} of {self.describe()}")
+        if callable(getattr(torch.Tensor, name, None)):
+            return TensorMethodValue(self, name)
+        if hasattr(torch.Tensor, name):
+            raise GraphBreak(TENSOR_ATTRIBUTE, f"{name!r} of {self.describe()}")
+        return self._plain_attribute(tr, name)
+
+    def _plain_attribute(self, tr: Tracer, name: str) -> Value:
+        """An attribute a program has put on a tensor."""
+        real = self.ref.real
+        if real is not None and self.source is not None:
+            entries = real.__dict__
+            if name in entries:
+                return tr.wrap(entries[name], AttrSource(self.source, name))
+            tr.guard(self.source, "NO_HASATTR", name)
+        return tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        kind = AUTOGRAD_STATE if name in ("requires_grad", "grad", "data") else TENSOR_ATTRIBUTE
+        raise GraphBreak(kind, f"setting {name!r} of {self.describe()}")
+
+    def delattr_(self, tr: Tracer, name: str) -> None:
+        raise GraphBreak(TENSOR_ATTRIBUTE, f"deleting {name!r} of {self.describe()}")
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        tr.raise_(TypeError, f"'{self.cls.__name__}' object is not callable")
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        kind = BREAKING_METHODS.get(name)
+        if kind is not None:
+            raise GraphBreak(kind, f"{name}() of {self.describe()}")
+        folded = FOLDED_METHODS.get(name)
+        if folded is not None and all(_folds(v) for v in (*args, *kwargs.values())):
+            return tr.constant(folded(self.fake, *map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()}))
+        special = SPECIAL_METHODS.get(name)
+        if special is not None:
+            return special(tr, self, args, kwargs)
+        if not callable(getattr(torch.Tensor, name, None)):
+            return tr.call(self.getattr_(tr, name), args, kwargs)
+        return tr.call_torch(name, (self, *args), kwargs)
+
+    # Items
+
+    def getitem(self, tr: Tracer, key: Value) -> Value:
+        return tr.call_torch(operator.getitem, (self, key), {})
+
+    def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
+        tr.call_torch(operator.setitem, (self, key, value), {})
+
+    def iter_(self, tr: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            tr.raise_(TypeError, "iteration over a 0-d tensor")
+        return tr.call_torch(torch.unbind, (self,), {}).iter_(tr)
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        if self.fake.dim() == 0:
+            tr.raise_(TypeError, "iteration over a 0-d tensor")
+        return tr.call_torch(torch.unbind, (self,), {}).unpack(tr)
+
+    def len_(self, tr: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            tr.raise_(TypeError, "len() of a 0-d tensor")
+        return tr.constant(int(self.fake.shape[0]))
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        raise GraphBreak(DATA_DEPENDENT_BRANCH, f"`in` on {self.describe()}")
+
+    def bool_(self, tr: Tracer) -> bool:
+        if self.fake.numel() > 1:
+            tr.raise_(RuntimeError, "Boolean value of Tensor with more than one value is ambiguous")
+        raise GraphBreak(DATA_DEPENDENT_BRANCH, f"truth of {self.describe()}")
+
+    def hash_key(self, tr: Tracer) -> object:
+        return self
+
+    # Operators
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return tr.call_torch(BINARY[op], (self, other), {}) if is_operand(other) else None
+
+    def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return tr.call_torch(BINARY[op], (other, self), {}) if is_operand(other) else None
+
+    def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return tr.call_torch(INPLACE[op], (self, other), {}) if is_operand(other) else None
+
+    def unary_op(self, tr: Tracer, op: str) -> Value:
+        return tr.call_torch(UNARY[op], (self,), {})
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if is_operand(other):
+            return tr.call_torch(COMPARE[op], (self, other), {})
+        if op in ("==", "!=") and other.is_constant():
+            return tr.constant(op == "!=")  # torch refuses the operand, and identity decides
+        return None
+
+
+def _folds(value: Value) -> bool:
+    return value.is_constant() or isinstance(value, TensorValue)
+
+
+def _plain(value: Value) -> Any:
+    return value.fake if isinstance(value, TensorValue) else value.as_constant()
+
+
+class TensorMethodValue(Value):
+    """A bound method of a tensor, loaded but not called yet."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: TensorValue, name: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.name = name
+
+    def python_type(self) -> type:
+        return type(torch.Tensor.add)
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__name__":
+            return tr.constant(self.name)
+        return super().getattr_(tr, name)
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return self.owner.call_method(tr, self.name, args, kwargs)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen(self.owner)
+        codegen.load_attr(self.name)
+
+
+def _type_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    if args or kwargs:
+        return tr.call_torch("type", (self, *args), kwargs)
+    return tr.constant(self.fake.type())
+
+
+def _new_tensor_like(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    raise GraphBreak(TENSOR_ATTRIBUTE, f"Tensor.new on {self.describe()}; use new_zeros, new_full ...")
+
+
+def _setitem_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    self.setitem(tr, *args)
+    return tr.constant(None)
+
+
+SPECIAL_METHODS: dict[str, Callable[[Tracer, TensorValue, Args, Kwargs], Value]] = {
+    "type": _type_method,
+    "new": _new_tensor_like,
+    "__len__": lambda tr, self, args, kwargs: self.len_(tr),
+    "__iter__": lambda tr, self, args, kwargs: self.iter_(tr),
+    "__getitem__": lambda tr, self, args, kwargs: self.getitem(tr, args[0]),
+    "__bool__": lambda tr, self, args, kwargs: tr.constant(self.bool_(tr)),
+    "__contains__": lambda tr, self, args, kwargs: self.contains(tr, args[0]),
+    "__hash__": lambda tr, self, args, kwargs: self.refuse("hash()"),
+    "__setitem__": _setitem_method,
+}
+
+
+def _is_tensor(obj: Any) -> bool:
+    return issubclass(type(obj), torch.Tensor)
+
+
+@wraps_protocol(_is_tensor, priority=0)
+def wrap_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
+    """A tensor input. Subclasses other than Parameter break: their `__torch_function__` may run anything."""
+    if type(obj) not in TensorValue.python_types:
+        raise GraphBreak(TENSOR_SUBCLASS, f"{type(obj).__qualname__} at {source.name}")
+    return tr.tensor_input(obj, source)

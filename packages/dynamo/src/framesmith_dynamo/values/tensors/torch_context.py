@@ -1,0 +1,266 @@
+"""Torch's context managers in traced code: entering and leaving puts state changes into the graph.
+
+`no_grad`, `enable_grad`, `set_grad_enabled`, `inference_mode` and `autocast`, as `with` statements and as decorators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp import autocast_mode
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.constants.constant import plain_arguments
+from framesmith_dynamo.values.intercepts import intercepts
+from framesmith_dynamo.values.objects.classes import ClassValue, constructs
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+
+INFERENCE_MODE = register_break(
+    "inference-mode-inside",
+    what="torch.inference_mode is entered inside the compiled function",
+    why="tensors made in it are of another kind, which the graph cannot record",
+    hint="enter inference_mode around the call of the compiled function, or use no_grad",
+)
+AUTOCAST_INSIDE = register_break(
+    "autocast-inside",
+    what="torch.autocast is entered inside the compiled function with options the tracer does not follow",
+    why="only constant device type, dtype, enabled and cache_enabled are followed",
+    hint="enter autocast around the call of the compiled function",
+)
+
+
+class TorchContextValue(Value):
+    """A context manager of torch made in the trace. `enter_state` and `exit_state` say what happens."""
+
+    __slots__ = ("args", "cls", "kwargs", "saved")
+
+    def __init__(self, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        self.cls = cls
+        self.args = tuple(args)
+        self.kwargs = kwargs
+        self.saved: list[Any] = []
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def bool_(self, tr: Tracer) -> bool:
+        return True
+
+    def enter(self, tr: Tracer) -> Value:
+        raise NotImplementedError
+
+    def exit_(self, tr: Tracer, args: Args) -> Value:
+        raise NotImplementedError
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """As a decorator: a function that runs inside the context."""
+        return DecoratedValue(self, args[0])
+
+    def again(self) -> TorchContextValue:
+        """A fresh context with the same arguments."""
+        return type(self)(self.cls, self.args, self.kwargs)
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name == "__enter__":
+            return self.enter(tr)
+        if name == "__exit__":
+            return self.exit_(tr, args)
+        return super().call_method(tr, name, args, kwargs)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen.push_callable(lambda: codegen.load_const(self.cls))
+        for arg in (*self.args, *self.kwargs.values()):
+            codegen.load_const(arg)
+        codegen.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
+
+
+class DecoratedValue(Value):
+    """A function decorated, in the trace, with one of torch's context managers."""
+
+    __slots__ = ("context", "function")
+
+    def __init__(self, context: TorchContextValue, function: Value) -> None:
+        super().__init__()
+        self.context = context
+        self.function = function
+
+    def python_type(self) -> type:
+        return self.function.python_type()
+
+    def bool_(self, tr: Tracer) -> bool:
+        return True
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        return self.function.getattr_(tr, name)
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return call_inside(tr, self.context.again(), lambda: tr.call(self.function, args, kwargs))
+
+    def referents(self) -> tuple[Value, ...]:
+        return (self.context, self.function)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen.push_callable(lambda: codegen(self.context))
+        codegen(self.function)
+        codegen.call(1)
+
+
+def call_inside(tr: Tracer, context: TorchContextValue, body: Callable[[], Value]) -> Value:
+    """Run `body` between entering and leaving a context; leave it too when the body raises."""
+    context.enter(tr)
+    try:
+        return body()
+    finally:
+        none = tr.constant(None)
+        context.exit_(tr, (none, none, none))
+
+
+class GradModeValue(TorchContextValue):
+    """`no_grad`, `enable_grad` and `set_grad_enabled`."""
+
+    __slots__ = ()
+
+    def mode(self) -> bool:
+        """The mode inside."""
+        return GRAD_MODES[self.cls](self.args, self.kwargs)
+
+    def enter(self, tr: Tracer) -> Value:
+        self.saved.append(torch.is_grad_enabled())
+        tr.emit_state(torch._C._set_grad_enabled, self.mode())
+        return tr.constant(None)
+
+    def exit_(self, tr: Tracer, args: Args) -> Value:
+        tr.emit_state(torch._C._set_grad_enabled, self.saved.pop())
+        return tr.constant(None)
+
+
+class SetGradEnabledValue(GradModeValue):
+    """`set_grad_enabled(mode)`: acts when it is made, and restores the former mode when a `with` block is left."""
+
+    __slots__ = ("former",)
+
+    def act(self, tr: Tracer) -> SetGradEnabledValue:
+        """What its constructor does."""
+        self.former = torch.is_grad_enabled()
+        tr.emit_state(torch._C._set_grad_enabled, self.mode())
+        return self
+
+    def enter(self, tr: Tracer) -> Value:
+        tr.emit_state(torch._C._set_grad_enabled, self.mode())
+        return tr.constant(None)
+
+    def exit_(self, tr: Tracer, args: Args) -> Value:
+        tr.emit_state(torch._C._set_grad_enabled, self.former)
+        return tr.constant(None)
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        tr.emit_state(torch._C._set_grad_enabled, self.former)
+        return super().call(tr, args, kwargs)
+
+    def again(self) -> TorchContextValue:
+        fresh = SetGradEnabledValue(self.cls, self.args, self.kwargs)
+        fresh.former = torch.is_grad_enabled()
+        return fresh
+
+
+def _first(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    return bool(args[0] if args else kwargs["mode"])
+
+
+GRAD_MODES: dict[type, Callable[[Sequence[Any], dict[str, Any]], bool]] = {
+    torch.no_grad: lambda args, kwargs: False,
+    torch.enable_grad: lambda args, kwargs: True,
+    torch.set_grad_enabled: _first,
+}
+
+
+#: Attributes of an autocast context, in the order in which `_enter_autocast` takes them.
+AUTOCAST_SETTINGS = ("device", "fast_dtype", "_enabled", "_cache_enabled")
+
+
+class AutocastValue(TorchContextValue):
+    """`autocast(device_type, dtype, enabled, cache_enabled)`."""
+
+    __slots__ = ()
+
+    def enter(self, tr: Tracer) -> Value:
+        made = self.cls(*self.args, **self.kwargs)
+        settings = [getattr(made, name) for name in AUTOCAST_SETTINGS]
+        self.saved.append(tr.emit_state(autocast_mode._enter_autocast, *settings))
+        return self
+
+    def exit_(self, tr: Tracer, args: Args) -> Value:
+        tr.emit_state(autocast_mode._exit_autocast, self.saved.pop())
+        return tr.constant(None)
+
+
+@constructs(torch.no_grad, torch.enable_grad)
+def make_grad_mode(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.no_grad()`, `@torch.no_grad()` and `torch.no_grad(function)`."""
+    if args:
+        return DecoratedValue(GradModeValue(self.cls, (), {}), args[0])
+    return GradModeValue(self.cls, (), {})
+
+
+@constructs(torch.set_grad_enabled)
+def make_set_grad_enabled(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.set_grad_enabled(mode)`, as a call or as a context manager."""
+    return SetGradEnabledValue(self.cls, *plain_arguments(args, kwargs)).act(tr)
+
+
+@intercepts(autocast_mode.autocast.__enter__)
+def enter_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`autocast.__enter__(context)` of a context that exists, as a decorated function has one."""
+    context = args[0]
+    settings = [context.getattr_(tr, name).as_constant() for name in AUTOCAST_SETTINGS]
+    opened = tr.emit_state(autocast_mode._enter_autocast, *settings)
+    tr.memo.setdefault(("autocast", id(context)), []).append(opened)
+    return context
+
+
+@intercepts(autocast_mode.autocast.__exit__)
+def exit_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`autocast.__exit__(context, ...)`."""
+    opened = tr.memo.get(("autocast", id(args[0])))
+    if not opened:
+        raise GraphBreak(AUTOCAST_INSIDE, "left without having been entered")
+    tr.emit_state(autocast_mode._exit_autocast, opened.pop())
+    return tr.constant(False)
+
+
+class NoEffectValue(TorchContextValue):
+    """A context manager that only annotates profiles: nothing of it is in the graph."""
+
+    __slots__ = ()
+
+    def enter(self, tr: Tracer) -> Value:
+        return self
+
+    def exit_(self, tr: Tracer, args: Args) -> Value:
+        return tr.constant(None)
+
+
+@constructs(torch.autograd.profiler.record_function)
+def make_no_effect(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """`record_function(name)`."""
+    return NoEffectValue(self.cls, *plain_arguments(args, kwargs))
+
+
+@constructs(torch.inference_mode)
+def make_inference_mode(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.inference_mode()` breaks: it makes tensors of another kind."""
+    raise GraphBreak(INFERENCE_MODE)
+
+
+@constructs(torch.autocast, torch.cuda.amp.autocast_mode.autocast, torch.cpu.amp.autocast_mode.autocast)
+def make_autocast(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.autocast(...)` with constant arguments."""
+    if not all(value.is_constant() for value in (*args, *kwargs.values())):
+        raise GraphBreak(AUTOCAST_INSIDE, self.describe())
+    return AutocastValue(self.cls, *plain_arguments(args, kwargs))

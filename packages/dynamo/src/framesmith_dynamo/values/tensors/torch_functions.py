@@ -1,0 +1,216 @@
+"""Calls of torch's functions: the tables of `torch_tables` turned into intercepts by function object."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.nn.functional
+import torch.utils.checkpoint
+
+from framesmith_dynamo.breaks import BreakKind, GraphBreak
+from framesmith_dynamo.polyfills import normalization
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.constants.constant import build, fold, plain_arguments
+from framesmith_dynamo.values.intercepts import INTERCEPTS, Intercept, intercepts
+from framesmith_dynamo.values.tensors import torch_tables as tables
+from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_guards import AttrSource, ModuleSource
+
+
+def resolve(path: str) -> Any:
+    """The object a dotted path names, or None when this torch has none; imports nothing that is not loaded."""
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        found: Any = sys.modules.get(".".join(parts[:count]))
+        if found is not None:
+            for name in parts[count:]:
+                found = vars(found).get(name) if isinstance(found, ModuleType) else getattr(found, name, None)
+            return found
+    return None
+
+
+def into_graph(function: Any) -> Intercept:
+    """The intercept that puts a call into the graph as it is."""
+
+    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return tr.call_torch(function, args, kwargs)
+
+    return intercept
+
+
+def breaking(kind: BreakKind, name: str) -> Intercept:
+    """The intercept that ends the graph."""
+
+    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        raise GraphBreak(kind, name)
+
+    return intercept
+
+
+def answering(answer: Any) -> Intercept:
+    """The intercept that gives a constant whatever the arguments are."""
+
+    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return tr.constant(answer)
+
+    return intercept
+
+
+def folding(function: Callable[..., Any]) -> Intercept:
+    """The intercept that calls a pure function of constants and guarded state now."""
+
+    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        plain_args, plain_kwargs = plain_arguments(args, kwargs)
+        return fold(tr, function, plain_args, plain_kwargs)
+
+    return intercept
+
+
+def as_method(name: str) -> Intercept:
+    """The intercept of `torch.name(x, ...)` that asks `x.name(...)`."""
+
+    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if args:
+            return args[0].call_method(tr, name, args[1:], kwargs)
+        rest = {key: value for key, value in kwargs.items() if key != "input"}
+        return kwargs["input"].call_method(tr, name, (), rest)
+
+    return intercept
+
+
+def graph_functions() -> Iterator[Any]:
+    """Every callable that `torch_tables` sends into the graph."""
+    for namespace in tables.GRAPH_NAMESPACES:
+        owner = resolve(namespace)
+        for name in dir(owner) if owner is not None else ():
+            found = getattr(owner, name, None)
+            if name not in tables.NOT_GRAPH and is_operation(found, name):
+                yield found
+    yield from (found for path in tables.GRAPH_FUNCTIONS if (found := resolve(path)) is not None)
+
+
+def is_operation(function: Any, name: str) -> bool:
+    """Whether a callable found in a graph namespace is a tensor operation."""
+    if isinstance(function, FunctionType):
+        return function.__module__ in tables.GRAPH_FUNCTION_MODULES
+    if not isinstance(function, BuiltinFunctionType):
+        return False
+    if getattr(torch._C._VariableFunctions, name, None) is function:
+        return True
+    return function.__module__ in ("torch._C._nn", "torch._C._special", "torch._C._linalg", "torch._C._fft")
+
+
+def _public_functions(module: str) -> Iterator[Any]:
+    owner = sys.modules.get(module)
+    if owner is None:
+        return
+    for found in vars(owner).values():
+        if isinstance(found, FunctionType) and found.__module__ == module:
+            yield found
+
+
+def _register(function: Any, intercept: Intercept) -> None:
+    """The first registration wins: rows are registered from the most to the least specific."""
+    if function is not None and id(function) not in INTERCEPTS:
+        intercepts(function)(intercept)
+
+
+def _load() -> None:
+    for path, kind in tables.BREAKING.items():
+        _register(resolve(path), breaking(kind, path))
+    for path, answer in tables.FIXED.items():
+        _register(resolve(path), answering(answer))
+    for path in tables.FOLDED:
+        found = resolve(path)
+        if found is not None and not isinstance(found, type):
+            _register(found, folding(found))
+    for path in tables.METHOD_FUNCTIONS:
+        _register(resolve(path), as_method(path.rpartition(".")[2]))
+    for module, kind in tables.BREAKING_MODULES.items():
+        importlib.import_module(module)
+        for function in _public_functions(module):
+            _register(function, breaking(kind, f"{module}.{function.__name__}"))
+    for function in graph_functions():
+        _register(function, into_graph(function))
+
+
+@intercepts(torch.is_tensor)
+def is_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.is_tensor(x)`."""
+    value = args[0] if args else kwargs["obj"]
+    return tr.constant(issubclass(value.python_type(), torch.Tensor))
+
+
+@intercepts(torch._assert)
+def assert_(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`torch._assert(condition, message)` on a condition known while tracing."""
+    condition, message = args
+    if not condition.bool_(tr):
+        tr.raise_(AssertionError, message)
+    return tr.constant(None)
+
+
+@intercepts(torch.get_device_module)
+def get_device_module(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.get_device_module(device)`: a module by constant arguments."""
+    plain_args, plain_kwargs = plain_arguments(args, kwargs)
+    return build(tr, torch.get_device_module(*plain_args, **plain_kwargs))
+
+
+@intercepts(torch.nn.functional.instance_norm)
+def instance_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """With running statistics to update, its parts; else the operation."""
+    bound = dict(zip(("input", "running_mean", "running_var"), args, strict=False)) | dict(kwargs)
+    uses = args[5] if len(args) > 5 else kwargs.get("use_input_stats")
+    updates = isinstance(bound.get("running_mean"), TensorValue) and (uses is None or uses.bool_(tr))
+    casts = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    if updates and not casts and isinstance(bound.get("running_var"), TensorValue):
+        return tr.call(tr.constant(normalization.instance_norm), args, kwargs)
+    return tr.call_torch(torch.nn.functional.instance_norm, args, kwargs)
+
+
+if torch.distributed.is_available():
+
+    @intercepts(torch.distributed.is_initialized)
+    def is_initialized(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """`torch.distributed.is_initialized()`: guarded by the default process group being there or not."""
+        group = AttrSource(ModuleSource("torch.distributed.distributed_c10d"), "GroupMember")
+        answer = torch.distributed.is_initialized()
+        tr.guard(AttrSource(group, "WORLD"), "NOT_NONE" if answer else "NONE_MATCH")
+        return tr.constant(answer)
+
+
+def call_tensor_function(tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value | None:
+    """`torch.Tensor.name(x, ...)`: the method, when the first argument is a tensor; else None."""
+    if args and isinstance(args[0], TensorValue):
+        return args[0].call_method(tr, name, args[1:], kwargs)
+    return None
+
+
+def _tensor_method(name: str, function: Any) -> Intercept:
+    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        found = call_tensor_function(tr, name, args, kwargs)
+        return tr.call_torch(function, args, kwargs) if found is None else found
+
+    return intercept
+
+
+def _load_tensor_methods() -> None:
+    for owner in (torch.Tensor, torch._C.TensorBase):
+        for name, raw in vars(owner).items():
+            if (
+                callable(raw)
+                and not isinstance(raw, type | staticmethod | classmethod)
+                and name not in ("__new__", "__init__")
+            ):
+                _register(raw, _tensor_method(name, raw))
+
+
+_load()
+_load_tensor_methods()

@@ -1,0 +1,250 @@
+"""Which functions of torch go into the graph, fold to a constant, or break, as data.
+
+Names are dotted paths below `torch`; a name this version of torch does not have is skipped.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from framesmith_dynamo.breaks import BreakKind, register_break
+from framesmith_dynamo.values.tensors.tensor_tables import (
+    AUTOGRAD_CALL,
+    DATA_DEPENDENT,
+    DYNAMIC_OUTPUT_SHAPE,
+    PYTHON_CALLBACK,
+    STORAGE_ACCESS,
+)
+
+GLOBAL_STATE = register_break(
+    "torch-global-state",
+    what="a process-wide setting of torch is changed",
+    why="the change must happen at this moment of the program, and later code depends on it",
+    hint="set it outside the compiled function",
+)
+RANDOM_STATE = register_break(
+    "torch-random-state",
+    what="the random number generator's state is read or set",
+    why="the graph draws its random numbers when it runs, later than the trace",
+    hint="seed outside the compiled function",
+)
+TORCH_IO = register_break(
+    "torch-io",
+    what="tensors are saved, loaded or exchanged with other libraries",
+    why="it reads or writes outside the graph",
+    hint="do it outside the compiled function",
+)
+PARAMETER_INIT = register_break(
+    "parameter-init",
+    what="parameters are made or initialised",
+    why="it changes the model, not a value of this call",
+    hint="build the model outside the compiled function",
+)
+HIGHER_ORDER = register_break(
+    "higher-order-operator",
+    what="a torch function that takes Python functions is called",
+    why="its body would have to become a graph of its own",
+    hint="call it outside the compiled function",
+)
+CUSTOM_AUTOGRAD = register_break(
+    "autograd-function",
+    what="a torch.autograd.Function is applied",
+    why="its forward and backward are Python code that runs inside the autograd engine",
+    hint="it runs as plain Python between two graphs",
+)
+CHECKPOINT = register_break(
+    "activation-checkpoint",
+    what="torch.utils.checkpoint is used",
+    why="it runs the function again during backward",
+    hint="the compiler chooses what to recompute by itself: leave checkpointing off inside compiled functions",
+)
+COMPILER_CALL = register_break(
+    "compiler-call",
+    what="the compiler itself is called from compiled code",
+    why="it changes how later frames are compiled",
+    hint="call it outside the compiled function",
+)
+CUDA_STATE = register_break(
+    "accelerator-state",
+    what="streams, events or memory of an accelerator are handled directly",
+    why="the graph orders its own work",
+    hint="do it outside the compiled function",
+)
+
+#: Namespaces all of whose C functions and listed kinds of Python functions are tensor operations.
+GRAPH_NAMESPACES: Final = (
+    "torch",
+    "torch.nn.functional",
+    "torch.special",
+    "torch.linalg",
+    "torch.fft",
+    "torch._C._nn",
+    "torch._C._special",
+    "torch._C._linalg",
+    "torch._C._fft",
+    "torch._C._VariableFunctions",
+)
+#: Python functions of the namespaces above count as operations when they are defined in one of these modules.
+GRAPH_FUNCTION_MODULES: Final = frozenset(
+    {"torch.functional", "torch.nn.functional", "torch._jit_internal", "torch._lowrank"}
+)
+#: Single Python functions that are operations although their modules are not.
+GRAPH_FUNCTIONS: Final = ("torch.nn.functional.scaled_dot_product_attention", "torch.rms_norm", "torch.matrix_rank")
+
+#: Functions of the namespaces that are no tensor operations: inlined, folded or broken elsewhere.
+NOT_GRAPH: Final = frozenset(
+    [
+        "has_torch_function",
+        "has_torch_function_unary",
+        "has_torch_function_variadic",
+        "handle_torch_function",
+        "boolean_dispatch",
+        "assert_int_or_pair",
+        "is_tensor",
+        "is_storage",
+        "typename",
+        "_overload",
+        "_infer_size",
+        "compiled_with_cxx11_abi",
+    ]
+)
+
+
+def _rows(groups: dict[BreakKind, str]) -> dict[str, BreakKind]:
+    """Name -> kind, from kind -> names."""
+    return {name: kind for kind, names in groups.items() for name in names.split()}
+
+
+BREAKING: Final[dict[str, BreakKind]] = _rows(
+    {
+        GLOBAL_STATE: """
+            torch.set_default_dtype torch.set_default_device torch.set_default_tensor_type torch.set_num_threads
+            torch.set_num_interop_threads torch.set_flush_denormal torch.use_deterministic_algorithms
+            torch.set_deterministic_debug_mode torch.set_float32_matmul_precision torch.set_warn_always
+            torch.set_printoptions torch.set_anomaly_enabled torch.set_autocast_enabled torch.set_autocast_dtype
+            torch.clear_autocast_cache torch.set_autocast_cache_enabled torch.autocast_increment_nesting
+            torch.autocast_decrement_nesting
+        """,
+        RANDOM_STATE: """
+            torch.manual_seed torch.seed torch.initial_seed torch.get_rng_state torch.set_rng_state
+            torch.random.fork_rng torch.cuda.manual_seed torch.cuda.manual_seed_all torch.random.manual_seed
+            torch.cuda.get_rng_state
+        """,
+        TORCH_IO: """
+            torch.save torch.load torch.from_numpy torch.from_dlpack torch.to_dlpack torch.frombuffer
+            torch.from_file torch.asarray
+        """,
+        DATA_DEPENDENT: """
+            torch.equal torch.allclose torch.is_nonzero torch.histogramdd torch.is_same_size
+        """,
+        DYNAMIC_OUTPUT_SHAPE: """
+            torch.nonzero torch.argwhere torch.masked_select torch.unique torch.unique_consecutive torch.bincount
+        """,
+        AUTOGRAD_CALL: """
+            torch.autograd.grad torch.autograd.backward torch.autograd.functional.jacobian
+            torch.autograd.functional.hessian torch.func.grad torch.func.vjp torch.func.jvp torch.func.jacrev
+            torch.func.jacfwd torch.func.functional_call
+        """,
+        HIGHER_ORDER: """
+            torch.vmap torch.func.vmap torch.cond torch.while_loop torch.compile torch.jit.script torch.jit.trace
+            torch.export.export
+        """,
+        CHECKPOINT: """
+            torch.utils.checkpoint.checkpoint torch.utils.checkpoint.checkpoint_sequential
+        """,
+        COMPILER_CALL: """
+            torch.compiler.reset torch.compiler.disable torch.compiler.allow_in_graph torch._dynamo.reset
+        """,
+        STORAGE_ACCESS: """
+            torch.is_storage torch.resize_as_
+        """,
+        PYTHON_CALLBACK: """
+            torch.overrides.handle_torch_function
+        """,
+        CUDA_STATE: """
+            torch.cuda.synchronize torch.cuda.empty_cache torch.cuda.current_stream torch.cuda.set_device
+            torch.cuda.stream
+        """,
+    }
+)
+#: Every public function of these modules breaks.
+BREAKING_MODULES: Final[dict[str, BreakKind]] = {
+    "torch.nn.init": PARAMETER_INIT,
+    "torch.serialization": TORCH_IO,
+    "torch.random": RANDOM_STATE,
+    "torch.nn.utils.parametrize": PARAMETER_INIT,
+    "torch.nn.utils.parametrizations": PARAMETER_INIT,
+}
+
+#: Answers that do not depend on arguments. Traced code is told that it is being compiled, as torch.compile tells it:
+#: libraries use the answer to leave out data-dependent short cuts, and never to compute something else.
+FIXED: Final[dict[str, Any]] = {
+    "torch.compiler.is_compiling": True,
+    "torch.compiler.is_dynamo_compiling": True,
+    "torch._utils.is_compiling": True,
+    "torch.compiler.is_exporting": False,
+    "torch.jit.is_tracing": False,
+    "torch.jit.is_scripting": False,
+    "torch._jit_internal.is_scripting": False,
+    "torch._C._get_tracing_state": None,
+    "torch.onnx.is_in_onnx_export": False,
+    "torch.cuda.is_current_stream_capturing": False,
+    "torch.overrides.has_torch_function": False,
+    "torch.overrides.has_torch_function_unary": False,
+    "torch.overrides.has_torch_function_variadic": False,
+    "torch._C._has_torch_function": False,
+    "torch._C._has_torch_function_unary": False,
+    "torch._C._has_torch_function_variadic": False,
+    "torch._C._log_api_usage_once": None,
+    "torch.distributed.is_available": True,
+    "torch._C._is_torch_function_enabled": True,
+    "torch._C._functorch.maybe_current_level": None,
+    "torch.fx._symbolic_trace.is_fx_tracing": False,
+    "torch.fx._symbolic_trace.is_fx_symbolic_tracing": False,
+}
+
+#: Functions of constants and of global state that is guarded once for every entry: called while tracing.
+FOLDED: Final = [
+    "torch.is_grad_enabled",
+    "torch.is_inference_mode_enabled",
+    "torch.get_default_dtype",
+    "torch.get_default_device",
+    "torch.is_autocast_enabled",
+    "torch.get_autocast_dtype",
+    "torch.get_autocast_cpu_dtype",
+    "torch.get_autocast_gpu_dtype",
+    "torch.is_autocast_cpu_enabled",
+    "torch.is_autocast_cache_enabled",
+    "torch.are_deterministic_algorithms_enabled",
+    "torch.is_deterministic_algorithms_warn_only_enabled",
+    "torch.promote_types",
+    "torch.can_cast",
+    "torch.finfo",
+    "torch.iinfo",
+    "torch.broadcast_shapes",
+    "torch.cuda.is_available",
+    "torch.cuda.device_count",
+    "torch.backends.mps.is_available",
+    "torch.backends.mkldnn.is_available",
+    "torch.backends.mkl.is_available",
+    "torch.backends.openmp.is_available",
+    "torch.backends.cuda.is_built",
+    "torch.amp.is_autocast_available",
+    "torch.amp.autocast_mode.is_autocast_available",
+    "torch._C._get_default_device",
+    "torch._C._is_autocast_available",
+    "torch.accelerator.is_available",
+    "torch.xpu.is_available",
+    "torch._C._get_privateuse1_backend_name",
+]
+
+#: Module functions that mean a tensor's method of the same name, whose result may be a constant.
+METHOD_FUNCTIONS: Final = [
+    "torch.numel",
+    "torch.is_floating_point",
+    "torch.is_complex",
+    "torch.is_signed",
+    "torch.is_conj",
+    "torch.is_neg",
+    "torch.is_inference",
+]

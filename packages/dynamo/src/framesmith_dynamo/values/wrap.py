@@ -1,0 +1,66 @@
+"""`wrap_object`: the value standing for a Python object found at a source. Importing this module loads every table."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.wrap_registry import find_wrapper
+
+if TYPE_CHECKING:
+    from framesmith_guards import Source
+
+#: Modules that register wrappers; each is loaded once, in this order.
+TABLES = (
+    "framesmith_dynamo.values.constants.constant",
+    "framesmith_dynamo.values.containers",
+    "framesmith_dynamo.values.iteration.iterators",
+    "framesmith_dynamo.values.tensors.tensor",
+    "framesmith_dynamo.values.functions.functions",
+    "framesmith_dynamo.values.constants.folded",
+    "framesmith_dynamo.values.functions.library_functions",
+    "framesmith_dynamo.values.objects.classes",
+    "framesmith_dynamo.values.modules.modules",
+    "framesmith_dynamo.values.objects.construction",
+    "framesmith_dynamo.values.objects.container_objects",
+    "framesmith_dynamo.values.objects.user_objects",
+    "framesmith_dynamo.values.functions.partials",
+    "framesmith_dynamo.values.functions.compiled",
+    "framesmith_dynamo.values.modules.module_sequences",
+    "framesmith_dynamo.values.objects.copying",
+    "framesmith_dynamo.values.objects.weak_references",
+    "framesmith_dynamo.values.modules.python_modules",
+    "framesmith_dynamo.values.tensors.torch_functions",
+    "framesmith_dynamo.values.tensors.torch_ops",
+    "framesmith_dynamo.values.tensors.torch_context",
+    "framesmith_dynamo.values.tensors.autograd_functions",
+    "framesmith_dynamo.builtins",
+    "framesmith_dynamo.values.opaque",
+)
+
+UNKNOWN_OBJECT = register_break(
+    "unknown-object",
+    what="an object of a type the tracer has no value for",
+    why="no row of the wrap table and no protocol accepts its type",
+    hint="keep the object out of the compiled function, or use it through a plain Python class",
+)
+
+
+def load_tables() -> None:
+    """Import every module that registers wrappers; cheap after the first time."""
+    for name in TABLES:
+        importlib.import_module(name)
+
+
+def wrap_object(tr: Tracer, obj: object, source: Source) -> Value:
+    """The value for `obj`, which the compiled code will find at `source`; guards are installed through `tr`.
+
+    Raises GraphBreak (unknown-object) when no wrapper takes it. `Tracer.wrap` caches what this gives; nobody else
+    calls it.
+    """
+    wrapper = find_wrapper(obj)
+    if wrapper is None:
+        raise GraphBreak(UNKNOWN_OBJECT, f"{type(obj).__module__}.{type(obj).__qualname__} at {source.name}")
+    return wrapper(tr, obj, source)
