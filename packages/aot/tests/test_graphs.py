@@ -10,7 +10,7 @@ from torch import fx
 from framesmith_aot import GraphInvariantError, default_decompositions, verify
 from framesmith_aot.cleanup import canonicalise, merge_equal
 from framesmith_aot.tracer import GraphTracer
-from framesmith_guards.fake_mode import new_fake_mode
+from framesmith_guards import new_fake_mode
 
 aten = torch.ops.aten
 

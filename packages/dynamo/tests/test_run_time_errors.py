@@ -12,7 +12,7 @@ from driver import check
 
 from framesmith_dynamo.tensor_calls.refusals import elements_in, fits, overlaps, overlaps_itself
 from framesmith_dynamo.tensor_calls.run_time_errors import is_random, may_fail
-from framesmith_guards.fake_mode import new_fake_mode
+from framesmith_guards import new_fake_mode
 
 T = torch.tensor
 NAN = torch.full((4, 4), float("nan"))

@@ -24,7 +24,7 @@ from framesmith_guards import (
     TensorPropertySource,
     TensorSpec,
 )
-from framesmith_guards.state import AUTOCAST_DEVICES, STATE_FIELDS
+from framesmith_guards.kinds.state import AUTOCAST_DEVICES, STATE_FIELDS
 
 X, Y, Z = LocalSource("x"), LocalSource("y"), LocalSource("z")
 

@@ -21,7 +21,7 @@ from framesmith_aot.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.partition import forward_graph, partition
 from framesmith_aot.random_order import rules_for
 from framesmith_aot.runtime import Calling, CallShape, CompiledGraph, inference_function, training_function
-from framesmith_guards.fake_mode import new_fake_mode
+from framesmith_guards import new_fake_mode
 
 
 def compile_graph(

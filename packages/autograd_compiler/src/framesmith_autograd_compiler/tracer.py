@@ -12,7 +12,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_autograd_compiler.errors import CaptureUnsupported
-from framesmith_guards.fake_mode import new_fake_mode
+from framesmith_guards import new_fake_mode
 
 Values = Sequence[torch.Tensor | None]
 

@@ -1,9 +1,6 @@
 """Sources, guards and tracing contexts; guard sets compiled to fast checks."""
 
 from framesmith_guards.__about__ import __version__
-from framesmith_guards.classes import ClassLayout
-from framesmith_guards.compiler import compile_guards
-from framesmith_guards.constants import freeze, is_constant, same_constant, why_not_constant
 from framesmith_guards.contexts import (
     Checkpoint,
     Checkpointable,
@@ -19,14 +16,13 @@ from framesmith_guards.contexts import (
     tracing,
 )
 from framesmith_guards.errors import GuardError
-from framesmith_guards.explaining import Miss, explain, explain_nearest
-from framesmith_guards.fake_mode import active_fake_mode, fake_mode_of, new_fake_mode
+from framesmith_guards.fakes.modes import active_fake_mode, fake_mode_of, new_fake_mode
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
-from framesmith_guards.kinds import KINDS, GuardKind, kind_named
-from framesmith_guards.origins import GuardSource, ModuleKind, module_kind, origin_of
-from framesmith_guards.program import CheckProgram
-from framesmith_guards.refs import Ref
-from framesmith_guards.shapes import ShapeExpr
+from framesmith_guards.kinds.shapes import ShapeExpr
+from framesmith_guards.kinds.table import KINDS, GuardKind, kind_named
+from framesmith_guards.programs.compiler import compile_guards
+from framesmith_guards.programs.explaining import Miss, explain, explain_nearest
+from framesmith_guards.programs.program import CheckProgram
 from framesmith_guards.sources import (
     AsTensorSource,
     AttrSource,
@@ -40,9 +36,11 @@ from framesmith_guards.sources import (
     GlobalsDictSource,
     GlobalSource,
     GlobalStateSource,
+    GuardSource,
     InstanceDictSource,
     ItemSource,
     LocalSource,
+    ModuleKind,
     ModuleSource,
     ShapeEnvSource,
     Source,
@@ -50,12 +48,17 @@ from framesmith_guards.sources import (
     TypeSource,
     WeakRefSource,
     buffer_source,
+    module_kind,
+    origin_of,
     parameter_source,
     submodule_source,
 )
 from framesmith_guards.specialize import Specialized, guards_of, specialize
 from framesmith_guards.stacks import FrameStack, Location
-from framesmith_guards.tensors import TensorSpec
+from framesmith_guards.values.classes import ClassLayout
+from framesmith_guards.values.constants import freeze, is_constant, same_constant, why_not_constant
+from framesmith_guards.values.refs import Ref
+from framesmith_guards.values.tensors import TensorSpec
 
 __all__ = [
     "KINDS",

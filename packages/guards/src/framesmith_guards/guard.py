@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 
-from framesmith_guards.constants import is_constant, typed_key
 from framesmith_guards.errors import GuardError
-from framesmith_guards.kinds import GuardKind, describe_expected, kind_named
-from framesmith_guards.origins import GuardSource, origin_of
-from framesmith_guards.refs import describe
-from framesmith_guards.sources import GlobalStateSource, Source
+from framesmith_guards.kinds.state import BY_KIND, USUAL_KINDS
+from framesmith_guards.kinds.table import GuardKind, describe_expected, kind_named
+from framesmith_guards.sources import GlobalStateSource, GuardSource, Source, origin_of
 from framesmith_guards.stacks import user_stack
-from framesmith_guards.state import BY_KIND, USUAL_KINDS
+from framesmith_guards.values.constants import is_constant, typed_key
+from framesmith_guards.values.refs import describe
 
 
 @dataclass

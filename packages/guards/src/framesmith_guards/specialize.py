@@ -16,13 +16,13 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
-from framesmith_guards.compiler import compile_guards
-from framesmith_guards.constants import is_constant
 from framesmith_guards.errors import GuardError
-from framesmith_guards.explaining import explain_nearest
 from framesmith_guards.guard import Guard, state_guards
-from framesmith_guards.program import CheckProgram
+from framesmith_guards.programs.compiler import compile_guards
+from framesmith_guards.programs.explaining import explain_nearest
+from framesmith_guards.programs.program import CheckProgram
 from framesmith_guards.sources import DictValueSource, ItemSource, LocalSource, Source
+from framesmith_guards.values.constants import is_constant
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -15,9 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.guard import Guard
-from framesmith_guards.origins import GuardSource, origin_of
-from framesmith_guards.shapes import ShapeExpr
-from framesmith_guards.sources import ShapeEnvSource, Source, TensorPropertySource
+from framesmith_guards.kinds.shapes import ShapeExpr
+from framesmith_guards.sources import GuardSource, ShapeEnvSource, Source, TensorPropertySource, origin_of
 
 _TORCH_ORIGINS = {
     GuardSource.LOCAL: torch._guards.GuardSource.LOCAL,

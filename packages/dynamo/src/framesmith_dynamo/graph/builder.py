@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from framesmith_dynamo.graph.graph_effects import GlobalStateLog, has_effects, is_impure, versions
-from framesmith_guards.fake_mode import new_fake_mode
+from framesmith_guards import new_fake_mode
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

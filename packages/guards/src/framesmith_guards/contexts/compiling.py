@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from framesmith_guards.contexts.identity import CompileId, TraceId
-from framesmith_guards.shapes import ShapeExpr
+from framesmith_guards.kinds.shapes import ShapeExpr
 
 
 class _Local(threading.local):

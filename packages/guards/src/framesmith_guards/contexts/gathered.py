@@ -11,7 +11,7 @@ import torch
 
 from framesmith_guards.contexts.checkpoints import Checkpoint
 from framesmith_guards.guard import Guard, GuardsSet
-from framesmith_guards.state import AUTOCAST_DEVICES
+from framesmith_guards.kinds.state import AUTOCAST_DEVICES
 
 
 class GuardsContext:

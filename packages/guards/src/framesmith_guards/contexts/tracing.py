@@ -16,7 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from framesmith_guards import stacks
 from framesmith_guards.contexts.gathered import GlobalContext, GuardsContext, ModuleContext
 from framesmith_guards.errors import GuardError, nearest
-from framesmith_guards.fake_mode import active_fake_mode, fake_mode_of
+from framesmith_guards.fakes.modes import active_fake_mode, fake_mode_of
 
 Strides = list[tuple[int, ...] | None]
 """Per output of a graph, the strides its kernel gives it, in elements; None where that is not known."""

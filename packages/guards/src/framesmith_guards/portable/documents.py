@@ -10,14 +10,14 @@ from typing import Any, Final
 import torch
 
 from framesmith_guards import sources
-from framesmith_guards.classes import ClassLayout
 from framesmith_guards.errors import GuardError, nearest
 from framesmith_guards.guard import Guard
+from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.portable.shapes import decode_expr, encode_expr
 from framesmith_guards.portable.values import decode, encode
-from framesmith_guards.shapes import ShapeExpr
 from framesmith_guards.sources import Source
-from framesmith_guards.tensors import TensorSpec
+from framesmith_guards.values.classes import ClassLayout
+from framesmith_guards.values.tensors import TensorSpec
 
 FORMAT: Final = 1
 

@@ -9,7 +9,7 @@ import sympy
 from torch.utils._sympy import functions as torch_functions
 
 from framesmith_guards.errors import GuardError
-from framesmith_guards.shapes import OPERATORS
+from framesmith_guards.kinds.shapes import OPERATORS
 
 _RELATIONS: Final = (
     "Equality",

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from framesmith_guards.errors import GuardError
-from framesmith_guards.refs import Ref, describe, is_exported
+from framesmith_guards.values.refs import Ref, describe, is_exported
 
 Json = Any
 

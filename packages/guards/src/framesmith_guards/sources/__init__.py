@@ -2,6 +2,7 @@
 
 from framesmith_guards.sources.base import Names, Source
 from framesmith_guards.sources.modules import buffer_source, parameter_source, submodule_source
+from framesmith_guards.sources.origins import GuardSource, ModuleKind, module_kind, origin_of
 from framesmith_guards.sources.roots import (
     BuiltinSource,
     ClosureSource,
@@ -40,9 +41,11 @@ __all__ = [
     "GlobalSource",
     "GlobalStateSource",
     "GlobalsDictSource",
+    "GuardSource",
     "InstanceDictSource",
     "ItemSource",
     "LocalSource",
+    "ModuleKind",
     "ModuleSource",
     "Names",
     "ShapeEnvSource",
@@ -51,6 +54,8 @@ __all__ = [
     "TypeSource",
     "WeakRefSource",
     "buffer_source",
+    "module_kind",
+    "origin_of",
     "parameter_source",
     "submodule_source",
 ]

@@ -14,8 +14,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from weakref import WeakValueDictionary
 
-from framesmith_guards.constants import typed_key
 from framesmith_guards.errors import GuardError
+from framesmith_guards.values.constants import typed_key
 
 
 class Names(Protocol):

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import torch
 
-from framesmith_guards.constants import is_constant
 from framesmith_guards.errors import GuardError, nearest
 from framesmith_guards.sources.base import Names, Step
+from framesmith_guards.values.constants import is_constant
 
 Args = Mapping[str, object]
 

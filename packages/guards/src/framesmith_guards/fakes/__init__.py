@@ -1,0 +1,1 @@
+"""Torch's fake tensors, made without importing torch._dynamo."""

@@ -1,0 +1,76 @@
+"""Fake tensors of ordinary real ones, made directly: about eight times faster than through torch's describer.
+
+Only for tensors about which there is nothing to describe but type, dtype, device, sizes, strides and requires_grad,
+and which share no storage with another; everything else goes torch's own way. The same memos are filled.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+
+from framesmith_guards.values.tensors import dispatch_keys
+
+_TYPES: Final[tuple[object, ...]] = (torch.Tensor, torch.nn.Parameter)
+
+
+def plain_fake(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor | None:
+    """The fake tensor of `tensor` with static sizes, or None if torch has to make it."""
+    with torch._C.DisableTorchFunction():
+        if not _is_plain(tensor) or mode.propagate_real_tensors:
+            return None
+        converter: Any = mode.fake_tensor_converter
+        storages = converter.meta_converter
+        storage = tensor.untyped_storage()
+        if storage in storages.describer.lookup_storage:
+            return None
+        with no_dispatch():
+            meta = torch.empty_strided(
+                tensor.size(),
+                tensor.stride(),
+                dtype=tensor.dtype,
+                device="meta",
+                requires_grad=tensor.requires_grad,
+            )
+            if meta.untyped_storage().nbytes() != storage.nbytes():
+                return None
+            fake: FakeTensor = FakeTensor(mode, meta, tensor.device)
+        if type(tensor) is torch.nn.Parameter:
+            fake._is_param = True
+        converter.set_tensor_memo(tensor, fake)
+        storages.storage_memo[storages.describer.get_storage_id(storage)] = fake.untyped_storage()
+        return fake
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) in _TYPES
+        and tensor.layout is torch.strided
+        and tensor.is_leaf
+        and tensor._base is None
+        and tensor.grad is None
+        and tensor.storage_offset() == 0
+        and not torch.is_inference_mode_enabled()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and dispatch_keys(tensor) == _usual_keys(tensor.device, tensor.dtype)
+        and (not tensor.requires_grad or getattr(tensor, "grad_dtype", tensor.dtype) == tensor.dtype)
+    )
+
+
+_KEYS: Final[dict[tuple[torch.device, torch.dtype], int]] = {}
+
+
+def _usual_keys(device: torch.device, dtype: torch.dtype) -> int:
+    """The dispatch keys of a tensor that is nothing special: not conjugate, negative, quantized, wrapped, ..."""
+    known = _KEYS.get((device, dtype))
+    if known is None:
+        with no_dispatch():
+            try:
+                known = dispatch_keys(torch.empty(0, device=device, dtype=dtype))
+            except (RuntimeError, NotImplementedError):
+                known = -1
+        _KEYS[device, dtype] = known
+    return known

@@ -1,0 +1,124 @@
+"""Torch's fake tensors: the one place that makes a FakeTensorMode, and the search for the one in use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
+from torch._subclasses.meta_utils import MetaConverter
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
+from framesmith_guards.errors import GuardError
+from framesmith_guards.fakes.light_fakes import plain_fake
+from framesmith_guards.fakes.light_refs import lighten
+from framesmith_guards.fakes.light_torch import rebuilt
+
+
+@cache
+def _light_mode_class() -> type[FakeTensorMode]:
+    """FakeTensorMode with what imports torch._dynamo rebuilt; see light_torch.py."""
+    light_meta = type(
+        "MetaConverter",
+        (MetaConverter,),
+        {
+            name: rebuilt(vars(MetaConverter)[name])
+            for name in ("__call__", "meta_tensor", "_empty_create_subclass")
+            if name in vars(MetaConverter)
+        },
+    )
+    light_converter = type(
+        "FakeTensorConverter",
+        (FakeTensorConverter,),
+        {"from_real_tensor": rebuilt(FakeTensorConverter.from_real_tensor)},
+    )
+    initialise = rebuilt(FakeTensorMode.__init__)
+
+    def __init__(self: FakeTensorMode, **options: Any) -> None:
+        initialise(self, **options)
+        converter = self.fake_tensor_converter
+        converter.__class__ = light_converter
+        converter.meta_converter.__class__ = light_meta
+
+    def from_tensor(self: FakeTensorMode, tensor: torch.Tensor, **options: Any) -> torch.Tensor:
+        known = self.fake_tensor_converter._get_memo(tensor)
+        if known is None and _is_static(self, options):
+            known = plain_fake(self, tensor)
+        return known if known is not None else FakeTensorMode.from_tensor(self, tensor, **options)
+
+    members = {
+        "__init__": __init__,
+        "from_tensor": from_tensor,
+        "__torch_dispatch__": _light_dispatch(),
+        "_dispatch_impl": rebuilt(FakeTensorMode._dispatch_impl),
+        "_should_skip_dynamo": classmethod(lambda cls: False),
+    }
+    return type("FakeTensorMode", (FakeTensorMode,), members)
+
+
+def _is_static(mode: FakeTensorMode, options: Mapping[str, Any]) -> bool:
+    static = options.get("static_shapes")
+    return options.get("symbolic_context") is None and bool(mode.static_shapes if static is None else static)
+
+
+def _light_dispatch() -> Callable[..., Any]:
+    """The mode's dispatch without the wrapper that turns torch's frame hook off, while there is no such hook."""
+    wrapped: Any = FakeTensorMode.__torch_dispatch__
+    plain = getattr(wrapped, "__wrapped__", wrapped)
+
+    def __torch_dispatch__(self: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (wrapped if "torch._dynamo" in sys.modules else plain)(self, func, types, args, kwargs)
+
+    return __torch_dispatch__
+
+
+def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:
+    """A FakeTensorMode, made without importing torch._dynamo if nothing has imported it yet.
+
+    `shape_env` is a torch ShapeEnv for symbolic sizes (which import torch._dynamo on first use), or None for
+    static ones; `options` are the constructor's.
+    """
+    if "torch._dynamo" in sys.modules:
+        return FakeTensorMode(shape_env=shape_env, **options)
+    try:
+        lighten()
+        return _light_mode_class()(shape_env=shape_env, **options)
+    except (AttributeError, ImportError, TypeError):
+        # A torch whose internals moved: take the slow way, which raises what is the caller's fault.
+        return FakeTensorMode(shape_env=shape_env, **options)
+
+
+def _modes_of(values: Any) -> Iterator[FakeTensorMode]:
+    pending = tree_leaves(values)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, FakeTensor):
+            yield value.fake_mode
+        elif is_traceable_wrapper_subclass(value):
+            names, _ = value.__tensor_flatten__()
+            pending += [getattr(value, name) for name in names]
+
+
+def active_fake_mode() -> FakeTensorMode | None:
+    """The innermost fake mode on this thread's dispatch stack, or None."""
+    for mode in reversed(_get_current_dispatch_mode_stack()):
+        if isinstance(mode, FakeTensorMode):
+            return mode
+    return None
+
+
+def fake_mode_of(values: Any) -> FakeTensorMode | None:
+    """The fake mode of the fake tensors among `values` (any nesting of containers), or None.
+
+    GuardError if they are of different modes.
+    """
+    found: FakeTensorMode | None = None
+    for mode in _modes_of(values):
+        if found is not None and mode is not found:
+            raise GuardError("the values hold fake tensors of two different fake modes; they cannot be used together")
+        found = mode
+    return found

@@ -1,0 +1,130 @@
+"""What a guard expects, checked and snapshotted at the door; one function per kind of expectation."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from framesmith_guards.errors import GuardError
+from framesmith_guards.kinds.predicates import flatten_metadata
+from framesmith_guards.kinds.shapes import ShapeExpr
+from framesmith_guards.sources import Source
+from framesmith_guards.values.classes import ClassLayout
+from framesmith_guards.values.constants import freeze, is_constant
+from framesmith_guards.values.refs import Ref, describe
+from framesmith_guards.values.tensors import TensorSpec
+
+
+def identity(value: object) -> Ref:
+    """A handle to any object that can be weakly referenced or lives forever."""
+    return value if isinstance(value, Ref) else Ref(value)
+
+
+def a_type(value: object) -> Ref:
+    """A handle to a type."""
+    if isinstance(value, Ref):
+        return value
+    if not isinstance(value, type):
+        raise GuardError(f"TYPE_MATCH expects a type, not {describe(value)}; pass type(value)")
+    return Ref(value)
+
+
+def constant(value: object) -> object:
+    """A snapshot of a constant."""
+    return freeze(value)
+
+
+def nothing(value: object) -> None:
+    """Kinds without an expectation."""
+    if value is not None:
+        raise GuardError(f"this kind of guard expects nothing, not {describe(value)}")
+
+
+def boolean(value: object) -> bool:
+    """True or False."""
+    if type(value) is not bool:
+        raise GuardError(f"BOOL_MATCH expects True or False, not {describe(value)}")
+    return value
+
+
+def count(value: object) -> int:
+    """A length."""
+    if type(value) is not int or value < 0:
+        raise GuardError(f"a length is a non-negative int, not {describe(value)}")
+    return value
+
+
+def attribute(value: object) -> str:
+    """An attribute's name."""
+    if type(value) is not str:
+        raise GuardError(f"an attribute's name is a str, not {describe(value)}")
+    return value
+
+
+def keys(value: Any) -> tuple[object, ...]:
+    """A dict's keys in order: constants by content, others by identity."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise GuardError(f"DICT_KEYS expects a dict or its keys, not {describe(value)}")
+    return tuple(key if isinstance(key, Ref) or is_constant(key) else Ref(key) for key in value)
+
+
+def class_layout(value: Any) -> ClassLayout:
+    """A class's layout, from a layout or a class."""
+    return value if isinstance(value, ClassLayout) else ClassLayout.of(value)
+
+
+def tensor(value: object) -> TensorSpec:
+    """A tensor's spec, from a spec or a tensor."""
+    return value if isinstance(value, TensorSpec) else TensorSpec.of(value)  # type: ignore[arg-type]
+
+
+def metadata(value: Any) -> object:
+    """A wrapper subclass's flattened metadata, from that or the tensor."""
+    return freeze(flatten_metadata(value) if isinstance(value, torch.Tensor) else value)
+
+
+def code(value: object) -> Ref:
+    """A handle to a code object, from that or a function."""
+    value = getattr(value, "__code__", value)
+    if isinstance(value, Ref):
+        return value
+    if not isinstance(value, types.CodeType):
+        raise GuardError(f"FUNCTION_CODE expects a function or a code object, not {describe(value)}")
+    return Ref(value)
+
+
+def a_range(value: object) -> range:
+    """A range."""
+    if type(value) is not range:
+        raise GuardError(f"RANGE_ITERATOR expects the range still to be given, not {describe(value)}")
+    return value
+
+
+def a_source(value: object) -> Source:
+    """Another source."""
+    if not isinstance(value, Source):
+        raise GuardError(f"this kind of guard expects the Source of another value, not {describe(value)}")
+    return value
+
+
+def some_sources(value: Any) -> tuple[Source, ...]:
+    """Other sources."""
+    found = (value,) if isinstance(value, Source) else tuple(value)
+    for item in found:
+        a_source(item)
+    return found
+
+
+def shape(value: object) -> ShapeExpr:
+    """A relation between numbers."""
+    if not isinstance(value, ShapeExpr):
+        raise GuardError(f"SHAPE expects a ShapeExpr, not {describe(value)}; use ShapeExpr.of(expr, sources)")
+    return value
+
+
+def state(value: object) -> object:
+    """A value that a state field read; handles stay handles."""
+    return value

@@ -1,0 +1,116 @@
+"""What each guard kind means, as plain predicates of a value and what was expected: the reference.
+
+None of them runs user code on values that passed the type guard before them; any exception means a miss.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from operator import length_hint
+from types import CodeType, MappingProxyType
+from typing import Any, Final
+
+import torch
+
+from framesmith_guards.values.classes import ClassLayout
+from framesmith_guards.values.constants import same_constant
+from framesmith_guards.values.refs import Ref
+
+TUPLE_ITERATORS: Final[tuple[type, ...]] = (type(iter(())), type(iter([])), type(reversed([])))
+RANGE_ITERATOR: Final = type(iter(range(0)))
+
+
+def same_ref(value: object, expected: Ref) -> bool:
+    """Whether `value` is the referenced object, which must be alive."""
+    return expected.refers_to(value)
+
+
+def has_type(value: object, expected: Ref) -> bool:
+    """Whether the exact type is the referenced one."""
+    return expected.refers_to(type(value))
+
+
+def has_length(value: Any, expected: int) -> bool:
+    """Whether `len(value)` is as expected."""
+    return len(value) == expected
+
+
+def keys_of(value: Any) -> tuple[object, ...]:
+    """The keys of a dict, or of the dict that a mappingproxy shows, in order; TypeError for anything else."""
+    if type(value) is MappingProxyType:
+        [value] = gc.get_referents(value)  # the proxy's own methods would run those of a user's mapping
+    return tuple(dict.keys(value))
+
+
+def same_keys(value: object, expected: tuple[object, ...]) -> bool:
+    """Whether a dict has exactly the expected keys in that order; keys that are not constants by identity."""
+    keys = keys_of(value)
+    if len(keys) != len(expected):
+        return False
+    for found, wanted in zip(keys, expected, strict=True):
+        if found is wanted:
+            continue
+        if not (wanted.refers_to(found) if isinstance(wanted, Ref) else same_constant(found, wanted)):
+            return False
+    return True
+
+
+def has_key(value: Any, expected: object) -> bool:
+    """Whether a constant is a key of a dict or an element of a set; never by iterating, which could consume `value`."""
+    return bool(type(value).__contains__(value, expected))
+
+
+def has_code(value: Any, expected: Ref) -> bool:
+    """Whether a function runs the referenced code object."""
+    return expected.refers_to(code_of(value))
+
+
+def code_of(value: Any) -> CodeType | None:
+    """The code object of a function; None for anything else."""
+    code = value.__code__
+    return code if type(code) is CodeType else None
+
+
+def is_alive(value: Any) -> bool:
+    """Whether a weak reference's object is alive; TypeError for anything else, which is not called."""
+    return weakref.ref.__call__(value) is not None
+
+
+def items_left(value: object) -> int:
+    """How many items a tuple or list iterator still has; TypeError for anything else."""
+    if type(value) not in TUPLE_ITERATORS:
+        raise TypeError(f"not a tuple or list iterator: {type(value).__name__}")
+    return length_hint(value)
+
+
+def range_left(value: Any) -> range:
+    """The numbers that a range iterator has still to give; TypeError for anything else."""
+    if type(value) is not RANGE_ITERATOR:
+        raise TypeError(f"not a range iterator: {type(value).__name__}")
+    reduced: Any = value.__reduce__()
+    whole: range = reduced[1][0]
+    return whole[(reduced[2] if len(reduced) > 2 else 0) or 0 :]
+
+
+def flatten_metadata(value: Any) -> tuple[object, ...]:
+    """(names of inner tensors, context) of a traceable wrapper subclass, as its own `__tensor_flatten__` says."""
+    with torch._C.DisableTorchFunction():
+        names, context = value.__tensor_flatten__()
+    return tuple(names), context
+
+
+def same_layout(value: object, expected: ClassLayout) -> bool:
+    """Whether a class and its bases are the expected ones and have the expected entries."""
+    return expected.holds(value)
+
+
+def same_metadata(value: Any, expected: tuple[object, ...]) -> bool:
+    """Whether a wrapper subclass flattens to the same inner names and context."""
+    return same_constant(flatten_metadata(value), expected)
+
+
+def all_distinct(value: object, _expected: object, *others: object) -> bool:
+    """Whether no two of the values are the same object."""
+    values = (value, *others)
+    return len({id(item) for item in values}) == len(values)

@@ -1,0 +1,116 @@
+"""Torch's process and thread state that a compiled graph may depend on: one row per guard kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.utils._device import DeviceContext
+
+from framesmith_guards.values.refs import Ref
+
+
+def _has_autocast(device: str) -> bool:
+    try:
+        torch.is_autocast_enabled(device)
+    except RuntimeError:
+        return False
+    return True
+
+
+_DEVICES: Final = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "maia", "ipu", "xla", "privateuseone")
+
+AUTOCAST_DEVICES: Final = tuple(filter(_has_autocast, _DEVICES))
+"""The device types for which this torch has an autocast state, whether or not such a device is here."""
+
+
+@dataclass(frozen=True)
+class StateField:
+    """One piece of state: the guard kind's name, how to read it, and what it is in words."""
+
+    kind: str
+    read: Callable[[], Any]
+    meaning: str
+
+
+def _autocast() -> tuple[tuple[str, object], ...]:
+    """(device, dtype if enabled, else None) of each device, and whether weight casts are cached."""
+    active = tuple(
+        (device, torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None)
+        for device in AUTOCAST_DEVICES
+    )
+    return (*active, ("cache", torch.is_autocast_cache_enabled()))
+
+
+def _deterministic() -> tuple[bool, bool]:
+    """(deterministic algorithms required, only warn)."""
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def _default_device() -> str | None:
+    """The device of the DeviceContext that factories see: `torch.device` pushes one and sets nothing else."""
+    for index in reversed(range(torch._C._len_torch_function_stack())):
+        mode = torch._C._get_function_stack_at(index)
+        if isinstance(mode, DeviceContext):
+            return str(mode.device)
+    return None
+
+
+def _torch_functions() -> tuple[bool, bool]:
+    """(enabled for subclasses, disabled for modes too)."""
+    return (torch._C._is_torch_function_enabled(), torch._C._is_torch_function_all_disabled())
+
+
+def _function_modes() -> tuple[type, ...]:
+    count = torch._C._len_torch_function_stack()
+    if not count:
+        return ()
+    return tuple(type(torch._C._get_function_stack_at(index)) for index in range(count))
+
+
+def _dispatch_modes() -> tuple[type, ...]:
+    count = torch._C._len_torch_dispatch_stack()
+    if not count:
+        return ()
+    return tuple(type(torch._C._get_dispatch_stack_at(index)) for index in range(count))
+
+
+def _functorch_stack() -> tuple[tuple[str, int], ...]:
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return ()
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return tuple((str(interpreter.key()), interpreter.level()) for interpreter in stack)
+
+
+def _saved_tensor_hooks() -> tuple[object, ...]:
+    """(enabled, pack, unpack) with handles to the innermost pair of hooks."""
+    enabled = torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return (enabled, *map(Ref, hooks or ()))
+
+
+STATE_FIELDS: Final = (
+    StateField("GRAD_MODE", torch.is_grad_enabled, "whether gradients are recorded"),
+    StateField("INFERENCE_MODE", torch.is_inference_mode_enabled, "whether inference mode is on"),
+    StateField("AUTOCAST", _autocast, "autocast dtype per device, None where off"),
+    StateField("DEFAULT_DTYPE", torch.get_default_dtype, "the default floating point dtype"),
+    StateField("DEFAULT_DEVICE", _default_device, "the default device"),
+    StateField("DETERMINISTIC", _deterministic, "(deterministic algorithms, warn only)"),
+    StateField("TORCH_FUNCTION_MODES", _function_modes, "the types of the active torch-function modes"),
+    StateField("TORCH_FUNCTIONS", _torch_functions, "(torch functions of subclasses on, all torch functions off)"),
+    StateField("TORCH_DISPATCH_MODES", _dispatch_modes, "the types of the active torch-dispatch modes"),
+    StateField("FUNCTORCH_STACK", _functorch_stack, "the active torch.func transforms"),
+    StateField("SAVED_TENSOR_HOOKS", _saved_tensor_hooks, "the active saved-tensor hooks"),
+    StateField("MATMUL_PRECISION", torch.get_float32_matmul_precision, "float32 matrix product precision"),
+    StateField("NUM_THREADS", torch.get_num_threads, "the number of threads torch uses"),
+)
+
+BY_KIND: Final = {field.kind: field for field in STATE_FIELDS}
+
+USUAL_KINDS: Final = tuple(field.kind for field in STATE_FIELDS if field.kind != "NUM_THREADS")
+"""The state every captured graph depends on; the thread count matters only to some kernels."""

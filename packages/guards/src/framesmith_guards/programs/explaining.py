@@ -1,0 +1,81 @@
+"""Why entries of a cache do not apply to a call, the nearest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Protocol
+
+from framesmith_guards.programs.program import CheckProgram
+
+
+class Call(Protocol):
+    """A call to explain, such as framesmith_frames' FrameInfo."""
+
+    @property
+    def locals(self) -> tuple[object, ...]:
+        """The arguments, in the order of the code's variables."""
+
+    @property
+    def function(self) -> Any:
+        """The called function."""
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why one entry does not apply; without `reasons` it does.
+
+    `reasons` are the guards that do not hold, in words and in checking order. `held` guards came before the first of
+    them, and `hidden` ones could not be looked at, since what they are reached through is not as expected.
+    """
+
+    entry: Any
+    reasons: tuple[str, ...]
+    held: int
+    hidden: int
+
+    @property
+    def distance(self) -> tuple[int, int]:
+        """Orders by how much is not as expected, then by how late the check would have noticed."""
+        return (len(self.reasons) + self.hidden, -self.held)
+
+    def __str__(self) -> str:
+        hidden = f" (and {self.hidden} more behind)" if self.hidden else ""
+        return "; ".join(self.reasons) + hidden if self.reasons else "it applies"
+
+
+def explain(entries: Iterable[Any], frame: Call) -> list[Miss]:
+    """Why each entry missed a call, nearest first: fewest guards that do not hold, then the latest noticed.
+
+    An entry is a CheckProgram, or has one as `check`. One whose check is something else comes last, and says so.
+    """
+    return sorted((_miss(entry, frame.locals, frame.function) for entry in entries), key=_order)
+
+
+def explain_nearest(
+    programs: Iterable[CheckProgram], args: tuple[object, ...], function: FunctionType
+) -> list[tuple[CheckProgram, list[str]]]:
+    """Why each program misses a call of `function` with `args`, the nearest first, as `explain` orders them."""
+    found = sorted((_miss(program, args, function) for program in programs), key=_order)
+    return [(miss.entry, list(miss.reasons)) for miss in found]
+
+
+def _order(miss: Miss) -> tuple[bool, tuple[int, int]]:
+    return (not isinstance(_check_of(miss.entry), CheckProgram), miss.distance)
+
+
+def _check_of(entry: Any) -> Any:
+    return entry if isinstance(entry, CheckProgram) else getattr(entry, "check", entry)
+
+
+def _miss(entry: Any, args: tuple[object, ...], function: FunctionType) -> Miss:
+    program = _check_of(entry)
+    if not isinstance(program, CheckProgram):
+        return Miss(entry, (f"its check, a {type(program).__name__}, does not explain itself",), 0, 0)
+    if program.dead is not None:
+        return Miss(entry, (f"{program.dead} is gone",), 0, len(program.guards) - 1)
+    verdicts = list(program.verdicts(args, function))
+    reasons = tuple(reason for _, reason, _ in verdicts if reason is not None)
+    first = next((index for index, (_, reason, _) in enumerate(verdicts) if reason is not None), len(verdicts))
+    return Miss(entry, reasons, first, sum(hidden for _, _, hidden in verdicts))

@@ -1,0 +1,283 @@
+"""A plan of guards as the description of a native program: registers, instructions, leaves, blocks.
+
+Each source kind and each guard kind has a row (rows.py) saying how it is done natively; what has no row, or
+cannot be done for a particular expectation, calls the reference.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final, TypeGuard
+
+import torch
+
+from framesmith_guards.guard import Guard
+from framesmith_guards.kinds.predicates import same_keys
+from framesmith_guards.programs.native.probing import tensor_leaf
+from framesmith_guards.programs.native.rows import (
+    BLOCK_KINDS,
+    CHECKS,
+    LOADS,
+    NO_FUNCTION,
+    ModulesSource,
+    Operation,
+    reference_check,
+    reference_load,
+)
+from framesmith_guards.programs.native.shapes import NotInteger, Step, slow_check, steps_of
+from framesmith_guards.programs.native.state import describe_state
+from framesmith_guards.programs.order import Plan
+from framesmith_guards.programs.render import may_run_torch_function
+from framesmith_guards.sources import (
+    AttrSource,
+    DictKeySource,
+    DictValueSource,
+    GlobalsDictSource,
+    GlobalSource,
+    InstanceDictSource,
+    ItemSource,
+    ModuleSource,
+    Source,
+    TensorPropertySource,
+    TypeSource,
+)
+from framesmith_guards.values.constants import same_constant
+
+Instruction = tuple[int, int, int, int, int, int, Any, tuple[int, ...]]
+"""(operator, dst, a, b, n, address, obj, operands); see program.h."""
+
+_PROPERTIES: Final = {"size": 0, "stride": 1, "storage_offset": 2}
+_OWN_INT: Final = 3
+_IMPLIED: Final[dict[type[Source], Source]] = {GlobalSource: GlobalsDictSource(), ModuleSource: ModulesSource()}
+_MODULES_OWN: Final = frozenset(dir(ModuleType))
+_DICTS: Final = (dict, OrderedDict)
+"""The types whose changes are tagged; the items of a tuple that is itself proved the same are the same, too."""
+
+
+@dataclass
+class Block:
+    """What is reached from one root through dictionaries alone; see Note [Proofs] in blocks.c."""
+
+    root: Source
+    instructions: list[Instruction] = field(default_factory=list)
+
+
+@dataclass
+class Lowering:
+    """The program being made."""
+
+    opcodes: dict[str, int]
+    shape_operators: dict[str, int]
+    argnames: Sequence[str]
+    freevars: Sequence[str]
+    guards: dict[Source, list[Guard]]
+    registers: dict[Source, int] = field(default_factory=dict)
+    early: list[Instruction] = field(default_factory=list)
+    late: list[Instruction] = field(default_factory=list)
+    blocks: dict[Source, Block] = field(default_factory=dict)
+    block_of: dict[int, Block] = field(default_factory=dict)
+    roots: dict[Source, Source | None] = field(default_factory=dict)
+    late_registers: set[int] = field(default_factory=set)
+    leaves: list[tuple[Any, ...]] = field(default_factory=list)
+    shapes: list[tuple[Any, ...]] = field(default_factory=list)
+    native_tensors: set[Source] = field(default_factory=set)
+
+    def register(self, source: Source) -> int:
+        """The register holding a source's value, loaded if it is not yet."""
+        known = self.registers.get(source)
+        return self.load(source) if known is None else known
+
+    def load(self, source: Source) -> int:
+        """Load a source, where its base allows: in its block, early, or after the blocks."""
+        base = self._base_of(source)
+        a = -1 if base is None else self.register(base)
+        row = LOADS.get(type(source))
+        if self._in_module(source):
+            operation = Operation("LOAD_ITEM", obj=source.attr)
+        else:
+            operation = reference_load(source) if row is None else row(self, source)
+        register = self.registers[source] = len(self.registers)
+        self._emit(self._place(source, a), operation, dst=register, a=a)
+        return register
+
+    def _base_of(self, source: Source) -> Source | None:
+        implied = _IMPLIED.get(type(source))
+        if implied is not None:
+            return implied
+        return InstanceDictSource(source.base) if self._in_module(source) else source.base
+
+    def _in_module(self, source: Source) -> TypeGuard[AttrSource]:
+        """Whether this is an attribute that a Python module has in its dict now, where getattr finds it."""
+        if not isinstance(source, AttrSource) or source.attr in _MODULES_OWN:
+            return False
+        module = self._module(source.base)
+        return type(module) is ModuleType and source.attr in vars(module)
+
+    def _module(self, source: Source) -> object:
+        if isinstance(source, ModuleSource):
+            return sys.modules.get(source.module)
+        known = (g.expected for g in self.guards.get(source, ()) if g.kind.name == "ID_MATCH" and not g.expected.weak)
+        return next((ref.get() for ref in known), None)
+
+    def _place(self, source: Source, a: int) -> list[Instruction]:
+        root = self.block_root(source)
+        if root is not None and self.registers.get(root) not in self.late_registers:
+            block = self.blocks.setdefault(root, Block(root))
+            self.block_of[self.registers[source]] = block
+            return block.instructions
+        if self._is_late((a,)):
+            self.late_registers.add(self.registers[source])
+            return self.late
+        return self.early
+
+    def _is_late(self, used: Sequence[int]) -> bool:
+        return any(r in self.late_registers or r in self.block_of for r in used)
+
+    def block_root(self, source: Source) -> Source | None:
+        """The root of the block that a source belongs to; None if it is not reached through dictionaries."""
+        if source not in self.roots:
+            self.roots[source] = self._block_root(source)
+        return self.roots[source]
+
+    def _block_root(self, source: Source) -> Source | None:
+        base = source.base
+        if base is None or isinstance(base, TypeSource):  # a type's __dict__ is a proxy, made anew each time
+            return None
+        if isinstance(source, InstanceDictSource) or self._in_module(source):
+            return self.block_root(base) or base
+        if not isinstance(source, (ItemSource, DictKeySource, DictValueSource)):
+            return None
+        outer = self.block_root(base)
+        named = isinstance(source, ItemSource) and isinstance(source.key, str) and outer is not None
+        if named or self._is_one_of(base, _DICTS if outer is None else (*_DICTS, tuple)):
+            return outer or base
+        return None
+
+    def _is_one_of(self, source: Source, types: tuple[type, ...]) -> bool:
+        """Whether a guard says that the value is of one of these types, dict among them."""
+        for guard in self.guards.get(source, ()):
+            if guard.kind.name == "DICT_KEYS":
+                return True
+            if guard.kind.name == "TYPE_MATCH" and guard.expected.get() in types:
+                return True
+        return False
+
+    def check(self, guard: Guard) -> None:
+        """Check one guard, in its source's block if it belongs there."""
+        row = CHECKS.get(guard.kind.name)
+        operation = None if row is None else row(self, guard)
+        if operation is None:
+            operation = reference_check(guard)
+            operation.operands = self._operands(guard)
+        used = (operation.a, operation.b, *operation.operands, *operation.reads)
+        home = self._home(guard)
+        target = home if home is not None else self.late if self._is_late(used) else self.early
+        self._emit(target, operation, dst=-1, a=operation.a)
+
+    def _home(self, guard: Guard) -> list[Instruction] | None:
+        if guard.operands or not BLOCK_KINDS.get(guard.kind.name, _never)(guard, self.native_tensors):
+            return None
+        block = self.block_of.get(self.registers.get(guard.source, -1))
+        return None if block is None else block.instructions
+
+    def _operands(self, guard: Guard) -> tuple[int, ...]:
+        own = -1 if guard.kind.name == "SHAPE" else self.register(guard.source)
+        return (own, *map(self.register, guard.operands))
+
+    def _emit(self, target: list[Instruction], operation: Operation, *, dst: int, a: int) -> None:
+        number = self.opcodes[operation.name]
+        target.append((number, dst, a, operation.b, operation.n, operation.address, operation.obj, operation.operands))
+
+    def tensor(self, guard: Guard) -> int | None:
+        """The native leaf of a TENSOR_MATCH; None if it is checked in Python."""
+        leaf = tensor_leaf(guard.expected)
+        if leaf is None:
+            return None
+        self.native_tensors.add(guard.source)
+        self.leaves.append(leaf)
+        return len(self.leaves) - 1
+
+    def are_native(self, sources: Sequence[Source]) -> bool:
+        """Whether all of these are tensors that are natively checked before."""
+        return self.native_tensors.issuperset(sources)
+
+    def shape(self, guard: Guard) -> tuple[int, tuple[int, ...]] | None:
+        """The native condition of a SHAPE guard and the registers it reads; None if it is not over ints."""
+        sources = dict(guard.expected.symbols)
+        order: list[str] = []
+
+        def leaf(name: str) -> Step:
+            order.append(name)
+            source = sources[name]
+            operator = self.shape_operators["LEAF"]
+            if isinstance(source, TensorPropertySource) and source.base in self.native_tensors:
+                return (operator, self.register(source.base), _PROPERTIES[source.property], source.dim or 0)
+            return (operator, self.register(source), _OWN_INT, 0)
+
+        try:
+            steps = tuple(steps_of(guard.expected.expr, leaf, self.shape_operators))
+        except NotInteger:
+            return None
+        readers = {name: _reader(sources[name], self.native_tensors) for name in order}
+        self.shapes.append((steps, slow_check(guard.expected, tuple(order), readers)))
+        return len(self.shapes) - 1, tuple(step[1] for step in steps if step[0] == self.shape_operators["LEAF"])
+
+    def describe(self, plan: Plan, inputs: Sequence[Source]) -> tuple[Any, ...]:
+        """The finished description."""
+        results = tuple(map(self.register, inputs))
+        used = {r for i in self.late for r in (i[2], i[3], *i[7])} | {s[1] for p, _ in self.shapes for s in p}
+        blocks = []
+        for index, block in enumerate(self.blocks.values()):
+            outputs = tuple(r for r in sorted(used | set(results)) if self.block_of.get(r) is block)
+            blocks.append((self.registers[block.root], tuple(block.instructions), outputs))
+            self.early.append((self.opcodes["RUN_BLOCK"], -1, -1, -1, index, 0, None, ()))
+        return (
+            len(self.registers),
+            (*self.early, *self.late),
+            tuple(self.leaves),
+            tuple(self.shapes),
+            tuple(blocks),
+            describe_state(plan.state),
+            results,
+            same_constant,
+            same_keys,
+            torch._C.DisableTorchFunction if may_run_torch_function(tuple(plan.guards)) else None,
+        )
+
+
+def lower(
+    plan: Plan,
+    names: tuple[Sequence[str], Sequence[str]],
+    inputs: Sequence[Source],
+    numbers: tuple[dict[str, int], dict[str, int]],
+) -> tuple[Any, ...]:
+    """The description of a plan for a function with these (arguments, free variables) in order.
+
+    `numbers` are the extension's (opcodes, shape operators).
+    """
+    guards: dict[Source, list[Guard]] = {}
+    for guard in plan.guards:
+        guards.setdefault(guard.source, []).append(guard)
+    lowering = Lowering(*numbers, *names, guards)
+    for step in plan.steps:
+        if isinstance(step, Guard):
+            lowering.check(step)
+        elif step.guards or step.extracted or not isinstance(step.source, TensorPropertySource):
+            lowering.register(step.source)
+            for guard in sorted(step.guards, key=lambda guard: guard.kind.cost):
+                lowering.check(guard)
+    return lowering.describe(plan, inputs)
+
+
+def _never(guard: Guard, tensors: set[Source]) -> bool:
+    return False
+
+
+def _reader(source: Source, native_tensors: set[Source]) -> Any:
+    if isinstance(source, TensorPropertySource) and source.base in native_tensors:
+        return lambda tensor: source.read(tensor, {}, NO_FUNCTION)
+    return lambda value: value

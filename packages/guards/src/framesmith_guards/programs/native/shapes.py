@@ -1,0 +1,58 @@
+"""SHAPE conditions as the native integer program: postfix steps over int64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from framesmith_guards.kinds.shapes import ShapeExpr
+
+if TYPE_CHECKING:
+    import sympy
+
+Step = tuple[int, int, int, int]
+"""(operator, register, property, value)."""
+
+_ALIASES: Final = {"CleanDiv": "FloorDiv", "PythonMod": "Mod"}
+_VARIADIC: Final = frozenset({"Add", "Mul", "Max", "Min", "And", "Or"})
+_LIMIT: Final = 2**62
+
+
+class NotInteger(Exception):
+    """The condition needs something that the integer program does not have."""
+
+
+def steps_of(expr: sympy.Basic, leaf: Callable[[str], Step], operators: Mapping[str, int]) -> list[Step]:
+    """The postfix program of `expr`, with `leaf(symbol)` for its symbols. NotInteger if it has none."""
+    import sympy
+
+    if isinstance(expr, sympy.Symbol):
+        return [leaf(expr.name)]
+    if expr is sympy.true or expr is sympy.false:
+        return [(operators["CONSTANT"], 0, 0, int(bool(expr)))]
+    if isinstance(expr, sympy.Integer):
+        if abs(int(expr)) >= _LIMIT:
+            raise NotInteger(str(expr))
+        return [(operators["CONSTANT"], 0, 0, int(expr))]
+    names = [cls.__name__ for cls in type(expr).__mro__]
+    name = next((n for n in (_ALIASES.get(n, n) for n in names) if n in operators), None)
+    if name is None or not expr.args:
+        raise NotInteger(type(expr).__name__)
+    programs = [steps_of(arg, leaf, operators) for arg in expr.args]
+    step = (operators[name], 0, 0, 0)
+    if name not in _VARIADIC:
+        return [step for program in programs for step in program] + [step]
+    joined = list(programs[0])
+    for program in programs[1:]:
+        joined += [*program, step]
+    return joined
+
+
+def slow_check(condition: ShapeExpr, order: tuple[str, ...], read: Mapping[str, Callable[[Any], Any]]) -> Any:
+    """The condition by the reference, over the values of the program's leaves in their order."""
+
+    def check(values: list[Any]) -> bool:
+        numbers = {name: read[name](value) for name, value in zip(order, values, strict=True)}
+        return condition.holds(*(numbers[name] for name, _ in condition.symbols))
+
+    return check

@@ -1,0 +1,148 @@
+"""Torch's state for native programs: a snapshot object of torch's own C code, and the few reads it does not cover."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch.utils._device import DeviceContext
+
+from framesmith_guards.guard import Guard
+from framesmith_guards.kinds.state import BY_KIND
+
+_PARTS: Final[dict[str, tuple[str, ...]]] = {
+    "GRAD_MODE": ("grad_mode",),
+    "AUTOCAST": ("autocast_state",),
+    "DEFAULT_DTYPE": ("default_dtype",),
+    "DETERMINISTIC": ("deterministic_algorithms", "deterministic_algorithms_warn_only"),
+    "TORCH_FUNCTIONS": ("torch_function", "torch_function_all_disabled"),
+    "NUM_THREADS": ("num_threads",),
+    "TENSOR_FLOAT_32": ("allow_tf32",),
+}
+"""What parts of torch's GlobalStateGuard make up a kind of state (and one half of MATMUL_PRECISION)."""
+
+
+def _snapshot_class() -> Any:
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    snapshot = getattr(guards, "GlobalStateGuard", None)
+    return snapshot if hasattr(snapshot, "check") else None
+
+
+def _covered() -> frozenset[str]:
+    """The kinds that this torch's snapshot compares, by what it says of itself."""
+    snapshot = _snapshot_class()
+    try:
+        parts = json.loads(snapshot().__getstate__())
+    except (TypeError, ValueError, AttributeError):
+        return frozenset()
+    return frozenset(kind for kind, names in _PARTS.items() if all(name in parts for name in names))
+
+
+COVERED: Final = _covered()
+"""What torch's GlobalStateGuard compares, all of it at once."""
+
+Row = tuple[Callable[[], object], object]
+
+
+Rows = tuple[Row, ...]
+
+
+_count, _mode_at = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
+
+
+def _only_mode() -> type | None:
+    """The type of the active torch-function mode; None if there is none, or several."""
+    return type(_mode_at(0)) if _count() == 1 else None
+
+
+def _only_device() -> torch.device | None:
+    """The default device if a DeviceContext is the only active mode; else None."""
+    mode = _mode_at(0) if _count() == 1 else None
+    return mode.device if type(mode) is DeviceContext else None
+
+
+def _modes(expected: tuple[type, ...]) -> Rows | None:
+    if not expected:
+        return ((_count, 0),)
+    return ((_only_mode, expected[0]),) if len(expected) == 1 else None
+
+
+def _device(expected: str | None) -> Rows | None:
+    if expected is None:
+        return ((_count, 0),)
+    # Fails with several modes, and the full comparison then says what holds.
+    return ((_only_device, torch.device(expected)),)
+
+
+def _no_dispatch_modes(expected: object) -> Rows | None:
+    return None if expected else ((torch._C._len_torch_dispatch_stack, 0),)
+
+
+def _no_transforms(expected: object) -> Rows | None:
+    return None if expected else ((torch._C._functorch.peek_interpreter_stack, None),)
+
+
+def _no_hooks(expected: object) -> Rows | None:
+    if expected != (True,):
+        return None
+    autograd: Any = torch._C._autograd
+    top = functools.partial(autograd._top_saved_tensors_default_hooks, True)
+    return ((top, None), (autograd._saved_tensors_hooks_is_enabled, True))
+
+
+def _precision(expected: object) -> Rows | None:
+    # The snapshot has whether TensorFloat-32 is allowed, which it is exactly when the precision is not the highest.
+    if expected == "highest" and "TENSOR_FLOAT_32" in COVERED:
+        return ()
+    return ((torch._C._get_float32_matmul_precision, expected),)
+
+
+_CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
+    "TORCH_FUNCTION_MODES": _modes,
+    "DEFAULT_DEVICE": _device,
+    "TORCH_DISPATCH_MODES": _no_dispatch_modes,
+    "FUNCTORCH_STACK": _no_transforms,
+    "SAVED_TENSOR_HOOKS": _no_hooks,
+    "MATMUL_PRECISION": _precision,
+}
+"""Reads of C code that imply the row's, for the usual expectation; None if there are none."""
+
+
+def _renew() -> Callable[[], Callable[[], bool]] | None:
+    snapshot = _snapshot_class()
+    if snapshot is None:
+        return None
+
+    def renew() -> Callable[[], bool]:
+        check: Callable[[], bool] = snapshot().check
+        return check
+
+    return renew
+
+
+def rows_of(guards: Sequence[Guard]) -> Rows:
+    """What has to be read besides the snapshot."""
+    rows: dict[Row, None] = {}
+    for guard in guards:
+        kind = guard.kind.name
+        if kind in COVERED:
+            continue
+        cheaper = _CHEAPER[kind](guard.expected) if kind in _CHEAPER else None
+        rows.update(dict.fromkeys(((BY_KIND[kind].read, guard.expected),) if cheaper is None else cheaper))
+    return tuple(rows)
+
+
+def describe_state(guards: Sequence[Guard]) -> tuple[Any, ...] | None:
+    """The native description of a comparison of state: (make a snapshot, further reads, compare everything)."""
+    if not guards:
+        return None
+    readers = tuple(BY_KIND[guard.kind.name].read for guard in guards)
+    expected = tuple(guard.expected for guard in guards)
+
+    def compare() -> bool:
+        return tuple(read() for read in readers) == expected
+
+    return (_renew(), rows_of(guards), compare)

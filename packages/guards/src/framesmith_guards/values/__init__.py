@@ -1,0 +1,1 @@
+"""What guards expect of values: constants by content, objects by identity, what is known of tensors and classes."""

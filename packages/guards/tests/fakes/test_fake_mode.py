@@ -1,0 +1,157 @@
+"""Fake modes are made without torch._dynamo, and torch.compile works as ever afterwards."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from framesmith_guards import GuardError, active_fake_mode, fake_mode_of, new_fake_mode
+
+
+def run(script):
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+USE = """
+    import sys, threading, torch
+    from framesmith_guards import new_fake_mode
+    mode = new_fake_mode()
+    base = torch.randn(4, 6)
+    weight = mode.from_tensor(torch.nn.Parameter(torch.randn(4, 4)))
+    view, whole = mode.from_tensor(base[:, 1:3]), mode.from_tensor(base)
+    assert view.stride() == (6, 1) and view.storage_offset() == 1 and view._base is whole
+    mode.from_tensor(torch.tensor(3.0))
+    with mode:
+        y = torch.nn.functional.linear(weight, weight).softmax(-1)
+        y.sum().backward()
+        assert weight.grad.shape == (4, 4)
+        q = torch.nn.functional.conv2d(torch.empty(1, 3, 8, 8), torch.empty(4, 3, 3, 3))
+        torch.nn.functional.batch_norm(q, torch.zeros(4), torch.ones(4), training=True)
+        torch.nn.functional.cross_entropy(torch.empty(3, 4), torch.zeros(3, dtype=torch.long))
+        torch.nn.functional.dropout(q); torch.sort(q); torch.stack([q, q])[0, :, 1:3].clone()
+"""
+
+
+def test_torch_dynamo_is_not_imported():
+    assert run(USE + "\n    print('torch._dynamo' in sys.modules)") == ["False"]
+
+
+def test_torch_compile_works_afterwards_also_in_a_thread():
+    script = """
+    import torch._dynamo
+    from torch._dynamo.testing import CompileCounter
+    counter = CompileCounter()
+    def f(x):
+        return torch.nn.functional.softmax(x, -1).sin() + 1
+    x = torch.randn(3)
+    results = []
+    def work():
+        results.append(torch.allclose(torch.compile(f, backend=counter)(x), f(x)))
+    work()
+    thread = threading.Thread(target=work); thread.start(); thread.join()
+    assert counter.frame_count >= 1 and counter.op_count >= 3
+    with mode:
+        torch.nn.functional.gelu(torch.empty(3)).abs_()
+    exported = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    print(*results, torch._dynamo.config.fake_tensor_cache_enabled, len(list(exported.graph.nodes)) > 3)
+    """
+    assert run(USE + script) == ["True", "True", "True", "True"]
+
+
+def test_nothing_special_once_torch_dynamo_is_imported():
+    script = """
+    import torch._dynamo
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from framesmith_guards import new_fake_mode
+    print(type(new_fake_mode()) is FakeTensorMode)
+    """
+    assert run(script) == ["True"]
+
+
+def test_light_and_plain_modes_agree():
+    script = """
+    import sys, torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from framesmith_guards import new_fake_mode
+    def facts(mode):
+        x = mode.from_tensor(torch.randn(2, 3, requires_grad=True).t())
+        with mode:
+            y = torch.nn.functional.softmax(x @ x.t(), -1)
+        return x.shape, x.stride(), x.requires_grad, x.is_leaf, y.shape, y.stride(), y.dtype, x.device
+    light = new_fake_mode()
+    names = {k for k in vars(light)}
+    left = facts(light)
+    plain = FakeTensorMode()
+    print(left == facts(plain), names == {k for k in vars(plain)}, isinstance(light, FakeTensorMode))
+    """
+    assert run(script) == ["True", "True", "True"]
+
+
+def test_directly_made_fakes_are_those_of_torch():
+    script = """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from framesmith_guards import new_fake_mode
+    from framesmith_guards.fakes import modes
+    from framesmith_guards.values.tensors import dispatch_keys
+
+    def inputs():
+        base, leaf = torch.randn(4, 6), torch.ones(3, requires_grad=True)
+        used = torch.ones(3, requires_grad=True)
+        used.sum().backward()
+        yield torch.randn(2, 3)
+        yield torch.nn.Parameter(torch.randn(2, 3))
+        yield torch.nn.Parameter(torch.randn(2, 3), requires_grad=False)
+        yield from (base, base[1:], base.t(), base.detach(), base.expand(2, 4, 6))
+        yield from (leaf, leaf * 2, leaf[1:], used)
+        yield from (torch.empty(0, 3), torch.tensor(1), torch.tensor(2.0), torch.ones(2, dtype=torch.bool))
+        yield torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+        yield from (torch.ones(2, dtype=torch.complex64).conj(), torch._neg_view(torch.ones(2)))
+        yield from (torch.ones(2, 3).to_sparse(), torch.ones(2, device="meta"), torch.nn.Buffer(torch.ones(2)))
+        with torch.inference_mode():
+            yield torch.ones(2)
+
+    def facts(fake):
+        strided = fake.layout is torch.strided
+        return (
+            type(fake).__name__, isinstance(fake, torch.nn.Parameter), fake.dtype, fake.device, fake.shape, fake.layout,
+            fake.requires_grad, fake.is_leaf, dispatch_keys(fake), fake.grad is None, fake._base is None,
+            fake.is_conj(), fake.is_neg(), fake.is_inference(), strided and fake.stride(),
+            strided and (fake.storage_offset(), fake.untyped_storage().nbytes()),
+        )
+
+    def storages(fakes):
+        ids = [f.untyped_storage()._cdata for f in fakes if f.layout is torch.strided]
+        return [ids.index(i) for i in ids]
+
+    reals = list(inputs())
+    made = []
+    direct = modes.plain_fake
+    modes.plain_fake = lambda mode, t: made.append(direct(mode, t)) or made[-1]
+    light = new_fake_mode()
+    fakes = [light.from_tensor(t) for t in reals]
+    again = [light.from_tensor(t) for t in reals]
+    plain = FakeTensorMode()
+    expected = [plain.from_tensor(t) for t in reals]
+    for fake, wanted in zip(fakes, expected):
+        assert facts(fake) == facts(wanted), (facts(fake), facts(wanted))
+    print(storages(fakes) == storages(expected), all(a is b for a, b in zip(fakes, again)))
+    print(sum(fake is not None for fake in made) >= 8, sum(fake is None for fake in made) >= 8)
+    """
+    assert run(script) == ["True"] * 4
+
+
+def test_the_mode_of_values():
+    one, other = new_fake_mode(), new_fake_mode()
+    a, b = one.from_tensor(torch.ones(2)), other.from_tensor(torch.ones(2))
+    assert fake_mode_of([1, {"x": (a,)}]) is one
+    assert fake_mode_of([torch.ones(1), "x"]) is None
+    with pytest.raises(GuardError, match="two different fake modes"):
+        fake_mode_of([a, b])
+    assert active_fake_mode() is None
+    with one:
+        assert active_fake_mode() is one

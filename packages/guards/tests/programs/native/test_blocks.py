@@ -1,0 +1,207 @@
+"""Blocks by hand-made descriptions, without torch: proofs on every CPython (versions on 3.11, watchers from 3.12)."""
+
+import gc
+import importlib.util
+import sys
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+
+
+def load_extension():
+    try:
+        from framesmith_guards import _check
+    except ImportError:
+        folder = Path(__file__).parents[3] / "src" / "framesmith_guards"
+        files = sorted(folder.glob(f"_check.{sys.implementation.cache_tag}*.so"))
+        if not files:
+            return None
+        spec = importlib.util.spec_from_file_location("framesmith_guards._check", files[0])
+        _check = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(_check)
+    return _check
+
+
+native = load_extension()
+pytestmark = pytest.mark.skipif(native is None, reason="the extension is not compiled")
+
+
+def same(a, b):
+    return type(a) is type(b) and a == b
+
+
+def same_keys(value, expected):
+    return tuple(value) == expected
+
+
+def instruction(name, dst=-1, a=-1, n=0, address=0, obj=None, operands=()):
+    return (native.OPCODES[name], dst, a, -1, n, address, obj, operands)
+
+
+def program(registers, block, outputs=(), root=0, late=(), same_keys=same_keys):
+    """args[0] into register 0, then the block under it, then `late`."""
+    early = (instruction("LOAD_ARG", dst=0), instruction("RUN_BLOCK", n=0))
+    made = native.Program()
+    blocks = ((root, tuple(block), tuple(outputs)),)
+    made.load((registers, (*early, *late), (), (), blocks, None, tuple(outputs), same, same_keys, None))
+    return made
+
+
+def attribute_program(value=5):
+    return program(
+        3,
+        [
+            instruction("IS_TYPE", a=0, address=id(Plain)),
+            instruction("LOAD_DICT", dst=1, a=0, obj="__dict__"),
+            instruction("LOAD_ITEM", dst=2, a=1, obj="v"),
+            instruction("IS_CONSTANT", a=2, obj=value),
+        ],
+        outputs=(2,),
+    )
+
+
+class Plain:
+    """Has inline attribute values, until its dict is asked for."""
+
+    def __init__(self, v):
+        self.v = v
+        self.w = 0
+
+
+def store(thing, value):
+    thing.v = value
+
+
+def f():
+    pass
+
+
+def test_attribute_stores_of_every_kind_are_seen():
+    changes = [
+        lambda p: store(p, 6),
+        lambda p: p.__dict__.update(v=6),
+        lambda p: setattr(p, "__dict__", {"v": 6}),
+        lambda p: delattr(p, "v"),
+        lambda p: p.__dict__.clear(),
+        lambda p: p.__dict__.pop("v"),
+        lambda p: p.__dict__.__setitem__("v", 6),
+        lambda p: setattr(p, "__class__", type("Other", (), {})),
+        lambda p: object.__setattr__(p, "v", 6),
+    ]
+    for change in changes:
+        made, thing = attribute_program(), Plain(5)
+        for _ in range(4):
+            assert made((thing,), f)
+        assert made.blocks == ((3, 1, True),)
+        change(thing)
+        assert not made((thing,), f)
+
+
+def test_specialised_stores_are_seen():
+    made, thing = attribute_program(), Plain(5)
+    for value in [5, 6, 5] * 50:  # long enough for the interpreter to specialise the store
+        store(thing, value)
+        assert made((thing,), f) is (value == 5)
+        store(Plain(1), 2)
+
+
+def test_other_objects_at_the_same_address():
+    made = attribute_program()
+    for value in range(300):
+        thing = Plain(5 if value % 2 else 6)
+        assert made((thing,), f) is bool(value % 2)
+        assert made((thing,), f) is bool(value % 2)
+        del thing
+        gc.collect() if value % 50 == 0 else None
+
+
+def test_nested_dicts_and_their_order():
+    outer = {"inner": {"a": 1, "b": 2}, "items": OrderedDict(x=1)}
+    made = program(
+        5,
+        [
+            instruction("LOAD_ITEM", dst=1, a=0, obj="inner"),
+            instruction("HAS_KEYS", a=1, obj=("a", "b")),
+            instruction("LOAD_ITEM", dst=2, a=1, obj="b"),
+            instruction("IS_CONSTANT", a=2, obj=2),
+            instruction("LOAD_ITEM", dst=3, a=0, obj="items"),
+            instruction("HAS_LENGTH", a=3, n=1),
+            instruction("LOAD_VALUE", dst=4, a=1, n=0),
+            instruction("IS_CONSTANT", a=4, obj=1),
+        ],
+        outputs=(4,),
+    )
+    assert made((outer,), f) and made((outer,), f) and made.blocks == ((1, 1, True),)
+    assert made.run_extract((outer,), f) == (1,)
+    outer["inner"]["a"] = outer["inner"].pop("a")
+    assert not made((outer,), f)
+    outer["inner"] = {"a": 1, "b": 2}
+    assert made((outer,), f) and made((outer,), f)
+    outer["items"]["y"] = 2
+    assert not made((outer,), f)
+    outer["items"].popitem()
+    assert made((outer,), f)
+    outer["other"] = 1
+    assert made((outer,), f)
+    del outer["inner"]
+    assert not made((outer,), f)
+
+
+def test_programs_share_dicts_and_die_apart():
+    thing = Plain(5)
+    programs = [attribute_program() for _ in range(20)]
+    assert all(made((thing,), f) and made((thing,), f) for made in programs)
+    del programs[:10]
+    assert all(made((thing,), f) for made in programs)
+    thing.w = 1
+    assert all(made((thing,), f) for made in programs)
+    thing.v = 6
+    assert not any(made((thing,), f) for made in programs)
+    del thing
+    gc.collect()
+    del programs
+
+
+def test_a_change_between_the_check_and_the_proof_is_not_proved_away():
+    outer = {"v": 5, "inner": {"".join(["ke", "y"]): 1}}
+
+    def meddling(value, expected):
+        outer["v"] = 6
+        return tuple(value) == expected
+
+    made = program(
+        3,
+        [
+            instruction("LOAD_ITEM", dst=1, a=0, obj="v"),
+            instruction("IS_CONSTANT", a=1, obj=5),
+            instruction("LOAD_ITEM", dst=2, a=0, obj="inner"),
+            instruction("HAS_KEYS", a=2, obj=("".join(["k", "ey"]),)),
+        ],
+        same_keys=meddling,
+    )
+    made((outer,), f)
+    assert outer["v"] == 6
+    assert not made((outer,), f)
+
+
+def test_dicts_that_die_while_proved():
+    made = attribute_program()
+    for _ in range(100):
+        thing = Plain(5)
+        thing.__dict__ = {"v": 5}
+        assert made((thing,), f) and made((thing,), f)
+        thing.__dict__ = {"v": 6}
+        assert not made((thing,), f)
+
+
+def test_bad_descriptions_are_refused():
+    for broken in [(), (1, 2), (1, ((99, 0, 0, 0, 0, 0, None, ()),), (), (), (), None, (), same, same_keys)]:
+        with pytest.raises((TypeError, ValueError)):
+            native.Program().load(broken)
+    with pytest.raises(ValueError, match="out of range"):
+        program(1, [instruction("IS", a=7)])
+    with pytest.raises(TypeError, match="is a tuple"):
+        native.Program().load([])
+    with pytest.raises(RuntimeError, match="once"):
+        attribute_program().load(())
