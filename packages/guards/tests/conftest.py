@@ -297,6 +297,17 @@ def storage_cases():
             + [(evens, odds, high), (*outside, base), (low, None, high), (1, low, high)],
         ),
         Case(
+            Guard(X, "ALL_APART", (Y, Z)),
+            [
+                (high, low, base.clone()),
+                (base[:0], base, base[:0]),
+                (base, base.to("meta"), base.to("meta")),
+                (base[4:5], base[3:4], base[5:]),
+            ],
+            [(high, low, middle), (low, high, base), (high.clone(), base, base), (evens, base.clone(), odds)]
+            + [(base.clone(), *outside), (low, None, high), (1, low, high)],
+        ),
+        Case(
             Guard(X, "NO_OVERLAP", Y),
             [(base.view(2, 5)[:, :0], base), (base.double(), base)],
             [(base.view(2, 5).t(), base[9:]), (base.view(torch.float64)[1:], base[3:4])],

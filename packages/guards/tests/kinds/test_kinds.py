@@ -12,7 +12,7 @@ from framesmith_guards.programs.native.probing import extension
 from framesmith_guards.programs.native.rows import CHECKS, Operation
 
 ARGS = ("x", "y", "z")
-ON_TENSORS = ("SAME_STORAGE", "NO_OVERLAP")
+ON_TENSORS = ("SAME_STORAGE", "NO_OVERLAP", "ALL_APART")
 
 needs_native = pytest.mark.skipif(extension()[0] is None, reason=str(extension()[1]))
 
@@ -187,6 +187,7 @@ def test_every_miss_is_explained_in_words(cases, guarded):
         ("CLASS_LAYOUT", 3, "expects a class, not 3"),
         ("SAME_STORAGE", "y", "expects the Source"),
         ("NO_OVERLAP", ["y"], "expects the Source"),
+        ("ALL_APART", ["y"], "expects the Source"),
         ("FUNCTION_CODE", 3, "a function or a code object"),
     ],
 )

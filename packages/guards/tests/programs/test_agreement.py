@@ -185,7 +185,7 @@ def condition(rng):
     return Guard(ShapeEnvSource(), "SHAPE", ShapeExpr.of(expr, sources))
 
 
-LIKELY = ("TENSOR_MATCH", "SUBCLASS_METADATA", "SAME_STORAGE", "NO_OVERLAP", "SHAPE")
+LIKELY = ("TENSOR_MATCH", "SUBCLASS_METADATA", "SAME_STORAGE", "NO_OVERLAP", "ALL_APART", "SHAPE")
 
 
 def guard(rng, witness):
@@ -215,6 +215,7 @@ def guard(rng, witness):
         "NOT_ALIASED": lambda: [source(rng) for _ in range(rng.randrange(1, 3))],
         "SAME_STORAGE": lambda: rng.choice([X, Y, source(rng)]),
         "NO_OVERLAP": lambda: [rng.choice([X, Y, source(rng)]) for _ in range(rng.randrange(1, 3))],
+        "ALL_APART": lambda: [rng.choice([X, Y, source(rng)]) for _ in range(rng.randrange(1, 3))],
         "CLASS_LAYOUT": lambda: found if isinstance(found, type) else type(found),
         "TENSOR_MATCH": lambda: TensorSpec.of(found, rng.choice([(), (0,)]), rng.choice([(), (0,)])),
     }.get(kind, lambda: found)

@@ -120,6 +120,47 @@ int tensors_are_apart(const int *operands, Py_ssize_t count, PyObject **register
     return apart;
 }
 
+typedef struct {
+    uintptr_t start, end;
+} Extent;
+
+static int compare_starts(const void *a, const void *b)
+{
+    uintptr_t x = ((const Extent *)a)->start, y = ((const Extent *)b)->start;
+    return (x > y) - (x < y);
+}
+
+static int in_order_and_apart(const Extent *extents, Py_ssize_t count)
+{
+    for (Py_ssize_t k = 1; k < count; k++) {
+        if (extents[k - 1].end > extents[k].start) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int tensors_are_all_apart(const int *operands, Py_ssize_t count, PyObject **registers)
+{
+    Extent *extents = PyMem_Malloc((size_t)count * sizeof *extents);
+    if (extents == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    Py_ssize_t filled = 0;
+    int apart = 1;
+    for (Py_ssize_t k = 0; apart > 0 && k < count; k++) {
+        apart = extent_of(registers[operands[k]], &extents[filled].start, &extents[filled].end);
+        filled += extents[filled].start != extents[filled].end;
+    }
+    if (apart > 0) {
+        qsort(extents, (size_t)filled, sizeof *extents, compare_starts);
+        apart = in_order_and_apart(extents, filled);
+    }
+    PyMem_Free(extents);
+    return apart;
+}
+
 /* ---- torch functions: what reads tensors through Python's protocols runs the code of modes and subclasses ---- */
 
 static int is_tensor_type(PyObject *value)

@@ -39,5 +39,11 @@ def no_overlap(value: object, _expected: object, *others: object) -> bool:
     return not any(_meet(start, end, *extent(other)) for other in others)
 
 
+def all_apart(value: object, _expected: object, *others: object) -> bool:
+    """Whether the bytes that strided tensors' elements span are all apart, each from every other's."""
+    spans = sorted(span for span in map(extent, (value, *others)) if span[0] != span[1])
+    return all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
+
+
 def _meet(start: int, end: int, other_start: int, other_end: int) -> bool:
     return start < other_end and other_start < end and start != end and other_start != other_end

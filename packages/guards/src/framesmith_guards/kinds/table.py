@@ -135,8 +135,11 @@ def _explain_distinct(value: object, expected: tuple[Source, ...], *others: obje
     return "the objects are distinct"
 
 
-def _no_overlap_text(program: Program, x: str, expected: Any, operands: tuple[str, ...]) -> str:
-    return f"{program.bind(storages.no_overlap, 'no_overlap')}({', '.join((x, 'None', *operands))})"
+def _memory_text(predicate: Callable[..., bool]) -> Text:
+    def text(program: Program, x: str, expected: Any, operands: tuple[str, ...]) -> str:
+        return f"{program.bind(predicate, predicate.__name__)}({', '.join((x, 'None', *operands))})"
+
+    return text
 
 
 def _explain_overlap(value: object, expected: tuple[Source, ...], *others: object) -> str:
@@ -306,8 +309,17 @@ _ROWS: Final = (
         7,
         freezing.some_sources,
         storages.no_overlap,
-        _no_overlap_text,
+        _memory_text(storages.no_overlap),
         _explain_overlap,
+        lambda e: e,
+    ),
+    GuardKind(
+        "ALL_APART",
+        7,
+        freezing.some_sources,
+        storages.all_apart,
+        _memory_text(storages.all_apart),
+        lambda *_: "expected memory apart from each other's, found tensors that overlap",
         lambda e: e,
     ),
     GuardKind(

@@ -32,6 +32,7 @@ _READING_KINDS: Final = frozenset(
         "SUBCLASS_METADATA",
         "SAME_STORAGE",
         "NO_OVERLAP",
+        "ALL_APART",
         "SHAPE",
     }
 )

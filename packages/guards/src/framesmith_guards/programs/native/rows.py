@@ -166,11 +166,14 @@ def _share_storage(target: Target, guard: Guard) -> Operation | None:
     return Operation("SHARE_STORAGE", a=target.register(guard.source), b=target.register(guard.expected))
 
 
-def _are_apart(target: Target, guard: Guard) -> Operation | None:
-    sources = (guard.source, *guard.operands)
-    if not target.are_native(sources):
-        return None
-    return Operation("ARE_APART", operands=tuple(map(target.register, sources)))
+def _apart(op: str) -> Check:
+    def check(target: Target, guard: Guard) -> Operation | None:
+        sources = (guard.source, *guard.operands)
+        if not target.are_native(sources):
+            return None
+        return Operation(op, operands=tuple(map(target.register, sources)))
+
+    return check
 
 
 CHECKS: Final[dict[str, Check]] = {
@@ -192,7 +195,8 @@ CHECKS: Final[dict[str, Check]] = {
     "DUPLICATE_INPUT": _duplicate,
     "NOT_ALIASED": _distinct,
     "SAME_STORAGE": _share_storage,
-    "NO_OVERLAP": _are_apart,
+    "NO_OVERLAP": _apart("ARE_APART"),
+    "ALL_APART": _apart("ARE_ALL_APART"),
     "SHAPE": _shape,
 }
 
