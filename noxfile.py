@@ -27,6 +27,7 @@ PACKAGES = [
     "frames",
     "guards",
     "sideeffects",
+    "aten",
     "dynamo",
     "aot",
     "autograd_compiler",

@@ -21,6 +21,7 @@ LAYERS: dict[str, int] = {
     "frames": 0,
     "guards": 0,
     "sideeffects": 1,
+    "aten": 1,
     "dynamo": 2,
     "aot": 2,
     "autograd_compiler": 2,

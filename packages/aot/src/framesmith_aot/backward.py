@@ -13,7 +13,8 @@ from torch import fx
 from framesmith_aot.contracts import BoxedFn, Compiler
 from framesmith_aot.errors import DoubleBackwardError
 from framesmith_aot.handover import compile_part
-from framesmith_aot.tangents import as_expected, without_tangents
+from framesmith_aot.tangents import without_tangents
+from framesmith_aten.layouts import restride
 
 Grads = tuple[torch.Tensor | None, ...]
 
@@ -58,8 +59,7 @@ class BackwardPass:
         self._compiler = compiler
         self._programs: dict[tuple[bool, ...], tuple[BoxedFn | None, tuple[int | None, ...]]] = {}
         self._lock = threading.Lock()
-        vals = [node.meta["val"] for node in whole.tangents()]
-        self._layouts = [(tuple(val.shape), tuple(val.stride())) for val in vals]
+        self._strides = [tuple(node.meta["val"].stride()) for node in whole.tangents()]
 
     @property
     def graph(self) -> fx.Graph:
@@ -102,8 +102,8 @@ class BackwardPass:
 
     def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """The tangents that came, with the strides the graph was traced with."""
-        pairs = zip(tangents, self._layouts, strict=True)
-        return [as_expected(tangent, *layout) for tangent, layout in pairs if tangent is not None]
+        pairs = zip(tangents, self._strides, strict=True)
+        return [restride(tangent, stride) for tangent, stride in pairs if tangent is not None]
 
     def _compile(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
         part = self.whole.without(pattern)

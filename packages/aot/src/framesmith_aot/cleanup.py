@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aot.op_facts import IDENTITY_VIEWS, is_pure, is_removable
+from framesmith_aten.nodes import is_pure, may_fail
+from framesmith_aten.operators import IDENTITY_VIEWS
 
 aten = torch.ops.aten
 
@@ -139,6 +140,11 @@ def _changes_nothing(node: fx.Node) -> bool:
         before, after = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
         return bool(before.shape == after.shape and before.stride() == after.stride())
     return False
+
+
+def is_removable(node: fx.Node) -> bool:
+    """Whether the node may go when nothing uses it: pure, and no call of the forward pass that eager sees fail."""
+    return is_pure(node) and not (node.meta.get("phase") != "backward" and may_fail(node))
 
 
 def eliminate_dead(graph: fx.Graph) -> None:

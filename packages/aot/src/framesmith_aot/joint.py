@@ -17,10 +17,10 @@ from framesmith_aot.contracts import Decompositions
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.interpret import run_graph
 from framesmith_aot.metadata import Collected, GraphMeta, InputPair, collect
-from framesmith_aot.op_facts import view_root
-from framesmith_aot.overlap import has_overlap
 from framesmith_aot.reach import reaching
 from framesmith_aot.tracer import GraphTracer
+from framesmith_aten.layouts import overlaps_itself
+from framesmith_aten.nodes import view_root
 
 aten = torch.ops.aten
 
@@ -212,7 +212,7 @@ def _trace_backward(tracer: GraphTracer, joint: JointGraph, found: Collected, pa
 
 def _tangent_like(wrapper: torch.Tensor) -> torch.Tensor:
     """What a slot's gradient will look like: the slot's own strides, or contiguous where elements overlap."""
-    if has_overlap(wrapper):
+    if overlaps_itself(wrapper):
         return torch.empty(wrapper.shape, dtype=wrapper.dtype, device=wrapper.device)
     return torch.empty_strided(wrapper.shape, wrapper.stride(), dtype=wrapper.dtype, device=wrapper.device)
 

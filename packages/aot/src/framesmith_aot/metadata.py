@@ -15,9 +15,11 @@ import torch
 
 from framesmith_aot import functional
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.op_facts import IDENTITY_VIEWS, view_root
 from framesmith_aot.tracer import GraphTracer
-from framesmith_aot.views import Restride, Steps, ViewStep, chain, is_dense, restride
+from framesmith_aot.views import Restride, Steps, ViewStep, chain, restride
+from framesmith_aten.layouts import is_dense
+from framesmith_aten.nodes import view_root
+from framesmith_aten.operators import IDENTITY_VIEWS
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots
 def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor, dict[int, Steps]]:
     """The tensor that all of the group are views of, and the way to each of them."""
     alone = all(value is group[0] for value in group)
-    if alone and (is_dense(group[0]) or group[0]._base is None):
+    if alone and (is_dense(group[0].shape, group[0].stride()) or group[0]._base is None):
         return group[0], {}
     bases = [value._base for value in group if value._base is not None]
     candidates = [*(value for value in group if value._base is None), *bases]
@@ -272,7 +274,7 @@ def _strided_steps(value: torch.Tensor, base: torch.Tensor) -> Steps | None:
     """The view by its strides, where `base` is what autograd knows as its base, and compact."""
     if value is base:
         return ()
-    step = restride(value, base) if value._base is base and is_dense(base) else None
+    step = restride(value, base) if value._base is base and is_dense(base.shape, base.stride()) else None
     return None if step is None else (step,)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import torch
 from torch import fx
 
 from framesmith_aot import functional
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aten.layouts import overlaps_itself
 
 _MUTATING_FUNCTIONS = frozenset(
     {
@@ -55,7 +55,7 @@ class Overlaps:
 
     def note(self, value: Any) -> None:
         """Takes in a result."""
-        if functional.is_functional(value) and has_overlap(value):
+        if functional.is_functional(value) and overlaps_itself(value):
             self._storages.add(functional.storage_id(value))
 
     def check(self, value: Any, what: str) -> None:
@@ -63,10 +63,5 @@ class Overlaps:
         if not functional.is_functional(value):
             return
         shown = value._base is not None and functional.storage_id(value) in self._storages
-        if shown or has_overlap(value):
+        if shown or overlaps_itself(value):
             raise AotUnsupported("overlapping-mutation", what, "it changes memory that an expanded view shows")
-
-
-def has_overlap(value: torch.Tensor) -> bool:
-    """Whether a dimension of more than one element has stride 0."""
-    return any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride(), strict=True))

@@ -17,21 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from framesmith_aot.cleanup import is_removable
 from framesmith_aot.joint import JointGraph, clone_node
 from framesmith_aot.mincut import INFINITE, FlowNetwork
-from framesmith_aot.op_facts import (
-    COSTLY_POINTWISE,
-    FACTORIES,
-    is_pointwise,
-    is_pure,
-    is_random,
-    is_removable,
-    is_view,
-    op_name,
-    tensor_bytes,
-    view_root,
-    view_source,
-)
+from framesmith_aten.nodes import is_pure, tensor_bytes, view_root, view_source
+from framesmith_aten.operators import is_factory, is_pointwise, is_random, is_view, row
 
 aten = torch.ops.aten
 
@@ -151,12 +141,12 @@ def _repeat_price(node: fx.Node) -> float:
     """Price of computing the node in the backward pass again."""
     if node.op != "call_function":
         return INFINITE
-    if is_view(node.target) or node.target is operator.getitem or op_name(node.target) in FACTORIES:
+    if is_view(node.target) or node.target is operator.getitem or is_factory(node.target):
         return 0.0
     if not is_pointwise(node.target) or not is_pure(node):
         return INFINITE
     val = node.meta["val"]
-    if op_name(node.target) in COSTLY_POINTWISE and isinstance(val, torch.Tensor):
+    if row(node.target).costly and isinstance(val, torch.Tensor):
         return COSTLY_PRICE * float(val.numel())
     return 0.0
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from framesmith_aot.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
-from framesmith_aot.op_facts import op_name
 from framesmith_aot.views import Restride, Steps, ViewStep
+from framesmith_aten.operators import op_name
 
 #: Outputs that are not a repetition of an earlier one.
 Made = Constant | SameInput | InputView | Slot | SlotView

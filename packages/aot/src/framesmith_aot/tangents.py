@@ -1,4 +1,4 @@
-"""What the engine hands to a backward pass, made into what the backward graph expects."""
+"""A backward graph for the tangents that came: smaller where some are absent."""
 
 from __future__ import annotations
 
@@ -11,26 +11,6 @@ from torch import fx
 from framesmith_aot.cleanup import eliminate_dead
 
 aten = torch.ops.aten
-
-
-def as_expected(grad: torch.Tensor, size: Sequence[Any], stride: Sequence[Any]) -> torch.Tensor:
-    """`grad` with the strides the graph was traced with; a copy only where they differ."""
-    if same_layout(grad, size, stride):
-        return grad
-    if grad.layout is not torch.strided:
-        grad = grad.to_dense()
-    out = torch.empty_strided(size, stride, dtype=grad.dtype, device=grad.device)
-    return out.copy_(grad)
-
-
-def same_layout(grad: torch.Tensor, size: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """Whether the strides agree where they matter (along dimensions of more than one element)."""
-    if grad.layout is not torch.strided:
-        return False
-    found = grad.stride()
-    return found == tuple(stride) or all(
-        have == want or length == 1 for have, want, length in zip(found, stride, size, strict=True)
-    )
 
 
 def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node], wanted: Sequence[int]) -> fx.Graph:

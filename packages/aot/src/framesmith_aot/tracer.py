@@ -6,7 +6,6 @@ is functional ATen on fake tensors.
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_aot.contracts import Decompositions
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.op_facts import CHECKS, HIDDEN_MUTATION
 from framesmith_aot.shape_rules import SHAPE_RULES
+from framesmith_aten.operators import is_composite, undeclared_writes
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
 _QUERIES: dict[Any, Callable[..., Any]] = {torch.ops.prim.device.default: lambda tensor: tensor.device}
@@ -74,10 +73,10 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        elif _is_composite(func):
+        elif is_composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
-        _refuse_hidden_mutation(func, args)
+        _refuse_hidden_mutation(func, args, kwargs)
         rule = SHAPE_RULES.get(func)
         out = rule(*args, **kwargs) if rule is not None else None
         if out is None:
@@ -89,7 +88,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _LIFTS and id(args[0]) not in self._nodes:
             args = (self._lift(args[0]),)
             func = torch.ops.aten.clone.default
-        if not isinstance(out, (torch.Tensor, tuple, list)) and func not in CHECKS:
+        if not isinstance(out, (torch.Tensor, tuple, list)) and func._schema.returns:
             return
         node = self.graph.create_node("call_function", func, self._strip(args), self._strip(kwargs))
         self._describe(node, out)
@@ -145,20 +144,8 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 setattr(GraphTracer, "__torch_dispatch__", GraphTracer.dispatch)  # noqa: B010
 
 
-@functools.cache
-def _is_composite(func: Any) -> bool:
-    """Whether autograd takes the operator apart by itself; seen here only inside a decomposition."""
-    if not isinstance(func, torch._ops.OpOverload):
-        return False
-    name: str = func.name()  # type: ignore[no-untyped-call]
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
-
-
-def _refuse_hidden_mutation(func: Any, args: tuple[Any, ...]) -> None:
-    if not isinstance(func, torch._ops.OpOverload) or func._opname not in HIDDEN_MUTATION:
-        return
-    training = args[5]
-    if training and any(stat is not None for stat in args[3:5]):
+def _refuse_hidden_mutation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if undeclared_writes(func, args, kwargs):
         raise AotUnsupported(
             "hidden-mutation", f"{func}", "it updates running statistics that its schema does not declare"
         )

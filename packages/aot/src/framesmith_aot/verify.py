@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from framesmith_aot.errors import GraphInvariantError
-from framesmith_aot.op_facts import IDENTITY_VIEWS, is_mutable
+from framesmith_aten.operators import IDENTITY_VIEWS, is_mutable
 
 _OPS = frozenset({"placeholder", "get_attr", "call_function", "output"})
 

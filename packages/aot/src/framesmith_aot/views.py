@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aot.op_facts import view_source
+from framesmith_aten.nodes import view_source
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,3 @@ def restride(view: torch.Tensor, base: torch.Tensor) -> Restride | None:
     if view.dtype != base.dtype or view.is_conj() != base.is_conj() or view.is_neg() != base.is_neg():
         return None
     return Restride(tuple(view.shape), tuple(view.stride()), view.storage_offset() - base.storage_offset())
-
-
-def is_dense(value: torch.Tensor) -> bool:
-    """Whether the strides are those of a contiguous tensor with permuted dimensions."""
-    expected = 1
-    for stride, size in sorted(
-        (stride, size) for stride, size in zip(value.stride(), value.shape, strict=True) if size != 1
-    ):
-        if stride != expected:
-            return value.numel() == 0
-        expected *= size
-    return True

@@ -9,7 +9,6 @@ from tracing import trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.native import handle_offset, machine
-from framesmith_backends.launch.source import restride
 
 
 def test_source_is_one_flat_function() -> None:
@@ -26,14 +25,6 @@ def test_unusual_values_are_passed_whole() -> None:
     function = lambda a: torch.nan_to_num(a, nan=float("inf"), posinf=-1.5).cumsum(0, dtype=torch.float64)  # noqa: E731
     (found,) = CpuBackend().compile(trace(function, [x]), [x])([x])
     assert torch.equal(found, function(x))
-
-
-def test_restride_copies_only_where_it_must() -> None:
-    x = torch.randn(4, 1, 5)
-    assert restride(x, (5, 17, 1)) is x
-    moved = restride(x, (1, 4, 4))
-    assert moved.stride() == (1, 4, 4)
-    assert torch.equal(moved, x)
 
 
 def test_a_result_with_other_strides_than_its_fake_is_still_right() -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.lower.graph import is_dense, lower_graph, why_not_functional
+from framesmith_backends.lower.graph import lower_graph, why_not_functional
 from framesmith_backends.lower.registry import RULES, VIEWS, rule
 from framesmith_backends.lower.scope import promoted
 from framesmith_backends.lower.tensor import whole
@@ -65,12 +65,6 @@ def test_registered_names_exist() -> None:
     for key in (*RULES, *VIEWS):
         namespace, name, overload = key.split(".")
         assert hasattr(getattr(getattr(torch.ops, namespace), name), overload), key
-
-
-def test_dense_layouts() -> None:
-    low = lower_graph(trace(lambda a: a + 1, [torch.randn(4, 6)]))
-    (layout,) = (low.program.layouts[name] for name in low.program.inputs)
-    assert is_dense(layout)
 
 
 def test_a_mutation_in_the_middle_runs_eagerly() -> None:

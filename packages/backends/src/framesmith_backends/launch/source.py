@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_aten.layouts import restride
 from framesmith_backends.contract import BoxedFn
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
@@ -46,14 +47,6 @@ class Writer:
             name += "_"
         self.space[name] = value
         return name
-
-
-def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The same elements laid out with the strides the kernels were made for (a dimension of size 1 has none)."""
-    if all(n == 1 or a == b for n, a, b in zip(tensor.shape, tensor.stride(), strides, strict=True)):
-        return tensor
-    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return copy.copy_(tensor)
 
 
 def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:

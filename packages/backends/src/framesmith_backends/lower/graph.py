@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_aten import operators
+from framesmith_aten.layouts import is_dense
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Op, walk
 from framesmith_backends.ir.ops import FLOAT32_ONLY
@@ -56,18 +58,6 @@ def layout_of(value: torch.Tensor) -> Layout:
     return Layout(tuple(value.shape), tuple(value.stride()), FROM_TORCH[value.dtype], str(value.device))
 
 
-def is_dense(layout: Layout) -> bool:
-    """Whether the elements fill memory without gaps or overlaps, in some order of the dimensions."""
-    step = 1
-    for stride, size in sorted(zip(layout.strides, layout.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != step:
-            return False
-        step *= size
-    return True
-
-
 def is_effect(node: fx.Node) -> bool:
     """Whether the call does more than return fresh values: random numbers, mutations, assertions.
 
@@ -76,16 +66,10 @@ def is_effect(node: fx.Node) -> bool:
     target = node.target
     if not node.users and node.op == "call_function":
         return True
-    if str(target) in HIDDEN_MUTATIONS:
-        return True
-    if not isinstance(target, torch._ops.OpOverload):
-        return node.op != "get_attr" and target is not operator.getitem and target not in PURE_FUNCTIONS
-    tags = torch.Tag.nondeterministic_seeded in target.tags
-    return bool(target._schema.is_mutable or tags or not target._schema.returns)
+    if node.op == "get_attr" or target in PURE_FUNCTIONS:
+        return False
+    return operators.is_effect(target)
 
-
-# Operators that update running statistics in place without saying so in their schema.
-HIDDEN_MUTATIONS = frozenset({"aten.native_batch_norm.default", "aten.batch_norm.default"})
 
 PURE_FUNCTIONS: frozenset[object] = frozenset(
     getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "getitem")
@@ -206,7 +190,7 @@ def _in_layout(low: Lowering, scope: Scope, t: Tensor, layout: Layout) -> Tensor
         raise RuntimeError(
             f"rule for {scope.origin} made {t.dtype}{t.shape}, the graph says {layout.dtype}{layout.shape}"
         )
-    if not is_dense(layout) and layout.numel:
+    if not is_dense(layout.shape, layout.strides):
         raise Decline(f"a result with gaps or overlaps: strides {layout.strides}")
     fresh = t.source.rpartition(".")[0] == scope.name
     if fresh and t.index == point(t.shape) and t.guard is None and low.program.layouts[t.source] == layout:

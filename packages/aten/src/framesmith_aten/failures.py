@@ -1,0 +1,146 @@
+"""Which calls can raise on real data although fake tensors took them: indices, divisors, singular matrices, numbers.
+
+What cannot raise once dtypes and shapes are known (pointwise arithmetic, views, products, sums) has no row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from framesmith_aten import table
+from framesmith_aten.operators import arguments, is_custom, row, tensors_in
+
+Values = Mapping[str, Any]
+
+
+def may_fail(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the call, which fake tensors took, can raise on real ones."""
+    return why_may_fail(op, args, kwargs) is not None
+
+
+def why_may_fail(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why the call, which fake tensors took, can raise on real ones; None where it cannot.
+
+    To be asked before fake tensors run it: a view beyond their storage makes that larger.
+    A composite operator has an answer of its own only where it checks something itself: ask the parts it is made of.
+    """
+    if not isinstance(op, OpOverload):
+        return None
+    if is_custom(op):
+        return "nothing is known of the operator"
+    reason = row(op).fails
+    if reason is not None:
+        condition = CONDITIONS.get(reason)
+        if condition is None or condition(arguments(op, args, kwargs)):
+            return reason
+    return _why_overflows(op, args, kwargs)
+
+
+def _integer_division(values: Values) -> bool:
+    """Division of integers by what may be zero."""
+    dividend, divisor = values["self"], values["other"]
+    if _is_floating(dividend) or _is_floating(divisor):
+        return False
+    return isinstance(divisor, torch.Tensor) or divisor == 0
+
+
+def _rounded_division(values: Values) -> bool:
+    """True division, without a rounding mode, gives floating point."""
+    return values.get("rounding_mode") is not None and _integer_division(values)
+
+
+def _is_floating(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.is_floating_point() or value.is_complex()
+    return isinstance(value, (float, complex))
+
+
+def _index_or_mask(values: Values) -> bool:
+    """Masks cannot be out of range, but what is put where they are true may not be as many as they are."""
+    if any(index.dtype not in (torch.bool, torch.uint8) for index in tensors_in(values["indices"])):
+        return True
+    put = values.get("values")
+    return put is not None and put.numel() != 1
+
+
+def _probability(values: Values) -> bool:
+    p = values.get("p")
+    return not isinstance(p, float) or not 0 <= p <= 1
+
+
+def _deviation(values: Values) -> bool:
+    return isinstance(values["std"], torch.Tensor)
+
+
+def _interval(values: Values) -> bool:
+    low, high = values.get("from"), values.get("to")
+    return high is not None and not (low or 0) < high
+
+
+def _checks_errors(values: Values) -> bool:
+    return bool(values.get("check_errors", True))
+
+
+def _beyond_storage(values: Values) -> bool:
+    source, size, stride = values["self"], values["size"], values["stride"]
+    if 0 in size:
+        return False
+    offset = values.get("storage_offset")
+    last = sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    needed = ((source.storage_offset() if offset is None else offset) + last + 1) * source.element_size()
+    return bool(needed > source.untyped_storage().nbytes())
+
+
+#: Reasons that hold for some calls only: whether they do, by the arguments' names.
+CONDITIONS: dict[str, Callable[[Values], bool]] = {
+    table.ZERO: _integer_division,
+    table.ZERO_IF_ROUNDED: _rounded_division,
+    table.INDEX_OR_MASK: _index_or_mask,
+    table.PROBABILITY: _probability,
+    table.DEVIATION: _deviation,
+    table.INTERVAL: _interval,
+    table.SINGULAR: _checks_errors,
+    table.STORAGE: _beyond_storage,
+}
+
+
+def _why_overflows(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why a Python number of the call cannot be an element; no narrower than torch's own refusal, which comes late."""
+    numbers = [number for number in _numbers(op, args, kwargs) if number not in (0, 1)]
+    if not numbers:
+        return None
+    given = kwargs.get("dtype")
+    tensors = tensors_in((*args, *kwargs.values()))
+    dtypes = [given] if given is not None else dict.fromkeys(tensor.dtype for tensor in tensors)
+    for dtype in dtypes:
+        for number in numbers:
+            if not fits(number, dtype):
+                return f"{number} does not fit into {dtype}"
+    return None
+
+
+def _numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[float]:
+    """The Python numbers given as elements: for parameters that are scalars or tensors, not sizes or places."""
+    for position, parameter in enumerate(op._schema.arguments):
+        value = args[position] if position < len(args) else kwargs.get(parameter.name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and _takes_element(parameter):
+            yield value
+
+
+def _takes_element(parameter: Any) -> bool:
+    return str(parameter.type) in ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
+
+
+def fits(number: float, dtype: torch.dtype) -> bool:
+    """Whether elements of the dtype can hold the number without overflow (rounding is no overflow)."""
+    if dtype is torch.bool or dtype.is_complex:
+        return True
+    if dtype.is_floating_point:
+        return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
+    info = torch.iinfo(dtype)
+    return math.isfinite(number) and min(info.min, -info.max) <= number <= info.max  # unsigned types take -1 for max

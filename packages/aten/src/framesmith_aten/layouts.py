@@ -1,0 +1,75 @@
+"""Where a strided tensor's elements lie: density, overlaps, and laying the same elements out anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """Whether the elements fill memory without gaps or overlaps, in some order of the dimensions."""
+    expected = 1
+    for step, length in sorted((step, length) for step, length in zip(stride, size, strict=True) if length != 1):
+        if step != expected:
+            return 0 in size
+        expected *= length
+    return True
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The bytes of its storage that a strided tensor lies in, first and one past the last; equal without elements."""
+    width = tensor.element_size()
+    first = int(tensor.storage_offset()) * width
+    if tensor.numel() == 0:
+        return first, first
+    last = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return first, first + (int(last) + 1) * width
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether a dimension of more than one element has stride 0, so that elements share a place."""
+    if tensor.layout is not torch.strided or tensor.numel() < 2:
+        return False
+    return any(step == 0 and length > 1 for length, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def overlaps(first: torch.Tensor, second: torch.Tensor, *, exactly: bool) -> bool:
+    """Whether two tensors surely share memory without being the same; with `exactly`, also where they are the same.
+
+    Tensors with gaps are said not to: torch, which refuses such calls, does not look closely at them.
+    """
+    if first.layout is not torch.strided or second.layout is not torch.strided or not share_storage(first, second):
+        return False
+    if first.numel() == 0 or second.numel() == 0:
+        return False
+    if not (is_dense(first.shape, first.stride()) and is_dense(second.shape, second.stride())):
+        return False
+    mine, other = span(first), span(second)
+    if mine == other:
+        return exactly or first.stride() != second.stride()
+    return mine[0] < other[1] and other[0] < mine[1]
+
+
+def share_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two strided tensors are over the same storage."""
+    return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
+
+
+def has_stride(tensor: torch.Tensor, stride: Sequence[Any]) -> bool:
+    """Whether the tensor is strided and has these strides where they matter: along dimensions of several elements."""
+    if tensor.layout is not torch.strided:
+        return False
+    found = tensor.stride()
+    return found == tuple(stride) or all(
+        have == want or length == 1 for have, want, length in zip(found, stride, tensor.shape, strict=True)
+    )
+
+
+def restride(tensor: torch.Tensor, stride: Sequence[Any]) -> torch.Tensor:
+    """The same elements laid out with these strides: the tensor itself where it has them, else a copy."""
+    if has_stride(tensor, stride):
+        return tensor
+    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(dense)

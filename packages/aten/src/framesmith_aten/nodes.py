@@ -1,0 +1,60 @@
+"""The facts about operators asked of the nodes of ATen graphs, whose values are fake tensors in `meta["val"]`."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from framesmith_aten import failures
+from framesmith_aten.operators import is_effect, is_view
+
+
+def value_of(argument: Any) -> Any:
+    """An argument of a node as fake tensors: its nodes replaced by their values."""
+    return fx.node.map_arg(argument, lambda node: node.meta["val"])
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether the node may be dropped when unused, and merged with an equal one."""
+    if node.op == "get_attr" or node.target is operator.getitem:
+        return True
+    return node.op == "call_function" and not is_effect(node.target)
+
+
+def may_fail(node: fx.Node) -> bool:
+    """Whether the call can raise though dtypes and shapes are right."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return False
+    return failures.may_fail(node.target, value_of(node.args), value_of(node.kwargs))
+
+
+def view_source(node: fx.Node) -> fx.Node | None:
+    """The node whose memory `node` shares by being a view of it, one step up; None for no view."""
+    if node.target is operator.getitem:
+        parent = node.args[0]
+        if isinstance(parent, fx.Node) and is_view(parent.target):
+            return view_source(parent)
+        return None
+    if node.op == "call_function" and is_view(node.target) and isinstance(node.args[0], fx.Node):
+        return node.args[0]
+    return None
+
+
+def view_root(node: fx.Node) -> fx.Node:
+    """The node that owns the memory `node` shows."""
+    while (source := view_source(node)) is not None:
+        node = source
+    return node
+
+
+def tensor_bytes(value: Any) -> int:
+    """Bytes of a tensor's elements; the sum for a tuple; 0 for anything else."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, (tuple, list)):
+        return sum(tensor_bytes(item) for item in value)
+    return 0

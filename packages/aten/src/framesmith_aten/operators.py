@@ -1,0 +1,162 @@
+"""What an ATen operator does: read off its schema and tags, and off `table` where they are silent.
+
+Facts take an `OpOverload`; those that depend on the call take its arguments too (real or fake tensors). Of operators
+of other libraries and users (`is_custom`) nothing is taken for granted but what their schemas say.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from framesmith_aten.table import TABLE, Row
+
+#: Namespaces whose operators do what their schemas, their tags and the table say.
+TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized"})
+
+#: Views that exist for autograd only; in a functional graph they are the identity.
+IDENTITY_VIEWS = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default})
+
+_NOTHING_SPECIAL = Row()
+
+
+def op_name(target: Any) -> str:
+    """The operator's name without namespace and overload (`gelu` for `aten.gelu.default`)."""
+    if isinstance(target, OpOverload):
+        return target._opname
+    return str(getattr(target, "__name__", target))
+
+
+@functools.cache
+def row(op: Any) -> Row:
+    """The table's row of an operator of torch's own, in place or not; an empty one where it has none."""
+    if not isinstance(op, OpOverload) or is_custom(op):
+        return _NOTHING_SPECIAL
+    name = op._opname
+    return TABLE.get(name) or TABLE.get(name.removesuffix("_")) or _NOTHING_SPECIAL
+
+
+def is_custom(op: Any) -> bool:
+    """Whether the operator is a user's or another library's."""
+    return isinstance(op, OpOverload) and op.namespace not in TORCHS_OWN
+
+
+def is_view(op: Any) -> bool:
+    """Whether the operator's result shows (or may show) memory of its first argument.
+
+    The pieces of `unsafe_split` do so too, but torch treats them as tensors of their own, and so does everybody.
+    """
+    return isinstance(op, OpOverload) and (bool(op.is_view) or row(op).undeclared_view)
+
+
+def is_random(op: Any) -> bool:
+    """Whether running the operator may advance a random generator."""
+    return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+def is_mutable(op: Any) -> bool:
+    """Whether the operator's schema says that it writes to an argument."""
+    return isinstance(op, OpOverload) and bool(op._schema.is_mutable)
+
+
+def changes_metadata(op: Any) -> bool:
+    """Whether the operator changes what its first argument is (shape, strides, storage), not its elements."""
+    return isinstance(op, OpOverload) and torch.Tag.inplace_view in op.tags
+
+
+def is_composite(op: Any) -> bool:
+    """Whether torch computes the operator by calling others: `op.decompose(*args, **kwargs)` takes it apart.
+
+    Autograd does so before any dispatch mode sees the operator; in inference mode nothing does.
+    """
+    return isinstance(op, OpOverload) and _has_composite_kernel(op)
+
+
+@functools.cache
+def _has_composite_kernel(op: OpOverload) -> bool:
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+
+
+@functools.cache
+def returns_tensors(op: Any) -> bool:
+    """Whether a tensor is among the results."""
+    return isinstance(op, OpOverload) and any("Tensor" in str(result.type) for result in op._schema.returns)
+
+
+@functools.cache
+def is_pointwise(op: Any) -> bool:
+    """Whether each element of the result depends on one element of each argument."""
+    return isinstance(op, OpOverload) and (torch.Tag.pointwise in op.tags or row(op).pointwise)
+
+
+@functools.cache
+def is_factory(op: Any) -> bool:
+    """Whether the operator makes values out of nothing: cheaper to make again than to keep."""
+    if not isinstance(op, OpOverload) or not returns_tensors(op) or is_random(op) or is_mutable(op) or is_custom(op):
+        return False
+    takes_tensors = any("Tensor" in str(argument.type) for argument in op._schema.arguments)
+    return row(op).metadata or not takes_tensors
+
+
+def is_effect(op: Any) -> bool:
+    """Whether running the operator may do more than return values: then it is neither dropped, merged nor moved.
+
+    So it is where it draws random numbers, writes to an argument, returns nothing at all, or is not torch's own.
+    """
+    if not isinstance(op, OpOverload):
+        return True
+    return is_random(op) or is_mutable(op) or row(op).statistics or is_custom(op) or not op._schema.returns
+
+
+def arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The call's arguments by the schema's names, defaults filled in."""
+    found: dict[str, Any] = {}
+    for position, argument in enumerate(op._schema.arguments):
+        if position < len(args):
+            found[argument.name] = args[position]
+        elif argument.name in kwargs:
+            found[argument.name] = kwargs[argument.name]
+        elif argument.has_default_value():
+            found[argument.name] = argument.default_value
+    return found
+
+
+@functools.cache
+def written_arguments(op: OpOverload) -> tuple[str, ...]:
+    """The names of the arguments that the schema says are written to."""
+    declared = op._schema.arguments
+    return tuple(a.name for a in declared if a.alias_info is not None and a.alias_info.is_write)
+
+
+def written(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors that this call writes to, undeclared ones too, in the schema's order."""
+    names = (*written_arguments(op), *undeclared_writes(op, args, kwargs))
+    values = arguments(op, args, kwargs) if names else {}
+    return [tensor for name in names for tensor in tensors_in(values.get(name))]
+
+
+def undeclared_writes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the arguments that this call writes to although the schema does not say so.
+
+    They are running statistics, which normalisation updates in training.
+    """
+    if not row(op).statistics:
+        return ()
+    values = arguments(op, args, kwargs)
+    training = values.get("training", values.get("use_input_stats", True))
+    names = ("running_mean", "running_var") if training else ()
+    return tuple(name for name in names if values.get(name) is not None)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an argument or a result: itself, or inside lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)

@@ -1,0 +1,111 @@
+"""What the schemas and tags of ATen operators do not tell: one row an operator, and the only table of their names.
+
+A row is found by the operator's name without namespace and overload, in-place forms under the functional name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The facts about one operator.
+
+    costly: pointwise, and tens of instructions an element. pointwise: though torch does not tag it so.
+    metadata: reads only shape and type of its tensors. undeclared_view: shows its argument's memory though its schema
+    does not say so. statistics: writes `running_mean` and `running_var` though its schema does not say so.
+    own_order: writes its elements in an order of its own, so that it may not even read exactly what it writes.
+    fails: why it can raise though dtypes and shapes are right.
+    """
+
+    costly: bool = False
+    pointwise: bool = False
+    metadata: bool = False
+    undeclared_view: bool = False
+    statistics: bool = False
+    own_order: bool = False
+    fails: str | None = None
+
+
+INDEX = "an index may be out of range"
+INDEX_OR_MASK = "an index may be out of range, or a mask may choose another number of elements"
+TARGET = "a class index may be out of range"
+PROBABILITY = "a probability may be outside of its range"
+DEVIATION = "a standard deviation may be negative"
+INTERVAL = "the bounds may be the wrong way round"
+CONVERGENCE = "the algorithm may not converge"
+SINGULAR = "the matrix may be singular, or not positive definite"
+RANGE = "the range of the values may not be finite"
+LENGTHS = "lengths may not fit the data"
+CHECK = "what it checks may be false"
+ZERO = "an integer may be divided by zero"
+ZERO_IF_ROUNDED = "an integer may be divided by zero, the quotient being rounded"
+STORAGE = "the view may go beyond its storage"
+
+
+def _rows(names: str, **facts: Any) -> list[tuple[str, Row]]:
+    return [(name, Row(**facts)) for name in names.split()]
+
+
+def _table(*groups: Iterable[tuple[str, Row]]) -> Mapping[str, Row]:
+    table: dict[str, Row] = {}
+    for name, row in (pair for group in groups for pair in group):
+        if name in table:
+            raise ValueError(f"{name} has two rows")
+        table[name] = row
+    return table
+
+
+TABLE: Mapping[str, Row] = _table(
+    _rows(
+        """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf
+        erfc erfinv gelu gelu_backward sigmoid silu mish softplus logit pow lgamma digamma i0 logaddexp logaddexp2
+        xlogy special_xlog1py""",
+        costly=True,
+    ),
+    _rows("_to_copy copy where fill", pointwise=True),
+    _rows("masked_fill", pointwise=True, own_order=True),
+    _rows(
+        "full_like zeros_like ones_like empty_like new_full new_zeros new_ones new_empty new_empty_strided",
+        metadata=True,
+    ),
+    _rows("_unsafe_view", undeclared_view=True),
+    _rows(
+        """native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm _batch_norm_impl_index instance_norm
+        batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats""",
+        statistics=True,
+    ),
+    _rows("addbmm addmm addmv baddbmm cumprod cumsum", own_order=True),
+    _rows("remainder fmod", costly=True, fails=ZERO),
+    _rows("floor_divide", fails=ZERO),
+    _rows("div", fails=ZERO_IF_ROUNDED),
+    _rows("as_strided", fails=STORAGE),
+    _rows(
+        "gather index_select take embedding embedding_renorm _embedding_bag _embedding_bag_forward_only", fails=INDEX
+    ),
+    _rows("max_unpool2d max_unpool3d searchsorted", fails=INDEX),
+    _rows("index _unsafe_index _unsafe_index_put _index_put_impl", fails=INDEX_OR_MASK),
+    _rows("index_put", own_order=True, fails=INDEX_OR_MASK),
+    _rows(
+        "index_add index_copy index_fill index_reduce put scatter scatter_add scatter_reduce",
+        own_order=True,
+        fails=INDEX,
+    ),
+    _rows("masked_scatter", own_order=True, fails=LENGTHS),
+    _rows("repeat_interleave segment_reduce _ctc_loss _pack_padded_sequence", fails=LENGTHS),
+    _rows("nll_loss_forward nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward one_hot", fails=TARGET),
+    _rows("bernoulli multinomial poisson binary_cross_entropy quantile nanquantile", fails=PROBABILITY),
+    _rows("normal", fails=DEVIATION),
+    _rows("uniform random", fails=INTERVAL),
+    _rows("histc histogram _histogramdd_bin_edges _histogramdd_from_bin_cts", fails=RANGE),
+    _rows("_linalg_svd _linalg_eigh linalg_eig _linalg_eigvals linalg_lstsq linalg_pinv", fails=CONVERGENCE),
+    _rows("cholesky cholesky_inverse lu_unpack linalg_lu_solve linalg_cholesky_ex linalg_inv_ex", fails=SINGULAR),
+    _rows("linalg_lu_factor_ex linalg_ldl_factor_ex _linalg_solve_ex", fails=SINGULAR),
+    _rows(
+        "_assert_async _functional_assert_async _assert_scalar _functional_assert_scalar _linalg_check_errors",
+        fails=CHECK,
+    ),
+)

@@ -1,0 +1,89 @@
+"""Layout facts against the places of all elements."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framesmith_aten import layouts
+
+
+def places(tensor):
+    """The storage positions of all elements, in their order."""
+    ranges = [range(length) for length in tensor.shape]
+    strides = tensor.stride()
+    return [tensor.storage_offset() + sum(a * b for a, b in zip(at, strides)) for at in itertools.product(*ranges)]
+
+
+@st.composite
+def views(draw):
+    rank = draw(st.integers(0, 3))
+    size = [draw(st.integers(0, 3)) for _ in range(rank)]
+    stride = [draw(st.sampled_from([0, 1, 2, 3, 6])) for _ in range(rank)]
+    return torch.arange(64.0).as_strided(size, stride, draw(st.integers(0, 9)))
+
+
+@given(views())
+def test_dense(tensor):
+    found = places(tensor)
+    dense = len(set(found)) == len(found) and (not found or max(found) - min(found) + 1 == len(found))
+    assert layouts.is_dense(tensor.shape, tensor.stride()) == dense
+
+
+@given(views())
+def test_span(tensor):
+    found = places(tensor)
+    first, end = layouts.span(tensor)
+    assert (first, end) == ((4 * min(found), 4 * max(found) + 4) if found else (first, first))
+
+
+@given(views())
+def test_overlap_with_itself(tensor):
+    found = places(tensor)
+    if layouts.overlaps_itself(tensor):
+        assert len(set(found)) < len(found)
+    if any(step == 0 and length > 1 for step, length in zip(tensor.stride(), tensor.shape)) and found:
+        assert layouts.overlaps_itself(tensor)
+
+
+@given(views(), views(), st.booleans())
+def test_overlap_of_two(first, second, exactly):
+    whole = torch.zeros(64)
+    one, two = (whole.as_strided(t.shape, t.stride(), t.storage_offset()) for t in (first, second))
+    mine, other = places(one), places(two)
+    if layouts.overlaps(one, two, exactly=exactly):
+        assert set(mine) & set(other)
+        assert exactly or mine != other
+    dense = all(layouts.is_dense(t.shape, t.stride()) for t in (one, two))
+    if dense and set(mine) & set(other) and set(mine) != set(other):
+        assert layouts.overlaps(one, two, exactly=exactly)
+
+
+@given(views())
+def test_restride(tensor):
+    strides = torch.empty(tensor.shape).stride()
+    found = layouts.restride(tensor, strides)
+    assert torch.equal(found, tensor)
+    assert layouts.has_stride(found, strides)
+    assert (found is tensor) == layouts.has_stride(tensor, strides)
+
+
+def test_restride_of_sparse():
+    dense = torch.eye(3)
+    assert torch.equal(layouts.restride(dense.to_sparse(), (3, 1)), dense)
+
+
+def test_storages():
+    x = torch.zeros(4)
+    assert layouts.share_storage(x, x[1:]) and not layouts.share_storage(x, x.clone())
+
+
+def test_restride_copies_only_where_it_must() -> None:
+    x = torch.randn(4, 1, 5)
+    assert layouts.restride(x, (5, 17, 1)) is x
+    moved = layouts.restride(x, (1, 4, 4))
+    assert moved.stride() == (1, 4, 4)
+    assert torch.equal(moved, x)

@@ -1,0 +1,57 @@
+"""The table names operators that torch has, and says of them only what schemas do not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from framesmith_aten.table import TABLE
+
+ROWS = sorted(TABLE)
+
+
+def overloads(name):
+    """The operator's overloads, in place ones too."""
+    packets = [getattr(torch.ops.aten, form) for form in (name, f"{name}_") if hasattr(torch.ops.aten, form)]
+    names = {n.removeprefix("aten::") for n in torch._C._dispatch_get_all_op_names()}
+    return [
+        getattr(packet, overload)
+        for packet in packets
+        for overload in packet.overloads()
+        if (packet.__name__ if overload == "default" else f"{packet.__name__}.{overload}") in names
+    ]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_torch_has_the_operator(name):
+    assert overloads(name), f"torch {torch.__version__} has no aten::{name}"
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if TABLE[name].pointwise])
+def test_pointwise_is_said_only_where_torch_does_not_tag_it(name):
+    functional = [op for op in overloads(name) if not op._schema.is_mutable]
+    assert not all(torch.Tag.pointwise in op.tags for op in functional)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if TABLE[name].costly])
+def test_costly_operators_are_pointwise(name):
+    assert any(torch.Tag.pointwise in op.tags for op in overloads(name))
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if TABLE[name].statistics])
+def test_statistics_are_arguments_that_the_schema_does_not_declare(name):
+    for op in overloads(name):
+        if op._overloadname == "out":
+            continue
+        found = {a.name: a.alias_info for a in op._schema.arguments}
+        assert found["running_mean"] is None and found["running_var"] is None
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if TABLE[name].undeclared_view])
+def test_views_are_undeclared(name):
+    assert not any(op.is_view for op in overloads(name))
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if TABLE[name].own_order])
+def test_operators_with_an_order_of_their_own_have_a_form_that_writes(name):
+    assert any(op._schema.is_mutable for op in overloads(name))
