@@ -50,8 +50,3 @@ def test_statistics_are_arguments_that_the_schema_does_not_declare(name):
 @pytest.mark.parametrize("name", [name for name in ROWS if TABLE[name].undeclared_view])
 def test_views_are_undeclared(name):
     assert not any(op.is_view for op in overloads(name))
-
-
-@pytest.mark.parametrize("name", [name for name in ROWS if TABLE[name].own_order])
-def test_operators_with_an_order_of_their_own_have_a_form_that_writes(name):
-    assert any(op._schema.is_mutable for op in overloads(name))

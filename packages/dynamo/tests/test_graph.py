@@ -9,7 +9,6 @@ import torch
 
 from framesmith_bytecode import Codegen
 from framesmith_dynamo.graph.builder import GraphBuilder, placeholder_name
-from framesmith_dynamo.graph.graph_effects import has_effects, versions
 from framesmith_guards import AttrSource, LocalSource
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -94,13 +93,5 @@ def test_a_failed_operation_leaves_no_node() -> None:
     assert [node.op for node in builder.graph.nodes] == ["placeholder"]
 
 
-def test_names_and_effects_by_name() -> None:
+def test_names() -> None:
     assert placeholder_name("L['x'].weight[0]") == "l_x_weight_0"
-    assert has_effects("add_")
-    assert has_effects(torch.rand)
-    assert not has_effects("__getitem__")
-    assert not has_effects(torch.add)
-    tensor = X.clone()
-    before = versions([tensor, (tensor,)])
-    tensor.add_(1)
-    assert versions([tensor, (tensor,)]) == tuple(version + 1 for version in before)

@@ -1,12 +1,12 @@
-"""Which calls can raise on real data although fake tensors took them: indices, divisors, singular matrices, numbers.
+"""Which calls can raise on some data although their kernels take such arguments: indices, divisors, singular matrices.
 
-What cannot raise once dtypes and shapes are known (pointwise arithmetic, views, products, sums) has no row.
+What cannot raise once dtypes and shapes are known (pointwise arithmetic, views, products, sums) has no row. What a
+kernel refuses whatever the data is found by `trials`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,7 +38,7 @@ def why_may_fail(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str
         condition = CONDITIONS.get(reason)
         if condition is None or condition(arguments(op, args, kwargs)):
             return reason
-    return _why_overflows(op, args, kwargs)
+    return None
 
 
 def _integer_division(values: Values) -> bool:
@@ -107,40 +107,3 @@ CONDITIONS: dict[str, Callable[[Values], bool]] = {
     table.SINGULAR: _checks_errors,
     table.STORAGE: _beyond_storage,
 }
-
-
-def _why_overflows(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Why a Python number of the call cannot be an element; no narrower than torch's own refusal, which comes late."""
-    numbers = [number for number in _numbers(op, args, kwargs) if number not in (0, 1)]
-    if not numbers:
-        return None
-    given = kwargs.get("dtype")
-    tensors = tensors_in((*args, *kwargs.values()))
-    dtypes = [given] if given is not None else dict.fromkeys(tensor.dtype for tensor in tensors)
-    for dtype in dtypes:
-        for number in numbers:
-            if not fits(number, dtype):
-                return f"{number} does not fit into {dtype}"
-    return None
-
-
-def _numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[float]:
-    """The Python numbers given as elements: for parameters that are scalars or tensors, not sizes or places."""
-    for position, parameter in enumerate(op._schema.arguments):
-        value = args[position] if position < len(args) else kwargs.get(parameter.name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and _takes_element(parameter):
-            yield value
-
-
-def _takes_element(parameter: Any) -> bool:
-    return str(parameter.type) in ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
-
-
-def fits(number: float, dtype: torch.dtype) -> bool:
-    """Whether elements of the dtype can hold the number without overflow (rounding is no overflow)."""
-    if dtype is torch.bool or dtype.is_complex:
-        return True
-    if dtype.is_floating_point:
-        return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
-    info = torch.iinfo(dtype)
-    return math.isfinite(number) and min(info.min, -info.max) <= number <= info.max  # unsigned types take -1 for max

@@ -73,3 +73,11 @@ def restride(tensor: torch.Tensor, stride: Sequence[Any]) -> torch.Tensor:
         return tensor
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(dense)
+
+
+def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors span common bytes of one storage; what is not strided is taken to have no memory."""
+    if first.layout is not torch.strided or second.layout is not torch.strided or not share_storage(first, second):
+        return False
+    (start, end), (other_start, other_end) = span(first), span(second)
+    return start < other_end and other_start < end

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 from torch._ops import OpOverload
 
 from framesmith_aten.table import TABLE, Row
@@ -69,7 +70,7 @@ def changes_metadata(op: Any) -> bool:
 
 
 def is_composite(op: Any) -> bool:
-    """Whether torch computes the operator by calling others: `op.decompose(*args, **kwargs)` takes it apart.
+    """Whether torch computes the operator by calling others: `run_parts` takes it apart.
 
     Autograd does so before any dispatch mode sees the operator; in inference mode nothing does.
     """
@@ -80,6 +81,15 @@ def is_composite(op: Any) -> bool:
 def _has_composite_kernel(op: OpOverload) -> bool:
     name: str = op.name()  # type: ignore[no-untyped-call]
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+
+
+def run_parts(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run a composite operator by its own kernel, so that modes see the operators that it calls.
+
+    `op.decompose` may take a decomposition in Python instead, which need not call the same ones: that of `lstm` has
+    no dropout.
+    """
+    return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 @functools.cache

@@ -17,7 +17,6 @@ class Row:
     costly: pointwise, and tens of instructions an element. pointwise: though torch does not tag it so.
     metadata: reads only shape and type of its tensors. undeclared_view: shows its argument's memory though its schema
     does not say so. statistics: writes `running_mean` and `running_var` though its schema does not say so.
-    own_order: writes its elements in an order of its own, so that it may not even read exactly what it writes.
     fails: why it can raise though dtypes and shapes are right.
     """
 
@@ -26,7 +25,6 @@ class Row:
     metadata: bool = False
     undeclared_view: bool = False
     statistics: bool = False
-    own_order: bool = False
     fails: str | None = None
 
 
@@ -67,7 +65,7 @@ TABLE: Mapping[str, Row] = _table(
         costly=True,
     ),
     _rows("_to_copy copy where fill", pointwise=True),
-    _rows("masked_fill", pointwise=True, own_order=True),
+    _rows("masked_fill", pointwise=True),
     _rows(
         "full_like zeros_like ones_like empty_like new_full new_zeros new_ones new_empty new_empty_strided",
         metadata=True,
@@ -78,7 +76,6 @@ TABLE: Mapping[str, Row] = _table(
         batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats""",
         statistics=True,
     ),
-    _rows("addbmm addmm addmv baddbmm cumprod cumsum", own_order=True),
     _rows("remainder fmod", costly=True, fails=ZERO),
     _rows("floor_divide", fails=ZERO),
     _rows("div", fails=ZERO_IF_ROUNDED),
@@ -88,13 +85,12 @@ TABLE: Mapping[str, Row] = _table(
     ),
     _rows("max_unpool2d max_unpool3d searchsorted", fails=INDEX),
     _rows("index _unsafe_index _unsafe_index_put _index_put_impl", fails=INDEX_OR_MASK),
-    _rows("index_put", own_order=True, fails=INDEX_OR_MASK),
+    _rows("index_put", fails=INDEX_OR_MASK),
     _rows(
         "index_add index_copy index_fill index_reduce put scatter scatter_add scatter_reduce",
-        own_order=True,
         fails=INDEX,
     ),
-    _rows("masked_scatter", own_order=True, fails=LENGTHS),
+    _rows("masked_scatter", fails=LENGTHS),
     _rows("repeat_interleave segment_reduce _ctc_loss _pack_padded_sequence", fails=LENGTHS),
     _rows("nll_loss_forward nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward one_hot", fails=TARGET),
     _rows("bernoulli multinomial poisson binary_cross_entropy quantile nanquantile", fails=PROBABILITY),

@@ -19,6 +19,7 @@ from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.modes import active_fake_mode, fake_mode_of, new_fake_mode
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
 from framesmith_guards.kinds.shapes import ShapeExpr
+from framesmith_guards.kinds.storages import all_apart, no_overlap
 from framesmith_guards.kinds.table import KINDS, GuardKind, kind_named
 from framesmith_guards.programs.compiler import compile_guards
 from framesmith_guards.programs.explaining import Miss, explain, explain_nearest
@@ -109,6 +110,7 @@ __all__ = [
     "WeakRefSource",
     "__version__",
     "active_fake_mode",
+    "all_apart",
     "buffer_source",
     "compile_context",
     "compile_guards",
@@ -122,6 +124,7 @@ __all__ = [
     "kind_named",
     "module_kind",
     "new_fake_mode",
+    "no_overlap",
     "origin_of",
     "parameter_source",
     "same_constant",

@@ -14,7 +14,7 @@ from framesmith_dynamo.conversion.events import EventKind, FrameEvent
 from framesmith_dynamo.conversion.other_hooks import keep_from_torch
 from framesmith_dynamo.interpreter.loop import Ending, EscapedException, outermost_frame, run_outermost
 from framesmith_dynamo.residual.aliasing import alias_guards
-from framesmith_dynamo.residual.output import CompileGraph, Residual, cannot_rebuild
+from framesmith_dynamo.residual.output import CompileGraph, Residual, RunnerOf, cannot_rebuild
 from framesmith_dynamo.residual.resume import emit_break
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
 from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries, stats
@@ -22,6 +22,7 @@ from framesmith_guards import CheckProgram, compile_guards, explain_nearest, sta
 from framesmith_sideeffects import CannotLoad
 
 if TYPE_CHECKING:
+    from framesmith_dynamo.graph.builder import FinishedGraph
     from framesmith_dynamo.interpreter.frame import Frame
 
 MAX_RESTARTS = 20
@@ -29,6 +30,7 @@ MAX_RESTARTS = 20
 MAX_GRAPHLESS = 4
 NOTHING_TO_COMPILE = "no tensor operations were found, again and again"
 MAX_RUN_ONCE = 16
+IN_ORDER = "run one by one: inputs that it changes share memory with others"
 
 Answer = Entry | SKIP | RUN_ONCE
 
@@ -188,7 +190,7 @@ class FrameConverter:
             emit_break(residual, ending.reason)
         graphs: list[object] = []
         code = residual.finish(
-            self._compile_and_tell(info.code, graphs),
+            self._runner_of(info.code, graphs),
             complete=ending.value is not None,
             on_error=_teller(self, info.code),
         )
@@ -210,13 +212,14 @@ class FrameConverter:
         self._tell("entry", info.code, check=program, residual=code)
         return Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs))
 
-    def _compile_and_tell(self, code: CodeType, graphs: list[object]) -> CompileGraph:
-        def compile_and_tell(module: Any, inputs: Any) -> Callable[..., Any]:
-            graphs.append(module)
-            self._tell("graph", code, f"{len(module.graph.nodes)} nodes", graph=module)
-            return self.compile_graph(module, inputs)
+    def _runner_of(self, code: CodeType, graphs: list[object]) -> RunnerOf:
+        def runner_of(graph: FinishedGraph, plain: bool) -> Callable[..., Any]:
+            graphs.append(graph.module)
+            size = f"{len(graph.module.graph.nodes)} nodes"
+            self._tell("graph", code, f"{size}, {IN_ORDER}" if plain else size, graph=graph.module)
+            return graph.module.forward if plain else self.compile_graph(graph.module, graph.inputs)
 
-        return compile_and_tell
+        return runner_of
 
 
 def _teller(converter: FrameConverter, code: CodeType) -> Callable[[Exception], None]:

@@ -11,17 +11,23 @@ import re
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
 
-from framesmith_dynamo.graph.graph_effects import GlobalStateLog, has_effects, is_impure, versions
+from framesmith_aten.layouts import may_overlap, share_storage
+from framesmith_aten.operators import tensors_in
+from framesmith_aten.recording import Effects, OperatorLog
+from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_guards import new_fake_mode
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
+
+
+NO_EFFECTS: Final = Effects()
 
 
 class TensorRef:
@@ -63,7 +69,9 @@ class TensorRef:
 
     def is_changed(self) -> bool:
         """Whether the traced program changed this input's data or metadata in place."""
-        return self.spec is not None and self.spec != state_of(self.fake)
+        if self.spec is None:
+            return False
+        return self.spec != state_of(self.fake) or any(may_overlap(self.fake, one) for one in self.builder.writes)
 
     def load(self, codegen: Codegen) -> None:
         """Push the tensor in residual code: one of the graph's outputs."""
@@ -71,9 +79,9 @@ class TensorRef:
 
 
 def state_of(fake: torch.Tensor) -> tuple[Any, ...]:
-    """What an in-place operation can change of a tensor."""
+    """What an in-place operation can change of a tensor beside its elements."""
     strides = fake.stride() if fake.layout is torch.strided else ()
-    return (versions([fake]), tuple(fake.shape), strides, fake.requires_grad, fake.dtype)
+    return (tuple(fake.shape), strides, fake.requires_grad, fake.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,11 @@ class GraphBuilder:
         self.refs: dict[int, TensorRef] = {}
         self.state = GlobalStateLog()
         self.operations = 0
+        #: The fakes written to so far, and whether some operation can fail on its data.
+        self.writes: list[torch.Tensor] = []
+        self.may_fail = False
+        #: Whether something was changed of an input that could not be put back.
+        self.lasts = False
         #: The local variable of the residual code that holds the tuple the compiled graph returned.
         self.output_name = "graph_out"
 
@@ -139,13 +152,12 @@ class GraphBuilder:
     def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, fx.Node]:
         """Run a call on fakes and record it. `args` hold nodes; the fake result and the new node come back.
 
-        Exceptions of the operation pass through, with nothing recorded.
+        The node's `meta["effects"]` tells what ran. Exceptions of the operation pass through, with nothing recorded.
         """
-        fakes = [node.meta["example_value"] for node in nodes_in(args, kwargs)]
-        before = [versions([fake]) for fake in fakes]
-        shapes = [getattr(fake, "shape", None) for fake in fakes]
+        fakes = [fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node))]
         run_args, run_kwargs = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
-        with self.fake_mode:
+        log = OperatorLog()
+        with self.fake_mode, log:
             if isinstance(target, str):
                 result = getattr(run_args[0], target)(*run_args[1:], **run_kwargs)
             else:
@@ -153,12 +165,16 @@ class GraphBuilder:
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self.graph.create_node(kind, target, tuple(args), dict(kwargs))
         node.meta["example_value"] = result
-        changed = [fake for fake, version in zip(fakes, before, strict=True) if versions([fake]) != version]
-        node.meta["changed"] = changed
-        node.meta["resized"] = shapes != [getattr(fake, "shape", None) for fake in fakes]
-        node.meta["impure"] = bool(changed) or has_effects(target)
-        self.operations += 1
+        self._note(node, log.effects, fakes)
         return result, node
+
+    def _note(self, node: fx.Node, effects: Effects, fakes: Sequence[torch.Tensor]) -> None:
+        """Remember what a call did to tensors older than itself. `fakes`: those among its arguments."""
+        effects.written = [one for one in effects.written if any(share_storage(one, fake) for fake in fakes)]
+        node.meta["effects"] = effects
+        self.writes += effects.written
+        self.may_fail |= effects.may_fail
+        self.operations += 1
 
     def item(self, node: fx.Node, index: int | str, fake: torch.Tensor) -> fx.Node:
         """The node for one tensor of a call's tuple, list or dict result."""
@@ -178,7 +194,7 @@ class GraphBuilder:
         node_args = tuple(self.state.node_of(arg) for arg in args)
         result = target(*args)
         node = self.graph.call_function(target, node_args)
-        node.meta["impure"] = True
+        node.meta["mode"] = True
         self.state.record(target, args, result, node)
         return result
 
@@ -195,7 +211,7 @@ class GraphBuilder:
     def finish(self) -> FinishedGraph | None:
         """End the graph: state put back, outputs returned, dead code gone. None when nothing is left to compute."""
         for target, args in self.state.closing_calls():
-            self.graph.call_function(target, args).meta["impure"] = True
+            self.graph.call_function(target, args).meta["mode"] = True
         self.graph.output(tuple(ref.node for ref in self.outputs))
         self.remove_dead_code()
         if all(node.op in ("placeholder", "output") for node in self.graph.nodes) and not self.outputs:
@@ -208,7 +224,7 @@ class GraphBuilder:
     def remove_dead_code(self) -> None:
         """Drop what nothing uses, except operations with effects; then the placeholders nobody reads."""
         for node in reversed(list(self.graph.nodes)):
-            if node.users or node.op == "output" or is_impure(node):
+            if node.users or node.op == "output" or is_effect(node):
                 continue
             self.graph.erase_node(node)
         live = {node for node in self.graph.nodes if node.op == "placeholder"}
@@ -233,6 +249,17 @@ def forget_text(filename: str) -> None:
     """Drop what FX and `linecache` keep under the invented file name of a module."""
     linecache.cache.pop(filename, None)
     fx.graph_module._loader.eval_cache.pop(filename, None)
+
+
+def effects_of(node: fx.Node) -> Effects:
+    """What the operators under a node did when it was recorded."""
+    found: Effects = node.meta.get("effects", NO_EFFECTS)
+    return found
+
+
+def is_effect(node: fx.Node) -> bool:
+    """Whether a node must stay in the graph though nothing uses its result: it changes a mode, or has effects."""
+    return "mode" in node.meta or effects_of(node).forbid_removal
 
 
 def fake_of_node(node: fx.Node) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter import inlining
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
-from framesmith_dynamo.tensor_calls import torch_calls
+from framesmith_dynamo.tensor_calls import calls
 from framesmith_dynamo.trace_state import TraceState
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Value
 from framesmith_dynamo.values.constants.constant import build
@@ -237,7 +237,7 @@ class Frame:
 
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
         """Put a call into the graph; see `Tracer.call_torch`."""
-        return torch_calls.call_torch(self, target, args, kwargs)
+        return calls.call_torch(self, target, args, kwargs)
 
     def emit_state(self, target: Any, *args: Any) -> Any:
         """Put a call that changes torch's global state into the graph and make it now."""

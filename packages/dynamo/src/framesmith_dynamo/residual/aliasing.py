@@ -1,20 +1,22 @@
-"""Guards that objects which were distinct when something was mutated, or keyed by them, stay distinct."""
+"""Guards that objects which were distinct when something was mutated, or keyed by them, stay so, and memory apart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from framesmith_dynamo.residual.rerun import transaction
 from framesmith_dynamo.values.operations import IDENTITY_KEYS
-from framesmith_guards import Guard
+from framesmith_guards import Guard, all_apart, no_overlap
 
 if TYPE_CHECKING:
-    from framesmith_dynamo.graph.builder import FinishedGraph
+    from framesmith_dynamo.graph.builder import TensorRef
     from framesmith_dynamo.trace_state import TraceState
     from framesmith_guards import Source
+
+#: Changed inputs up to which each is compared with the others on its own; more are all sorted, once.
+FEW: Final = 4
 
 
 def alias_guards(state: TraceState) -> Iterator[Guard]:
@@ -23,6 +25,7 @@ def alias_guards(state: TraceState) -> Iterator[Guard]:
     if len(used) > 1 and any(ref.is_changed() for ref in used):
         sources = [ref.source for ref in used if ref.source is not None]
         yield Guard(sources[0], "NOT_ALIASED", tuple(sources[1:]))
+    yield from memory_guards(used)
     keys: dict[type, list[Source]] = {}
     for value in state.memo.get(IDENTITY_KEYS, {}).values():
         keys.setdefault(value.python_type(), []).append(value.source)
@@ -50,45 +53,33 @@ def _mutated_objects(state: TraceState) -> Iterator[tuple[type, list[Source], li
             yield cls, mutated_sources, [source for _, source in rows]
 
 
-def safe_from_overlap(graph: FinishedGraph, compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """The compiled graph, made safe for calls whose inputs share memory.
+def memory_guards(refs: Sequence[TensorRef]) -> Iterator[Guard]:
+    """Guards that no input of the graph comes to share memory with one that the graph changes.
 
-    A compiler may reorder an in-place operation and a read of another input. So, when the graph changes inputs, each
-    call looks whether memory is shared; if so the graph runs as it is, operation by operation. Parameters and buffers
-    are not compared with each other.
+    None where that is so already: such a graph is not compiled, and right whatever else is shared.
     """
-    changed = graph.changed
-    if not changed or len(graph.inputs) < 2:
-        return compiled
-    lasting = all(graph.inputs[position].is_parameter_or_buffer for position in changed)
-    others = [
-        position
-        for position, item in enumerate(graph.inputs)
-        if position not in changed and not (lasting and item.is_parameter_or_buffer)
-    ]
-    return OverlapChecked(compiled, transaction(graph, graph.module.forward), changed, others)
+    used = [ref for ref in refs if ref.real is not None and ref.fake.layout is torch.strided]
+    changed = [ref for ref in used if ref.is_changed()]
+    if not changed or len(used) < 2 or share_memory(refs):
+        return
+    sources = {ref: ref.source for ref in used if ref.source is not None}
+    if len(changed) > FEW and all_apart(*(ref.real for ref in used)):
+        first, *rest = sources.values()
+        yield Guard(first, "ALL_APART", tuple(rest))
+        return
+    for ref in changed:
+        others = tuple(source for other, source in sources.items() if other is not ref)
+        yield Guard(sources[ref], "NO_OVERLAP", others)
 
 
-class OverlapChecked:
-    """Calls `compiled`; or `plain`, when a changed input shares its storage with another, or with one of `others`."""
+def share_memory(refs: Sequence[TensorRef]) -> bool:
+    """Whether an input of the graph now shares memory with one that the graph changes.
 
-    __slots__ = ("changed", "compiled", "others", "plain")
-
-    def __init__(
-        self, compiled: Callable[..., Any], plain: Callable[..., Any], changed: Sequence[int], others: Sequence[int]
-    ) -> None:
-        self.compiled = compiled
-        self.plain = plain
-        self.changed = changed
-        self.others = others
-
-    def __call__(self, *inputs: torch.Tensor) -> Any:
-        """The graph's outputs."""
-        written = [inputs[position].untyped_storage().data_ptr() for position in self.changed]
-        places = set(written)
-        empty = written.count(0)  # tensors without elements have no place, and share none
-        places.discard(0)
-        shared = len(places) < len(written) - empty
-        if not shared:
-            shared = any(inputs[position].untyped_storage().data_ptr() in places for position in self.others)
-        return self.plain(*inputs) if shared else self.compiled(*inputs)
+    A compiler may reorder an in-place operation and a read of another input.
+    """
+    used = [ref for ref in refs if ref.real is not None and ref.fake.layout is torch.strided]
+    return any(
+        not no_overlap(ref.real, *(other.real for other in used if other is not ref))
+        for ref in used
+        if ref.is_changed()
+    )

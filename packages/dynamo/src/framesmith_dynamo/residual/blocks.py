@@ -24,7 +24,7 @@ from framesmith_dynamo.values.tensors.torch_context import (
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
-    from framesmith_dynamo.graph.graph_effects import GlobalStateLog
+    from framesmith_dynamo.graph.modes import GlobalStateLog
     from framesmith_dynamo.trace_state import TraceState
     from framesmith_dynamo.values.base import Value
 

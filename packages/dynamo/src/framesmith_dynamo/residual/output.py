@@ -12,8 +12,8 @@ import torch
 
 from framesmith_bytecode import Codegen, Instr, Label, encode
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.residual.aliasing import safe_from_overlap
-from framesmith_dynamo.residual.rerun import OnError, Recovery, emit_protected_call, traceless
+from framesmith_dynamo.residual.aliasing import share_memory
+from framesmith_dynamo.residual.recovery import OnError, Recovery, emit_protected_call, traceless
 from framesmith_frames import without_hook
 from framesmith_guards import LocalSource
 from framesmith_sideeffects import Replay, load_source
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from framesmith_guards import Source
 
 CompileGraph = Callable[["fx.GraphModule", Sequence["GraphInput"]], Callable[..., Any]]
+#: (graph, whether its inputs share memory so that it must run operation by operation) -> what runs it.
+RunnerOf = Callable[["FinishedGraph", bool], Callable[..., Any]]
 
 CANNOT_REBUILD = register_break(
     "cannot-rebuild",
@@ -108,13 +110,12 @@ class Residual:
 
     # The graph
 
-    def finish(self, compile_graph: CompileGraph, *, complete: bool, on_error: OnError) -> CodeType:
-        """Compile the graph, if there is any, and put its call in front. `on_error`: see `rerun`."""
+    def finish(self, runner_of: RunnerOf, *, complete: bool, on_error: OnError) -> CodeType:
+        """Have the graph compiled, if there is any, and put its call in front. `on_error`: see `recovery`."""
         graph = self.state.builder.finish()
         self.state.finished()  # the compiler, and the guards on torch's state, are to see the state the call found
         if graph is not None:
-            compiled, harmless = traceless(graph, compile_graph(graph.module, graph.inputs))
-            compiled = safe_from_overlap(graph, compiled)
+            compiled, harmless = traceless(graph, runner_of(graph, share_memory(self.state.builder.inputs)))
             recovery = Recovery(graph.module.forward, harmless=harmless, on_error=on_error)
             self._prepend_call(graph, compiled if complete else without_hook(compiled), recovery)
         return encode(self.codegen.bytecode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -30,7 +31,7 @@ def same_storage(value: object, _expected: object, other: object) -> bool:
     return storage_id(value) == storage_id(other)
 
 
-def no_overlap(value: object, _expected: object, *others: object) -> bool:
+def no_overlap(value: object, *others: object) -> bool:
     """Whether the bytes that a strided tensor's elements span meet those of none of the others.
 
     A span counts as a whole: interleaved views of one storage overlap. The others may overlap each other.
@@ -39,10 +40,10 @@ def no_overlap(value: object, _expected: object, *others: object) -> bool:
     return not any(_meet(start, end, *extent(other)) for other in others)
 
 
-def all_apart(value: object, _expected: object, *others: object) -> bool:
+def all_apart(*values: object) -> bool:
     """Whether the bytes that strided tensors' elements span are all apart, each from every other's."""
-    spans = sorted(span for span in map(extent, (value, *others)) if span[0] != span[1])
-    return all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
+    spans = sorted(span for span in map(extent, values) if span[0] != span[1])
+    return all(first[1] <= second[0] for first, second in pairwise(spans))
 
 
 def _meet(start: int, end: int, other_start: int, other_end: int) -> bool:

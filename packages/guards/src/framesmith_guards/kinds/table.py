@@ -137,13 +137,13 @@ def _explain_distinct(value: object, expected: tuple[Source, ...], *others: obje
 
 def _memory_text(predicate: Callable[..., bool]) -> Text:
     def text(program: Program, x: str, expected: Any, operands: tuple[str, ...]) -> str:
-        return f"{program.bind(predicate, predicate.__name__)}({', '.join((x, 'None', *operands))})"
+        return f"{program.bind(predicate, predicate.__name__)}({', '.join((x, *operands))})"
 
     return text
 
 
 def _explain_overlap(value: object, expected: tuple[Source, ...], *others: object) -> str:
-    met = [s.name for s, other in zip(expected, others, strict=True) if not storages.no_overlap(value, None, other)]
+    met = [s.name for s, other in zip(expected, others, strict=True) if not storages.no_overlap(value, other)]
     return f"expected memory apart from the others', found that it overlaps {', '.join(met)}"
 
 
@@ -308,7 +308,7 @@ _ROWS: Final = (
         "NO_OVERLAP",
         7,
         freezing.some_sources,
-        storages.no_overlap,
+        lambda v, e, *others: storages.no_overlap(v, *others),
         _memory_text(storages.no_overlap),
         _explain_overlap,
         lambda e: e,
@@ -317,7 +317,7 @@ _ROWS: Final = (
         "ALL_APART",
         7,
         freezing.some_sources,
-        storages.all_apart,
+        lambda v, e, *others: storages.all_apart(v, *others),
         _memory_text(storages.all_apart),
         lambda *_: "expected memory apart from each other's, found tensors that overlap",
         lambda e: e,

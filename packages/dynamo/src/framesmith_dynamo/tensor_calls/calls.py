@@ -12,8 +12,11 @@ from torch import fx
 from torch._subclasses import fake_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from framesmith_aten.operators import tensors_in
+from framesmith_aten.recording import KernelRefuses
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.tensor_calls.real_runs import check_real_run
+from framesmith_dynamo.graph.builder import fake_of_node
+from framesmith_dynamo.tensor_calls.undoing import check_undoing
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensors.tensor import TensorValue
@@ -56,6 +59,19 @@ STRANGE_RESULT = register_break(
     what="a torch function returned something that is no tensor, number or container of them",
     why="the graph holds tensors only",
     hint="call the function outside the compiled region",
+)
+
+EAGER_REFUSES = register_break(
+    "refused-on-real-data",
+    what="a tensor operation that torch refuses although fake tensors took it",
+    why="its kernel has no such dtype, writes to memory it also reads, or takes a number that its dtype cannot hold",
+    hint="look at the error: in plain Python the same call raises it too",
+)
+OUT_RESIZED = register_break(
+    "out-resized",
+    what="a tensor given as `out=` gets another shape",
+    why="the resized tensor would be one of the caller's, and torch warns of it",
+    hint="give a tensor of the right shape, or leave `out=` away",
 )
 
 DATA_ERRORS = (
@@ -103,9 +119,13 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     graph_args = [graph_argument(arg) for arg in args]
     graph_kwargs = {name: graph_argument(arg) for name, arg in kwargs.items()}
     builder = frame.state.builder
+    out = list(tensors_in(fx.node.map_arg(graph_kwargs.get("out"), fake_of_node)))
+    shapes = [fake.shape for fake in out]
     trials.running = True
     try:
         result, node = builder.call(target, graph_args, graph_kwargs)
+    except KernelRefuses as error:
+        raise GraphBreak(EAGER_REFUSES, f"{_name(target)}: {error}") from error
     except DATA_ERRORS as error:
         raise GraphBreak(DATA_DEPENDENT, _describe(target, error)) from error
     except FAKE_ERRORS as error:
@@ -115,12 +135,18 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     finally:
         trials.running = False
     node.meta["stack_trace"] = f"  {frame.where()}"
-    check_real_run(frame.state, target, node, result)
+    if shapes != [fake.shape for fake in out]:
+        raise GraphBreak(OUT_RESIZED, _name(target))
+    check_undoing(builder, node, _name(target))
     return _result_value(frame, result, node)
 
 
+def _name(target: Any) -> str:
+    return target if isinstance(target, str) else str(getattr(target, "__name__", repr(target)))
+
+
 def _describe(target: Any, error: Exception) -> str:
-    name = target if isinstance(target, str) else getattr(target, "__name__", repr(target))
+    name = _name(target)
     lines = str(error).strip().splitlines()
     return f"{name}: {type(error).__name__}: {lines[0] if lines else ''}"
 

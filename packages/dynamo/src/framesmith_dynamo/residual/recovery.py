@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.amp.autocast_mode import _enter_autocast
-from torch.autograd.grad_mode import _enter_inference_mode
 
 from framesmith_bytecode import Instr, Label
-from framesmith_dynamo.tensor_calls.run_time_errors import is_random, name_of
+from framesmith_dynamo.graph.builder import effects_of
 from framesmith_frames import deactivated, without_hook
 from framesmith_sideeffects import load_source
 
@@ -30,9 +28,6 @@ OnError = Callable[[Exception], object]
 
 #: Nothing is known or gained by trying once more after these.
 NOT_TRIED_AGAIN = (MemoryError, RecursionError, torch.OutOfMemoryError, Warning)
-
-RUNNING_STATISTICS = frozenset(["batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_norm"])
-STATE_CALLS = frozenset([torch._C._set_grad_enabled, _enter_autocast, _enter_inference_mode])
 
 
 class Undone(Exception):
@@ -158,25 +153,12 @@ def calls_in(graph: FinishedGraph) -> list[fx.Node]:
     return [node for node in graph.module.graph.nodes if node.op in ("call_function", "call_method")]
 
 
-def written(graph: FinishedGraph) -> list[int]:
-    """Positions of the inputs the graph changes, running statistics included, which torch changes without saying so."""
-    placeholders = [node for node in graph.module.graph.nodes if node.op == "placeholder"]
-    hidden = {
-        operand
-        for node in calls_in(graph)
-        if name_of(node.target) in RUNNING_STATISTICS
-        for operand in node.all_input_nodes
-        if operand.op == "placeholder" and not operand.meta["example_value"].requires_grad
-    }
-    return [at for at, node in enumerate(placeholders) if at in graph.changed or node in hidden]
-
-
 def transaction(graph: FinishedGraph, run: Callable[..., Any]) -> Callable[..., Any]:
     """`run`, which runs the graph, made to put back what it changes if it fails."""
     nodes = calls_in(graph)
-    random = any(is_random(node.target) for node in nodes)
-    state = any(node.op == "call_function" and node.target in STATE_CALLS for node in nodes)
-    changed = written(graph)
+    random = any(effects_of(node).random for node in nodes)
+    state = any("mode" in node.meta for node in nodes)
+    changed = graph.changed
     return Transaction(run, changed, random=random, state=state) if changed or random or state else run
 
 
@@ -185,7 +167,7 @@ def traceless(graph: FinishedGraph, compiled: Callable[..., Any]) -> tuple[Calla
     whole = transaction(graph, compiled)
     if whole is compiled:
         return compiled, True
-    if any(node.meta.get("may_fail") for node in calls_in(graph)):
+    if any(effects_of(node).may_fail for node in calls_in(graph)):
         return whole, True
     return compiled, False
 

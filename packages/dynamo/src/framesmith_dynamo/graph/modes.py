@@ -1,8 +1,8 @@
-"""Which graph calls have effects beyond their result, and torch's global state as the trace changes it."""
+"""Torch's global state as the trace changes it: made, recorded, given back at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,48 +10,8 @@ from torch import fx
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 
-#: Names of operations that draw random numbers, update statistics, or check: never removed, even if nothing uses the
-#: result.
-EFFECT_NAMES = frozenset({
-    "alpha_dropout", "batch_norm", "bernoulli", "dropout", "dropout1d", "dropout2d", "dropout3d",
-    "feature_alpha_dropout",
-    "feature_dropout", "fractional_max_pool2d", "fractional_max_pool3d", "gumbel_softmax", "instance_norm",
-    "multinomial",
-    "native_dropout", "normal", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
-    "randperm", "rrelu",
-    "scaled_dot_product_attention", "_assert", "_assert_async", "_check",
-})  # fmt: skip
-
 #: Calls that open a state, with the call that closes it; both take or give the opened object.
 CLOSERS: dict[Any, Any] = {_enter_autocast: _exit_autocast, _enter_inference_mode: _exit_inference_mode}
-
-
-def has_effects(target: Any) -> bool:
-    """Whether a call of `target` must stay in the graph though nothing uses its result, as far as its name tells."""
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    return name in EFFECT_NAMES or (name.endswith("_") and not name.endswith("__"))
-
-
-def is_impure(node: fx.Node) -> bool:
-    """Whether a node was found to have effects when it was recorded."""
-    return bool(node.meta.get("impure", False))
-
-
-def versions(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Version counters of the tensors (also inside one level of tuples and lists).
-
-    A change tells of an in-place operation.
-    """
-    return tuple(version for item in tensors for version in _versions(item))
-
-
-def _versions(item: Any) -> Iterator[int]:
-    if isinstance(item, torch.Tensor):
-        if not item.is_inference():
-            yield item._version
-    elif isinstance(item, tuple | list):
-        for inner in item:
-            yield from _versions(inner)
 
 
 class GlobalStateLog:

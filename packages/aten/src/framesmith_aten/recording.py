@@ -1,0 +1,93 @@
+"""The operators that run under a call, and what they do to the tensors of a program: seen, not looked up by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from framesmith_aten import trials
+from framesmith_aten.failures import may_fail
+from framesmith_aten.operators import (
+    changes_metadata,
+    is_composite,
+    is_custom,
+    is_random,
+    run_parts,
+    written,
+)
+
+
+class KernelRefuses(Exception):
+    """An operator's real kernel refuses what fake tensors took. The message is the operator's name and its error."""
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the operators of a call do beside giving their results.
+
+    `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
+    made under the call are among them. `random`: they may draw random numbers. `may_fail`: they can raise on some
+    data. `unproven`: whether their kernels take such arguments could not be tried. `lasting`: they give no tensors, or
+    are not torch's own, so they may do anything.
+    """
+
+    written: list[torch.Tensor] = field(default_factory=list)
+    reshaped: bool = False
+    random: bool = False
+    may_fail: bool = False
+    unproven: bool = False
+    lasting: bool = False
+
+    @property
+    def forbid_removal(self) -> bool:
+        """Whether the call must stay though nothing uses its result."""
+        return bool(self.written) or self.random or self.may_fail or self.unproven or self.lasting
+
+
+class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode, active over a fake tensor mode, that notes what each operator does before it runs.
+
+    Raises KernelRefuses at the operator that eager would not run either; what ran before it has run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.effects = Effects()
+
+    def dispatch(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim":
+            return func(*args, **kwargs)
+        if is_composite(func):  # in inference mode autograd has not taken it apart
+            with self:
+                return run_parts(func, args, kwargs)
+        self._note(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _note(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        effects = self.effects
+        answer = trials.verdict(op, args, kwargs)
+        if answer.refusal is not None:
+            raise KernelRefuses(f"{op}: {answer.refusal}")
+        effects.written += written(op, args, kwargs)
+        effects.reshaped |= changes_metadata(op)
+        effects.random |= is_random(op)
+        effects.lasting |= is_custom(op) or not op._schema.returns
+        fails = may_fail(op, args, kwargs)
+        effects.may_fail |= fails
+        effects.unproven |= not answer.certain and not fails
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports torch._dynamo on the mode's first operator
+
+
+# Assigned after the class is made: a `__torch_dispatch__` in the class body gets wrapped by torch in a function that
+# imports torch._dynamo (a second) at its first call.
+setattr(OperatorLog, "__torch_dispatch__", OperatorLog.dispatch)  # noqa: B010

@@ -1,0 +1,179 @@
+"""Whether an operator's real kernel takes such arguments: asked by running it, once for each kind of arguments.
+
+Fake tensors accept types that a kernel refuses (a softmax of integers), numbers that a type cannot hold, and writes to
+memory that is also read. A trial runs the operator on real tensors of the same types, devices and numbers: of one
+element each, or, where memory is shared or one element will not do, laid out as those given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._mode_utils import no_dispatch
+
+from framesmith_aten.failures import may_fail
+from framesmith_aten.layouts import overlaps_itself, share_storage
+from framesmith_aten.operators import is_composite, is_custom, is_random, is_view, tensors_in, written
+
+#: Elements up to which real tensors are made as large as the fakes.
+LARGEST: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a trial found: `refusal` is the kernel's error, None if it took the call or could not be asked.
+
+    `certain`: it is known that the kernel takes the call.
+    """
+
+    refusal: str | None = None
+    certain: bool = True
+
+
+TAKEN: Final = Verdict()
+UNKNOWN: Final = Verdict(certain=False)
+
+#: From an operator and the kind of its arguments, and, where one element did not do, their layouts.
+_verdicts: dict[Any, Verdict] = {}
+
+
+def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
+    """What the operator's kernel says to arguments like these fakes, whatever data they hold.
+
+    Not asked are operators that may refuse some data, draw random numbers, or are not torch's own. The others are asked
+    once in a process for each kind of arguments, and again where a call writes to memory that it also reads.
+    """
+    if is_random(op) or is_custom(op) or is_composite(op) or op.namespace != "aten":
+        return UNKNOWN
+    changed = written(op, args, kwargs)
+    if is_view(op) and not changed:
+        return TAKEN
+    tensors = list(tensors_in((*args, *kwargs.values())))
+    if not all(_is_plain(tensor) for tensor in tensors) or may_fail(op, args, kwargs):
+        return UNKNOWN
+    if any(_shares(tensor, tensors) for tensor in changed):
+        return _tried_laid_out(op, args, kwargs, tensors)
+    kind = (op, torch.are_deterministic_algorithms_enabled(), _kind(args), _kind(kwargs))
+    return _known(kind, lambda: _tried_small(kind, op, args, kwargs, tensors))
+
+
+def _known(key: Any, find: Callable[[], Verdict]) -> Verdict:
+    found = _verdicts.get(key)
+    if found is None:
+        found = _verdicts[key] = find()
+    return found
+
+
+def _tried_small(
+    kind: Any, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
+) -> Verdict:
+    if _is_large(op, args, kwargs, tensors):
+        return UNKNOWN
+    if _refusal(op, _mapped(args, _of_one_element), _mapped(kwargs, _of_one_element)) is None:
+        return TAKEN
+    layouts = tuple((tuple(tensor.shape), tensor.stride()) for tensor in tensors)
+    return _known((kind, layouts), lambda: _tried_laid_out(op, args, kwargs, tensors))
+
+
+def _tried_laid_out(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
+) -> Verdict:
+    if sum(tensor.numel() for tensor in tensors) > LARGEST or _is_large(op, args, kwargs, tensors):
+        return UNKNOWN
+    twins = Twins()
+    refusal = _refusal(op, _mapped(args, twins), _mapped(kwargs, twins))
+    return TAKEN if refusal is None else Verdict(refusal, certain=False)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+def _shares(changed: torch.Tensor, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether elements that are written lie where others do."""
+    return overlaps_itself(changed) or sum(share_storage(changed, tensor) for tensor in tensors) > 1
+
+
+def _is_large(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the result may be large though the arguments are small: made from sizes, or repeated."""
+    numbers = [value for value in (*args, *kwargs.values()) if isinstance(value, (int, float))]
+    if not tensors and any(math.isfinite(number) and abs(number) > LARGEST for number in numbers):
+        return True
+    lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
+    return any(math.prod(_sizes(value)) > LARGEST for value in lists)
+
+
+def _sizes(values: Sequence[Any]) -> list[int]:
+    return [value for value in values if type(value) is int and value > 0]
+
+
+def _kind(value: Any) -> Any:
+    """Hashable, and equal for arguments that a kernel treats alike: equal numbers of one type, similar tensors."""
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, value.device, value.dim())
+    if isinstance(value, (list, tuple)):
+        return tuple(_kind(item) for item in value)
+    if isinstance(value, Mapping):
+        return tuple((name, _kind(item)) for name, item in sorted(value.items()))
+    return (type(value), repr(value) if isinstance(value, float) else value)
+
+
+def _mapped(value: Any, twin: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return twin(value)
+    if isinstance(value, (list, tuple)):
+        return [_mapped(item, twin) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _mapped(item, twin) for name, item in value.items()}
+    return value
+
+
+def _of_one_element(tensor: torch.Tensor) -> torch.Tensor:
+    with _real():
+        return torch.zeros([min(int(size), 1) for size in tensor.shape], dtype=tensor.dtype, device=tensor.device)
+
+
+class Twins:
+    """Real tensors full of zeros, laid out as the fakes they stand for, in storages shared as theirs are."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, torch.UntypedStorage] = {}
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The twin of one fake."""
+        fake = tensor.untyped_storage()
+        with _real():
+            made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            storage = self._storages.get(fake._cdata)
+            if storage is None:
+                zeros = torch.zeros(int(fake.nbytes()), dtype=torch.uint8, device=tensor.device)
+                storage = self._storages[fake._cdata] = zeros.untyped_storage()
+            return made.set_(storage, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
+
+
+def _refusal(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """The first line of the error of the operator run on real tensors, None if it runs."""
+    with _real():
+        try:
+            op(*args, **kwargs)
+        except Exception as error:
+            return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    return None
+
+
+@contextmanager
+def _real() -> Iterator[None]:
+    """While active, operators run on real tensors, unseen by any mode and unrecorded by autograd."""
+    with (
+        torch._C.DisableTorchFunction(),
+        no_dispatch(),
+        torch._C._AutoDispatchBelowAutograd(),
+        torch._C._DisableAutocast(),
+    ):
+        yield

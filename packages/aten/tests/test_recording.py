@@ -1,0 +1,193 @@
+"""What runs under torch calls, seen on fakes: writes, random numbers, failures on data, refusals of real kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from framesmith_aten.recording import Effects, KernelRefuses, OperatorLog
+from framesmith_guards import new_fake_mode
+
+T = torch.tensor
+NAN = torch.full((4, 4), float("nan"))
+
+#: name -> (target, arguments that fakes take and real tensors do not)
+FAILING: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "embedding": (F.embedding, (T([5]), torch.zeros(4, 2))),
+    "embedding_bag": (F.embedding_bag, (T([5, 1]), torch.zeros(4, 2), T([0, 1]))),
+    "getitem": (torch.Tensor.__getitem__, (torch.zeros(4), T([5]))),
+    "gather": ("gather", (torch.zeros(4), 0, T([5]))),
+    "scatter": ("scatter", (torch.zeros(4), 0, T([5]), 1.0)),
+    "index_select": ("index_select", (torch.zeros(4), 0, T([5]))),
+    "index_add": ("index_add", (torch.zeros(4), 0, T([5]), torch.ones(1))),
+    "index_copy_": ("index_copy_", (torch.zeros(4), 0, T([5]), torch.ones(1))),
+    "take": (torch.take, (torch.zeros(4), T([5]))),
+    "cross_entropy": (F.cross_entropy, (torch.zeros(2, 4), T([1, 5]))),
+    "nll_loss": (F.nll_loss, (torch.zeros(2, 4), T([1, 5]))),
+    "multi_margin_loss": (F.multi_margin_loss, (torch.zeros(2, 4), T([1, 5]))),
+    "binary_cross_entropy": (F.binary_cross_entropy, (torch.full((2,), 2.0), torch.ones(2))),
+    "multinomial": (torch.multinomial, (-torch.ones(4), 1)),
+    "bernoulli": (torch.bernoulli, (torch.full((2,), 2.0),)),
+    "poisson": (torch.poisson, (-torch.ones(4),)),
+    "normal": (torch.normal, (0.0, -torch.ones(4))),
+    "inv": (torch.linalg.inv, (torch.zeros(4, 4),)),
+    "cholesky": (torch.linalg.cholesky, (torch.zeros(4, 4),)),
+    "solve": (torch.linalg.solve, (torch.zeros(4, 4), torch.zeros(4, 4))),
+    "eigh": (torch.linalg.eigh, (NAN,)),
+    "svd": (torch.linalg.svd, (NAN,)),
+    "matrix_power": (torch.linalg.matrix_power, (torch.zeros(4, 4), -1)),
+    "floor_divide": (torch.floor_divide, (T([1]), T([0]))),
+    "remainder": (torch.remainder, (T([1]), T([0]))),
+    "fmod": ("fmod", (T([1]), 0)),
+    "histc": (torch.histc, (torch.full((3,), float("inf")), 4)),
+    "max_unpool1d": (F.max_unpool1d, (torch.zeros(1, 1, 2), T([[[0, 9]]]), 2)),
+    "_assert_async": (torch._assert_async, (torch.zeros(1),)),
+}
+
+
+def effects(target: Any, *args: Any, inference: bool = False) -> Effects:
+    """What the call does, seen on fakes; what it writes to is told by position, or None for what it made itself."""
+    mode = new_fake_mode()
+    fakes = [mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+    log = OperatorLog()
+    with torch.inference_mode(inference), mode, log:
+        getattr(fakes[0], target)(*fakes[1:]) if isinstance(target, str) else target(*fakes)
+    seen = log.effects
+    seen.written = [next((at for at, fake in enumerate(fakes) if fake is one), None) for one in seen.written]  # type: ignore[misc]
+    return seen
+
+
+def call(target: Any, args: tuple[Any, ...]) -> Any:
+    return getattr(args[0], target)(*args[1:]) if isinstance(target, str) else target(*args)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("name", FAILING)
+def test_what_fails_on_data_is_known(name: str, inference: bool) -> None:
+    target, args = FAILING[name]
+    with pytest.raises((RuntimeError, IndexError)):
+        call(target, args)
+    try:
+        assert effects(target, *args, inference=inference).may_fail
+    except KernelRefuses:  # the number is known, not only the type
+        pass
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    "target", [torch.add, torch.matmul, lambda *xs: torch.cat(xs), lambda x, _: F.gelu(x), "view_as"]
+)
+def test_arithmetic_and_views_are_harmless(target: Any, inference: bool) -> None:
+    seen = effects(target, torch.ones(2, 2), torch.ones(2, 2), inference=inference)
+    assert not seen.forbid_removal and not seen.reshaped
+
+
+X = torch.ones(3, 4)
+
+#: (target, arguments) -> positions of what is written
+WRITES: list[tuple[Any, tuple[Any, ...], set[Any]]] = [
+    ("add_", (X, 1), {0}),
+    ("__setitem__", (X, 0, 7.0), {None}),
+    (lambda x: x.data.add_(1), (X,), {None}),
+    (lambda x: x[1].mul_(2), (X,), {None}),
+    (lambda x, out: torch.add(x, 1, out=out), (X, X.clone()), {1}),
+    (lambda x: F.relu(x, inplace=True), (X,), {0}),
+    (lambda x, m, v: F.batch_norm(x, m, v, training=True), (X, torch.zeros(4), torch.ones(4)), {1, 2}),
+    (lambda x, m, v: F.batch_norm(x, m, v), (X, torch.zeros(4), torch.ones(4)), set()),
+    (lambda *xs: torch._foreach_add_(list(xs), 1), (X, X.clone()), {0, 1}),
+    (F.relu, (X,), set()),
+]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("at", range(len(WRITES)))
+def test_writes_are_seen(at: int, inference: bool) -> None:
+    target, args, positions = WRITES[at]
+    assert set(effects(target, *args, inference=inference).written) == positions
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_changes_of_metadata_are_seen(inference: bool) -> None:
+    assert effects("t_", X, inference=inference).reshaped
+    assert effects("squeeze_", X, inference=inference).reshaped
+    assert not effects("add_", X, 1, inference=inference).reshaped
+
+
+lstm = torch.nn.LSTM(2, 2, 2, dropout=0.5)
+
+
+def run_lstm(x: torch.Tensor, *weights: torch.Tensor, dropout: float = 0.5) -> Any:
+    zeros = torch.zeros(2, 1, 2)
+    return torch.lstm(x, (zeros, zeros), list(weights), True, 2, dropout, True, False, False)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_random_numbers_are_seen_wherever_they_are_drawn(inference: bool) -> None:
+    weights = [weight.detach() for weight in lstm.parameters()]
+    drawing: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (F.dropout, (X,)),
+        (torch.rand, (3,)),
+        (lambda: torch.empty(3).normal_(), ()),
+        (lambda: torch.binomial(torch.full((3,), 10.0), torch.full((3,), 0.5)), ()),
+        (torch._standard_gamma, (X,)),
+        (F.gumbel_softmax, (X,)),
+        (F.rrelu, (X, 0.1, 0.3, True)),
+        (run_lstm, (torch.ones(3, 1, 2), *weights)),
+    ]
+    for target, args in drawing:
+        seen = effects(target, *args, inference=inference)
+        assert seen.random and seen.forbid_removal, target
+    assert not effects(F.dropout, X, 0.5, False, inference=inference).random
+
+
+def test_operators_that_give_nothing_are_kept() -> None:
+    assert effects(torch._assert_async, torch.ones(1)).lasting
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    ("target", "args"),
+    [
+        (lambda x: torch.softmax(x, -1), (X.long(),)),
+        (lambda x: x - 1, (X > 0,)),
+        (F.relu, (X > 0,)),
+        (torch.matmul, (X.double(), torch.eye(4))),
+        (lambda x: x.mul_(2), (X > 0,)),
+        (lambda x: x.masked_fill(x > 0, -1e9), (X.half(),)),
+        (lambda x: x.clamp(max=300), (X.to(torch.uint8),)),
+        (lambda x: x[:2].add_(x[1:]), (X,)),
+        (lambda x: x.expand(3, 3, 4).add_(1), (X,)),
+    ],
+)
+def test_refusals_of_real_kernels(target: Any, args: tuple[Any, ...], inference: bool) -> None:
+    with pytest.raises((RuntimeError, NotImplementedError)) as real, torch.inference_mode(inference):
+        target(*args)
+    with pytest.raises(KernelRefuses) as ours:
+        effects(target, *args, inference=inference)
+    assert str(real.value).splitlines()[0] in str(ours.value)
+
+
+def test_what_kernels_take_is_not_refused() -> None:
+    for target, args in [
+        (lambda x: x + 300, (X.to(torch.uint8),)),
+        (lambda x: x * 1e6, (X.half(),)),
+        (lambda x: x.add_(x), (X.clone(),)),
+        (lambda x: x[:1].add_(x[1:2]), (X.clone(),)),
+        (lambda x, w: F.conv2d(x, w, padding=1), (torch.ones(2, 3, 8, 8), torch.ones(4, 3, 3, 3))),
+        (lambda x: F.layer_norm(x, (4,)), (X,)),
+        (lambda q: F.scaled_dot_product_attention(q, q, q), (torch.ones(2, 4, 8, 16),)),
+    ]:
+        call(target, args)
+        assert not effects(target, *args).unproven or target.__code__.co_names[-1] == "scaled_dot_product_attention"
+
+
+def test_the_trial_leaves_no_trace() -> None:
+    before = torch.get_rng_state()
+    for inference in (False, True):
+        effects(lambda x: torch.softmax(x, -1) + torch.rand(4), X, inference=inference)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()

@@ -1,0 +1,39 @@
+"""Whether a graph that fails on its data can be undone, so that its frame may begin again; see docs/design/0006."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from framesmith_aten.layouts import share_storage
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.graph.builder import effects_of
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from framesmith_dynamo.graph.builder import GraphBuilder
+
+CANNOT_UNDO = register_break(
+    "cannot-undo",
+    what="one graph would change an input's history or shape, and hold an operation that can fail on its data",
+    why="a graph that fails is run again as plain Python, so what it did must be undone",
+    hint="change the input in place after, or before, a call of its own",
+)
+
+
+def check_undoing(builder: GraphBuilder, node: fx.Node, name: str) -> None:
+    """Break before a call with which the graph could fail and what it changed of its inputs could not be put back."""
+    builder.lasts |= _lasts(builder, node)
+    if builder.may_fail and builder.lasts:
+        raise GraphBreak(CANNOT_UNDO, name)
+
+
+def _lasts(builder: GraphBuilder, node: fx.Node) -> bool:
+    """Whether the call changes more of an input than its elements: its shape, or the history autograd keeps of it."""
+    effects = effects_of(node)
+    changed = effects.written
+    if not effects.reshaped:
+        changed = [one for one in changed if one.requires_grad] if torch.is_grad_enabled() else []
+    return any(share_storage(one, ref.fake) for one in changed for ref in builder.inputs)

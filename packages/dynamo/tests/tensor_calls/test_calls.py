@@ -1,0 +1,141 @@
+"""Calls that eager refuses although fakes take them, used or not: they raise where eager raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from driver import check
+
+
+def overlapping_add(x: Any) -> Any:
+    try:
+        x += x[0]
+    except RuntimeError:
+        return "refused"
+    return x
+
+
+def overlapping_copy(x: Any) -> Any:
+    y = x * 2
+    try:
+        y[1:].copy_(y[:-1])
+    except RuntimeError:
+        return y + 1
+    return y
+
+
+def expanded(x: Any) -> Any:
+    y = (x * 2)[0].expand(3, 3)
+    try:
+        y.add_(1)
+    except RuntimeError:
+        return y + 2
+    return y
+
+
+def allowed(x: Any) -> Any:
+    x[0] += 1
+    x[1:] *= x[:1].clone()
+    x[:, 0] = x[:, 1]
+    x[1] = x[0] + x[1]
+    return x
+
+
+def too_large(x: Any) -> Any:
+    y = x.to(torch.int8)
+    try:
+        y.fill_(300)
+    except RuntimeError:
+        y = y + 1
+    try:
+        return torch.full((2,), 300, dtype=torch.int8)
+    except RuntimeError:
+        return y
+
+
+def beyond(x: Any) -> Any:
+    try:
+        return (x + 1).as_strided((9, 9), (9, 1))
+    except RuntimeError:
+        return x - 1
+
+
+@pytest.mark.parametrize("program", [overlapping_add, overlapping_copy, expanded, allowed, too_large, beyond])
+def test_refused_by_eager(program: Callable[..., Any]) -> None:
+    check(program, torch.arange(9.0).view(3, 3))
+
+
+def test_plain_item_assignment_does_not_break() -> None:
+    assert not check(allowed, torch.arange(9.0).view(3, 3)).of_kind("break")
+
+
+def wrong_shapes(x: Any) -> Any:
+    try:
+        return x @ torch.ones(7, 7)
+    except RuntimeError:
+        return x
+
+
+def test_an_operation_that_fakes_refuse_is_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    check(wrong_shapes, torch.ones(2, 3))
+    assert "failed while" not in capfd.readouterr().err
+
+
+def unused_softmax_of_integers(x: Any, log: list[int]) -> Any:
+    log.append(1)
+    torch.softmax(x.long(), -1)
+    log.append(2)
+    return x
+
+
+def unused_product_of_two_types(x: Any, log: list[int]) -> Any:
+    log.append(1)
+    x @ torch.eye(3, dtype=torch.float64)
+    return x
+
+
+def unused_difference_of_bools(x: Any, log: list[int]) -> Any:
+    (x > 0) - 1
+    return x
+
+
+def number_into_bools(x: Any, log: list[int]) -> Any:
+    mask = x > 0
+    mask.mul_(2)
+    return x
+
+
+def first_error_first(x: Any, log: list[int]) -> Any:
+    F.linear(x.long(), torch.ones(3, 3))
+    x.long().add_(0.5)
+    return x
+
+
+def masked_with_too_large_a_number(x: Any, log: list[int]) -> Any:
+    return x.half().masked_fill(x > 0, -1e9)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        unused_softmax_of_integers,
+        unused_product_of_two_types,
+        unused_difference_of_bools,
+        number_into_bools,
+        first_error_first,
+        masked_with_too_large_a_number,
+    ],
+)
+def test_kernels_that_refuse(program: Callable[..., Any]) -> None:
+    def caught(x: Any, log: list[int]) -> Any:
+        try:
+            return program(x, log)
+        except (RuntimeError, NotImplementedError) as error:
+            return str(error), x + 1
+
+    check(caught, torch.arange(9.0).view(3, 3), [])
+    check(program, torch.arange(9.0).view(3, 3), [])
