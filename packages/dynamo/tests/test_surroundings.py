@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import framesmith_frames as frames
+from framesmith_dynamo import FrameConverter
 from framesmith_dynamo.admission.surroundings import why_not_now
+
+X = torch.tensor([1.0, 2.0])
 
 
 class FunctionMode(TorchFunctionMode):
@@ -56,3 +61,20 @@ def test_transforms() -> None:
 def test_a_default_device_is_fine() -> None:
     with torch.device("cpu"):
         assert why_not_now() is None
+
+
+def test_forward_mode_differentiation() -> None:
+    def f(x: Any) -> Any:
+        return (x * x).sin()
+
+    entries = FrameConverter(lambda module, inputs: module.forward)
+    with frames.activated(entries):
+        for dual in (False, True, False, True):
+            expected = torch.sin(X * X)
+            if not dual:
+                assert torch.equal(f(X), expected)
+                continue
+            with forward_ad.dual_level():
+                result = forward_ad.unpack_dual(f(forward_ad.make_dual(X, torch.ones(2))))
+            assert torch.equal(result.primal, expected)
+            assert torch.equal(result.tangent, 2 * X * torch.cos(X * X))

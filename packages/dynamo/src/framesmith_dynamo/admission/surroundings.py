@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
+
+from framesmith_guards import Guard, InstanceDictSource, ItemSource, ModuleSource
 
 
 def _functorch() -> bool:
@@ -25,10 +28,15 @@ def _function_modes() -> bool:
     return any(type(mode) is not DeviceContext for mode in modes)
 
 
+def _dual_level() -> bool:
+    return forward_ad._current_level >= 0
+
+
 #: (is it so now, why a graph would not do): the first that holds is the reason
 STATES: tuple[tuple[Callable[[], bool], str], ...] = (
     (_functorch, "a torch.func transform is running: its tensors are wrappers"),
     (_saved_tensor_hooks, "saved-tensor hooks are active: a graph saves other tensors than the operations would"),
+    (_dual_level, "forward-mode differentiation is active: a graph would lose the tangents"),
     (_dispatch_modes, "a torch dispatch mode is active: it must see every operation"),
     (_function_modes, "a torch function mode is active: it must see every call"),
 )
@@ -37,3 +45,9 @@ STATES: tuple[tuple[Callable[[], bool], str], ...] = (
 def why_not_now() -> str | None:
     """Why no frame may be compiled, or run compiled for the first time, just now; or None."""
     return next((reason for holds, reason in STATES if holds()), None)
+
+
+def surrounding_guards() -> tuple[Guard, ...]:
+    """What every entry relies on that is no state torch's own guards compare: no dual level is open."""
+    namespace = InstanceDictSource(ModuleSource(forward_ad.__name__))
+    return (Guard(ItemSource(namespace, "_current_level"), "EQUALS_MATCH", -1),)

@@ -8,7 +8,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from framesmith_dynamo.admission.frame_policy import why_not_compiled
-from framesmith_dynamo.admission.surroundings import why_not_now
+from framesmith_dynamo.admission.surroundings import surrounding_guards, why_not_now
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.conversion.events import EventKind, FrameEvent
 from framesmith_dynamo.conversion.other_hooks import keep_from_torch
@@ -201,7 +201,7 @@ class FrameConverter:
             self._graphless.add(code)
         keep_from_torch(code)
         guards = frame.state.guards
-        guards.update(state_guards(), alias_guards(frame.state))
+        guards.update(state_guards(), surrounding_guards(), alias_guards(frame.state))
         names = frame.code.argument_names
         program = compile_guards(guards, names, info.code.co_freevars, inputs=residual.inputs)
         function = cast(FunctionType, info.function)
