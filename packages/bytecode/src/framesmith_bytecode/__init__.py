@@ -11,7 +11,7 @@ from framesmith_bytecode.analyses.places import BytecodeError
 from framesmith_bytecode.analyses.verify import problems, unreachable_handlers, verify
 from framesmith_bytecode.analyses.walk import stack_depths
 from framesmith_bytecode.codegen.codegen import Codegen, Reconstructable, unique_name
-from framesmith_bytecode.continuations.analyses import Analyses
+from framesmith_bytecode.continuations.cached_analyses import Analyses
 from framesmith_bytecode.continuations.continuation import (
     UNBOUND,
     Continuation,

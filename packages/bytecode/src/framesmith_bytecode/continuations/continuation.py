@@ -32,7 +32,7 @@ from framesmith_bytecode.analyses.slots import (
     push_all,
 )
 from framesmith_bytecode.analyses.walk import cannot_raise, is_copy_of_top, is_none_test
-from framesmith_bytecode.continuations.analyses import Analyses, analysed
+from framesmith_bytecode.continuations.cached_analyses import Analyses, analysed
 from framesmith_bytecode.continuations.own_cells import CellPlan, plan_cells, super_argument, why_no_cells
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import (

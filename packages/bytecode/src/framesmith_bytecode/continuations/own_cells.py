@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from framesmith_bytecode.continuations.analyses import Analyses
+from framesmith_bytecode.continuations.cached_analyses import Analyses
 from framesmith_bytecode.model.bytecode import FREE_MARK, Bytecode, Instr, plain_name
 from framesmith_bytecode.model.ops import OPS
 

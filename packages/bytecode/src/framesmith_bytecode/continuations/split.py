@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from framesmith_bytecode.analyses.slots import HANDLED, carrier_name
 from framesmith_bytecode.codegen.codegen import Codegen
-from framesmith_bytecode.continuations.analyses import Analyses, analysed
+from framesmith_bytecode.continuations.cached_analyses import Analyses, analysed
 from framesmith_bytecode.continuations.continuation import UNBOUND, Continuation, Parameter, make_continuation
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label
 from framesmith_bytecode.writing.encode import encode
