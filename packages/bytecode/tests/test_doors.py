@@ -30,7 +30,7 @@ from framesmith_bytecode import (
     verify,
     why_no_continuation,
 )
-from framesmith_bytecode.ops import SPELT_HERE
+from framesmith_bytecode.model.ops import SPELT_HERE
 
 
 def sample(x):

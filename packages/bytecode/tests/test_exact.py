@@ -5,11 +5,11 @@ from types import CodeType
 import pytest
 
 from framesmith_bytecode import CallShape, Instr, Label, decode, encode
-from framesmith_bytecode.corpus import round_trip_problem
-from framesmith_bytecode.decode import DecodeError
-from framesmith_bytecode.exception_table import Entry, write_exception_table
+from framesmith_bytecode.corpus.round_trip import round_trip_problem
+from framesmith_bytecode.cpython.exception_table import Entry, write_exception_table
+from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.nested import map_code, walk_code
-from framesmith_bytecode.versions import TABLE
+from framesmith_bytecode.reading.readers import DecodeError
 
 SOURCES = {
     "a loop that only its exit leaves": "for x in y:\n  with z:\n    raise x",
@@ -38,13 +38,13 @@ def test_bytes_are_the_compilers(name):
 def test_a_difference_in_bytes_is_told(monkeypatch):
     source = "with a:\n b"
     code = compile(source, "name", "exec")
-    monkeypatch.setattr("framesmith_bytecode.corpus.difference", lambda *_: None)
+    monkeypatch.setattr("framesmith_bytecode.corpus.round_trip.difference", lambda *_: None)
     for other, message in (
         (code.replace(co_code=code.co_code + code.co_code[-2:]), "co_code changed, from"),
         (code.replace(co_exceptiontable=b""), "the handler of unit"),
         (compile(source.replace(" b", "\n b"), "name", "exec"), "the line of unit"),
     ):
-        monkeypatch.setattr("framesmith_bytecode.corpus.encode", lambda _, other=other: other)
+        monkeypatch.setattr("framesmith_bytecode.corpus.round_trip.encode", lambda _, other=other: other)
         assert message in round_trip_problem(code)
 
 

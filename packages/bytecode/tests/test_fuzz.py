@@ -27,8 +27,8 @@ from framesmith_bytecode import (
     format_bytecode,
     stack_depths,
 )
-from framesmith_bytecode.compare import difference
-from framesmith_bytecode.ops import pops, pushes, required_depth
+from framesmith_bytecode.corpus.compare import difference
+from framesmith_bytecode.model.ops import pops, pushes, required_depth
 
 NAMES = ["a", "b", "c", "d", "e"]
 OP_NAMES = sorted(OPS)

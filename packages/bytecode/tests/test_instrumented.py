@@ -21,9 +21,9 @@ from event_recording import (
 )
 
 from framesmith_bytecode import Instr, Label, decode, encode
-from framesmith_bytecode.compare import difference
+from framesmith_bytecode.corpus.compare import difference
+from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.nested import walk_code
-from framesmith_bytecode.versions import TABLE
 
 pytestmark = pytest.mark.usefixtures("no_collection")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from framesmith_bytecode import Bytecode, Instr, Label, decode, encode
-from framesmith_bytecode.compare import difference
-from framesmith_bytecode.corpus import check_sources, round_trip_problem
+from framesmith_bytecode.corpus.compare import difference
+from framesmith_bytecode.corpus.round_trip import round_trip_problem
+from framesmith_bytecode.corpus.run import check_sources
 from framesmith_bytecode.nested import map_code, walk_code
 
 CONSTRUCTS = {

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from framesmith_bytecode import Analyses, decode, split, verify, why_no_continuation
-from framesmith_bytecode.slots import CELL
+from framesmith_bytecode.analyses.slots import CELL
 
 NAMES = ["v0", "v1", "v2", "a", "b"]
 

@@ -5,10 +5,14 @@ and `encode` it. `Codegen` writes new ones, `split` cuts one in two, `format_byt
 `UNBOUND` stands for an unbound local or NULL, `NULL_FIRST` tells where this version puts the NULL of a call.
 """
 
-from framesmith_bytecode.analyses import Analyses
-from framesmith_bytecode.cfg import Block, control_flow
-from framesmith_bytecode.codegen import Codegen, Reconstructable, unique_name
-from framesmith_bytecode.continuation import (
+from framesmith_bytecode.analyses.cfg import Block, control_flow, reachable
+from framesmith_bytecode.analyses.liveness import Liveness, liveness, observes_locals
+from framesmith_bytecode.analyses.places import BytecodeError
+from framesmith_bytecode.analyses.verify import problems, unreachable_handlers, verify
+from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.codegen.codegen import Codegen, Reconstructable, unique_name
+from framesmith_bytecode.continuations.cached_analyses import Analyses
+from framesmith_bytecode.continuations.continuation import (
     UNBOUND,
     Continuation,
     ContinuationError,
@@ -16,18 +20,15 @@ from framesmith_bytecode.continuation import (
     make_continuation,
     why_no_continuation,
 )
-from framesmith_bytecode.decode import DecodeError, decode
-from framesmith_bytecode.encode import encode
-from framesmith_bytecode.liveness import Liveness, liveness
-from framesmith_bytecode.model import Bytecode, Instr, Item, Label, Position, Region
-from framesmith_bytecode.ops import OPS, CallShape, Op, SuperShape
-from framesmith_bytecode.printer import format_bytecode
-from framesmith_bytecode.rendering import format_python
-from framesmith_bytecode.split import Split, split
-from framesmith_bytecode.stack import BytecodeError
-from framesmith_bytecode.verify import problems, unreachable_handlers, verify
-from framesmith_bytecode.versions import NULL_FIRST
-from framesmith_bytecode.walk import stack_depths
+from framesmith_bytecode.continuations.split import Split, split
+from framesmith_bytecode.cpython.running import NULL_FIRST
+from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Position, Region
+from framesmith_bytecode.model.ops import OPS, CallShape, Op, SuperShape, pops, pushes
+from framesmith_bytecode.reading.decode import decode
+from framesmith_bytecode.reading.readers import DecodeError
+from framesmith_bytecode.text.printer import format_bytecode
+from framesmith_bytecode.text.rendering import format_python
+from framesmith_bytecode.writing.encode import encode
 
 __all__ = [
     "NULL_FIRST",
@@ -60,7 +61,11 @@ __all__ = [
     "format_python",
     "liveness",
     "make_continuation",
+    "observes_locals",
+    "pops",
     "problems",
+    "pushes",
+    "reachable",
     "split",
     "stack_depths",
     "unique_name",

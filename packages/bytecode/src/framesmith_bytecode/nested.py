@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import CodeType
 
-from framesmith_bytecode.decode import decode
-from framesmith_bytecode.encode import encode
-from framesmith_bytecode.model import Bytecode, Instr
+from framesmith_bytecode.model.bytecode import Bytecode, Instr
+from framesmith_bytecode.reading.decode import decode
+from framesmith_bytecode.writing.encode import encode
 
 
 def walk_code(code: CodeType) -> Iterator[CodeType]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from types import CodeType
 
-from framesmith_bytecode import Block, Continuation, ContinuationError, control_flow, make_continuation
-from framesmith_bytecode.cfg import reachable
+from framesmith_bytecode import Block, Continuation, ContinuationError, control_flow, make_continuation, reachable
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_frames import skip

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from framesmith_bytecode import Codegen, Continuation, Instr, Label, Parameter
-from framesmith_bytecode.liveness import observes_locals
-from framesmith_bytecode.ops import OPS, pops, pushes
+from framesmith_bytecode import OPS, Codegen, Continuation, Instr, Label, Parameter, observes_locals, pops, pushes
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
 from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot

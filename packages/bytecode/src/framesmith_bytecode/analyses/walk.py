@@ -1,0 +1,442 @@
+"""The value stack before every instruction, by walking all paths: `stack_depths`.
+
+The walk follows the stack's depth and, where a slot holds something else than just an object, what it holds. That is
+what makes `encode` safe: CPython trusts its compiler, and runs into memory that is not there when it is deceived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import CodeType
+from typing import Final, TypeAlias
+
+from framesmith_bytecode.analyses.header import check_types
+from framesmith_bytecode.analyses.places import BytecodeError, describe, label_indices, region_spans
+from framesmith_bytecode.analyses.slot_rules import (
+    CANNOT_RAISE,
+    KEEPS,
+    ORDINARY,
+    QUICK,
+    USES_TEXTS,
+    SlotError,
+    apply_rule,
+    demand,
+)
+from framesmith_bytecode.analyses.slots import (
+    ANYTHING,
+    CELL,
+    EXCEPTION,
+    NONE,
+    NULL,
+    OBJECT,
+    OFFSET,
+    TEXT,
+    VALUE,
+    Kind,
+    Others,
+    constant_kind,
+    cut,
+    join_others,
+    push,
+    push_all,
+    slots,
+    variable_kind,
+)
+from framesmith_bytecode.analyses.stack import NOWHERE, Depths
+from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Region, expect_bytecode, plain_name
+from framesmith_bytecode.model.ops import OPS, pops, pushes, required_depth
+
+# Ordinary operations that go on to the next instruction: name -> (slots popped, net effect).
+_STRAIGHT: Final[Mapping[str, tuple[int, int]]] = {
+    name: (pops(name, None), pushes(name, None) - pops(name, None))
+    for name, row in OPS.items()
+    if name in ORDINARY
+    and row.flow == "next"
+    and row.operand not in ("local", "deref", "const")
+    and name not in ("RETURN_GENERATOR", "YIELD_VALUE", "RESUME", "LOAD_LOCALS", "IMPORT_STAR", "ASYNC_GEN_WRAP")
+    and isinstance(row.pops, int)
+    and isinstance(row.pushes, int)
+}
+_LOADS: Final = dict.fromkeys(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF"), (0, 1))
+_STORES: Final = dict.fromkeys(("STORE_FAST", "STORE_DEREF"), (1, -1))
+# Without variables that tell what they hold, and without cells that change places, these are ordinary too.
+_STRAIGHT_VARIABLES: Final = {**_STRAIGHT, **_LOADS, **_STORES, "DELETE_FAST": (0, 0), "DELETE_DEREF": (0, 0)}
+_SLOT_OPS: Final = frozenset(name for name, row in OPS.items() if row.operand == "local") | {"MAKE_CELL"}
+_TRACKED: Final = frozenset((tuple, CodeType))
+_TRACKED_WITH_TEXTS: Final = _TRACKED | {str, type(None)}
+# A comprehension takes a cell's slot, and gives it back, outside of the region that would clean up, with these alone.
+_SILENT: Final = frozenset(
+    ("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "STORE_FAST", "POP_TOP", "NOP", "LOAD_CONST", "PUSH_NULL")
+)
+_CHANGES_BELOW: Final = frozenset(("LIST_APPEND", "LIST_EXTEND"))
+_GENERATOR_FLAGS: Final = 0x20 | 0x80 | 0x200
+_OPTIMIZED: Final = 0x01
+
+
+class _NeedsTexts(Exception):
+    """The walk met an operation that trusts a constant to be a string: strings have to be followed, too."""
+
+
+# Depth, other slots, cell variables whose slot may hold something else than their cell.
+_State: TypeAlias = tuple[int, Others, frozenset[str]]
+
+
+class _Walk:
+    def __init__(self, bytecode: Bytecode, texts: bool) -> None:
+        self.bytecode = bytecode
+        self.items = bytecode.instructions
+        self.labels = label_indices(bytecode)
+        self.spans = region_spans(bytecode, self.labels)
+        self.before: list[int | None] = [None] * len(self.items)
+        self.others: list[Others] = [None] * len(self.items)
+        self.states: dict[int, _State] = {}
+        self.deepest = 0
+        self.pending: list[tuple[int, _State]] = [(0, (0, None, NOWHERE))]
+        self.regions: dict[int, int] = {}
+        self.raised: dict[int, tuple[Others, frozenset[str]]] = {}
+        self.silent: list[tuple[int, int, int, Others]] = []
+        self.span_at: dict[int, int] = {}
+        for span in self.spans:
+            for index in range(span.start, span.end):
+                self.span_at[index] = span.key
+        variables = (*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars)
+        self.telling = {name: variable_kind(plain_name(name)) for name in variables if name[:1] == "."}
+        self.cells = frozenset((*bytecode.cellvars, *bytecode.freevars))
+        moved = bool(self.cells) and self.moves_cells()
+        self.straight = _STRAIGHT if self.telling or moved else _STRAIGHT_VARIABLES
+        self.raw = [NOWHERE] * len(self.items) if moved else []
+        self.constants = _TRACKED_WITH_TEXTS if texts else _TRACKED
+
+    def moves_cells(self) -> bool:
+        """Does an instruction reach past a cell to its slot?"""
+        return any(item.__class__ is Instr and item[0] in _SLOT_OPS and item[1] in self.cells for item in self.items)
+
+    # ---- problems ----
+
+    def fail(self, index: int, problem: str) -> BytecodeError:
+        return BytecodeError(f"{self.bytecode.name}: {describe(self.items, index)}: {problem}")
+
+    def target(self, index: int, label: Label) -> int:
+        try:
+            return self.labels[label]
+        except KeyError:
+            raise self.fail(index, "its label is not in the instructions") from None
+
+    def check_start(self) -> None:
+        """A generator's first instruction makes it; nothing else does."""
+        first = next((item for item in self.items if isinstance(item, Instr)), None)
+        generator = bool(self.bytecode.flags & _GENERATOR_FLAGS)
+        if generator != (first is not None and first.op == "RETURN_GENERATOR"):
+            raise BytecodeError(
+                f"{self.bytecode.name}: flags {self.bytecode.flags:#x} say {'' if generator else 'no '}generator or "
+                f"coroutine, the instructions {'do not ' if generator else ''}start with RETURN_GENERATOR"
+            )
+
+    def check_place(self, index: int, item: Instr, depth: int, others: Others) -> None:
+        """Operations that are sound in some functions, or after some others, only."""
+        op, arg, flags = item.op, item.arg, self.bytecode.flags
+        if op == "RETURN_GENERATOR":
+            if index in self.span_at or any(isinstance(i, Instr) for i in self.items[:index]) or depth:
+                raise self.fail(index, "makes the generator, and so must be the first instruction, outside all regions")
+        elif op == "YIELD_VALUE":
+            if not flags & _GENERATOR_FLAGS:
+                raise self.fail(index, "yields in a function that is no generator")
+            if TABLE.yield_index == 0 and arg and (arg != 1 or not self.only_after(index, "SEND")):
+                raise self.fail(index, "says that it yields for another generator, and is not only after a SEND")
+        elif op == "RESUME":
+            if arg is not None and arg & 3 >= 2:
+                self.check_resume(index, depth, others)
+        elif op == "ASYNC_GEN_WRAP":
+            if not flags & 0x200:
+                raise self.fail(index, "wraps a value in a function that is no asynchronous generator")
+        elif flags & _OPTIMIZED:  # LOAD_LOCALS, IMPORT_STAR
+            raise self.fail(index, "needs a local namespace; this function keeps its variables in slots")
+
+    def only_after(self, index: int, *ops: str) -> bool:
+        """Do these operations stand before `index`, with no jump leading in between?"""
+        for op in reversed(ops):
+            index -= 1
+            while index >= 0 and isinstance(self.items[index], Label):
+                if self.items[index] in self.jump_targets:
+                    return False
+                index -= 1
+            item = self.items[index] if index >= 0 else None
+            if not isinstance(item, Instr) or item.op != op:
+                return False
+        return True
+
+    @cached_property
+    def jump_targets(self) -> frozenset[Label]:
+        """Labels that jumps name."""
+        operands = (item.arg for item in self.items if isinstance(item, Instr))
+        return frozenset(operand for operand in operands if isinstance(operand, Label))
+
+    def check_resume(self, index: int, depth: int, others: Others) -> None:
+        """While a generator waits for another, the interpreter looks for that one under the yielded value."""
+        if not self.only_after(index, "SEND", "YIELD_VALUE"):
+            raise self.fail(index, "resumes a wait for another generator, and is not only after SEND, YIELD_VALUE")
+        if depth < 2 or slots(others, depth - 2, depth - 1)[0] & NULL:
+            raise self.fail(index, "resumes a wait for another generator, and there is none on the stack")
+
+    # ---- the walk ----
+
+    def send(self, index: int, state: _State, origin: int) -> None:
+        """A path leads to `index`; it must agree with earlier ones about the depth."""
+        if index >= len(self.items):
+            raise self.fail(origin, "control runs off the end")
+        known = self.before[index]
+        if known is not None and known != state[0]:
+            source = describe(self.items, origin)
+            raise self.fail(index, f"reached with stack depth {known} and, from {source}, {state[0]}")
+        self.pending.append((index, state))
+
+    def floor(self, index: int, key: int, depth: int) -> int:
+        """The depth at which a region's handler starts; an instruction inside is at `depth`."""
+        region: Region = self.bytecode.regions[key]
+        floor = self.regions.get(key)
+        if floor is None:
+            floor = self.regions[key] = depth if region.depth is None else region.depth
+            self.deepest = max(self.deepest, floor + region.lasti + 1)
+        if depth < floor:
+            raise self.fail(index, f"stack depth {depth} inside a region whose handler wants {floor}")
+        return floor
+
+    def enter_region(self, index: int, key: int, depth: int, others: Others, raw: frozenset[str]) -> int:
+        """An instruction may raise; the depth at which its handler starts."""
+        floor = self.floor(index, key, depth)
+        kept = cut(others, floor)
+        seen = self.raised.get(key)
+        if seen is not None:
+            kept, raw = join_others(seen[0], kept), seen[1] | raw
+            if kept is seen[0] and raw == seen[1]:
+                return floor
+        self.raised[key] = (kept, raw)
+        region = self.bytecode.regions[key]
+        entered = [OFFSET, EXCEPTION] if region.lasti else [EXCEPTION]
+        state = (floor + len(entered), push_all(kept, floor, entered), raw)
+        self.send(self.labels[region.handler], state, index)
+        return floor
+
+    def run(self) -> None:
+        """Follow all pending paths."""
+        while self.pending:
+            index, state = self.pending.pop()
+            known = self.before[index]
+            if known is not None and known != state[0]:
+                raise self.fail(index, f"reached with stack depths {known} and {state[0]}")
+            self.follow(index, state)
+
+    def visit_silent(self) -> None:
+        """Look at handlers that only instructions that cannot raise lead to; the depth must be right in any case."""
+        while self.silent:
+            index, key, depth, others = self.silent.pop()
+            region = self.bytecode.regions[key]
+            handler = self.labels[region.handler]
+            known, entry = self.before[handler], self.regions[key] + region.lasti + 1
+            if known is None:
+                self.enter_region(index, key, depth, others, NOWHERE)
+                self.run()
+            elif known != entry:
+                raise self.fail(handler, f"reached with stack depth {known} and, as a handler, {entry}")
+
+    def follow(self, index: int, state: _State) -> None:
+        """Walk straight on from `index` until a path ends or brings nothing new."""
+        depth, others, raw = state
+        items, before, kinds, span_at, straight = self.items, self.before, self.others, self.span_at, self.straight
+        floor, told, size = 0, None, len(items)
+        while index < size:
+            item = items[index]
+            if item.__class__ is Label:
+                joined = self.arrive(index, (depth, others, raw))
+                if joined is None:
+                    return
+                _, others, raw = joined
+                index += 1
+                continue
+            before[index] = depth
+            kinds[index] = others
+            if self.raw:
+                self.raw[index] = raw
+            if span_at:
+                key = span_at.get(index)
+                if key is None:
+                    floor = 0
+                elif told is None or told[0] != key or told[1] is not others or told[2] is not raw or depth < floor:
+                    if cannot_raise(item, index, self.labels):  # type: ignore[arg-type]
+                        self.silent.append((index, key, depth, others))
+                        floor = self.floor(index, key, depth)
+                    else:
+                        floor = self.enter_region(index, key, depth, others, raw)
+                        told = (key, others, raw)
+            op, arg, _ = item  # type: ignore[misc]
+            effect = straight.get(op)
+            if effect is not None and depth - effect[0] >= floor and (others is None or others[0] < depth - effect[0]):
+                depth += effect[1]
+            elif op == "LOAD_CONST" and arg.__class__ not in self.constants:
+                depth += 1
+            elif op in QUICK and (quick := QUICK[op](arg, depth, others, floor)) is not None:
+                depth, others = quick
+            elif op in _TESTS and depth > floor and (others is None or others[0] < depth - 2):
+                depth -= 1
+                self.send(self.target(index, arg), (depth, others, raw), index)
+            else:
+                after = self.step(index, item, (depth, others, raw), floor)  # type: ignore[arg-type]
+                if after is None:
+                    return
+                depth, others, raw = after
+            if depth > self.deepest:
+                self.deepest = depth
+            index += 1
+        raise self.fail(index, "control runs off the end")
+
+    def arrive(self, index: int, state: _State) -> _State | None:
+        """The state at a label with this path's added, or None if it adds nothing."""
+        known = self.states.get(index)
+        if known is not None:
+            if known[0] != state[0]:
+                raise self.fail(index, f"reached with stack depths {known[0]} and {state[0]}")
+            others, raw = join_others(known[1], state[1]), known[2] | state[2]
+            if others is known[1] and raw == known[2]:
+                return None
+            state = (known[0], others, raw)
+        self.states[index] = state
+        self.before[index], self.others[index], raw = state
+        if self.raw:
+            self.raw[index] = raw
+        return state
+
+    def step(self, index: int, item: Instr, state: _State, floor: int) -> _State | None:
+        """State after the instruction on the way to the next one, None if there is no such way."""
+        op, arg, _ = item
+        depth, others, raw = state
+        needed = required_depth(op, arg)
+        if depth < needed:
+            raise self.fail(index, f"needs {needed} values on the stack, there are {depth}")
+        base = depth - needed
+        taken = pops(op, arg) - KEEPS.get(op, 0)
+        if depth - taken < floor and op not in CANNOT_RAISE:
+            raise self.fail(index, f"takes a value of which its handler wants to find {floor} on the stack")
+        if op in _INTRINSICS and arg in USES_TEXTS and self.constants is _TRACKED:
+            raise _NeedsTexts
+        if op in _PLACES:
+            self.check_place(index, item, depth, others)
+        found = slots(others, base, depth)
+        try:
+            if OPS[op].operand in ("local", "deref"):
+                after, raw = self.variable(op, arg, found, raw)
+            else:
+                after = [self.constant(arg)] if op == "LOAD_CONST" else apply_rule(op, arg, found)
+        except SlotError as error:
+            raise self.fail(index, str(error)) from None
+        rest = cut(others, base)
+        flow = OPS[op].flow
+        if flow == "next":
+            others = push_all(rest, base, after)
+            if op in _CHANGES_BELOW and index in self.span_at:
+                self.enter_region(index, self.span_at[index], depth, others, raw)
+            return base + len(after), others, raw
+        if flow == "branch":
+            return self.branch(index, item, (base, rest, raw), after)
+        if flow == "jump":
+            self.send(self.target(index, arg), state, index)
+        return None
+
+    def constant(self, value: object) -> Kind:
+        """The kind of a LOAD_CONST."""
+        if self.constants is not _TRACKED and (value is None or value.__class__ is str):
+            return NONE if value is None else TEXT
+        return constant_kind(value)
+
+    def variable(self, op: str, name: str, found: list[Kind], raw: frozenset[str]) -> tuple[list[Kind], frozenset[str]]:
+        """The effect of an operation on a variable, on the slots it needs and on the cells that are not in place."""
+        told = self.telling.get(name, OBJECT)
+        is_cell = name in self.cells
+        if OPS[op].operand == "deref" and name in raw and op != "MAKE_CELL":
+            raise SlotError("a comprehension's variable stands where the cell belongs")
+        if op == "STORE_FAST":
+            demand(found[0], ANYTHING if told == OBJECT else told | NULL)
+            if is_cell:
+                raw = raw - {name} if found[0] == CELL else raw | {name}
+            return [], raw
+        if op == "STORE_DEREF":
+            demand(found[0], VALUE if told == OBJECT else told)
+            return [], raw
+        if op == "LOAD_FAST_AND_CLEAR":
+            return [CELL if is_cell and name not in raw else NULL | told], raw | {name} if is_cell else raw
+        if op in ("LOAD_FAST", "LOAD_FAST_CHECK"):
+            return [CELL if is_cell and name not in raw else told], raw
+        if op in ("LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF"):
+            for slot in found:
+                demand(slot, VALUE)
+            return [told], raw
+        if op == "MAKE_CELL" and told != OBJECT:
+            raise SlotError("would put a cell where the variable's name promises something else")
+        if op in ("MAKE_CELL", "DELETE_FAST") and is_cell:
+            return [], raw - {name} if op == "MAKE_CELL" else raw | {name}
+        return apply_rule(op, name, found), raw
+
+    def branch(self, index: int, item: Instr, state: _State, after: list[Kind]) -> _State:
+        """Send the taken branch on its way; the state of the other one."""
+        op = item.op
+        base, rest, raw = state
+        stays = push_all(rest, base, after)
+        taken = rest
+        if op in _NONE_TESTS and index and is_copy_of_top(self.items[index - 1]) and base:
+            top = slots(rest, base - 1, base)[0]
+            below = cut(rest, base - 1)
+            if top & NONE and top != NONE:
+                none, other = push(below, base - 1, NONE), push(below, base - 1, top & ~NONE)
+                taken, stays = (none, other) if op == "POP_JUMP_IF_NONE" else (other, none)
+        self.send(self.target(index, item.arg), (base + OPS[op].jump_pushes, taken, raw), index)
+        return base + len(after), stays, raw
+
+
+_PLACES: Final = frozenset(
+    ("RETURN_GENERATOR", "YIELD_VALUE", "RESUME", "ASYNC_GEN_WRAP", "LOAD_LOCALS", "IMPORT_STAR")
+)
+_INTRINSICS: Final = frozenset(("CALL_INTRINSIC_1", "CALL_INTRINSIC_2"))
+_TESTS: Final = frozenset(("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"))
+_NONE_TESTS: Final = frozenset(("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"))
+
+
+def cannot_raise(item: Instr, index: int, labels: Mapping[Label, int]) -> bool:
+    """Is there no way from item `index` to a handler? Jumps backward look for signals, those forward do not."""
+    return item.op in _SILENT or (item.op == "JUMP" and labels.get(item.arg, 0) > index)
+
+
+def is_none_test(item: Item) -> bool:
+    """Is this a jump that depends on whether the top is None?"""
+    return isinstance(item, Instr) and item.op in _NONE_TESTS
+
+
+def is_copy_of_top(item: Item) -> bool:
+    """Is this COPY 1, so that a test of the top tells about the slot below?"""
+    return isinstance(item, Instr) and item.op == "COPY" and item.arg == 1
+
+
+def stack_depths(bytecode: Bytecode) -> Depths:
+    """Depths of the whole function, and what its slots hold.
+
+    Raises `BytecodeError` for a missing label, an underflow, paths that disagree, control running off the end, and
+    an operation that does not find on the stack, or in a cell, what the interpreter trusts to be there.
+    """
+    expect_bytecode(bytecode, "stack_depths")
+    if not bytecode.instructions:
+        raise BytecodeError(f"{bytecode.name}: {describe(bytecode.instructions, 0)}: control runs off the end")
+    try:
+        return _walk(bytecode, texts=False)
+    except _NeedsTexts:
+        return _walk(bytecode, texts=True)
+    except (AttributeError, LookupError, TypeError):
+        check_types(bytecode)  # what few callers have not checked: no Instr, no list
+        raise
+
+
+def _walk(bytecode: Bytecode, *, texts: bool) -> Depths:
+    walk = _Walk(bytecode, texts)
+    walk.check_start()
+    walk.run()
+    walk.visit_silent()
+    return Depths(walk.before, walk.deepest, walk.regions, walk.labels, walk.spans, walk.others, walk.raw)

@@ -1,0 +1,1 @@
+"""Generates canonical instructions."""

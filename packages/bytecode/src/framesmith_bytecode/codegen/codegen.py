@@ -1,0 +1,342 @@
+"""Generates canonical instructions: variables, calls, functions, temporaries, blocks.
+
+It knows values only through `Reconstructable`; what a value is, is its caller's affair.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
+from types import CodeType, ModuleType
+from typing import Any, Final, Protocol
+
+from framesmith_bytecode.codegen.emission import Emitter, expect, expect_choice, expect_count, start_of
+from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_bytecode, expect_names
+
+_PUSHED_PARTS: Final = ("defaults", "kwdefaults", "annotations")
+_unique = itertools.count()
+
+
+class Reconstructable(Protocol):
+    """Anything that can emit the instructions which push it."""
+
+    def reconstruct(self, codegen: Codegen, /) -> None:
+        """Emit instructions that leave exactly one more value on the stack."""
+
+
+def unique_name(prefix: str) -> str:
+    """A name no other call of this function in the process returns."""
+    if not isinstance(prefix, str):
+        raise TypeError(f"a name begins with a str, not {prefix!r:.80}")
+    return f"__{prefix}_{next(_unique)}"
+
+
+class Codegen(Emitter):
+    """Collects instructions for one function.
+
+    `argnames` are the parameters in frame order, `varnames` further locals. `globals` is the namespace the code will
+    run in; `install_global` needs it. `position`, the source range of what is emitted next, is at first the line that
+    the function begins in.
+    """
+
+    def __init__(
+        self,
+        argnames: Sequence[str] = (),
+        *,
+        varnames: Sequence[str] = (),
+        cellvars: Sequence[str] = (),
+        freevars: Sequence[str] = (),
+        globals: MutableMapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(start_of(1))
+        if globals is not None:
+            expect(globals, MutableMapping, "Codegen", "globals=, a dict or None")
+        self.argnames = expect_names(argnames, "argnames")
+        self.varnames = [*self.argnames, *(v for v in expect_names(varnames, "varnames") if v not in self.argnames)]
+        self.cellvars = expect_names(cellvars, "cellvars")
+        self.freevars = expect_names(freevars, "freevars")
+        self.globals = globals
+        self.installed: dict[str, object] = {}
+        self._installed_names: dict[int, str] = {}
+        self.temporaries: dict[int, str] = {}
+        self.uses: Counter[int] = Counter()
+        self.reused: Collection[int] = ()
+        #: The values that a generated call is to return, in order (see `load_output`).
+        self.outputs: list[object] = []
+        self._output_places: dict[int, int] = {}
+        self._outputs_local: str | None = None
+        self._template = Bytecode("<generated>", argcount=len(self.argnames))
+        self._alive: list[object] = []
+        self._counting = False
+
+    @classmethod
+    def like(cls, template: Bytecode, globals: MutableMapping[str, Any] | None = None) -> Codegen:
+        """A generator for a function with the template's parameters, cells, free variables, name and flags."""
+        expect_bytecode(template, "Codegen.like")
+        codegen = cls(
+            template.argument_names,
+            varnames=template.varnames,
+            cellvars=template.cellvars,
+            freevars=template.freevars,
+            globals=globals,
+        )
+        codegen._template = template
+        codegen.position = start_of(template.firstlineno)
+        return codegen
+
+    # -- variables
+
+    def is_cell(self, name: str) -> bool:
+        """Is the variable a cell or free variable here?"""
+        return name in self.cellvars or name in self.freevars
+
+    def load(self, name: str) -> None:
+        """Push a local, cell or free variable."""
+        self.emit(self._variable_op("LOAD", name), name)
+
+    def store(self, name: str) -> None:
+        """Pop into a local, cell or free variable; a name not seen before becomes a local."""
+        expect(name, str, "store", "the name of a variable")
+        if name not in self.varnames and not self.is_cell(name):
+            self.varnames.append(name)
+        self.emit(self._variable_op("STORE", name), name)
+
+    def delete(self, name: str) -> None:
+        """Unbind a local, cell or free variable."""
+        self.emit(self._variable_op("DELETE", name), name)
+
+    def forget(self, name: str) -> None:
+        """Unbind a local, which may be unbound already."""
+        if self._variable_op("STORE", name) != "STORE_FAST":
+            raise ValueError(f"forget takes a local; {name!r} is a cell or free variable (delete empties it)")
+        self.emit("PUSH_NULL")
+        self.emit("STORE_FAST", name)
+
+    def load_closure(self, name: str) -> None:
+        """Push the cell of a cell or free variable."""
+        if not self.is_cell(name):
+            raise ValueError(f"{name!r} is neither a cell nor a free variable of this function")
+        self.emit("LOAD_CLOSURE", name)
+
+    def _variable_op(self, verb: str, name: str) -> str:
+        if self.is_cell(name):
+            return f"{verb}_DEREF"
+        if name not in self.varnames:
+            raise ValueError(
+                f"{name!r} is not a variable of this function; locals are {self.varnames}, cells {self.cellvars}, "
+                f"free variables {self.freevars} (use load_global for a global)"
+            )
+        return f"{verb}_FAST"
+
+    def load_global(self, name: str) -> None:
+        """Push a global or builtin."""
+        self.emit("LOAD_GLOBAL", name)
+
+    def store_global(self, name: str) -> None:
+        """Pop into a global."""
+        self.emit("STORE_GLOBAL", name)
+
+    def delete_global(self, name: str) -> None:
+        """Delete a global."""
+        self.emit("DELETE_GLOBAL", name)
+
+    def install_global(self, prefix: str, value: object) -> str:
+        """Put the value into the globals under a new name beginning with `prefix`; the same value keeps its name."""
+        if self.globals is None:
+            raise ValueError("install_global needs a Codegen made with globals=")
+        known = self._installed_names.get(id(value))
+        if known is not None:
+            return known
+        name = unique_name(prefix)
+        while name in self.globals:
+            name = unique_name(prefix)
+        self.globals[name] = value
+        self.installed[name] = value
+        self._installed_names[id(value)] = name
+        return name
+
+    def load_installed(self, prefix: str, value: object) -> None:
+        """Push a value through a global installed for it."""
+        self.load_global(self.install_global(prefix, value))
+
+    def load_module(self, module: ModuleType) -> None:
+        """Push a module through a global installed for it."""
+        expect(module, ModuleType, "load_module", "a module (import_name takes a name)")
+        self.load_installed("module_" + module.__name__.replace(".", "_"), module)
+
+    def import_name(self, name: str, fromlist: tuple[str, ...] | None = None, level: int = 0) -> None:
+        """Push what `import name` binds (with `fromlist` the module itself)."""
+        if fromlist is not None:
+            fromlist = tuple(expect_names(fromlist, "fromlist", "a tuple of names or None"))
+        expect_count(level, "import_name's level")
+        self.load_const(level)
+        self.load_const(fromlist)
+        self.emit("IMPORT_NAME", name)
+
+    def restore_stack(self, values: Iterable[Reconstructable | None]) -> None:
+        """Push values from the bottom up; None stands for a NULL slot."""
+        for value in values:
+            if value is None:
+                self.emit("PUSH_NULL")
+            else:
+                self(value)
+
+    def call_installed(self, prefix: str, function: Callable[..., object], arguments: Sequence[Any] = ()) -> None:
+        """Call a function installed as a global with reconstructable arguments; pushes the result."""
+        self.push_callable(lambda: self.load_installed(prefix, function))
+        for argument in arguments:
+            self(argument)
+        self.call(len(arguments))
+
+    def make_function(self, code: CodeType, closure: Sequence[str] = (), parts: Collection[str] = ()) -> None:
+        """Push a function of the code, closing over the named variables of this one.
+
+        `parts` say what the caller has pushed before, in this order: "defaults" (a tuple), "kwdefaults" (a dict),
+        "annotations" (a tuple of names and values in turn). `closure` has a variable for each of the code's
+        `co_freevars`, in their order.
+        """
+        expect(code, CodeType, "make_function", "a code object (encode(codegen.bytecode(name)) makes one)")
+        closure = expect_names(closure, "closure")
+        for part in expect_names(parts, "parts"):
+            expect_choice(part, _PUSHED_PARTS, "make_function's parts")
+        if len(closure) != len(code.co_freevars):
+            raise ValueError(f"{code.co_name} has free variables {code.co_freevars}, got {tuple(closure)} for them")
+        given = set(parts)
+        if closure:
+            for name in closure:
+                self.load_closure(name)
+            self.build("tuple", len(closure))
+            given.add("closure")
+        self.load_const(code)
+        self.emit("MAKE_FUNCTION", frozenset(given))
+
+    # -- values and temporaries
+
+    def new_temp(self, prefix: str = "tmp") -> str:
+        """A fresh local."""
+        name = unique_name(prefix)
+        while name in self.varnames or self.is_cell(name):
+            name = unique_name(prefix)
+        self.varnames.append(name)
+        return name
+
+    def __call__(self, value: Reconstructable, *, allow_cache: bool = True) -> None:
+        """Push a value: from its temporary if it has one, else by its `reconstruct`.
+
+        Values are told apart by identity. A value in `reused` (ids, found by a dry run's `multiply_used`) is put into
+        a temporary the first time.
+        """
+        if not hasattr(value, "reconstruct"):
+            raise TypeError(f"{value!r:.80} has no method reconstruct(codegen); load_const pushes a constant")
+        key = id(value)
+        self.uses[key] += 1
+        if allow_cache and key in self.temporaries:
+            self.load(self.temporaries[key])
+            return
+        if allow_cache and self._counting and self.uses[key] > 1:
+            self.load_const(None)  # for real it would come from a temporary
+            return
+        self._alive.append(value)
+        value.reconstruct(self)
+        if allow_cache and key in self.reused:
+            self.dup()
+            self.store(self.temporary_of(value))
+
+    def temporary_of(self, value: object, name: str | None = None) -> str:
+        """Name the temporary that holds (from now on) the value; a new one unless `name` is given."""
+        self._alive.append(value)
+        self.temporaries[id(value)] = name or self.new_temp()
+        return self.temporaries[id(value)]
+
+    def multiply_used(self) -> set[int]:
+        """Ids of the values pushed more than once so far."""
+        return {key for key, count in self.uses.items() if count > 1}
+
+    def dry_run(self) -> Codegen:
+        """A generator of the same variables whose instructions nobody needs: it counts uses of values, and numbers
+        the outputs for this one."""
+        copy = Codegen.like(self._template, {} if self.globals is not None else None)
+        copy.argnames, copy.varnames = list(self.argnames), list(self.varnames)
+        copy.cellvars, copy.freevars = list(self.cellvars), list(self.freevars)
+        copy.temporaries = dict(self.temporaries)
+        copy.outputs, copy._output_places = self.outputs, self._output_places
+        copy._counting = True
+        return copy
+
+    # -- the outputs of a generated call
+
+    def load_output(self, value: object) -> None:
+        """Push what the generated call has returned for the value: an item of the tuple that `store_outputs` took.
+
+        The first time (of this value, told by identity, here or in a dry run) gives it the next place in `outputs`.
+        """
+        place = self._output_places.setdefault(id(value), len(self.outputs))
+        if place == len(self.outputs):
+            self.outputs.append(value)
+        self.load(self._outputs_name())
+        self.load_item(place)
+
+    def store_outputs(self) -> None:
+        """Pop the tuple of the `outputs`."""
+        self.store(self._outputs_name())
+
+    def _outputs_name(self) -> str:
+        if self._outputs_local is None:
+            self._outputs_local = self.new_temp("outputs")
+        return self._outputs_local
+
+    # -- blocks
+
+    def with_block(self, body: Callable[[], object], target: str | None = None) -> None:
+        """A `with` statement over the context manager on top: enters, binds or drops, runs `body`, exits once.
+
+        `body` must not return or jump away.
+        """
+        caught, cleanup, suppressed, done = Label(), Label(), Label(), Label()
+        self.emit("BEFORE_WITH")
+        self.pop() if target is None else self.store(target)
+        begin = len(self.instructions)
+        with self.protected(caught, lasti=True):
+            body()
+        self.expect_to_end(begin, "body of with_block")
+        self.exit_with()
+        self.jump(done)
+        self.mark(caught)
+        with self.protected(cleanup, lasti=True):
+            self.emit("PUSH_EXC_INFO")
+            self.emit("WITH_EXCEPT_START")
+            self.branch(suppressed, on="true")
+            self.emit("RERAISE", 2)
+            self.mark(suppressed)
+            self.pop()
+        self.emit("POP_EXCEPT")
+        self.pop(2)
+        self.jump(done)
+        self._reraise_cleanup(cleanup)
+        self.mark(done)
+
+    # -- result
+
+    def bytecode(self, name: str | None = None) -> Bytecode:
+        """The function made so far, with a RESUME in front if it has none."""
+        template = self._template
+        items = list(self.instructions)
+        if not any(isinstance(item, Instr) and item.op == "RESUME" for item in items):
+            items.insert(0, Instr("RESUME", 0, start_of(template.firstlineno)))
+        return Bytecode(
+            name or template.name,
+            items,
+            list(self.regions),
+            name or template.qualname or template.name,
+            template.filename,
+            template.firstlineno,
+            template.argcount,
+            template.posonlyargcount,
+            template.kwonlyargcount,
+            template.flags,
+            list(self.varnames),
+            list(self.cellvars),
+            list(self.freevars),
+            template.consts[:1],
+        )

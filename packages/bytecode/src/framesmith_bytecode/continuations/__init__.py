@@ -1,0 +1,1 @@
+"""Resuming a function at one of its instructions, and cutting it there."""

@@ -1,0 +1,101 @@
+"""The analyses that making continuations needs, each done once for a function: `Analyses`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from types import CodeType
+from typing import Final
+
+from framesmith_bytecode.analyses.bound import BoundAnalysis, cells_bound
+from framesmith_bytecode.analyses.cfg import Block, control_flow, reachable
+from framesmith_bytecode.analyses.liveness import Liveness, liveness, observes_locals
+from framesmith_bytecode.analyses.stack import Depths
+from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.model.bytecode import Bytecode, Instr, expect_bytecode, plain_name
+from framesmith_bytecode.model.ops import OPS
+from framesmith_bytecode.nested import walk_code
+from framesmith_bytecode.reading.decode import decode
+
+_DELETE: Final = TABLE.opcodes["DELETE_DEREF"]
+
+
+class Analyses:
+    """What is known of one function, found out when first asked for.
+
+    Stands for the `Bytecode` where continuations of many of its places are made; it must not be changed meanwhile.
+    """
+
+    def __init__(self, bytecode: Bytecode) -> None:
+        expect_bytecode(bytecode, "Analyses")
+        self.bytecode = bytecode
+
+    @cached_property
+    def depths(self) -> Depths:
+        """Stack depths, labels and regions."""
+        return stack_depths(self.bytecode)
+
+    @cached_property
+    def live(self) -> Liveness:
+        """Variables needed from every item on."""
+        return liveness(self.bytecode)
+
+    @cached_property
+    def locals_bound(self) -> BoundAnalysis:
+        """Locals that may be unbound."""
+        return BoundAnalysis(self.bytecode, self.depths)
+
+    @cached_property
+    def cells_bound(self) -> BoundAnalysis:
+        """Cells of the function's own that may be empty."""
+        return cells_bound(self.bytecode, self.depths)
+
+    @cached_property
+    def observes_locals(self) -> bool:
+        """May the function look at its locals as a whole?"""
+        return observes_locals(self.bytecode.instructions)
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """Basic blocks."""
+        return control_flow(self.bytecode)
+
+    @cached_property
+    def variable_items(self) -> list[int]:
+        """Indices of the instructions that name a local, a cell or a free variable."""
+        return [
+            index
+            for index, item in enumerate(self.bytecode.instructions)
+            if isinstance(item, Instr) and OPS[item[0]].operand in ("local", "deref")
+        ]
+
+    @cached_property
+    def emptied_inside(self) -> set[str]:
+        """Names of cells that functions made by this one may empty (`nonlocal x; del x`)."""
+        found: set[str] = set()
+        for item in self.bytecode.instructions:
+            if isinstance(item, Instr) and isinstance(item.arg, CodeType) and item.arg.co_freevars:
+                for code in walk_code(item.arg):
+                    if _DELETE in code.co_code[::2]:  # what looks like it in a cache is sorted out by decoding
+                        ops = (i for i in decode(code).instructions if isinstance(i, Instr))
+                        found.update(plain_name(i.arg) for i in ops if i.op == "DELETE_DEREF")
+        return found
+
+    def raw_cells(self, index: int) -> frozenset[str]:
+        """Cells and free variables whose slot a comprehension may use at item `index`."""
+        return self.depths.raw_at(index)
+
+    def kept_items(self, index: int) -> set[int]:
+        """Items that can run when control starts at `index`."""
+        home = next(number for number, block in enumerate(self.blocks) if block.start <= index < block.end)
+        wanted = reachable(self.blocks, self.blocks[home].successors)
+        kept = {i for number in wanted for i in range(self.blocks[number].start, self.blocks[number].end)}
+        return kept | set(range(index, self.blocks[home].end))
+
+
+def analysed(function: Bytecode | Analyses, taker: str) -> Analyses:
+    """The analyses of what is one of the two; `TypeError` in the taker's name for anything else."""
+    if isinstance(function, Analyses):
+        return function
+    expect_bytecode(function, taker, "a Bytecode (or its Analyses)")
+    return Analyses(function)

@@ -1,0 +1,145 @@
+"""Cuts a function in two at an instruction: a prefix that hands over to a continuation, `split`.
+
+Note [A call that fails while an exception is handled]: a place inside an `except` block has the exception handled
+before on its stack, and the continuation restores it. If the call fails before the continuation runs, as at the
+recursion limit, nobody would, and `sys.exc_info()` would be wrong ever after. So the prefix keeps a copy of what was
+handled before the function handled anything, and restores that when the call raises; after the continuation did, it
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import CodeType
+from typing import NamedTuple
+
+from framesmith_bytecode.analyses.slots import HANDLED, carrier_name
+from framesmith_bytecode.codegen.codegen import Codegen
+from framesmith_bytecode.continuations.cached_analyses import Analyses, analysed
+from framesmith_bytecode.continuations.continuation import UNBOUND, Continuation, Parameter, make_continuation
+from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label
+from framesmith_bytecode.writing.encode import encode
+
+
+class Split(NamedTuple):
+    """`prefix` stands in for the function: it runs up to the split point and returns what the continuation returns."""
+
+    prefix: CodeType
+    continuation: Continuation
+
+
+def _load_or_unbound(codegen: Codegen, name: str) -> None:
+    """Push what a local's slot holds, or UNBOUND if it is unbound, and unbind it."""
+    missing, done = Label(), Label()
+    with codegen.protected(missing):
+        codegen.emit("LOAD_FAST_CHECK", name)
+    codegen.emit("DELETE_FAST", name)
+    codegen.jump(done)
+    codegen.mark(missing)
+    codegen.emit("PUSH_EXC_INFO")
+    codegen.pop()
+    codegen.emit("POP_EXCEPT")
+    codegen.load_const(UNBOUND)
+    codegen.mark(done)
+
+
+def _never_bound(known: Analyses, index: int) -> set[str]:
+    """Locals that no path binds before it comes to item `index`."""
+    items = known.bytecode.instructions
+    comes_again = any(i < index for i in known.kept_items(index))
+    before = items if comes_again else items[:index]
+    stored = {item[1] for item in before if isinstance(item, Instr) and item[0] == "STORE_FAST"}
+    return set(known.bytecode.varnames) - stored - set(known.bytecode.argument_names)
+
+
+class _Handover:
+    """Writes what moves the stack into temporaries, calls the continuation and returns its result."""
+
+    def __init__(self, known: Analyses, continuation: Continuation) -> None:
+        kinds = known.depths.kinds(continuation.index)
+        self.continuation = continuation
+        self.unbound = _never_bound(known, continuation.index)
+        self.codegen = Codegen.like(known.bytecode, {})
+        self.spilled = [self.codegen.new_temp(f"slot_{slot}") for slot in range(len(kinds))]
+        self.handled: str | None = None
+        if HANDLED in kinds:  # a name that says what it holds
+            slot = kinds.index(HANDLED)
+            self.handled = self.spilled[slot] = carrier_name(HANDLED, slot, self.codegen.varnames)
+            self.codegen.varnames.append(self.handled)
+
+    def write(self) -> None:
+        for name in reversed(self.spilled):
+            self.codegen.emit("STORE_FAST", name)
+        if self.handled is None:
+            self.call()
+        else:
+            self.call_restoring(self.handled)
+        self.codegen.return_value()
+
+    def pass_argument(self, parameter: Parameter) -> None:
+        codegen = self.codegen
+        name = self.spilled[parameter.source] if isinstance(parameter.source, int) else parameter.source
+        if parameter.kind == "contents":
+            codegen.load(name)
+        elif name in self.unbound:
+            codegen.load_const(UNBOUND)
+        elif parameter.maybe_missing:
+            _load_or_unbound(codegen, name)
+        else:
+            codegen.emit("LOAD_FAST", name)
+            codegen.emit("DELETE_FAST", name)
+
+    def call(self) -> None:
+        """Push what the continuation returns."""
+        codegen, continuation = self.codegen, self.continuation
+        codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
+        for parameter in continuation.parameters:
+            self.pass_argument(parameter)
+        codegen.call(len(continuation.parameters))
+
+    def call_restoring(self, handled: str) -> None:
+        """The same; see Note [A call that fails while an exception is handled]."""
+        codegen = self.codegen
+        failed, done = Label(), Label()
+        codegen.emit("LOAD_FAST", handled)
+        with codegen.protected(failed):
+            self.call()
+        codegen.swap(2)
+        codegen.pop()
+        codegen.jump(done)
+        codegen.mark(failed)
+        codegen.swap(2)
+        codegen.emit("POP_EXCEPT")
+        codegen.emit("RERAISE", 0)
+        codegen.mark(done)
+
+
+def split(function: Bytecode | Analyses, index: int) -> Split:
+    """A prefix and a continuation at item `index`; running the prefix equals running the function.
+
+    `Analyses(bytecode)` in place of the bytecode saves work when one function is split at many places.
+    Raises `ContinuationError` where there can be no continuation, an index outside the items
+    included.
+    """
+    known = analysed(function, "split")
+    bytecode = known.bytecode
+    continuation = make_continuation(known, index, own_cells=True, all_locals=True)
+    index = continuation.index
+    label = Label("handover")
+    handover = _Handover(known, continuation)
+    codegen = handover.codegen
+    at = bytecode.instructions[index]
+    codegen.position = at.position if isinstance(at, Instr) else None
+    codegen.mark(label)
+    handover.write()
+    jump = Instr("JUMP", label, codegen.position)
+    while isinstance(bytecode.instructions[index], Label):  # a region may end here, and the jump is not part of it
+        index += 1
+    items = [*bytecode.instructions[:index], jump, *bytecode.instructions[index:], *codegen.instructions]
+    whole = replace(
+        bytecode,
+        instructions=items,
+        regions=[*bytecode.regions, *codegen.regions],
+        varnames=codegen.varnames,
+    )
+    return Split(encode(whole), continuation)

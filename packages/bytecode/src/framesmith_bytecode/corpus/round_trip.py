@@ -1,0 +1,71 @@
+"""What `decode` and `encode` get wrong about one code object: `round_trip_problem`."""
+
+from __future__ import annotations
+
+from types import CodeType
+
+from framesmith_bytecode.analyses.verify import problems
+from framesmith_bytecode.corpus.compare import difference
+from framesmith_bytecode.cpython.exception_table import Entry, read_exception_table
+from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.reading.decode import decode
+from framesmith_bytecode.writing.constants import same_constant
+from framesmith_bytecode.writing.encode import encode
+
+_METADATA = (
+    "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals", "co_flags", "co_names", "co_varnames",
+    "co_filename", "co_name", "co_qualname", "co_firstlineno", "co_freevars", "co_cellvars",
+)  # fmt: skip
+
+
+def round_trip_problem(code: CodeType) -> str | None:
+    """What decode, encode and a second decode get wrong about one code object, None if nothing."""
+    first = decode(code)
+    wrong = problems(first)
+    if wrong:
+        return wrong[0]
+    again = encode(first)
+    for name in _METADATA:
+        if getattr(code, name) != getattr(again, name):
+            return f"{name}: {getattr(code, name)!r} became {getattr(again, name)!r}"
+    if not same_constant(code.co_consts, again.co_consts[: len(code.co_consts)]):
+        return "co_consts changed"
+    return difference(first, decode(again)) or _version_difference(code, again)
+
+
+def _version_difference(code: CodeType, again: CodeType) -> str | None:
+    """Where the bytes differ: `encode` writes what the compiler wrote, down to the hidden instructions.
+
+    Left out are the columns of those, regions of loop exits, which cannot raise, and code compiled without columns:
+    the compiler fuses instructions before they lose their columns, `encode` can only afterwards.
+    """
+    if all(position[3] is None for position in code.co_positions()):
+        return None
+    if _operations(code) == _operations(again) and len(again.co_code) < len(code.co_code):
+        return None  # the compiler left a prefix before a jump that came to need none
+    if code.co_code != again.co_code:
+        return f"co_code changed, from {len(code.co_code)} bytes to {len(again.co_code)}"
+    for what, old, new in (("handler", _handlers(code), _handlers(again)), ("line", _lines(code), _lines(again))):
+        for unit in sorted({*old, *new}):
+            if old.get(unit) != new.get(unit):
+                return f"the {what} of unit {unit} changed, from {old.get(unit)} to {new.get(unit)}"
+    return None
+
+
+def _operations(code: CodeType) -> list[int]:
+    return [op for op in code.co_code[::2] if op != TABLE.opcodes["EXTENDED_ARG"]]
+
+
+def _handlers(code: CodeType) -> dict[int, Entry]:
+    """The entry in force for each code unit; one entry may be written as several."""
+    entries = read_exception_table(code.co_exceptiontable)
+    found = {unit: entry._replace(start=0, end=0) for entry in entries for unit in range(entry.start, entry.end)}
+    exits = [unit for unit, op in enumerate(code.co_code[::2]) if found and TABLE.names.get(op) == "END_FOR"]
+    for unit in exits:
+        for hidden in range(unit, unit + len(TABLE.for_exit)):
+            found.pop(hidden, None)
+    return found
+
+
+def _lines(code: CodeType) -> dict[int, int | None]:
+    return {unit: line for start, end, line in code.co_lines() for unit in range(start // 2, end // 2)}

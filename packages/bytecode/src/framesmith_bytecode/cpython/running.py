@@ -1,0 +1,25 @@
+"""Picks the table of the running interpreter: the one place that asks which CPython this is."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from framesmith_bytecode.cpython import py311, py312, py313
+from framesmith_bytecode.cpython.version_table import VersionTable
+
+TABLES: Final = {table.version: table for table in (py311.TABLE, py312.TABLE, py313.TABLE)}
+
+
+def _running_table() -> VersionTable:
+    version = (sys.version_info.major, sys.version_info.minor)
+    if version not in TABLES:
+        known = ", ".join(f"{major}.{minor}" for major, minor in TABLES)
+        raise ImportError(f"framesmith_bytecode knows CPython {known}; this is {version[0]}.{version[1]}")
+    return TABLES[version]
+
+
+TABLE: Final = _running_table()
+
+#: Where a plain call's NULL lies: under the callable (True) or above it (False). See "NULL slots" in the README.
+NULL_FIRST: Final = TABLE.null_first

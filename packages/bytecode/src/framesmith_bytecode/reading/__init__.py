@@ -1,0 +1,1 @@
+"""From code objects to the canonical form."""

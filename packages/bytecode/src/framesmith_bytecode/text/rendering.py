@@ -1,0 +1,185 @@
+"""Code as text that reads like Python, for people: `format_python`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from framesmith_bytecode.analyses.bound import possibly_unbound
+from framesmith_bytecode.analyses.slots import NULL as NULL_KIND
+from framesmith_bytecode.analyses.stack import Depths
+from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_bytecode
+from framesmith_bytecode.model.ops import OPS
+from framesmith_bytecode.text.expressions import NULL, Text
+from framesmith_bytecode.text.pending import slot_name, slot_text
+from framesmith_bytecode.text.printer import headline, label_names
+from framesmith_bytecode.text.statements import Statements
+from framesmith_bytecode.text.variables import Variables
+
+
+class _Line(NamedTuple):
+    """A statement and the index of the region it is in (None outside), or a label."""
+
+    text: str
+    region: int | None = None
+    is_label: bool = False
+
+
+class _MixedSlots(Exception):
+    """A slot holds NULL on one way to a place, and the object of a method on another."""
+
+
+class _Rendering:
+    """Follows the listing once; at labels, all slots that are not NULL have been written out into `$n`."""
+
+    def __init__(self, bytecode: Bytecode, depths: Depths, *, methods_in_full: bool) -> None:
+        self.bytecode = bytecode
+        self.depths = depths
+        self.in_full = methods_in_full
+        self.lines: list[_Line] = []
+        self.region: int | None = None
+        self.nulls: dict[int, frozenset[int]] = {}  # item of a label -> slots that hold NULL there, in our telling
+        self.region_of = {index: span.key for span in depths.spans for index in range(span.start, span.end)}
+        self.names = label_names(bytecode)
+        regions = [bytecode.regions[key] for key in depths.regions]
+        jumps = [item.arg for item in bytecode.instructions if isinstance(item, Instr) and isinstance(item.arg, Label)]
+        self.targets = {*jumps, *[region.handler for region in regions]}
+        self.writer = Statements(
+            bytecode.instructions,
+            Variables(bytecode),
+            self.names,
+            lambda text: self.lines.append(_Line(text, self.region)),
+            self.leave,
+            depths.kinds,
+            possibly_unbound(bytecode, depths),
+            methods_in_full=methods_in_full,
+        )
+
+    def run(self) -> list[_Line]:
+        """All lines."""
+        falls = True
+        for index, item in enumerate(self.bytecode.instructions):
+            depth = self.depths.before[index]
+            if depth is None:
+                falls = False
+            elif isinstance(item, Label):
+                self.arrive(index, item, depth, falls)
+                falls = True
+            else:
+                self.protect(index, item.op)
+                self.writer.instruction(index, item)
+                falls = OPS[item.op].flow in ("next", "branch")
+        return self.lines
+
+    # ---- labels ----
+
+    def arrive(self, index: int, label: Label, depth: int, falls: bool) -> None:
+        """At a label: slots get their names if another way leads here, or another region begins."""
+        pending = self.writer.pending
+        target = label in self.targets
+        if falls and target:
+            pending.name_all(depth)
+            self.leave(label, depth)
+        elif falls:
+            pending.name_effects()
+        if target or not falls:
+            self.lines.append(_Line(self.names[label], is_label=True))
+            pending.slots = self.slots_at(index, depth)
+
+    def slots_at(self, index: int, depth: int) -> list[Text]:
+        """The slots at a label: named, or NULL."""
+        certain = frozenset(i for i, kind in enumerate(self.depths.kinds(index)) if kind == NULL_KIND)
+        nulls = self.nulls.setdefault(index, certain)
+        return [NULL if i in nulls else slot_text(i) for i in range(depth)]
+
+    def leave(self, label: Label, depth: int) -> None:
+        """A way to a label with this many slots: all ways must agree about which of them are NULL."""
+        index = self.depths.labels[label]
+        slots = self.writer.pending.slots[:depth]
+        nulls = frozenset(i for i, text in enumerate(slots) if text is NULL)
+        if self.in_full:  # only what is NULL on every way
+            kinds = self.depths.kinds(index)
+            for i in sorted(nulls):
+                if kinds[i] != NULL_KIND:
+                    self.writer.say(f"{slot_name(i)} = NULL")
+        elif self.nulls.setdefault(index, nulls) != nulls:
+            raise _MixedSlots
+
+    def protect(self, index: int, op: str) -> None:
+        """Before an instruction in a region: its handler finds the lowest slots under their names."""
+        region = self.region = self.region_of.get(index)
+        floor = 0 if region is None else self.depths.regions.get(region, 0)
+        if region is not None and floor:
+            self.writer.pending.name_all(floor)
+            self.leave(self.bytecode.regions[region].handler, floor)
+        if op == "JUMP_NO_INTERRUPT":  # cannot raise; the loops of `await` read better without a `try` around it
+            self.writer.pending.name_effects()
+            self.region = None
+
+    # ---- regions ----
+
+    def ending(self, key: int) -> str:
+        """The end of what a region protects: where exceptions go, and with what."""
+        region = self.bytecode.regions[key]
+        floor = self.depths.regions[key]
+        slot = slot_name(floor + region.lasti)
+        pushed = f"{slot_name(floor)}, {slot} = offset, exception" if region.lasti else f"{slot} = exception"
+        return f"except: {pushed}; goto {self.names[region.handler]}"
+
+    def laid_out(self) -> list[str]:
+        """The lines with `try:` around those that are in a region."""
+        out: list[str] = []
+        labels: list[str] = []
+        current: int | None = None
+        for line in [*self.lines, None]:
+            if line is not None and line.is_label:
+                labels.append(f"  {line.text}:")
+                continue
+            region = None if line is None else line.region
+            if current is not None and region != current:
+                out.append("    " + self.ending(current))
+            out += dict.fromkeys(labels)
+            labels = []
+            if region is not None and region != current:
+                out.append("    try:")
+            current = region
+            if line is not None:
+                out.append(("    " if region is None else "        ") + line.text)
+        return out
+
+
+def _rendering(bytecode: Bytecode, depths: Depths) -> _Rendering:
+    try:
+        rendering = _Rendering(bytecode, depths, methods_in_full=False)
+        rendering.run()
+    except _MixedSlots:
+        rendering = _Rendering(bytecode, depths, methods_in_full=True)
+        rendering.run()
+    return rendering
+
+
+def format_python(bytecode: Bytecode) -> str:
+    """The function as statements with labels and gotos, for people; it is not meant to be run.
+
+    - `$n` is slot n of the value stack, counted from the bottom; it is mentioned where an expression would not do.
+    - Labels are those of `format_bytecode`. After `try:` ... `except: $0 = exception; goto L2`, an exception of any
+      statement between leaves slots below `$0` as they are, and goes on at L2.
+    - `x = next($0), or goto L3` is FOR_ITER; `send` with its `or goto` is SEND.
+    - `iadd(a, b)` and the like are in-place operators, named as in the `operator` module; `f(x)` is a call; other names
+      in lower case are operations (docs/bytecode/instructions.md) with the values they take and their operand.
+    - `NULL` is an empty slot; `x = NULL` unbinds x. `cell(x)` is the cell of x. A global whose name is also a
+      variable's reads `load_global('x')`, and is set as `globals()['x']`.
+
+    Instructions that no path leads to are counted in the last line, not shown. Raises `BytecodeError` where the
+    function is not sound enough to tell what it does (`format_bytecode` lists any), `TypeError` for anything else.
+    """
+    expect_bytecode(bytecode, "format_python")
+    depths = stack_depths(bytecode)
+    lines = [headline(bytecode) + ":", *_rendering(bytecode, depths).laid_out()]
+    dead = sum(
+        isinstance(item, Instr) and depth is None
+        for item, depth in zip(bytecode.instructions, depths.before, strict=True)
+    )
+    if dead:
+        lines.append(f"    # not shown: {dead} instruction{'s' if dead > 1 else ''} that no path leads to")
+    return "\n".join(lines)

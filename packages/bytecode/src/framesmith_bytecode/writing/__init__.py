@@ -1,0 +1,1 @@
+"""From the canonical form to the running CPython's code objects."""

@@ -1,0 +1,147 @@
+"""From the canonical form to a code object of the running CPython: `encode`."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from types import CodeType
+from typing import Final
+
+from framesmith_bytecode.analyses.header import check_header, check_types
+from framesmith_bytecode.analyses.places import BytecodeError, describe
+from framesmith_bytecode.analyses.stack import Depths
+from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.cpython.exception_table import Entry, write_exception_table
+from framesmith_bytecode.cpython.positions import write_line_table
+from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, Position, expect_bytecode, plain_name
+from framesmith_bytecode.writing.lower import lower
+from framesmith_bytecode.writing.lowered import Lowered, Unit
+
+_EXTENDED_ARG: Final = TABLE.opcodes["EXTENDED_ARG"]
+_CACHES: Final = [TABLE.caches.get(TABLE.names.get(number, ""), 0) for number in range(256)]
+_PADDING: Final = [bytes(2 * count) for count in range(16)]
+_BACKWARD: Final = frozenset(number for name, number in TABLE.opcodes.items() if "BACKWARD" in name)
+
+
+def _prefixes(arg: int) -> int:
+    """How many EXTENDED_ARG an operand needs."""
+    return 0 if arg < 0x100 else 1 if arg < 0x10000 else 2 if arg < 0x1000000 else 3
+
+
+def _is_lost(arg: object, low: Lowered) -> bool:
+    return isinstance(arg, Label) and arg not in low.labels
+
+
+def _settle(low: Lowered) -> tuple[list[int], list[int], list[int]]:
+    """Operand, size in code units and offset of every instruction (one more offset for the end).
+
+    Jumps start small and grow until everything fits; sizes never shrink, so this ends.
+    """
+    units, labels = low.units, low.labels
+    args = [arg if isinstance(arg, int) else 0 for _, arg, _ in units]
+    sizes = [1 + _CACHES[opcode] for opcode, _, _ in units]
+    for index, arg in enumerate(args):
+        if arg > 0xFF:
+            sizes[index] += _prefixes(arg)
+    try:
+        jumps = [(i, opcode, labels[arg]) for i, (opcode, arg, _) in enumerate(units) if isinstance(arg, Label)]
+    except KeyError:  # in code that no path reaches, or stack_depths would have said so
+        items = low.bytecode.instructions
+        lost = next(i for i, item in enumerate(items) if isinstance(item, Instr) and _is_lost(item.arg, low))
+        raise BytecodeError(
+            f"{low.bytecode.name}: {describe(items, lost)}: its label is not in the instructions"
+        ) from None
+    while True:
+        offsets = [0, *accumulate(sizes)]
+        grown = False
+        for index, opcode, target in jumps:
+            distance = offsets[target] - offsets[index + 1]
+            arg = args[index] = -distance if opcode in _BACKWARD else distance
+            size = 1 + _CACHES[opcode] + _prefixes(arg)
+            if size > sizes[index]:
+                sizes[index] = size
+                grown = True
+        if not grown:
+            return args, sizes, offsets
+
+
+def _write_code(units: list[Unit], args: list[int], sizes: list[int]) -> bytes:
+    out = bytearray()
+    for (opcode, _, _), arg, size in zip(units, args, sizes, strict=True):
+        caches = _CACHES[opcode]
+        prefixes = size - 1 - caches
+        if prefixes:
+            for shift in range(8 * prefixes, 0, -8):
+                out.append(_EXTENDED_ARG)
+                out.append(arg >> shift & 0xFF)
+        out.append(opcode)
+        out.append(arg & 0xFF)
+        if caches:
+            out += _PADDING[caches]
+    return bytes(out)
+
+
+def _position_runs(units: list[Unit], sizes: list[int]) -> list[tuple[Position | None, int]]:
+    runs: list[tuple[Position | None, int]] = []
+    current: Position | None = None
+    length = 0
+    for (_, _, position), size in zip(units, sizes, strict=True):
+        if position is current or position == current:
+            length += size
+        else:
+            if length:
+                runs.append((current, length))
+            current, length = position, size
+    if length:
+        runs.append((current, length))
+    return runs
+
+
+def _exception_entries(low: Lowered, depths: Depths, offsets: list[int]) -> list[Entry]:
+    at = {index: low.labels[label] for label, index in depths.labels.items()}
+    entries = []
+    for span in depths.spans:
+        region = low.bytecode.regions[span.key]
+        depth = depths.regions.get(span.key, region.depth)
+        if depth is None:  # no path enters the region, and it does not say
+            continue
+        start, end = offsets[at[span.start]], offsets[at[span.end]]
+        if start < end:
+            entries.append(Entry(start, end, offsets[low.labels[region.handler]], depth, region.lasti))
+    return entries
+
+
+def encode(bytecode: Bytecode) -> CodeType:
+    """A code object for the running CPython.
+
+    Stack size, jumps, caches, fused instructions, prologue and tables are worked out anew. Raises `BytecodeError`
+    where the instructions could not run safely, `TypeError` for what is no `Bytecode`.
+    """
+    expect_bytecode(bytecode, "encode")
+    check_types(bytecode)
+    check_header(bytecode)
+    depths = stack_depths(bytecode)
+    low = lower(bytecode, depths)
+    args, sizes, offsets = _settle(low)
+    grown = len(low.consts.values) > len(bytecode.consts)
+    consts = tuple(low.consts.values) if grown else bytecode.consts  # which functions may share
+    return CodeType(
+        bytecode.argcount,
+        bytecode.posonlyargcount,
+        bytecode.kwonlyargcount,
+        len(bytecode.varnames),
+        low.deepest,
+        bytecode.flags,
+        _write_code(low.units, args, sizes),
+        consts,
+        tuple(low.names),
+        tuple(bytecode.varnames),
+        bytecode.filename,
+        bytecode.name,
+        bytecode.qualname or bytecode.name,
+        bytecode.firstlineno,
+        write_line_table(_position_runs(low.units, sizes), bytecode.firstlineno),
+        write_exception_table(_exception_entries(low, depths, offsets)) if depths.spans else b"",
+        tuple(map(plain_name, bytecode.freevars)),
+        tuple(bytecode.cellvars),
+    )

@@ -1,0 +1,108 @@
+"""The running CPython's instructions under construction, with their labels, constants, names and slots."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from framesmith_bytecode.analyses.bound import possibly_unbound
+from framesmith_bytecode.analyses.places import BytecodeError, describe
+from framesmith_bytecode.analyses.stack import Depths
+from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, Position
+from framesmith_bytecode.writing.constants import ConstantPool
+
+_CODES: Final = TABLE.opcodes
+
+
+# One instruction of the running CPython: opcode, operand (or the jump's target), position.
+Unit: TypeAlias = tuple[int, int | Label, Position | None]
+
+
+class Lowered:
+    """State of lowering one function; `index` is the item being written, `last_op` the operation before it.
+
+    `run` are the labels directly before the item, `run_falls` says whether control falls into them from above.
+    `loop_exits` and `send_exits` map the target of a FOR_ITER or SEND to where that instruction really jumps.
+    `tail` are exits of loops that leave backward; they are written after everything else.
+    """
+
+    def __init__(self, bytecode: Bytecode, depths: Depths) -> None:
+        self.bytecode = bytecode
+        self.depths = depths
+        self.units: list[Unit] = []
+        self.labels: dict[Label, int] = {}
+        self.consts = ConstantPool(bytecode.consts)
+        self.names = list(bytecode.names)
+        self.name_indices = {name: i for i, name in reversed(list(enumerate(bytecode.names)))}
+        self.slots = slot_indices(bytecode)
+        self.cells = {name: self.slots[name] for name in (*bytecode.cellvars, *bytecode.freevars)}
+        self.unbound = possibly_unbound(bytecode, depths) if TABLE.unchecked_fast else set()
+        self.deepest = depths.deepest
+        self.barrier = 0
+        self.last_op = ""
+        self.index = 0
+        self.run: list[Label] = []
+        self.run_falls = False
+        self.loop_exits: dict[Label, tuple[Label, Position | None]] = {}
+        self.send_exits: dict[Label, Label] = {}
+        self.tail: list[tuple[Label, Label, Position | None]] = []
+        self._jump_targets: set[Label] | None = None
+
+    def put(self, name: str, arg: int | Label, position: Position | None) -> None:
+        """Append an instruction by its version name."""
+        self.units.append((_CODES[name], arg, position))
+
+    def name_index(self, name: str) -> int:
+        """Index in `co_names`, which grows if need be."""
+        index = self.name_indices.get(name)
+        if index is None:
+            index = self.name_indices[name] = len(self.names)
+            self.names.append(name)
+        return index
+
+    def slot(self, name: str) -> int:
+        """Index of a variable's slot in the frame."""
+        try:
+            return self.slots[name]
+        except KeyError:
+            raise self.fail(f"{name!r} is not a variable of this function") from None
+
+    def cell(self, name: str) -> int:
+        """Index of a cell or free variable's slot in the frame."""
+        try:
+            return self.cells[name]
+        except KeyError:
+            raise self.fail(f"{name!r} is neither a cell nor a free variable of this function") from None
+
+    def fail(self, problem: str) -> BytecodeError:
+        """An error that names the item being written."""
+        return BytecodeError(f"{self.bytecode.name}: {describe(self.bytecode.instructions, self.index)}: {problem}")
+
+    def previous(self, name: str, position: Position | None, back: int = 1) -> bool:
+        """Is the unit `back` places ago this opcode, at this position, with no label since?"""
+        at = len(self.units) - back
+        if at < self.barrier or at < 0:
+            return False
+        opcode, _, where = self.units[at]
+        return opcode == _CODES[name] and where == position
+
+    def is_jump_target(self, labels: list[Label]) -> bool:
+        """Does anything but a SEND lead to one of the labels?"""
+        if self._jump_targets is None:
+            self._jump_targets = {region.handler for region in self.bytecode.regions}
+            self._jump_targets.update(
+                item.arg
+                for item in self.bytecode.instructions
+                if isinstance(item, Instr) and isinstance(item.arg, Label) and item.op != "SEND"
+            )
+        return not self._jump_targets.isdisjoint(labels)
+
+
+def slot_indices(bytecode: Bytecode) -> dict[str, int]:
+    """Slot of every variable: locals, then cells that are no locals, then free variables."""
+    slots: dict[str, int] = {}
+    for name in (*bytecode.varnames, *bytecode.cellvars):
+        slots.setdefault(name, len(slots))
+    for name in bytecode.freevars:
+        slots[name] = len(slots)
+    return slots

@@ -1,0 +1,419 @@
+"""How each canonical operation without an opcode of its own is written for the running CPython: `WRITERS`.
+
+Pairs that decode split are fused again when they carry the same position and no label parts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.model.bytecode import Instr, Label, Position
+from framesmith_bytecode.model.ops import BINARY_OPERATORS, COMPARISONS, CONVERSIONS, FUNCTION_PARTS, OPS
+from framesmith_bytecode.writing.lowered import Lowered
+
+_CODES: Final = TABLE.opcodes
+_COMPARE_MASKS: Final = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}
+_INVERSE: Final = {
+    "POP_JUMP_IF_FALSE": "POP_JUMP_IF_TRUE",
+    "POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE",
+    "POP_JUMP_IF_NONE": "POP_JUMP_IF_NOT_NONE",
+    "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE",
+}
+_GIVES_BOOL: Final = frozenset(
+    ("TO_BOOL", "UNARY_NOT", "IS_OP", "CONTAINS_OP", "CHECK_EXC_MATCH", "MATCH_MAPPING", "MATCH_SEQUENCE")
+)
+_LOADS_METHOD: Final = {"LOAD_METHOD": 1, "LOAD_SUPER_METHOD": -1}  # and what they add to the stack
+_OPERATOR_INDEX: Final = {operator: index for index, operator in enumerate(BINARY_OPERATORS)}
+
+Writer = Callable[[Lowered, Any, Position | None], None]
+
+
+def _load_const(low: Lowered, value: object, position: Position | None) -> None:
+    low.put("LOAD_CONST", low.consts.index(value), position)
+
+
+def _load_fast(low: Lowered, name: str, position: Position | None) -> None:
+    checked = low.index in low.unbound
+    if not checked and ("LOAD_FAST", "LOAD_FAST") in TABLE.pairs and _fuse_pair(low, "LOAD_FAST", name, position):
+        return
+    low.put("LOAD_FAST_CHECK" if checked else "LOAD_FAST", low.slot(name), position)
+
+
+def _store_fast(low: Lowered, name: str, position: Position | None) -> None:
+    if TABLE.pairs and not low.depths.restores(low.index) and _fuse_pair(low, "STORE_FAST", name, position):
+        return
+    low.put("STORE_FAST", low.slot(name), position)
+
+
+def _fuse_pair(low: Lowered, second: str, name: str, position: Position | None) -> bool:
+    slot = low.slot(name)
+    for first in ("LOAD_FAST", "STORE_FAST"):
+        pair = TABLE.pairs.get((first, second))
+        if pair is not None and low.last_op == first and low.previous(first, position):
+            before = low.units[-1][1]
+            if isinstance(before, int) and before < 16 and slot < 16:
+                low.units[-1] = (_CODES[pair], before << 4 | slot, position)
+                return True
+    return False
+
+
+def _load_fast_check(low: Lowered, name: str, position: Position | None) -> None:
+    low.put("LOAD_FAST_CHECK" if TABLE.unchecked_fast else "LOAD_FAST", low.slot(name), position)
+
+
+def _load_closure(low: Lowered, name: str, position: Position | None) -> None:
+    low.put("LOAD_FAST" if TABLE.closure_by_fast else "LOAD_CLOSURE", low.cell(name), position)
+
+
+def _load_from_dict_or_deref(low: Lowered, name: str, position: Position | None) -> None:
+    if "LOAD_FROM_DICT_OR_DEREF" in _CODES:
+        low.put("LOAD_FROM_DICT_OR_DEREF", low.cell(name), position)
+    elif low.last_op == "LOAD_LOCALS":
+        low.put("LOAD_CLASSDEREF", low.cell(name), position)
+    else:
+        raise low.fail("CPython 3.11 can look up a cell only after LOAD_LOCALS")
+
+
+def _load_locals(low: Lowered, arg: None, position: Position | None) -> None:
+    if "LOAD_LOCALS" in _CODES:
+        low.put("LOAD_LOCALS", 0, position)
+        return
+    following = low.bytecode.instructions[low.index + 1 : low.index + 2]
+    if not following or not isinstance(following[0], Instr) or following[0].op != "LOAD_FROM_DICT_OR_DEREF":
+        raise low.fail("CPython 3.11 has LOAD_LOCALS only directly before LOAD_FROM_DICT_OR_DEREF")
+
+
+def _push_null(low: Lowered, arg: None, position: Position | None) -> None:
+    if not TABLE.null_first and low.last_op == "LOAD_GLOBAL" and low.previous("LOAD_GLOBAL", position):
+        before = low.units[-1][1]
+        assert isinstance(before, int)
+        low.units[-1] = (_CODES["LOAD_GLOBAL"], before | 1, position)
+        return
+    low.put("PUSH_NULL", 0, position)
+
+
+def _load_global(low: Lowered, name: str, position: Position | None) -> None:
+    arg = low.name_index(name) << 1
+    if TABLE.null_first and low.previous("PUSH_NULL", position):
+        low.units[-1] = (_CODES["LOAD_GLOBAL"], arg | 1, position)
+        return
+    low.put("LOAD_GLOBAL", arg, position)
+
+
+def _load_attr(low: Lowered, name: str, position: Position | None) -> None:
+    low.put("LOAD_ATTR", low.name_index(name) << TABLE.attr_method_bit, position)
+
+
+def _load_method(low: Lowered, name: str, position: Position | None) -> None:
+    if TABLE.attr_method_bit:
+        low.put("LOAD_ATTR", low.name_index(name) << 1 | 1, position)
+    else:
+        low.put("LOAD_METHOD", low.name_index(name), position)
+
+
+def _load_super(method: int) -> Writer:
+    def write(low: Lowered, shape: Any, position: Position | None) -> None:
+        if "LOAD_SUPER_ATTR" not in _CODES:
+            raise low.fail("CPython 3.11 has no such instruction; call super")
+        low.put("LOAD_SUPER_ATTR", low.name_index(shape.name) << 2 | shape.two_args << 1 | method, position)
+
+    return write
+
+
+def _slice(with_slice: str, with_subscript: str) -> Writer:
+    def write(low: Lowered, arg: None, position: Position | None) -> None:
+        if with_slice in _CODES:
+            low.put(with_slice, 0, position)
+        else:
+            low.put("BUILD_SLICE", 2, position)
+            low.put(with_subscript, 0, position)
+
+    return write
+
+
+def _to_bool(low: Lowered, arg: None, position: Position | None) -> None:
+    if TABLE.bool_jumps:
+        if low.last_op == "COMPARE_OP" and low.previous("COMPARE_OP", position):
+            before = low.units[-1][1]
+            assert isinstance(before, int)
+            low.units[-1] = (_CODES["COMPARE_OP"], before | TABLE.compare_bool_bit, position)
+        else:
+            low.put("TO_BOOL", 0, position)
+        return
+    following = low.bytecode.instructions[low.index + 1 : low.index + 2]
+    tests = ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT")
+    if not following or not isinstance(following[0], Instr) or following[0].op not in tests:
+        low.put("UNARY_NOT", 0, position)
+        low.put("UNARY_NOT", 0, position)
+
+
+def _is_length_test(low: Lowered) -> bool:
+    """Does a comparison of GET_LEN with a constant stand before? The compiler knows that its result is a bool."""
+    tail = [unit[0] for unit in low.units[low.barrier :][-3:]]
+    return tail == [_CODES["GET_LEN"], _CODES["LOAD_CONST"], _CODES["COMPARE_OP"]]
+
+
+def _want_bool(low: Lowered, position: Position | None) -> None:
+    if TABLE.bool_jumps and low.last_op not in _GIVES_BOOL and not _is_length_test(low):
+        _to_bool(low, None, position)
+
+
+def _unary_not(low: Lowered, arg: None, position: Position | None) -> None:
+    _want_bool(low, position)
+    low.put("UNARY_NOT", 0, position)
+
+
+def _binary_op(low: Lowered, operator: str, position: Position | None) -> None:
+    low.put("BINARY_OP", _OPERATOR_INDEX[operator], position)
+
+
+def _compare_op(low: Lowered, operator: str, position: Position | None) -> None:
+    mask = _COMPARE_MASKS[operator] if TABLE.compare_masks else 0
+    low.put("COMPARE_OP", COMPARISONS.index(operator) << TABLE.compare_shift | mask, position)
+
+
+def _jump(op: str) -> Writer:
+    forward, backward = TABLE.jumps[op]
+    tests_truth = op in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE")
+
+    def write(low: Lowered, label: Label, position: Position | None) -> None:
+        if tests_truth:
+            _want_bool(low, position)
+        if label not in low.labels:
+            low.put(forward, label, position)
+        elif backward is not None:
+            low.put(backward, label, position)
+        else:  # this CPython jumps backward only unconditionally
+            around = Label()
+            low.put(TABLE.jumps[_INVERSE[op]][0], around, position)
+            low.put("JUMP_BACKWARD", label, position)
+            low.labels[around] = len(low.units)
+
+    return write
+
+
+def _for_iter(low: Lowered, label: Label, position: Position | None) -> None:
+    if label in low.labels:
+        through = Label()
+        low.tail.append((through, label, position))
+    else:
+        through, _ = low.loop_exits.setdefault(label, (Label(), position))
+    low.put("FOR_ITER", through, position)
+
+
+def _send(low: Lowered, label: Label, position: Position | None) -> None:
+    if label in low.labels:
+        raise low.fail("SEND cannot jump backward")
+    low.put("SEND", label if TABLE.explicit_end_send else low.send_exits.setdefault(label, Label()), position)
+
+
+def _end_send(low: Lowered, arg: None, position: Position | None) -> None:
+    if TABLE.explicit_end_send:
+        low.put("END_SEND", 0, position)
+        return
+    # SEND of 3.11 drops the receiver itself, so it goes past this; whoever else comes here does not.
+    sends = [label for label in low.run if label in low.send_exits]
+    if not sends or low.run_falls or low.is_jump_target(low.run):
+        low.put("SWAP", 2, position)
+        low.put("POP_TOP", 0, position)
+    for label in sends:
+        low.labels[low.send_exits[label]] = len(low.units)
+    low.barrier = len(low.units)
+
+
+def _pop_top(low: Lowered, arg: None, position: Position | None) -> None:
+    if not TABLE.intrinsics_1 and low.last_op in ("PRINT_EXPR", "IMPORT_STAR") and low.previous("LOAD_CONST", position):
+        low.units.pop()
+        return
+    if "JUMP_IF_TRUE_OR_POP" in _CODES and low.last_op.startswith("POP_JUMP_IF_") and low.previous("COPY", position, 2):
+        for test in ("TRUE", "FALSE"):
+            copied, jump = low.units[-2:]
+            if copied[1] == 1 and low.previous(f"POP_JUMP_FORWARD_IF_{test}", position):
+                low.units[-2:] = [(_CODES[f"JUMP_IF_{test}_OR_POP"], jump[1], position)]
+                return
+    low.put("POP_TOP", 0, position)
+
+
+def _flag(op: str) -> Writer:
+    return lambda low, arg, position: low.put(op, int(arg), position)
+
+
+def _names_position(low: Lowered, shape: Any, position: Position | None) -> Position | None:
+    """Where a call's keyword names come from: as the compiler has it, from the method's name if that is on the line."""
+    before, items = low.depths.before, low.bytecode.instructions
+    depth = before[low.index]
+    if depth is None or position is None:
+        return position
+    base = depth - shape.argc
+    for index in range(low.index - 1, -1, -1):
+        known, item = before[index], items[index]
+        if known is None or not isinstance(item, Instr):
+            continue
+        if item.op in _LOADS_METHOD and known + _LOADS_METHOD[item.op] == base:
+            return item.position if item.lineno == position[0] else position
+        if known < base:
+            break
+    return position
+
+
+def _call(low: Lowered, shape: Any, position: Position | None) -> None:
+    if TABLE.calls == "call_kw":
+        if not shape.kwnames:
+            low.put("CALL", shape.argc, position)
+            return
+        low.put("LOAD_CONST", low.consts.index(shape.kwnames), _names_position(low, shape, position))
+        low.put("CALL_KW", shape.argc, position)
+        depth = low.depths.before[low.index]
+        low.deepest = max(low.deepest, (depth or 0) + 1)
+        return
+    if shape.kwnames:
+        low.put("KW_NAMES", low.consts.index(shape.kwnames), _names_position(low, shape, position))
+    if TABLE.calls == "precall":
+        low.put("PRECALL", shape.argc, position)
+    low.put("CALL", shape.argc, position)
+
+
+def _make_function(low: Lowered, parts: Any, position: Position | None) -> None:
+    if not TABLE.function_attributes:
+        low.put("MAKE_FUNCTION", sum(1 << FUNCTION_PARTS.index(part) for part in parts), position)
+        return
+    low.put("MAKE_FUNCTION", 0, position)
+    for part in reversed(FUNCTION_PARTS):
+        if part in parts:
+            low.put("SET_FUNCTION_ATTRIBUTE", 1 << FUNCTION_PARTS.index(part), position)
+
+
+def _set_function_attribute(low: Lowered, part: str, position: Position | None) -> None:
+    if not TABLE.function_attributes:
+        raise low.fail("this CPython gives functions their parts in MAKE_FUNCTION")
+    low.put("SET_FUNCTION_ATTRIBUTE", 1 << FUNCTION_PARTS.index(part), position)
+
+
+def _convert_value(low: Lowered, conversion: str, position: Position | None) -> None:
+    number = CONVERSIONS.index(conversion) + 1
+    low.put("CONVERT_VALUE" if TABLE.strings == "convert_value" else "FORMAT_VALUE", number, position)
+
+
+def _format_simple(low: Lowered, arg: None, position: Position | None) -> None:
+    if TABLE.strings == "convert_value":
+        low.put("FORMAT_SIMPLE", 0, position)
+    elif not (low.last_op == "CONVERT_VALUE" and low.previous("FORMAT_VALUE", position)):
+        low.put("FORMAT_VALUE", 0, position)
+
+
+def _format_with_spec(low: Lowered, arg: None, position: Position | None) -> None:
+    if TABLE.strings == "convert_value":
+        low.put("FORMAT_WITH_SPEC", 0, position)
+        return
+    swaps = low.previous("SWAP", position) and low.previous("SWAP", position, 3)
+    if swaps and low.previous("FORMAT_VALUE", position, 2):
+        first, convert, second = low.units[-3:]
+        if first[1] == second[1] == 2 and isinstance(convert[1], int) and 1 <= convert[1] <= 3:
+            low.units[-3:] = [(_CODES["FORMAT_VALUE"], convert[1] | 4, position)]
+            return
+    low.put("FORMAT_VALUE", 4, position)
+
+
+def _unpack_ex(low: Lowered, pair: Any, position: Position | None) -> None:
+    low.put("UNPACK_EX", pair[0] | pair[1] << 8, position)
+
+
+def _return_value(low: Lowered, arg: None, position: Position | None) -> None:
+    if TABLE.return_const and low.last_op == "LOAD_CONST" and low.previous("LOAD_CONST", position):
+        low.units[-1] = (_CODES["RETURN_CONST"], low.units[-1][1], position)
+        return
+    low.put("RETURN_VALUE", 0, position)
+
+
+def _yield_value(low: Lowered, arg: int | None, position: Position | None) -> None:
+    default = TABLE.yield_index or 0
+    low.put("YIELD_VALUE", default if arg is None or TABLE.yield_index is None else arg, position)
+
+
+def _index(op: str) -> Writer:
+    return lambda low, arg, position: low.put(op, arg or 0, position)
+
+
+def _statement(op: str) -> Writer:
+    """An operation of one opcode on 3.11 that pushes nothing, and an intrinsic pushing None later."""
+
+    def write(low: Lowered, arg: None, position: Position | None) -> None:
+        if op in TABLE.intrinsics_1:
+            low.put("CALL_INTRINSIC_1", TABLE.intrinsics_1[op], position)
+            return
+        low.put(op, 0, position)
+        _load_const(low, None, position)
+
+    return write
+
+
+def _intrinsic(call: str, numbers: Mapping[str, int], op: str) -> Writer:
+    return lambda low, arg, position: low.put(call, numbers[op], position)
+
+
+def _named_intrinsic(call: str, numbers: Mapping[str, int]) -> Writer:
+    def write(low: Lowered, name: str, position: Position | None) -> None:
+        if name not in numbers:
+            raise low.fail(f"this CPython has no helper {name}")
+        low.put(call, numbers[name], position)
+
+    return write
+
+
+def _missing(low: Lowered, arg: object, position: Position | None) -> None:
+    raise low.fail("this CPython has no such instruction")
+
+
+def _make_writers() -> dict[str, Writer]:
+    writers: dict[str, Writer] = {
+        "LOAD_CONST": _load_const,
+        "LOAD_FAST": _load_fast,
+        "STORE_FAST": _store_fast,
+        "LOAD_FAST_CHECK": _load_fast_check,
+        "LOAD_CLOSURE": _load_closure,
+        "LOAD_FROM_DICT_OR_DEREF": _load_from_dict_or_deref,
+        "LOAD_LOCALS": _load_locals,
+        "PUSH_NULL": _push_null,
+        "LOAD_GLOBAL": _load_global,
+        "LOAD_ATTR": _load_attr,
+        "LOAD_METHOD": _load_method,
+        "LOAD_SUPER_ATTR": _load_super(0),
+        "LOAD_SUPER_METHOD": _load_super(1),
+        "BINARY_SLICE": _slice("BINARY_SLICE", "BINARY_SUBSCR"),
+        "STORE_SLICE": _slice("STORE_SLICE", "STORE_SUBSCR"),
+        "TO_BOOL": _to_bool,
+        "UNARY_NOT": _unary_not,
+        "BINARY_OP": _binary_op,
+        "COMPARE_OP": _compare_op,
+        "IS_OP": _flag("IS_OP"),
+        "CONTAINS_OP": _flag("CONTAINS_OP"),
+        "CALL_FUNCTION_EX": _flag("CALL_FUNCTION_EX"),
+        "END_SEND": _end_send,
+        "POP_TOP": _pop_top,
+        "CALL": _call,
+        "MAKE_FUNCTION": _make_function,
+        "SET_FUNCTION_ATTRIBUTE": _set_function_attribute,
+        "CONVERT_VALUE": _convert_value,
+        "FORMAT_SIMPLE": _format_simple,
+        "FORMAT_WITH_SPEC": _format_with_spec,
+        "UNPACK_EX": _unpack_ex,
+        "RETURN_VALUE": _return_value,
+        "YIELD_VALUE": _yield_value,
+        "RESUME": _index("RESUME"),
+        "GET_AWAITABLE": _index("GET_AWAITABLE"),
+        "PRINT_EXPR": _statement("PRINT_EXPR"),
+        "IMPORT_STAR": _statement("IMPORT_STAR"),
+        "CALL_INTRINSIC_1": _named_intrinsic("CALL_INTRINSIC_1", TABLE.intrinsics_1),
+        "CALL_INTRINSIC_2": _named_intrinsic("CALL_INTRINSIC_2", TABLE.intrinsics_2),
+    }
+    writers.update({op: _jump(op) for op in TABLE.jumps})
+    writers.update({"FOR_ITER": _for_iter, "SEND": _send})
+    for call, numbers in (("CALL_INTRINSIC_1", TABLE.intrinsics_1), ("CALL_INTRINSIC_2", TABLE.intrinsics_2)):
+        writers.update({op: _intrinsic(call, numbers, op) for op in numbers if op in OPS and op not in writers})
+    writers.update({op: _missing for op in OPS if op not in writers and op not in _CODES})
+    return writers
+
+
+WRITERS: Final = _make_writers()

@@ -1,0 +1,80 @@
+"""The canonical table against what the interpreter itself says of its opcodes."""
+
+import dis
+import opcode
+
+import pytest
+
+from framesmith_bytecode import OPS
+from framesmith_bytecode.cpython.running import TABLE, TABLES
+from framesmith_bytecode.model.ops import pops, pushes
+from framesmith_bytecode.reading.readers import READERS
+from framesmith_bytecode.writing.writers import WRITERS, _missing
+
+# One canonical form stands for several encodings, or the stack differs on purpose; see the README.
+NOT_ALIKE = {
+    "LOAD_METHOD", "CALL", "CALL_FUNCTION_EX", "MAKE_FUNCTION", "FOR_ITER", "SEND", "LOAD_GLOBAL",
+    "COMPARE_OP", "PRINT_EXPR", "IMPORT_STAR", "LOAD_ATTR", "LOAD_SUPER_ATTR", "RERAISE", "UNPACK_EX",
+    "CALL_INTRINSIC_1", "CALL_INTRINSIC_2", "RETURN_GENERATOR", "YIELD_VALUE", "END_ASYNC_FOR",
+    "CLEANUP_THROW",
+}  # fmt: skip
+
+
+def test_opcode_numbers_are_the_interpreters():
+    for name, number in TABLE.opcodes.items():
+        assert opcode.opmap[name] == number
+
+
+def test_no_opcode_is_forgotten():
+    internal = {"INTERPRETER_EXIT", "RESERVED", "EXIT_INIT_CHECK", "ENTER_EXECUTOR"}
+    known = {
+        name
+        for name, number in opcode.opmap.items()
+        if number < 256 and not name.startswith("INSTRUMENTED_") and name not in internal
+    }
+    assert known == set(TABLE.opcodes)
+
+
+def test_every_opcode_has_a_reader():
+    """Named alike in the canonical set, or read by a function; except what decoding hides by itself."""
+    hidden = {"EXTENDED_ARG", "END_FOR"}
+    unread = {name for name, number in TABLE.opcodes.items() if number not in READERS and name not in OPS}
+    assert unread <= hidden
+
+
+def test_every_operation_of_this_version_can_be_written():
+    """What cannot is of a later version; a new table tells here which operations it dropped."""
+    missing = {name for name, writer in WRITERS.items() if writer is _missing}
+    later = {row.name for row in OPS.values() if row.since and TABLE.version < tuple(map(int, row.since.split(".")))}
+    assert missing <= later
+
+
+def test_cache_sizes_are_the_interpreters():
+    entries = opcode._inline_cache_entries
+    for name, number in TABLE.opcodes.items():
+        expected = entries[number] if isinstance(entries, list) else entries.get(name, 0)
+        assert TABLE.caches.get(name, 0) == expected, name
+
+
+@pytest.mark.parametrize("name", sorted(set(OPS) & set(TABLE.opcodes) - NOT_ALIKE))
+def test_stack_effects_are_the_interpreters(name):
+    row = OPS[name]
+    number = TABLE.opcodes[name]
+    for arg in (2, 3) if row.operand in ("count",) and name != "RAISE_VARARGS" else (1,):
+        operand = {"count": arg, "bool": True, "unpack_ex": (1, 0)}.get(row.operand)
+        ours = pushes(name, operand) - pops(name, operand)
+        theirs = dis.stack_effect(number, arg if number >= opcode.HAVE_ARGUMENT else None, jump=False)
+        assert ours == theirs, name
+
+
+def test_intrinsics_are_the_interpreters():
+    for ours, theirs in ((TABLE.intrinsics_1, "_intrinsic_1_descs"), (TABLE.intrinsics_2, "_intrinsic_2_descs")):
+        names = getattr(opcode, theirs, [])
+        renamed = {"PRINT": "PRINT_EXPR"}
+        expected = {renamed.get(n, n): i for i, n in enumerate(n.split("_", 1)[1] for n in names)}
+        expected = {n.split("_", 1)[1] if n.startswith(("1_", "2_")) else n: i for n, i in expected.items() if i}
+        assert dict(ours) == expected
+
+
+def test_three_versions():
+    assert set(TABLES) == {(3, 11), (3, 12), (3, 13)}
