@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aot import CompiledGraph, compile_graph, verify
+from framesmith_aot import CompiledGraph, compile_graph
+from framesmith_aten.verify import verify
 
 
 class Recording:

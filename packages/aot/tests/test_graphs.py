@@ -7,10 +7,7 @@ import torch
 from harness import compiled, graph_of
 from torch import fx
 
-from framesmith_aot import GraphInvariantError, default_decompositions, verify
-from framesmith_aot.cleanup import canonicalise, merge_equal
-from framesmith_aot.tracer import GraphTracer
-from framesmith_guards import new_fake_mode
+from framesmith_aten.decompositions import default_decompositions
 
 aten = torch.ops.aten
 
@@ -90,48 +87,6 @@ def test_attributes_become_inputs():
         assert graph(torch.zeros(2))[0].tolist() == [1, 1]
         assert graph(torch.zeros(2))[0].tolist() == [2, 2]
     assert gm.count.tolist() == [2, 2]
-
-
-def test_verify_names_the_fault():
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    x.meta["val"] = torch.zeros(2)
-    y = graph.call_function(aten.add_.Tensor, (x, 1))
-    with pytest.raises(GraphInvariantError, match=r'node add__tensor: has no meta\["val"\]'):
-        graph.output((y,))
-        verify(graph)
-    y.meta["val"] = torch.zeros(2)
-    with pytest.raises(GraphInvariantError, match="mutates"):
-        verify(graph)
-    y.target = torch.add
-    with pytest.raises(GraphInvariantError, match="no ATen overload"):
-        verify(graph)
-
-
-def test_verify_reads_after_write():
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    write = graph.call_function(aten.copy_.default, (x, x))
-    y = graph.call_function(aten.neg.default, (x,))
-    graph.output((y,))
-    for node in (x, write, y):
-        node.meta["val"] = torch.zeros(2)
-    with pytest.raises(GraphInvariantError, match="reads x after copy_"):
-        verify(graph)
-
-
-def test_tracer_alone():
-    mode = new_fake_mode()
-    tracer = GraphTracer(mode, {})
-    value = mode.from_tensor(torch.randn(2, 3))
-    tracer.placeholder("x", value)
-    with mode, tracer:
-        out = torch.addmm(value.sum(0), value, torch.ones(3, 3)).t()
-    tracer.graph.output((tracer.node_of(out),))
-    canonicalise(tracer.graph)
-    merge_equal(tracer.graph, set())
-    assert tracer.attributes == {}
-    assert targets(tracer.graph)[-1] is aten.permute.default
 
 
 def test_what_may_raise_stays_though_unused():

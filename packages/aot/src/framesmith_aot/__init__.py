@@ -2,11 +2,9 @@
 
 from framesmith_aot.__about__ import __version__
 from framesmith_aot.compile import compile_graph
-from framesmith_aot.contracts import BoxedFn, Compiler, Decompositions, Role
-from framesmith_aot.decompose import default_decompositions
-from framesmith_aot.errors import AotError, AotUnsupported, DoubleBackwardError, GraphInvariantError
+from framesmith_aot.contracts import BoxedFn, Compiler, Role
+from framesmith_aot.errors import AotError, AotUnsupported, DoubleBackwardError
 from framesmith_aot.runtime import CompiledGraph
-from framesmith_aot.verify import verify
 
 __all__ = [
     "AotError",
@@ -14,12 +12,8 @@ __all__ = [
     "BoxedFn",
     "CompiledGraph",
     "Compiler",
-    "Decompositions",
     "DoubleBackwardError",
-    "GraphInvariantError",
     "Role",
     "__version__",
     "compile_graph",
-    "default_decompositions",
-    "verify",
 ]

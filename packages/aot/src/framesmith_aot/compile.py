@@ -13,14 +13,14 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from framesmith_aot import ambient, functional
 from framesmith_aot.backward import BackwardGraph, BackwardPass
-from framesmith_aot.contracts import Compiler, Decompositions
-from framesmith_aot.decompose import default_decompositions
+from framesmith_aot.contracts import Compiler
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.handover import compile_part
 from framesmith_aot.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.partition import forward_graph, partition
 from framesmith_aot.random_order import rules_for
 from framesmith_aot.runtime import Calling, CallShape, CompiledGraph, inference_function, training_function
+from framesmith_aten.decompositions import Decompositions, default_decompositions
 from framesmith_guards import new_fake_mode
 
 

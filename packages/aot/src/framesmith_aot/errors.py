@@ -30,7 +30,3 @@ class DoubleBackwardError(AotError):
             "double backward through a compiled graph: the compiled backward pass is not itself "
             "differentiable; run the function eagerly where second derivatives are needed"
         )
-
-
-class GraphInvariantError(AotError):
-    """A produced graph breaks an invariant of `verify`: a defect of this package."""

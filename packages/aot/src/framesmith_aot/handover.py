@@ -8,7 +8,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from framesmith_aot.contracts import BoxedFn, Compiler, Role
-from framesmith_aot.verify import verify
+from framesmith_aten.verify import verify
 
 
 def compile_part(root: dict[str, Any], graph: fx.Graph, compiler: Compiler, role: Role) -> BoxedFn:

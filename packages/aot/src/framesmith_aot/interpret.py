@@ -11,7 +11,7 @@ from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.overlap import Overlaps, may_mutate
-from framesmith_aot.tracer import GraphTracer
+from framesmith_aten.tracer import GraphTracer
 
 aten = torch.ops.aten
 

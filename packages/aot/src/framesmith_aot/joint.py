@@ -12,15 +12,16 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from framesmith_aot import ambient, functional
-from framesmith_aot.cleanup import canonicalise, eliminate_dead, merge_equal
-from framesmith_aot.contracts import Decompositions
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.interpret import run_graph
 from framesmith_aot.metadata import Collected, GraphMeta, InputPair, collect
 from framesmith_aot.reach import reaching
-from framesmith_aot.tracer import GraphTracer
+from framesmith_aten.cleanup import canonicalise, eliminate_dead, merge_equal
+from framesmith_aten.decompositions import Decompositions
+from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import overlaps_itself
 from framesmith_aten.nodes import view_root
+from framesmith_aten.tracer import GraphTracer
 
 aten = torch.ops.aten
 
@@ -90,12 +91,12 @@ def trace_joint(
     `binding` says which of `inputs` each placeholder and each attribute of `gm` is.
     """
     tracer = GraphTracer(fake_mode, decompositions)
-    with _tracing(tracer, training) as before:
+    with _refusing(), _tracing(tracer, training) as before:
         pairs, nodes = _make_inputs(tracer, inputs, training)
         try:
             values = {name: pairs[at].run for name, at in binding.attributes.items()} | binding.values
             outputs = run_graph(gm, [pairs[at].run for at in binding.placeholders], values, tracer)
-        except AotUnsupported:
+        except (AotUnsupported, TraceUnsupported):
             raise
         except Exception as error:
             raise AotUnsupported("trace-error", f"{type(error).__name__} while tracing", str(error)) from error
@@ -113,6 +114,15 @@ def trace_joint(
             _trace_backward(tracer, joint, found, pairs)
     _finish(joint)
     return joint
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What the tracer refuses, as this package's error."""
+    try:
+        yield
+    except TraceUnsupported as error:
+        raise AotUnsupported(error.id, error.what, error.why) from error
 
 
 @contextmanager
@@ -199,7 +209,7 @@ def _trace_backward(tracer: GraphTracer, joint: JointGraph, found: Collected, pa
     with _no_autocast(), torch.no_grad():
         try:
             grads = torch.autograd.grad(roots, wanted, seeds, allow_unused=True)
-        except AotUnsupported:
+        except (AotUnsupported, TraceUnsupported):
             raise
         except Exception as error:
             what = f"{type(error).__name__} in the backward pass"

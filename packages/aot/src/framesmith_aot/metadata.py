@@ -15,11 +15,11 @@ import torch
 
 from framesmith_aot import functional
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.tracer import GraphTracer
 from framesmith_aot.views import Restride, Steps, ViewStep, chain, restride
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.nodes import view_root
 from framesmith_aten.operators import IDENTITY_VIEWS
+from framesmith_aten.tracer import GraphTracer
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from framesmith_aot.cleanup import is_removable
 from framesmith_aot.joint import JointGraph, clone_node
 from framesmith_aot.mincut import INFINITE, FlowNetwork
+from framesmith_aten.cleanup import is_removable
 from framesmith_aten.nodes import is_pure, tensor_bytes, view_root, view_source
 from framesmith_aten.operators import is_factory, is_pointwise, is_random, is_view, row
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aot.contracts import Decompositions
+from framesmith_aten.decompositions import Decompositions
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aot.cleanup import eliminate_dead
+from framesmith_aten.cleanup import eliminate_dead
 
 aten = torch.ops.aten
 

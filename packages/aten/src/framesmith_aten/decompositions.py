@@ -11,12 +11,14 @@ group norm, pooling, embedding, `nll_loss`.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
 
-from framesmith_aot.contracts import Decompositions
+Decompositions = dict[Any, Callable[..., Any]]
+"""From an operator to the function that computes it out of simpler ones, or returns NotImplemented to decline."""
 
 aten = torch.ops.aten
 

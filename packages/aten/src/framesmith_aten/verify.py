@@ -1,4 +1,4 @@
-"""The invariants of the graphs this package hands to a backend's compiler, executable."""
+"""The invariants of the graphs that backends are handed, executable."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aot.errors import GraphInvariantError
+from framesmith_aten.errors import GraphInvariantError
 from framesmith_aten.operators import IDENTITY_VIEWS, is_mutable
 
 _OPS = frozenset({"placeholder", "get_attr", "call_function", "output"})
 
 
 def verify(graph: fx.Graph) -> None:
-    """Raises GraphInvariantError, naming the node, where `graph` is not what `contracts.Compiler` says."""
+    """Raises GraphInvariantError, naming the node, where `graph` is not what `contract.Compiler` says."""
     reason = why_invalid(graph)
     if reason is not None:
         raise GraphInvariantError(f"{reason}\n{graph}")
