@@ -1,5 +1,6 @@
 """Inputs that have history, called with gradients off."""
 
+import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from harness import compiled, graph_of
+from torch import fx
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -20,3 +22,61 @@ def test_an_input_that_requires_grad(mode: Callable[[], AbstractContextManager[A
         out, same = run(value)
         assert torch.equal(out, value.sin() + value) and not out.requires_grad
     assert same is value and value.requires_grad
+
+
+def turned_on(x: torch.Tensor) -> Any:
+    torch._C._set_grad_enabled(True)
+    view, product = x[0], x * x
+    torch._C._set_grad_enabled(False)
+    return view, product, x.sum()
+
+
+def only_views(x: torch.Tensor) -> Any:
+    torch._C._set_grad_enabled(True)
+    first, second = x.unbind()
+    torch._C._set_grad_enabled(False)
+    return first, second, x[0]
+
+
+@pytest.mark.parametrize("function", [turned_on, only_views])
+def test_a_graph_that_turns_gradients_on(function: Callable[..., Any]) -> None:
+    def called(run: Callable[..., Any]) -> Any:
+        x = torch.arange(4.0).view(2, 2).requires_grad_()
+        with torch.no_grad():
+            results = run(x)
+            assert not torch.is_grad_enabled()
+        sum(result.sum() for result in results if result.requires_grad).backward()
+        return [result.requires_grad for result in results], x.grad.tolist()
+
+    graph = fx.Graph()
+    operand = graph.placeholder("x")
+    graph.call_function(torch._C._set_grad_enabled, (True,))
+    first = graph.call_function(operator.getitem, (operand, 0))
+    second = graph.call_function(operator.mul, (operand, operand))
+    if function is only_views:
+        parts = graph.call_function(torch.unbind, (operand,))
+        first, second = (graph.call_function(operator.getitem, (parts, at)) for at in range(2))
+    graph.call_function(torch._C._set_grad_enabled, (False,))
+    last = graph.call_function(operator.getitem, (operand, 0))
+    if function is turned_on:
+        last = graph.call_method("sum", (operand,))
+    graph.output((first, second, last))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    with torch.no_grad():
+        run = compiled(module, [torch.zeros(2, 2, requires_grad=True)])
+    assert called(run) == called(function)
+
+
+@pytest.mark.parametrize("method", ["scatter_", "index_add_", "index_copy_"])
+def test_in_place_operations_keep_the_layout(method: str) -> None:
+    x = torch.randn(3, 5, 2).permute(0, 2, 1)
+    index = torch.zeros_like(x[:1], dtype=torch.int64) if method == "scatter_" else torch.tensor([0])
+
+    def function(x: torch.Tensor, index: torch.Tensor) -> Any:
+        y = x * 1
+        getattr(y, method)(0, index, x[-1:].clone())
+        return y, y + 1, y.cumsum_(0) * 2
+
+    run = compiled(graph_of(function), [x, index])
+    for ours, eager in zip(run(x, index), function(x, index), strict=True):
+        assert torch.equal(ours, eager) and ours.stride() == eager.stride()

@@ -191,3 +191,30 @@ def test_the_trial_leaves_no_trace() -> None:
         effects(lambda x: torch.softmax(x, -1) + torch.rand(4), X, inference=inference)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
+TRANSPOSED = torch.randn(3, 5, 2).permute(0, 2, 1)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    ("target", "args"),
+    [
+        (lambda x: torch.pow(0.25, x), (TRANSPOSED,)),
+        (lambda x: x + 1, (TRANSPOSED,)),
+        (torch.logaddexp, (TRANSPOSED, torch.ones(2, 5))),
+        (torch.heaviside, (TRANSPOSED, torch.ones(2, 5))),
+        (torch.logical_and, (TRANSPOSED, torch.ones(1, 5))),
+        (torch.div, (torch.ones(5), TRANSPOSED)),
+        (F.logsigmoid, (TRANSPOSED,)),
+        (lambda x: torch.pow(0.25, x), (torch.randn(300, 20, 60).permute(2, 0, 1),)),
+    ],
+)
+def test_results_are_laid_out_as_real_ones(target: Any, args: tuple[Any, ...], inference: bool) -> None:
+    mode = new_fake_mode()
+    with torch.inference_mode(inference):
+        real = target(*args)
+    fakes = [mode.from_tensor(arg) for arg in args]
+    with torch.inference_mode(inference), mode, OperatorLog():
+        fake = target(*fakes)
+    assert fake.shape == real.shape and fake.stride() == real.stride()

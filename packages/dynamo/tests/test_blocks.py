@@ -263,3 +263,24 @@ def test_a_block_left_by_an_exception_leaves_torchs_state_as_it_was() -> None:
 
     check(f, X)
     assert torch.is_grad_enabled()
+
+
+def method_looked_up_in_a_block(x: Any, items: Any) -> Any:
+    with torch.no_grad():
+        items.nothing_like_this()
+    return x + 1
+
+
+def method_looked_up_in_two_blocks(x: Any, items: Any) -> Any:
+    try:
+        with torch.no_grad():
+            items.nothing_like_this(x * 2)
+    except AttributeError:
+        return x + torch.is_grad_enabled()
+    return x
+
+
+@pytest.mark.parametrize("program", [method_looked_up_in_a_block, method_looked_up_in_two_blocks])
+def test_a_method_that_is_not_there_leaves_its_block(program: Any) -> None:
+    check(program, torch.ones(2), {}.values)
+    assert torch.is_grad_enabled()

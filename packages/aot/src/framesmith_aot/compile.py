@@ -38,7 +38,7 @@ def compile_graph(
     The result, called with run-time tensors of the same metadata, does what running `gm` eagerly
     does: values, strides, aliases, mutations, gradients. `compiler` gets the ATen graphs (see
     `contracts.Compiler`), the backward one when a gradient is first asked for. `training` says
-    whether gradients are wanted (None: when grad mode is on and an input requires them);
+    whether gradients are wanted (None: when grad mode is on, or turned on, and an input requires them);
     `keep_input_mutations` whether the compiler takes trailing `copy_` calls onto inputs.
 
     Raises AotUnsupported where the meaning cannot be kept: run the graph eagerly then.
@@ -46,7 +46,7 @@ def compile_graph(
     _refuse_modes()
     call = _arguments(gm, inputs)
     if training is None:
-        training = torch.is_grad_enabled() and any(value.requires_grad for value in call.examples)
+        training = _records(gm) and any(value.requires_grad for value in call.examples)
     fake_mode = _find_fake_mode(call.examples)
     fakes = [_as_normal(_as_fake(value, fake_mode), fake_mode) for value in call.examples]
     joint = trace_joint(
@@ -59,7 +59,14 @@ def compile_graph(
         keep_input_mutations=keep_input_mutations,
     )
     _refuse_shared_memory(call.examples, joint)
-    return _assemble(joint, call, compiler)
+    return _assemble(joint, call, compiler, training)
+
+
+def _records(gm: fx.GraphModule) -> bool:
+    """Whether autograd records at some place of the graph: from its beginning, or because it says so itself."""
+    return torch.is_grad_enabled() or any(
+        node.target is torch._C._set_grad_enabled and node.args[0] is True for node in gm.graph.nodes
+    )
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,8 @@ def _as_normal(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
     if not value.is_inference():
         return value
     with torch.inference_mode(False), fake_mode:
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        return twin.requires_grad_(value.requires_grad)
 
 
 def _refuse_shared_memory(examples: Sequence[torch.Tensor], joint: JointGraph) -> None:
@@ -171,10 +179,10 @@ def _refuse_shared_memory(examples: Sequence[torch.Tensor], joint: JointGraph) -
             raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and shares memory with another")
 
 
-def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler) -> CompiledGraph:
+def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler, training: bool) -> CompiledGraph:
     state = ambient.read()
     turn_grad = state.grad is not joint.training and any(joint.meta.requires_grad)
-    calling = Calling(joint.training if turn_grad else None, state.any_autocast)
+    calling = Calling(joint.training if turn_grad else None, state.any_autocast, training and not state.grad)
     root = dict(joint.attributes)
     changed = [*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)]
     overwritten = tuple(call.shape.source[index] for index in changed if index < len(call.shape.source))

@@ -5,11 +5,13 @@ Operations on a wrapper run autograd above it, and reach the tracer as functiona
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from framesmith_aten.layouts import has_stride, is_dense
 
 _api: Any = torch  # the functionalisation functions are outside torch's annotated surface
 
@@ -92,6 +94,28 @@ def differentiable(wrapper: torch.Tensor) -> bool:
 def storage_id(value: torch.Tensor) -> int:
     """Equal for two tensors exactly when they share a storage."""
     return int(value.untyped_storage()._cdata)
+
+
+def mutation_count(wrapper: torch.Tensor) -> int:
+    """How often the memory the wrapper shows was written to."""
+    return int(_api._functionalize_mutation_counter(wrapper))
+
+
+def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> None:
+    """After an in-place operation: lays the wrapper's value out as it was before, with this size and these strides.
+
+    Eager writes into the memory that is there; the functional operator's result has a layout of its own, which what is
+    computed from it would take over.
+    """
+    value = current_value(wrapper)
+    if value.shape != size or has_stride(value, stride) or not is_dense(size, stride):
+        return
+    order = sorted(range(value.dim()), key=lambda dim: (-stride[dim], dim))
+    with below():
+        moved = value.permute(order).contiguous().permute([order.index(dim) for dim in range(value.dim())])
+    _api._functionalize_replace(wrapper, moved)
+    _api._functionalize_commit_update(wrapper)
+    _api._sync(wrapper)
 
 
 def has_data_mutation(wrapper: torch.Tensor) -> bool:

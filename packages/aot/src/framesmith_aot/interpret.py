@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import fx
 
+from framesmith_aot import functional
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.overlap import Overlaps, may_mutate
+from framesmith_aot.overlap import Overlaps
 from framesmith_aten.tracer import GraphTracer
 
 aten = torch.ops.aten
@@ -58,14 +59,34 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
 def _call(node: fx.Node, env: dict[fx.Node, Any], overlaps: Overlaps) -> Any:
     args = fx.node.map_arg(node.args, env.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
-    if args and may_mutate(node):
-        overlaps.check(args[0], str(node.target))
+    before = [
+        (value, functional.mutation_count(value), value.shape, value.stride()) for value in _wrappers((args, kwargs))
+    ]
+    result = _run(node, args, kwargs)
+    for value, count, size, stride in before:
+        if functional.mutation_count(value) != count:
+            overlaps.check(value, str(node.target))
+            functional.keep_layout(value, size, stride)
+    return result
+
+
+def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if node.op == "call_method":
         return _call_method(str(node.target), args, kwargs)
     if node.op == "call_module":
         raise AotUnsupported("module-call", f"a call of submodule {node.target!r}", "the graph must be flat")
     target: Any = node.target
     return REPLACEMENTS.get(target, target)(*args, **kwargs)
+
+
+def _wrappers(value: Any) -> Iterator[torch.Tensor]:
+    if functional.is_functional(value):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _wrappers(item)
+    elif isinstance(value, dict):
+        yield from _wrappers(tuple(value.values()))
 
 
 def _call_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -6,45 +6,11 @@ goes to all copies of an element at once.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
-
-from torch import fx
 
 from framesmith_aot import functional
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aten.layouts import overlaps_itself
-
-_MUTATING_FUNCTIONS = frozenset(
-    {
-        operator.setitem,
-        operator.iadd,
-        operator.isub,
-        operator.imul,
-        operator.itruediv,
-        operator.ifloordiv,
-        operator.imod,
-        operator.ipow,
-        operator.iand,
-        operator.ior,
-        operator.ixor,
-        operator.ilshift,
-        operator.irshift,
-        operator.imatmul,
-    }
-)
-
-
-def may_mutate(node: fx.Node) -> bool:
-    """Whether the torch-level call may write to its first argument."""
-    if (
-        any(arg is True for arg in node.args)
-        or node.target in _MUTATING_FUNCTIONS
-        or node.kwargs.get("inplace") is True
-    ):
-        return True
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return str(name).endswith("_") and not str(name).endswith("__")
 
 
 class Overlaps:

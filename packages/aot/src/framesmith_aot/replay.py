@@ -74,26 +74,37 @@ def unpacking(names: Sequence[str]) -> str:
     return f"[{', '.join(names)}]"
 
 
-def write_epilogue(text: FunctionText, meta: GraphMeta, inputs: Sequence[str]) -> None:
+def write_epilogue(text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *, record: bool) -> None:
     """Copies to inputs, makes views again, leaves the grad mode, returns the outputs.
 
-    `inputs` are the names of the graph's inputs; its slots are bound to `r0`, `r1`, ...
+    `inputs` are the names of the graph's inputs; its slots are bound to `r0`, `r1`, ... With `record`, what is not to
+    be made in no_grad is made in enable_grad.
     """
     if meta.written:
         text.bind("increment_version", torch.autograd.graph.increment_version)
         text.line(f"increment_version(({''.join(inputs[index] + ', ' for index in meta.written)}))")
     for copy in meta.copy_back:
-        _guarded(text, copy.no_grad, f"{inputs[copy.index]}.copy_(r{copy.slot})")
+        _guarded(text, _mode(copy.no_grad, record), f"{inputs[copy.index]}.copy_(r{copy.slot})")
     names: list[str] = []
     for at, output in enumerate(meta.outputs):
-        names.append(names[output.index] if isinstance(output, Repeat) else _write_output(text, at, output, inputs))
+        if isinstance(output, Repeat):
+            names.append(names[output.index])
+        else:
+            names.append(_write_output(text, at, output, inputs, record))
     if meta.grad_mode_after is not None:
         text.bind("set_grad_enabled", torch._C._set_grad_enabled)
         text.line(f"set_grad_enabled({meta.grad_mode_after})")
     text.line(f"return ({''.join(name + ', ' for name in names)})")
 
 
-def _write_output(text: FunctionText, position: int, output: Made, inputs: Sequence[str]) -> str:
+def _mode(no_grad: bool, record: bool) -> Callable[..., Any] | None:
+    """The context a statement of the epilogue needs, None for none."""
+    if no_grad:
+        return torch.no_grad
+    return torch.enable_grad if record else None
+
+
+def _write_output(text: FunctionText, position: int, output: Made, inputs: Sequence[str], record: bool) -> str:
     if isinstance(output, Constant):
         return text.literal(output.value)
     if isinstance(output, SameInput):
@@ -102,17 +113,16 @@ def _write_output(text: FunctionText, position: int, output: Made, inputs: Seque
         return f"r{output.index}"
     base = inputs[output.index] if isinstance(output, InputView) else f"r{output.index}"
     name = f"out{position}"
-    _guarded(text, output.no_grad, f"{name} = {_view_text(text, base, output.steps)}")
+    _guarded(text, _mode(output.no_grad, record), f"{name} = {_view_text(text, base, output.steps)}")
     return name
 
 
-def _guarded(text: FunctionText, no_grad: bool, statement: str) -> None:
-    if no_grad:
-        text.bind("no_grad", torch.no_grad)
-        text.line("with no_grad():")
-        text.line(statement, 2)
-    else:
+def _guarded(text: FunctionText, mode: Callable[..., Any] | None, statement: str) -> None:
+    if mode is None:
         text.line(statement)
+    else:
+        text.line(f"with {text.bind(mode.__name__, mode)}():")
+        text.line(statement, 2)
 
 
 def _view_text(text: FunctionText, base: str, steps: Steps) -> str:

@@ -67,10 +67,15 @@ class CompiledGraph:
 
 @dataclass(frozen=True)
 class Calling:
-    """Switches to turn around the graph: grad mode to `grad` (None: leave it), autocast off."""
+    """Switches to turn around the graph: grad mode to `grad` (None: leave it), autocast off.
+
+    `record`: the graph turns grad mode on, so the epilogue's views and copies are recorded though the call's mode is
+    off.
+    """
 
     grad: bool | None
     no_autocast: bool
+    record: bool
 
 
 def inference_function(run: BoxedFn, meta: GraphMeta, shape: CallShape, calling: Calling) -> FunctionText:
@@ -79,7 +84,7 @@ def inference_function(run: BoxedFn, meta: GraphMeta, shape: CallShape, calling:
     text.bind("graph", run)
     call = f"{unpacking(result_names(len(meta.slots)))} = graph([{', '.join(shape.names())}])"
     _write_call(text, call, calling)
-    write_epilogue(text, meta, shape.names())
+    write_epilogue(text, meta, shape.names(), record=calling.record)
     return text
 
 
@@ -108,7 +113,7 @@ def training_function(
     # The C++ half of `Function.apply`: the Python half serves functorch, which guards keep away from here.
     text.bind("graph", super(torch.autograd.Function, node).apply)
     _write_call(text, f"{unpacking(result_names(len(meta.slots)))} = graph({', '.join(names)})", calling)
-    write_epilogue(text, meta, shape.names())
+    write_epilogue(text, meta, shape.names(), record=calling.record)
     return text, node_text
 
 

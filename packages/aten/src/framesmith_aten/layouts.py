@@ -18,6 +18,14 @@ def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
     return True
 
 
+def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The dimensions of several elements of a dense tensor, the slowest in memory first; None where there are gaps."""
+    size, stride = tensor.shape, tensor.stride()
+    if not is_dense(size, stride):
+        return None
+    return tuple(sorted((dim for dim, length in enumerate(size) if length > 1), key=lambda dim: -int(stride[dim])))
+
+
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """The bytes of its storage that a strided tensor lies in, first and one past the last; equal without elements."""
     width = tensor.element_size()

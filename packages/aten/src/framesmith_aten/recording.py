@@ -68,7 +68,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return run_parts(func, args, kwargs)
         self._note(func, args, kwargs)
-        return func(*args, **kwargs)
+        return trials.as_laid_out(func, args, kwargs, func(*args, **kwargs))
 
     def _note(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         effects = self.effects

@@ -20,7 +20,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from framesmith_aten import table
+from framesmith_aten import table, trials
 from framesmith_aten.decompositions import Decompositions
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import why_may_fail
@@ -83,7 +83,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule = SHAPE_RULES.get(func)
         out = rule(*args, **kwargs) if rule is not None else None
         if out is None:
-            out = func(*args, **kwargs)
+            out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs))
         self._record(func, args, kwargs, out)
         return out
 

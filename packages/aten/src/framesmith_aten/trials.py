@@ -18,11 +18,22 @@ from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
 from framesmith_aten.failures import may_fail
-from framesmith_aten.layouts import overlaps_itself, share_storage
-from framesmith_aten.operators import is_composite, is_custom, is_random, is_view, tensors_in, written
+from framesmith_aten.layouts import memory_order, overlaps_itself, share_storage
+from framesmith_aten.operators import (
+    is_composite,
+    is_custom,
+    is_mutable,
+    is_pointwise,
+    is_random,
+    is_view,
+    tensors_in,
+    written,
+)
 
 #: Elements up to which real tensors are made as large as the fakes.
 LARGEST: Final = 1 << 16
+#: The same where only a layout is asked for.
+SMALL: Final = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,7 @@ UNKNOWN: Final = Verdict(certain=False)
 
 #: From an operator and the kind of its arguments, and, where one element did not do, their layouts.
 _verdicts: dict[Any, Verdict] = {}
+_orders: dict[Any, tuple[tuple[int, ...] | None, ...]] = {}
 
 
 def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
@@ -63,6 +75,56 @@ def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
     return _known(kind, lambda: _tried_small(kind, op, args, kwargs, tensors))
 
 
+def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
+    """The fake result of a call, with the strides that the real kernel gives it.
+
+    Meta kernels lay results of arguments that are not contiguous out in ways of their own. Asked are pointwise
+    operators, of two elements along each dimension, and small calls of others.
+    """
+    made = list(tensors_in(out))
+    tensors = list(tensors_in((*args, *kwargs.values())))
+    if not made or all(tensor.is_contiguous() for tensor in tensors if _is_plain(tensor)):
+        return out
+    if is_random(op) or is_custom(op) or is_view(op) or is_mutable(op) or op.namespace != "aten":
+        return out
+    if not all(map(_is_plain, (*tensors, *made))) or may_fail(op, args, kwargs) or _is_large(args, kwargs, tensors):
+        return out
+    small = is_pointwise(op)
+    if not small and sum(tensor.numel() for tensor in tensors) > SMALL:
+        return out
+    layouts = tuple((tuple(tensor.shape), tensor.stride()) for tensor in tensors)
+    key = (as_laid_out, op, _kind(args), _kind(kwargs), layouts)
+    orders = _orders.get(key)
+    if orders is None:
+        twin = _of_two_elements if small else Twins()
+        orders = _orders[key] = _orders_of_real(op, _mapped(args, twin), _mapped(kwargs, twin), len(made))
+    return _relaid(out, iter(orders))
+
+
+def _orders_of_real(op: OpOverload, args: Any, kwargs: Any, count: int) -> tuple[tuple[int, ...] | None, ...]:
+    """For each tensor of the real result the order of its dimensions in memory, None where it is not dense."""
+    with _real():
+        try:
+            real = list(tensors_in(op(*args, **kwargs)))
+        except Exception:
+            return (None,) * count
+    return (
+        tuple(memory_order(one) if _is_plain(one) else None for one in real) if len(real) == count else (None,) * count
+    )
+
+
+def _relaid(out: Any, orders: Iterator[tuple[int, ...] | None]) -> Any:
+    if isinstance(out, torch.Tensor):
+        order = next(orders)
+        if order is None or order == memory_order(out):
+            return out
+        rest = tuple(dim for dim in range(out.dim()) if dim not in order)
+        return torch.empty_permuted(out.shape, rest + order, dtype=out.dtype, device=out.device)
+    if isinstance(out, (list, tuple)):
+        return type(out)(_relaid(item, orders) for item in out)
+    return out
+
+
 def _known(key: Any, find: Callable[[], Verdict]) -> Verdict:
     found = _verdicts.get(key)
     if found is None:
@@ -73,7 +135,7 @@ def _known(key: Any, find: Callable[[], Verdict]) -> Verdict:
 def _tried_small(
     kind: Any, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> Verdict:
-    if _is_large(op, args, kwargs, tensors):
+    if _is_large(args, kwargs, tensors):
         return UNKNOWN
     if _refusal(op, _mapped(args, _of_one_element), _mapped(kwargs, _of_one_element)) is None:
         return TAKEN
@@ -84,7 +146,7 @@ def _tried_small(
 def _tried_laid_out(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> Verdict:
-    if sum(tensor.numel() for tensor in tensors) > LARGEST or _is_large(op, args, kwargs, tensors):
+    if sum(tensor.numel() for tensor in tensors) > LARGEST or _is_large(args, kwargs, tensors):
         return UNKNOWN
     twins = Twins()
     refusal = _refusal(op, _mapped(args, twins), _mapped(kwargs, twins))
@@ -100,7 +162,7 @@ def _shares(changed: torch.Tensor, tensors: Sequence[torch.Tensor]) -> bool:
     return overlaps_itself(changed) or sum(share_storage(changed, tensor) for tensor in tensors) > 1
 
 
-def _is_large(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> bool:
+def _is_large(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> bool:
     """Whether the result may be large though the arguments are small: made from sizes, or repeated."""
     numbers = [value for value in (*args, *kwargs.values()) if isinstance(value, (int, float))]
     if not tensors and any(math.isfinite(number) and abs(number) > LARGEST for number in numbers):
@@ -132,6 +194,16 @@ def _mapped(value: Any, twin: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, Mapping):
         return {name: _mapped(item, twin) for name, item in value.items()}
     return value
+
+
+def _of_two_elements(tensor: torch.Tensor) -> torch.Tensor:
+    """At most two elements along each dimension, strides in the order of the fake's, expanded where it is."""
+    with _real():
+        size = [min(int(length), 2) for length in tensor.shape]
+        own = [1 if step == 0 else length for length, step in zip(size, tensor.stride(), strict=True)]
+        order = sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride()[dim], dim))
+        made = torch.empty_permuted(own, order, dtype=tensor.dtype, device=tensor.device)
+        return made.zero_().expand(size)
 
 
 def _of_one_element(tensor: torch.Tensor) -> torch.Tensor:

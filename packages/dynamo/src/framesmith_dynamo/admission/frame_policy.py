@@ -122,8 +122,8 @@ def _left_alone(filename: str) -> bool:
 
 
 _OWN_PACKAGES = (
-    "framesmith_bytecode", "framesmith_frames", "framesmith_guards", "framesmith_sideeffects", "framesmith_dynamo",
-    "framesmith_aot", "framesmith_autograd_compiler", "framesmith_backends", "framesmith",
+    "framesmith_bytecode", "framesmith_frames", "framesmith_guards", "framesmith_sideeffects", "framesmith_aten",
+    "framesmith_dynamo", "framesmith_aot", "framesmith_autograd_compiler", "framesmith_backends", "framesmith",
 )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,12 +77,15 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     caught = handler_arm(frame, index)
     slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
     residual.change(grad_mode=not exits_of(frame.stack))
-    restore_stack(residual, slots, len(slots) - pops(instr.op, instr.arg))
-    residual.forget_variables(variables.values())
     label = Label() if len(ways) == 2 else None
-    emit_protected(
-        residual, Instr(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label, instr.position), caught
-    )
+    breaking = Instr(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label, instr.position)
+    outside = 0 if caught is None else caught.below
+    left = len(slots) - pops(instr.op, instr.arg)
+    restore_stack(residual, slots[:outside], left)
+    with protected(residual, caught):
+        restore_stack(residual, slots[outside:], left - outside)  # which may look a method up, and raise
+        residual.forget_variables(variables.values())
+        _emit(residual.codegen, breaking)
     if ways:
         go_on(residual, ways[0], variables)
     if label is not None:
@@ -115,15 +119,15 @@ def handler_arm(frame: Frame, index: int) -> Arm | None:
     return arm(frame, below, (False,) * (1 + protection.lasti), index, protection.target)
 
 
-def emit_protected(residual: Residual, instr: Instr, caught: Arm | None) -> None:
-    """Emit the breaking instruction, in a region of its own if it is in a block."""
-    codegen = residual.codegen
+@contextmanager
+def protected(residual: Residual, caught: Arm | None) -> Iterator[None]:
+    """What is emitted while this is active lies in a region of its own, if the breaking instruction is in a block."""
     if caught is None:
-        _emit(codegen, instr)
+        yield
         return
     residual.handler = Label("caught")
-    with codegen.protected(residual.handler, depth=caught.below):
-        _emit(codegen, instr)
+    with residual.codegen.protected(residual.handler, depth=caught.below):
+        yield
 
 
 def _emit(codegen: Codegen, instr: Instr) -> None:
