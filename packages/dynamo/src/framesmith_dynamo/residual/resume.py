@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from framesmith_bytecode import OPS, Codegen, Continuation, Instr, Label, Parameter, observes_locals, pops, pushes
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.interpreter.generator import LIVE_GENERATOR
 from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
 from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot
 from framesmith_dynamo.residual.blocks import check_blocks, exits_of, push_exit
@@ -69,6 +70,8 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     index = frame.pc
     if observes_locals(frame.code.bytecode.instructions):
         raise GraphBreak(READS_OWN_LOCALS, str(reason))
+    for generator in frame.state.suspended:  # also one that is not needed: it will be closed, we would not know when
+        raise GraphBreak(LIVE_GENERATOR, generator.describe())
     instr = frame.code.instrs[index]
     ways = arms(residual.frame, instr, index)
     if residual.state.is_empty() and all(way.continuation is None for way in ways):
