@@ -307,6 +307,8 @@ class DictValue(MutableContainer):
 
     def as_plain(self) -> Any:
         pairs = [(plain(resolved(entry.key)), plain(self._value_of(entry))) for entry in self.entries.values()]
+        if self.factory is not None:
+            return defaultdict(plain(self.factory), pairs)
         return OrderedDict(pairs) if self.cls is OrderedDict else dict(pairs)
 
     def as_proxy(self) -> Any:
