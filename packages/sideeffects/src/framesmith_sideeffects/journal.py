@@ -118,6 +118,11 @@ class Journal:
         """All pending attributes of a value, in the order of its `__dict__`; DELETED for deleted ones."""
         return dict(self._attributes.get(id(value), ()))
 
+    def was_deleted(self, value: TracedValue, name: str) -> bool:
+        """Whether an attribute that an existing object has was deleted; stored again, it is the last one."""
+        change = self._changes.get(("attribute", id(value), name))
+        return isinstance(change, AttributeChange) and change.deletes
+
     def store_cell(self, cell: TracedValue, new: TracedValue) -> None:
         """Note a store to a closure cell."""
         self.store_attr(cell, CELL_CONTENTS, new)
