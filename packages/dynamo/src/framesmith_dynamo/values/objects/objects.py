@@ -293,19 +293,19 @@ class ObjectValue(Value):
         if found is not None:
             guard_entry_type(tr, self.cls, found, name, self.source)
         self.track(tr)
-        if tr.journal.load_attr(self, name) is not None and self.exists and self.source is not None:
-            self._guard_presence(tr, name, slot=found is not None and isinstance(found.raw, MemberDescriptorType))
+        if tr.journal.load_attr(self, name) is not None and self.source is not None:
+            is_slot = found is not None and isinstance(found.raw, MemberDescriptorType)
+            self._guard_presence(tr, self.source, name, is_slot=is_slot)
         tr.journal.delete_attr(self, name)
 
-    def _guard_presence(self, tr: Tracer, name: str, *, slot: bool) -> None:
+    def _guard_presence(self, tr: Tracer, source: Source, name: str, *, is_slot: bool) -> None:
         """Whether the object had an attribute before the trace stored it: there is something to delete, or nothing."""
         present = has_own_attribute(self.obj, name)
-        if slot:
-            tr.guard(self.source, "HASATTR" if present else "NO_HASATTR", name)
-        elif present:
-            tr.guard(InstanceDictSource(self.source), "DICT_CONTAINS", name)
+        if is_slot:
+            tr.guard(source, "HASATTR" if present else "NO_HASATTR", name)
         else:
-            self.guard_absent(tr, name)
+            kind = "DICT_CONTAINS" if present else "DICT_NOT_CONTAINS"
+            tr.guard(InstanceDictSource(source), kind, name)
 
     def _delete_through(self, tr: Tracer, found: Found, name: str) -> None:
         raw = found.raw
