@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,12 +80,17 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     caught = handler_arm(frame, index)
     slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
     residual.change(grad_mode=not exits_of(frame.stack))
-    restore_stack(residual, slots, len(slots) - pops(instr.op, instr.arg))
-    residual.forget_variables(variables.values())
-    label = Label() if len(ways) == 2 else None
-    emit_protected(
-        residual, Instr(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label, instr.position), caught
-    )
+    below = len(slots) - pops(instr.op, instr.arg)
+    outside = len(slots) if caught is None else caught.below
+    restore_stack(residual, slots[:outside], below)
+    with protection(residual, caught):
+        restore_stack(residual, slots[outside:], below - outside)
+        residual.forget_variables(variables.values())
+        label = Label() if len(ways) == 2 else None
+        emit(
+            residual.codegen,
+            Instr(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label, instr.position),
+        )
     if ways:
         go_on(residual, ways[0], variables)
     if label is not None:
@@ -118,18 +124,19 @@ def handler_arm(frame: Frame, index: int) -> Arm | None:
     return arm(frame, below, (False,) * (1 + protection.lasti), index, protection.target)
 
 
-def emit_protected(residual: Residual, instr: Instr, caught: Arm | None) -> None:
-    """Emit the breaking instruction, in a region of its own if it is in a block."""
-    codegen = residual.codegen
+@contextmanager
+def protection(residual: Residual, caught: Arm | None) -> Iterator[None]:
+    """The region of the breaking instruction, if it is in a block. Looking up the method it calls is a part of it."""
     if caught is None:
-        _emit(codegen, instr)
+        yield
         return
     residual.handler = Label("caught")
-    with codegen.protected(residual.handler, depth=caught.below):
-        _emit(codegen, instr)
+    with residual.codegen.protected(residual.handler, depth=caught.below):
+        yield
 
 
-def _emit(codegen: Codegen, instr: Instr) -> None:
+def emit(codegen: Codegen, instr: Instr) -> None:
+    """Emit the breaking instruction."""
     if instr.op == "CALL_FUNCTION_EX":  # its dict comes from a variable, and must be one made in the same code
         codegen.position = instr.position
         codegen.call_ex(instr.arg)
