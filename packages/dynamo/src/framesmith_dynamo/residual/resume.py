@@ -60,6 +60,8 @@ class Arm:
 INSTEAD = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
 
 
+#: What `next` gives at the end of an iterator.
+END = object()
 #: Instructions too cheap to call a continuation for, when they are all that is left.
 CHEAP = frozenset({"LOAD_CONST", "LOAD_FAST", "NOP", "POP_TOP", "RETURN_VALUE"})
 LONGEST_TAIL = 8
@@ -137,11 +139,34 @@ def protection(residual: Residual, caught: Arm | None) -> Iterator[None]:
 
 def emit(codegen: Codegen, instr: Instr) -> None:
     """Emit the breaking instruction."""
+    codegen.position = instr.position
     if instr.op == "CALL_FUNCTION_EX":  # its dict comes from a variable, and must be one made in the same code
-        codegen.position = instr.position
         codegen.call_ex(instr.arg)
+    elif instr.op == "FOR_ITER":  # its iterator likewise
+        emit_for_iter(codegen, instr.arg)
     else:
         codegen.extend([instr])
+
+
+def emit_for_iter(codegen: Codegen, exhausted: Label) -> None:
+    """FOR_ITER over any object: `next` with a default that tells the end."""
+    going_on = Label()
+    iterator = codegen.new_temp("iterator")
+    codegen.store(iterator)
+    codegen.load(iterator)
+    codegen.push_callable(lambda: codegen.load_const(next))
+    codegen.load(iterator)
+    codegen.load_const(END)
+    codegen.call(2)
+    codegen.forget(iterator)
+    codegen.dup()
+    codegen.load_const(END)
+    codegen.emit("IS_OP", False)
+    codegen.emit("POP_JUMP_IF_FALSE", going_on)
+    codegen.pop()
+    codegen.pop()
+    codegen.emit("JUMP", exhausted)
+    codegen.mark(going_on)
 
 
 def emit_handler(residual: Residual, caught: Arm, variables: dict[str, str]) -> None:
