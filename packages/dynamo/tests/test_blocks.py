@@ -235,6 +235,50 @@ def torch_error_in_try(x):
         return y * 2, "size" in str(error)
 
 
+class Computing:
+    """Its method is made by a property, which may raise."""
+
+    def __init__(self, log):
+        self.log = log
+
+    @property
+    def method(self):
+        print("looked up")
+        if self.log:
+            raise AttributeError("gone")
+        return self.log.append
+
+
+def method_without_name_in_no_grad(x, log):
+    try:
+        with torch.no_grad():
+            y = x * 2
+            print.missing(y)
+    except AttributeError as error:
+        log.append((str(error), torch.is_grad_enabled()))
+    return x * 3, torch.is_grad_enabled()
+
+
+def method_looked_up_in_scope(x, log):
+    with Scope(log, AttributeError):
+        y = x * 2
+        Computing([1]).method(print(1))
+    return y, log
+
+
+def method_that_cannot_be_found(x, log):
+    owner = Computing(log)
+    log.append(0)
+    with torch.no_grad():
+        try:
+            y = x * 2
+            owner.method(y)
+        except AttributeError as error:
+            log.append((str(error), torch.is_grad_enabled()))
+    return x * 3, log
+
+
+LOOKED_UP: list[Any] = [method_without_name_in_no_grad, method_looked_up_in_scope, method_that_cannot_be_found]
 PROGRAMS: list[Any] = [
     in_no_grad, nested_modes, set_grad, in_autocast, in_scope, raising_in_scope, raising_through_scope, two_scopes,
     in_try, caught, not_caught_here, loop_in_try, return_in_try, data_branch_in_with, torch_error_in_try,
@@ -252,6 +296,12 @@ def test_goes_on_in_the_block(fn: Any) -> None:
 @pytest.mark.parametrize("fn", LEFT_TO_PYTHON, ids=lambda fn: fn.__name__)
 def test_equals_eager(fn: Any) -> None:
     check(fn, X)
+
+
+@pytest.mark.parametrize("fn", LOOKED_UP, ids=lambda fn: fn.__name__)
+def test_a_method_that_is_not_there_is_missed_inside_the_block(fn: Any) -> None:
+    check(fn, X, [])
+    assert torch.is_grad_enabled()
 
 
 def test_a_block_left_by_an_exception_leaves_torchs_state_as_it_was() -> None:

@@ -79,6 +79,20 @@ def test_an_existing_object_keeps_what_was_stored_in_it_alive() -> None:
     assert not journal.is_empty()
 
 
+def test_what_older_objects_keep_and_what_is_new_are_told_apart() -> None:
+    journal = Journal()
+    owner, held, loose = existing(journal, "o", Plain()), NewObject(Plain), NewObject(Plain)
+    for value in (held, loose):
+        journal.track_new(value, Plain)
+    inner, part = Constant(1), Constant(2)
+    journal.store_attr(owner, "held", held)
+    journal.store_attr(loose, "inner", inner)
+    journal.store_attr(loose, "gone", part)
+    journal.delete_attr(loose, "gone")
+    assert list(journal.kept()) == [held] and list(journal.made()) == [held, loose]
+    assert list(journal.parts(loose)) == [inner] and list(journal.parts(Tuple([part]))) == [part]
+
+
 def test_objects_of_the_trace_alone_change_nothing_that_exists() -> None:
     journal = Journal()
     value = new(journal, list)

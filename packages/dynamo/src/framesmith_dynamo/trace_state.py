@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.graph.builder import GraphBuilder, TensorRef
@@ -37,6 +37,17 @@ class SpeculationLog:
         self.reason = reason
 
 
+class OpenFrame(Protocol):
+    """What an interpreted frame holds: values, where None is NULL."""
+
+    stack: list[Value | None]
+    operands: tuple[Value | None, ...]
+    locals: dict[str, Value]
+    cells: dict[str, Any]
+    result: Value | None
+    handled: Value | None
+
+
 @dataclass(slots=True)
 class TraceState:
     """The shared state of one attempt to trace a frame.
@@ -46,6 +57,8 @@ class TraceState:
     `run(frame, error=None)` interprets a child frame to its next stop, raising `error` there first if given (the
     interpreter gives it,
     so that frames need not know the interpreter).
+    `running` are the open frames, outermost first; `suspended` the generators that have something to do when they are
+    closed; `left` the frames that an exception has left, which its traceback keeps (see `interpreter.abandoned`).
     """
 
     code: CodeType
@@ -62,6 +75,9 @@ class TraceState:
     constants: dict[int, Value] = field(default_factory=dict)
     handled: Value | None = None
     depth: int = 0
+    running: list[OpenFrame] = field(default_factory=list)
+    suspended: list[Value] = field(default_factory=list)
+    left: list[tuple[Value, OpenFrame]] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         """Whether nothing was computed and nothing changed yet."""
@@ -79,3 +95,5 @@ class TraceState:
         self.builder.refs.clear()
         for known in (self.memo, self.by_source, self.by_identity, self.tensors, self.constants):
             known.clear()
+        for met in (self.running, self.suspended, self.left):
+            met.clear()

@@ -118,6 +118,11 @@ class Journal:
         """All pending attributes of a value, in the order of its `__dict__`; DELETED for deleted ones."""
         return dict(self._attributes.get(id(value), ()))
 
+    def was_deleted(self, value: TracedValue, name: str) -> bool:
+        """Whether an attribute that an existing object has was deleted; stored again, it is the last one."""
+        change = self._changes.get(("attribute", id(value), name))
+        return isinstance(change, AttributeChange) and change.deletes
+
     def store_cell(self, cell: TracedValue, new: TracedValue) -> None:
         """Note a store to a closure cell."""
         self.store_attr(cell, CELL_CONTENTS, new)
@@ -168,16 +173,25 @@ class Journal:
     def reached(self) -> dict[int, TracedValue]:
         """The values that live ones and changes reach, by id. Before any `prune`, every tracked value is live."""
         if self._reached is None:
-            self._reached = reachable(self._roots(), self._edges)
+            self._reached = reachable(self._roots(), self.parts)
         return self._reached
 
     def _roots(self) -> Iterator[TracedValue]:
         yield from self._tracked.values() if self._live is None else self._live
+        yield from self.kept()
+
+    def kept(self) -> Iterator[TracedValue]:
+        """The values that the changes so far hand to what is older than the trace."""
         for change in self._changes.values():
             if change.target is None or not _is_new(change.target):
                 yield from change.operands()
 
-    def _edges(self, value: TracedValue) -> Iterator[TracedValue]:
+    def made(self) -> Iterator[TracedValue]:
+        """The tracked values that the trace made."""
+        return (value for value in self._tracked.values() if _is_new(value))
+
+    def parts(self, value: TracedValue) -> Iterator[TracedValue]:
+        """What a value holds as far as the trace has to do with it: its own parts if it is new, and attributes."""
         if value.source is None:
             yield from value.referents()
         if _is_new(value):

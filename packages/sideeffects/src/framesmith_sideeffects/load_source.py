@@ -126,16 +126,19 @@ def _type(codegen: Codegen, source: TypeSource) -> None:
 
 @_loads(DictKeySource)
 def _dict_key(codegen: Codegen, source: DictKeySource) -> None:
-    _call_with_base(codegen, list, source.base)
+    _nth_of(codegen, dict.keys, source)
+
+
+def _nth_of(codegen: Codegen, view: Callable[..., object], source: DictKeySource | DictValueSource) -> None:
+    codegen.push_callable(lambda: codegen.load_const(list))
+    _call_with_base(codegen, view, source.base)
+    codegen.call(1)
     codegen.load_item(source.index)
 
 
 @_loads(DictValueSource)
 def _dict_value(codegen: Codegen, source: DictValueSource) -> None:
-    codegen.push_callable(lambda: codegen.load_const(list))
-    _call_with_base(codegen, dict.values, source.base)
-    codegen.call(1)
-    codegen.load_item(source.index)
+    _nth_of(codegen, dict.values, source)
 
 
 @_loads(WeakRefSource)

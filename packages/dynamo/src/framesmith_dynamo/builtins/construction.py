@@ -9,7 +9,7 @@ import torch
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.builtins.registry import between, handles
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import fold, plain_arguments
+from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.containers import (
     NamedTupleValue,
     SizeValue,
@@ -109,7 +109,7 @@ def _slice(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
 
 @constructs(torch.device, torch.finfo, torch.iinfo)
 def _folded(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    return fold(tr, cls.cls, *plain_arguments(args, kwargs))
+    return fold(tr, cls.cls, args, kwargs)
 
 
 @constructs_family(is_namedtuple_class)

@@ -10,7 +10,7 @@ from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.builtins.registry import between, declare_pure, handles, one
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import fold, plain, plain_arguments
+from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects.classes import ClassValue, constructs
 
@@ -30,13 +30,13 @@ def _len(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(abs)
 def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     value = one(tr, "abs", args, kwargs)
-    return fold(tr, abs, (value.as_constant(),)) if value.is_constant() else special(tr, value, "__abs__")
+    return fold(tr, abs, (value,)) if value.is_constant() else special(tr, value, "__abs__")
 
 
 @handles(round)
 def _round(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if all(arg.is_constant() for arg in (*args, *kwargs.values())):
-        return fold(tr, round, *plain_arguments(args, kwargs))
+        return fold(tr, round, args, kwargs)
     return special(tr, args[0], "__round__", args[1:])
 
 
@@ -44,7 +44,7 @@ def _round(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _divmod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     left, right = between(tr, "divmod", args, kwargs, 2, 2)
     if left.is_constant() and right.is_constant():
-        return fold(tr, divmod, (left.as_constant(), right.as_constant()))
+        return fold(tr, divmod, (left, right))
     return special(tr, left, "__divmod__", [right])
 
 
@@ -53,7 +53,7 @@ def _pow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = [*args, *(kwargs[name] for name in ("base", "exp", "mod")[len(args) :] if name in kwargs)]
     if len(given) == 2:
         return operations.binary(tr, "**", given[0], given[1])
-    return fold(tr, pow, [plain(arg) for arg in given])
+    return fold(tr, pow, given)
 
 
 def extreme(tr: Tracer, name: str, op: str, args: Args, kwargs: Kwargs) -> Value:
@@ -96,7 +96,7 @@ def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     items = args[0].unpack(tr)
     known = next((at for at, item in enumerate(items) if not item.is_constant()), len(items))
     if total.is_constant():  # sum() adds floats more exactly than `+` since 3.12
-        total = fold(tr, sum, ([item.as_constant() for item in items[:known]], total.as_constant()))
+        total = fold(tr, sum, ([item.as_constant() for item in items[:known]], total))
         items = items[known:]
     for item in items:
         total = operations.binary(tr, "+", total, item)
@@ -108,7 +108,7 @@ def _number(cls: type, method: str) -> Any:
 
     def construct(tr: Tracer, value: ClassValue, args: Args, kwargs: Kwargs) -> Value:
         if all(arg.is_constant() for arg in (*args, *kwargs.values())):
-            return fold(tr, cls, *plain_arguments(args, kwargs))
+            return fold(tr, cls, args, kwargs)
         if len(args) == 1 and not kwargs:
             return special(tr, args[0], method)
         raise GraphBreak(NOT_CONSTANT, f"{cls.__name__}() of {args[0].describe()}")
@@ -128,7 +128,7 @@ def _bool(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
 
 @constructs(bytes)
 def _bytes(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    return fold(tr, bytes, *plain_arguments(args, kwargs))
+    return fold(tr, bytes, args, kwargs)
 
 
 for _module in (math, cmath):

@@ -170,20 +170,32 @@ def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def as_text(tr: Tracer, value: Value, function: Any, methods: tuple[str, ...]) -> Value:
-    """`str(value)` or `repr(value)`: of constants, of containers of constants, or by the class's own Python method."""
+    """`str(value)` or `repr(value)`: of constants, of containers of constants, or by the class's own Python method.
+
+    `methods` are asked in turn: what `object` has for the first one asks for the second.
+    """
     for name in methods:
-        method = user_method(value.python_type(), name)
-        if method is not None:
-            return value.call_method(tr, name, [], {})
-    return fold(tr, function, (text_of(value),))
+        found = type_lookup(value.python_type(), name)
+        if found is not None and isinstance(found.raw, types.FunctionType):
+            return _checked_text(tr, name, value.call_method(tr, name, [], {}))
+        if found is not None and found.owner is not object:
+            break
+    return text_of(tr, function, value)
 
 
-def text_of(value: Value) -> Any:
-    """The real object whose text is wanted; breaks when it is not known."""
+def _checked_text(tr: Tracer, method: str, text: Value) -> Value:
+    if not issubclass(text.python_type(), str):
+        tr.raise_(TypeError, f"{method} returned non-string (type {text.python_type().__name__})")
+    return text
+
+
+def text_of(tr: Tracer, function: Any, value: Value, *spec: Any) -> Value:
+    """`function(value, *spec)`, a text; breaks when the object is not known."""
     try:
-        return plain(value)
+        plain(value)
     except GraphBreak:
         raise GraphBreak(TEXT_OF_OBJECT, value.describe()) from None
+    return fold(tr, function, (value, *spec))
 
 
 @handles(repr)
@@ -193,7 +205,7 @@ def _repr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(ascii)
 def _ascii(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return fold(tr, ascii, (text_of(one(tr, "ascii", args, kwargs)),))
+    return text_of(tr, ascii, one(tr, "ascii", args, kwargs))
 
 
 @constructs(str)
@@ -201,19 +213,19 @@ def _str(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if not args and not kwargs:
         return tr.constant("")
     if len(args) == 1 and not kwargs:
-        special = getattr(args[0], "text", None)  # exceptions know their own
-        if special is not None:
-            return special(tr)  # type: ignore[no-any-return]
         return as_text(tr, args[0], str, ("__str__", "__repr__"))
-    return fold(tr, str, [plain(arg) for arg in args], {name: plain(arg) for name, arg in kwargs.items()})
+    return fold(tr, str, args, kwargs)
 
 
 @handles(format)
 def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     value, *rest = between(tr, "format", args, kwargs, 1, 2)
-    spec = plain(rest[0]) if rest else ""
-    if user_method(value.python_type(), "__format__") is not None:
-        return value.call_method(tr, "__format__", [tr.constant(spec)], {})
-    if spec == "":
+    spec = rest[0] if rest else tr.constant("")
+    if spec.python_type() is not str:
+        tr.raise_(TypeError, f"format() argument 2 must be str, not {spec.python_type().__name__}")
+    found = type_lookup(value.python_type(), "__format__")
+    if found is not None and isinstance(found.raw, types.FunctionType):
+        return _checked_text(tr, "__format__", value.call_method(tr, "__format__", [spec], {}))
+    if spec.as_constant() == "":
         return tr.call(tr.constant(str), [value], {})
-    return fold(tr, format, (text_of(value), spec))
+    return text_of(tr, format, value, spec)

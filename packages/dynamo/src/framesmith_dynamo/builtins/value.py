@@ -16,7 +16,7 @@ from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.builtins.registry import HANDLERS, POLYFILLS, PURE
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, CONSTANT_TYPES, build, fold, plain_arguments
+from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, CONSTANT_TYPES, build, fold
 from framesmith_dynamo.values.intercepts import find_intercept
 from framesmith_dynamo.values.lookup import Found, type_lookup
 from framesmith_dynamo.values.objects.attributes import CMethodValue
@@ -91,8 +91,7 @@ class BuiltinValue(Value):
         if polyfill is not None:
             return tr.call(tr.constant(polyfill), args, kwargs)
         if self.function in PURE:
-            plain_args, plain_kwargs = plain_arguments(args, kwargs)
-            return fold(tr, self.function, plain_args, plain_kwargs)
+            return fold(tr, self.function, args, kwargs)
         if isinstance(self.function, DESCRIPTOR_TYPES):
             return self._call_descriptor(tr, args, kwargs)
         return self._call_bound(tr, args, kwargs)

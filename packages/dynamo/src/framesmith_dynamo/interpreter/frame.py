@@ -48,6 +48,7 @@ class Frame:
     """A frame being interpreted. `stack` holds values, or None for NULL. `pc` is the index of the next instruction.
 
     `stop` is set by the instructions that leave the frame (return, yield); `result` is what it then gives.
+    `operands` is what the running instruction holds: the stack as it found it, and generators made on its behalf.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class Frame:
         "globals",
         "handled",
         "locals",
+        "operands",
         "parent",
         "pc",
         "result",
@@ -81,6 +83,7 @@ class Frame:
         self.cells = cells
         self.parent = parent
         self.stack: list[Value | None] = []
+        self.operands: tuple[Value | None, ...] = ()
         self.pc = 0
         self.stop = False
         self.suspended = False

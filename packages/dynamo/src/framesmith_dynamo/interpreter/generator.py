@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import GeneratorType
 from typing import TYPE_CHECKING, NoReturn
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.operations import equal
 
 if TYPE_CHECKING:
@@ -24,16 +25,20 @@ LIVE_GENERATOR = register_break(
 
 
 class GeneratorValue(Value):
-    """A generator. Its frame runs when it is asked for a value, one value at a time."""
+    """A generator. Its frame runs when it is asked for a value, one value at a time.
+
+    `holders`: through which values something held it when that was last looked up (see `abandoned`).
+    """
 
     python_types = (GeneratorType,)
-    __slots__ = ("frame", "running", "started")
+    __slots__ = ("frame", "holders", "running", "started")
 
     def __init__(self, frame: Frame) -> None:
         super().__init__()
         self.frame: Frame | None = frame
         self.started = False
         self.running = False
+        self.holders: list[Value] = []
 
     def python_type(self) -> type:
         return GeneratorType
@@ -101,9 +106,24 @@ class GeneratorValue(Value):
             self.frame = None
             raise TracedRaise(error)
         receiver = _delegate(frame)
-        if receiver is not None:
+        if receiver is not None and issubclass(error.python_type(), GeneratorExit):
+            return self._resume(tr, frame, self._close_delegate(tr, receiver) or error)
+        if receiver is not None and _has_method(receiver, "throw"):
             return self._throw_into(tr, frame, receiver, error)
         return self._resume(tr, frame, error)
+
+    def _close_delegate(self, tr: Tracer, receiver: Value) -> Value | None:
+        """Close what `yield from` stands at; what that raises, to be raised here."""
+        if not _has_method(receiver, "close"):
+            return None
+        try:
+            self.running = True
+            receiver.call_method(tr, "close", (), {})
+        except TracedRaise as raised:
+            return raised.value
+        finally:
+            self.running = False
+        return None
 
     def _throw_into(self, tr: Tracer, frame: Frame, receiver: Value, error: Value) -> Value:
         try:
@@ -156,7 +176,11 @@ class GeneratorValue(Value):
             self.running = False
             frame.handled = state.handled if state.handled is not outside else None
             state.handled = outside
+            if self in state.suspended:
+                state.suspended.remove(self)
         if frame.suspended:
+            if has_cleanup(frame):
+                state.suspended.append(self)
             return result
         self.frame = None
         finished_with = () if result.is_constant() and result.as_constant() is None else (result,)
@@ -173,9 +197,6 @@ class GeneratorValue(Value):
 
     # Back to bytecode
 
-    def referents(self) -> Iterable[Value]:
-        return ()
-
     def reconstruct(self, codegen: Codegen) -> None:
         raise GraphBreak(LIVE_GENERATOR, self.describe())
 
@@ -185,6 +206,19 @@ def _delegate(frame: Frame) -> Value | None:
     if frame.pc >= 2 and frame.code.instrs[frame.pc - 2].op == "SEND":
         return frame.peek(1)
     return None
+
+
+def _has_method(receiver: Value, name: str) -> bool:
+    return isinstance(receiver, GeneratorValue) or type_lookup(receiver.python_type(), name) is not None
+
+
+def has_cleanup(frame: Frame) -> bool:
+    """Whether something runs when a frame that stands at a `yield` is closed: a block around it, or a delegate's."""
+    delegate = _delegate(frame)
+    if delegate is not None and not isinstance(delegate, GeneratorValue) and _has_method(delegate, "close"):
+        return True
+    protection = frame.code.protections[frame.pc - 1]
+    return protection is not None and frame.code.instrs[protection.target].arg != "STOPITERATION_ERROR"
 
 
 METHODS: dict[str, Callable[..., Value]] = {

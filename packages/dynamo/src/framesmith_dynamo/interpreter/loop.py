@@ -10,7 +10,7 @@ from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from framesmith_dynamo.breaks import GraphBreak
-from framesmith_dynamo.interpreter import handlers, inlining
+from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import decoded
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
@@ -43,32 +43,51 @@ def route(frame: Frame, raised: TracedRaise) -> None:
     """Go on at the handler of the running instruction; the exception leaves the frame when there is none."""
     protection = frame.code.protections[frame.pc - 1]
     if protection is None:
+        if frame.state.suspended:
+            abandoned.left_by(frame, raised.value)
         raise raised
     del frame.stack[protection.depth :]
     if protection.lasti:
         frame.push(frame.constant(frame.pc - 1))
     frame.push(raised.value)
     frame.pc = protection.target
+    if frame.state.suspended:
+        abandoned.close_abandoned(frame)
 
 
 def run_frame(frame: Frame, error: Value | None = None) -> Value:
     """Run an inlined frame until it returns or yields; raise `error` at the place where it stands first, if given."""
-    if error is not None:
-        route(frame, TracedRaise(error))
-    handlers, instrs = frame.code.handlers, frame.code.instrs
-    while not frame.stop:
-        try:
-            while not frame.stop:
-                index = frame.pc
-                frame.pc = index + 1
-                handlers[index](frame, instrs[index])
-        except TracedRaise as raised:
-            route(frame, raised)
-        except GraphBreak as broken:
-            broken.frames.append(frame.where())
-            raise
+    running, suspended = frame.state.running, frame.state.suspended
+    running.append(frame)
+    try:
+        if error is not None:
+            route(frame, TracedRaise(error))
+        while not frame.stop:
+            try:
+                _run_on(frame)
+            except TracedRaise as raised:
+                route(frame, raised)
+        if suspended and not frame.suspended:
+            abandoned.forget_variables(frame)
+    except GraphBreak as broken:
+        broken.frames.append(frame.where())
+        raise
+    finally:
+        running.pop()
     assert frame.result is not None
     return frame.result
+
+
+def _run_on(frame: Frame) -> None:
+    """Run instructions until the frame stops or one raises."""
+    handlers, instrs, suspended = frame.code.handlers, frame.code.instrs, frame.state.suspended
+    while not frame.stop:
+        index = frame.pc
+        frame.pc = index + 1
+        frame.operands = tuple(frame.stack)
+        handlers[index](frame, instrs[index])
+        if suspended:
+            abandoned.close_abandoned(frame)
 
 
 def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
@@ -76,15 +95,13 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
 
     Raises RestartTrace when an instruction breaks, EscapedException when the program raises.
     """
-    handlers, instrs = frame.code.handlers, frame.code.instrs
     executed = 0
+    frame.state.running.append(frame)
     while not frame.stop:
         if executed == log.break_at:
             return Ending(reason=log.reason)
-        index = frame.pc
-        frame.pc = index + 1
         try:
-            handlers[index](frame, instrs[index])
+            _step(frame)
         except TracedRaise as raised:
             _route_outermost(frame, raised)
         except GraphBreak as broken:
@@ -95,6 +112,18 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
             )
         executed += 1
     return Ending(value=frame.result)
+
+
+def _step(frame: Frame) -> None:
+    """Run one instruction, and what becomes due by it."""
+    index = frame.pc
+    frame.pc = index + 1
+    frame.operands = tuple(frame.stack)
+    frame.code.handlers[index](frame, frame.code.instrs[index])
+    if frame.state.suspended:
+        abandoned.close_abandoned(frame)
+        if frame.stop:
+            abandoned.forget_variables(frame)
 
 
 def _end_here(frame: Frame, log: SpeculationLog, executed: int, broken: GraphBreak) -> NoReturn:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from framesmith_bytecode import OPS, Codegen, Continuation, Instr, Label, Parameter, observes_locals, pops, pushes
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.interpreter.generator import LIVE_GENERATOR
 from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
 from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot
 from framesmith_dynamo.residual.blocks import check_blocks, exits_of, push_exit
@@ -59,6 +60,8 @@ class Arm:
 INSTEAD = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
 
 
+#: What `next` gives at the end of an iterator.
+END = object()
 #: Instructions too cheap to call a continuation for, when they are all that is left.
 CHEAP = frozenset({"LOAD_CONST", "LOAD_FAST", "NOP", "POP_TOP", "RETURN_VALUE"})
 LONGEST_TAIL = 8
@@ -70,6 +73,8 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     index = frame.pc
     if observes_locals(frame.code.bytecode.instructions):
         raise GraphBreak(READS_OWN_LOCALS, str(reason))
+    for generator in frame.state.suspended:  # also one that is not needed: it will be closed, we would not know when
+        raise GraphBreak(LIVE_GENERATOR, generator.describe())
     instr = frame.code.instrs[index]
     ways = arms(residual.frame, instr, index)
     if residual.state.is_empty() and all(way.continuation is None for way in ways):
@@ -77,15 +82,17 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     caught = handler_arm(frame, index)
     slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
     residual.change(grad_mode=not exits_of(frame.stack))
-    label = Label() if len(ways) == 2 else None
-    breaking = Instr(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label, instr.position)
-    outside = 0 if caught is None else caught.below
-    left = len(slots) - pops(instr.op, instr.arg)
-    restore_stack(residual, slots[:outside], left)
-    with protected(residual, caught):
-        restore_stack(residual, slots[outside:], left - outside)  # which may look a method up, and raise
+    below = len(slots) - pops(instr.op, instr.arg)
+    outside = len(slots) if caught is None else caught.below
+    restore_stack(residual, slots[:outside], below)
+    with protection(residual, caught):
+        restore_stack(residual, slots[outside:], below - outside)
         residual.forget_variables(variables.values())
-        _emit(residual.codegen, breaking)
+        label = Label() if len(ways) == 2 else None
+        emit(
+            residual.codegen,
+            Instr(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label, instr.position),
+        )
     if ways:
         go_on(residual, ways[0], variables)
     if label is not None:
@@ -120,8 +127,8 @@ def handler_arm(frame: Frame, index: int) -> Arm | None:
 
 
 @contextmanager
-def protected(residual: Residual, caught: Arm | None) -> Iterator[None]:
-    """What is emitted while this is active lies in a region of its own, if the breaking instruction is in a block."""
+def protection(residual: Residual, caught: Arm | None) -> Iterator[None]:
+    """The region of the breaking instruction, if it is in a block. Looking up the method it calls is a part of it."""
     if caught is None:
         yield
         return
@@ -130,12 +137,36 @@ def protected(residual: Residual, caught: Arm | None) -> Iterator[None]:
         yield
 
 
-def _emit(codegen: Codegen, instr: Instr) -> None:
+def emit(codegen: Codegen, instr: Instr) -> None:
+    """Emit the breaking instruction."""
+    codegen.position = instr.position
     if instr.op == "CALL_FUNCTION_EX":  # its dict comes from a variable, and must be one made in the same code
-        codegen.position = instr.position
         codegen.call_ex(instr.arg)
+    elif instr.op == "FOR_ITER":  # its iterator likewise
+        emit_for_iter(codegen, instr.arg)
     else:
         codegen.extend([instr])
+
+
+def emit_for_iter(codegen: Codegen, exhausted: Label) -> None:
+    """FOR_ITER over any object: `next` with a default that tells the end."""
+    going_on = Label()
+    iterator = codegen.new_temp("iterator")
+    codegen.store(iterator)
+    codegen.load(iterator)
+    codegen.push_callable(lambda: codegen.load_const(next))
+    codegen.load(iterator)
+    codegen.load_const(END)
+    codegen.call(2)
+    codegen.forget(iterator)
+    codegen.dup()
+    codegen.load_const(END)
+    codegen.emit("IS_OP", False)
+    codegen.emit("POP_JUMP_IF_FALSE", going_on)
+    codegen.pop()
+    codegen.pop()
+    codegen.emit("JUMP", exhausted)
+    codegen.mark(going_on)
 
 
 def emit_handler(residual: Residual, caught: Arm, variables: dict[str, str]) -> None:

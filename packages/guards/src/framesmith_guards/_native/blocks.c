@@ -242,7 +242,9 @@ static int prove(Program *program, Proof *proof, const Instruction *i, PyObject 
                (prove_contents(proof, a, is_root) && prove_item(proof, a, registers[i->dst]));
     case OP_HAS_LENGTH:
         return is_plain_sequence(a) ? prove_again(proof, i, a) : prove_contents(proof, a, is_root);
-    case OP_HAS_KEYS:
+    case OP_HAS_KEYS: /* move_to_end of an OrderedDict leaves its version as it was */
+        return prove_contents(proof, a, is_root) &&
+               (!PyODict_CheckExact(a) || PyODict_SIZE(a) < 2 || prove_again(proof, i, a));
     case OP_HAS_KEY:
     case OP_HAS_NO_KEY:
         return prove_contents(proof, a, is_root);

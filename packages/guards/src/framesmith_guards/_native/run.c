@@ -140,6 +140,25 @@ static int same_constant(Program *program, PyObject *value, PyObject *expected)
     return status;
 }
 
+/* How many keys of an OrderedDict, in its own order, are the expected objects; a class's own __iter__ is not asked. */
+static Py_ssize_t equal_ordered(PyObject *value, PyObject *expected, Py_ssize_t size)
+{
+    PyObject *key, *keys = PyODict_Type.tp_iter(value);
+    Py_ssize_t index = 0;
+    if (keys == NULL) {
+        return -1;
+    }
+    while (index < size && (key = PyIter_Next(keys)) != NULL) {
+        Py_DECREF(key);
+        if (key != PyTuple_GET_ITEM(expected, index)) {
+            break;
+        }
+        index++;
+    }
+    Py_DECREF(keys);
+    return PyErr_Occurred() ? -1 : index;
+}
+
 static int has_keys(Program *program, PyObject *value, PyObject *expected)
 {
     PyObject *key;
@@ -148,11 +167,19 @@ static int has_keys(Program *program, PyObject *value, PyObject *expected)
     if (is_dict ? PyDict_GET_SIZE(value) != size : !Py_IS_TYPE(value, &PyDictProxy_Type)) {
         return 0;
     }
-    while (is_dict && PyDict_Next(value, &position, &key, NULL)) {
-        if (index < size && key != PyTuple_GET_ITEM(expected, index)) {
-            break;
+    if (is_dict && PyODict_Check(value)) {
+        index = equal_ordered(value, expected, size);
+        if (index < 0) {
+            return -1;
         }
-        index++;
+    }
+    else {
+        while (is_dict && PyDict_Next(value, &position, &key, NULL)) {
+            if (index < size && key != PyTuple_GET_ITEM(expected, index)) {
+                break;
+            }
+            index++;
+        }
     }
     if (is_dict && index == size) {
         return 1;

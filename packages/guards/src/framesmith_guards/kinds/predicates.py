@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import OrderedDict
 from operator import length_hint
 from types import CodeType, MappingProxyType
 from typing import Any, Final
@@ -40,7 +41,7 @@ def keys_of(value: Any) -> tuple[object, ...]:
     """The keys of a dict, or of the dict that a mappingproxy shows, in order; TypeError for anything else."""
     if type(value) is MappingProxyType:
         [value] = gc.get_referents(value)  # the proxy's own methods would run those of a user's mapping
-    return tuple(dict.keys(value))
+    return tuple(OrderedDict.keys(value) if isinstance(value, OrderedDict) else dict.keys(value))
 
 
 def same_keys(value: object, expected: tuple[object, ...]) -> bool:

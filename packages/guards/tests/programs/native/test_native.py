@@ -346,6 +346,35 @@ def test_dict_arguments_are_blocks():
     assert agreed(program, (OrderedDict((f"k{i}", i) for i in range(100)),))
 
 
+class OwnOrder(OrderedDict):
+    """Its own order of iteration is not asked."""
+
+    def __iter__(self):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("cls", [OrderedDict, OwnOrder])
+def test_the_order_of_an_ordered_dict_is_its_own(cls):
+    data = cls(a=1, b=2, c=3)
+    order = tuple(OrderedDict.keys(data))
+    program = native([Guard(X, "DICT_KEYS", order), Guard(ItemSource(X, "a"), "EQUALS_MATCH", 1)])
+    nested = native([Guard(AttrSource(X, "t"), "DICT_KEYS", order), Guard(AttrSource(X, "n"), "EQUALS_MATCH", 1)])
+    holder = Holder()
+    holder.t, holder.n = data, 1
+    for key, same in (("c", True), ("b", False), ("c", True), ("a", False), ("b", False), ("c", True)):
+        data.move_to_end(key)
+        for _ in range(3):
+            assert agreed(program, (data,)) is agreed(nested, (holder,)) is same
+    data.move_to_end("a", last=False)
+    assert agreed(program, (data,))
+    del data["b"]
+    assert not agreed(program, (data,))
+    data["b"] = 2
+    assert not agreed(program, (data,))
+    data.move_to_end("c")
+    assert agreed(program, (data,))
+
+
 GLOBAL_MODEL = torch.nn.Linear(2, 2)
 
 

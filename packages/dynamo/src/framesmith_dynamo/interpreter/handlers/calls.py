@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import FunctionType
+
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.method_slots import MethodSlot
 from framesmith_dynamo.values.base import Value
+from framesmith_dynamo.values.functions.functions import FunctionValue, MethodValue
+from framesmith_dynamo.values.lookup import type_lookup
 
 
 def pop_callable(frame: Frame) -> tuple[Value, list[Value]]:
@@ -27,7 +32,19 @@ def call(frame: Frame, instr: Instr) -> None:
     split = argc - len(kwnames)
     kwargs = dict(zip(kwnames, args[split:], strict=True))
     fn, leading = pop_callable(frame)
+    if is_function(fn):
+        frame.operands = ()  # they are the callee's variables now, and nobody else's
     frame.push(frame.call(fn, leading + args[:split], kwargs))
+
+
+def is_function(fn: Value) -> bool:
+    """Whether calling a value is calling a Python function with its arguments as they lie on the stack."""
+    if isinstance(fn, MethodValue):
+        fn = fn.function
+    if isinstance(fn, MethodSlot):
+        found = type_lookup(fn.owner.python_type(), fn.name)
+        return found is not None and isinstance(found.raw, FunctionType)
+    return isinstance(fn, FunctionValue)
 
 
 @handler("CALL_FUNCTION_EX")

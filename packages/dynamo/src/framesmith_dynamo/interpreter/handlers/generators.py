@@ -12,8 +12,10 @@ from framesmith_dynamo.values.base import TracedRaise, Value
 @handler("RETURN_GENERATOR")
 def return_generator(frame: Frame, instr: Instr) -> None:
     """Leave the frame with its generator; what is sent first will be on the stack."""
-    frame.result = GeneratorValue(frame)
-    frame.stop = True
+    frame.result = made = GeneratorValue(frame)
+    frame.suspended = frame.stop = True
+    if frame.parent is not None:
+        frame.parent.operands += (made,)
 
 
 @handler("YIELD_VALUE")

@@ -84,14 +84,25 @@ def raise_like(tr: Tracer, error: Exception) -> NoReturn:
 def fold(
     tr: Tracer, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
 ) -> Value:
-    """Call a pure function on real objects now; its exception becomes the program's."""
+    """Call a pure function now; its exception becomes the program's.
+
+    Arguments are real objects, or values, of which the real objects are passed. What comes back as it was given is the
+    value that was given: `s.strip()` may well be `s`.
+    """
+    keywords = kwargs or {}
+    given = [(arg, plain(arg)) for arg in (*args, *keywords.values()) if isinstance(arg, Value)]
+    real = {id(arg): obj for arg, obj in given}
     try:
-        result = function(*args, **(kwargs or {}))
+        result = function(
+            *(real.get(id(arg), arg) for arg in args),
+            **{name: real.get(id(arg), arg) for name, arg in keywords.items()},
+        )
     except (GraphBreak, TracedRaise):
         raise
     except Exception as error:
         raise_like(tr, error)
-    return build(tr, result)
+    same = (arg for arg, obj in given if obj is result and arg.is_constant())
+    return next(same, None) or build(tr, result)
 
 
 def all_constant(args: Args, kwargs: Kwargs) -> bool:
@@ -116,7 +127,7 @@ class ConstantValue(Value):
     @property
     def real(self) -> Any:
         """The object itself, when there may be equal ones that are not it: `is` of two arguments has to be guarded."""
-        return self.value if type(self.value) in _NO_SINGLETONS else None
+        return None if _is_singleton(self.value) else self.value
 
     def is_constant(self) -> bool:
         return True
@@ -132,7 +143,10 @@ class ConstantValue(Value):
         return f"the constant {text if len(text) <= 60 else text[:57] + '...'}"
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.load_const(self.value)
+        if self.source is not None and not _is_singleton(self.value):
+            super().reconstruct(codegen)  # the caller's own object, not an equal one
+        else:
+            codegen.load_const(self.value)
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         try:
@@ -165,11 +179,10 @@ class ConstantValue(Value):
         method = self.getattr_(tr, name)
         if not isinstance(method, BuiltinMethodValue):
             return tr.call(method, args, kwargs)
-        plain_args, plain_kwargs = plain_arguments(args, kwargs)
-        return fold(tr, getattr(self.value, name), plain_args, plain_kwargs)
+        return fold(tr, _method(name), (self, *args), kwargs)
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
-        return fold(tr, operator.getitem, (self.value, plain(key)))
+        return fold(tr, operator.getitem, (self, key))
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
         tr.raise_(TypeError, f"'{type(self.value).__name__}' object does not support item assignment")
@@ -206,17 +219,17 @@ class ConstantValue(Value):
     def contains(self, tr: Tracer, item: Value) -> Value:
         if isinstance(self.value, str | bytes) and not item.is_constant():
             raise GraphBreak(NOT_CONSTANT, f"{item.describe()} in {self.describe()}")
-        return fold(tr, operator.contains, (self.value, plain(item)))
+        return fold(tr, operator.contains, (self, item))
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if isinstance(self.value, str) and op == "%":
-            return fold(tr, operator.mod, (self.value, plain(other)))
+            return fold(tr, operator.mod, (self, other))
         if not isinstance(other, ConstantValue) or _is_too_large(op, self.value, other.value):
             return None
-        return fold(tr, BINARY[op], (self.value, other.value))
+        return fold(tr, BINARY[op], (self, other))
 
     def unary_op(self, tr: Tracer, op: str) -> Value:
-        return fold(tr, UNARY[op], (self.value,))
+        return fold(tr, UNARY[op], (self,))
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if not isinstance(other, ConstantValue):
@@ -225,6 +238,15 @@ class ConstantValue(Value):
 
     def hash_key(self, tr: Tracer) -> object:
         return self.value
+
+
+def _is_singleton(obj: Any) -> bool:
+    """Whether there are no two equal objects of a constant's type with its value: CPython shares small integers."""
+    return type(obj) not in _NO_SINGLETONS or (type(obj) is int and -5 <= obj <= 256)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return lambda owner, /, *args, **kwargs: getattr(owner, name)(*args, **kwargs)
 
 
 def _is_too_large(op: str, left: Any, right: Any) -> bool:
@@ -328,7 +350,7 @@ METHODS: dict[tuple[type, str], Method] = {}
 def _join(tr: Tracer, self: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or kwargs:
         tr.raise_(TypeError, f"{type(self.value).__name__}.join() takes exactly one argument ({len(args)} given)")
-    return fold(tr, self.value.join, ([plain(item) for item in args[0].unpack(tr)],))
+    return fold(tr, lambda *items: self.value.join(items), args[0].unpack(tr))
 
 
 METHODS[str, "join"] = _join

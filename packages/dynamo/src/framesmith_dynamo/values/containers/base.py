@@ -35,15 +35,17 @@ def type_name(value: Value) -> str:
 class ContainerValue(Value):
     """A container of a builtin type: its operators are Python's.
 
-    `changed`: the trace has changed its contents. `real`: the object itself, of immutable ones found at a source.
+    `changed`: the trace has changed its contents. `version` counts the changes that an iterator over it may notice.
+    `real`: the object itself, of immutable ones found at a source.
     """
 
     exact_operators = True
-    __slots__ = ("changed", "real")
+    __slots__ = ("changed", "real", "version")
 
     def __init__(self, *, source: Source | None = None) -> None:
         super().__init__(source=source)
         self.changed = False
+        self.version = 0
         self.real: Any = None
 
     def getattr_(self, tr: Tracer, name: str) -> Value:

@@ -26,12 +26,11 @@ class DequeValue(SequenceValue, MutableContainer):
 
     python_types = (deque,)
     family = "deque"
-    __slots__ = ("maxlen", "version")
+    __slots__ = ("maxlen",)
 
     def __init__(self, items: Iterable[Value], maxlen: int | None = None, *, source: Source | None = None) -> None:
         super().__init__(items, source=source)
         self.maxlen = maxlen
-        self.version = 0  # counts changes of length or order, which its iterators refuse
 
     def changes(self, tr: Tracer) -> None:
         super().changes(tr)
@@ -70,11 +69,11 @@ class DequeValue(SequenceValue, MutableContainer):
             tr.raise_(TypeError, "sequence index must be integer, not 'slice'")
 
     def iter_(self, tr: Tracer) -> Value:
-        return tracked(tr, ConsumingIterator(tr, type(iter(deque())), self, self.unpack(tr)))
+        return tracked(tr, ConsumingIterator(type(iter(deque())), self.unpack(tr), self))
 
     def m___reversed__(self, tr: Tracer) -> Value:
         cls: type = type(reversed(deque()))
-        return tracked(tr, ConsumingIterator(tr, cls, self, self.unpack(tr)[::-1], backwards=True))
+        return tracked(tr, ConsumingIterator(cls, self.unpack(tr)[::-1], self, backwards=True))
 
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op == "+":

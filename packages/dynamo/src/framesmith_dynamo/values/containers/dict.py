@@ -125,6 +125,7 @@ class DictValue(MutableContainer):
         self.stored[hashed] = None
         entry = self.entries.get(hashed)
         if entry is None:
+            self.version += 1
             self.entries[hashed] = Entry(key, value)
         else:
             entry.value = value
@@ -140,6 +141,7 @@ class DictValue(MutableContainer):
         if value is None:
             return None
         self.changes(tr)
+        self.version += 1
         entry = self.entries.pop(hashed)
         self.stored.pop(hashed, None)
         if hashed in self.found:
@@ -155,11 +157,15 @@ class DictValue(MutableContainer):
         self.fix_keys(tr)
         return tr.constant(len(self.entries))
 
+    def size_now(self) -> int:
+        """The present number of keys, for iterators over keys that are guarded."""
+        return len(self.entries)
+
     def unpack(self, tr: Tracer) -> list[Value]:
         return self.keys_now(tr)
 
     def iter_(self, tr: Tracer) -> Value:
-        return tracked(tr, ConsumingIterator(tr, type(iter(self.cls())), self, self.keys_now(tr)))
+        return tracked(tr, ConsumingIterator(type(iter(self.cls())), self.keys_now(tr), self))
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op not in ("==", "!=") or not isinstance(other, DictValue):
@@ -257,6 +263,7 @@ class DictValue(MutableContainer):
         if hashed not in self.entries:
             tr.raise_(KeyError, key)
         self.changes(tr)
+        self.version += 1
         self.rewritten = True
         entry = self.entries.pop(hashed)
         if last is None or operations.truth(tr, last):
@@ -267,6 +274,7 @@ class DictValue(MutableContainer):
     def m_clear(self, tr: Tracer) -> None:
         """`clear()`."""
         self.changes(tr)
+        self.version += self.cls is not OrderedDict  # whose iterators see only the size
         self.rewritten = True
         self.entries.clear()
         self.found.clear()
@@ -301,12 +309,14 @@ class DictValue(MutableContainer):
     def m___reversed__(self, tr: Tracer) -> Value:
         """`reversed(self)`."""
         keys = self.keys_now(tr)[::-1]
-        return tracked(tr, ConsumingIterator(tr, type(reversed(self.cls())), self, keys, backwards=True))
+        return tracked(tr, ConsumingIterator(type(reversed(self.cls())), keys, self, backwards=True))
 
     # Back to bytecode
 
     def as_plain(self) -> Any:
         pairs = [(plain(resolved(entry.key)), plain(self._value_of(entry))) for entry in self.entries.values()]
+        if self.factory is not None:
+            return defaultdict(plain(self.factory), pairs)
         return OrderedDict(pairs) if self.cls is OrderedDict else dict(pairs)
 
     def as_proxy(self) -> Any:

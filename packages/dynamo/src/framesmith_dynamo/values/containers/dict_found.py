@@ -31,9 +31,17 @@ def wrap_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
 
 
 def fill_from(tr: Tracer, value: DictValue, obj: dict[Any, Any], source: Source) -> None:
-    """Enter an existing dict's items: by key if that is a constant, else by position under a guard on all keys."""
+    """Enter an existing dict's items: by key if that is a constant, else by position under a guard on all keys.
+
+    The order is the one in which it is iterated over; positions are those of its table, which `move_to_end` leaves.
+    """
+    rows = list(enumerate(dict.items(obj)))
     value.real_keys = tuple(dict.keys(obj))
-    for index, (key, item) in enumerate(dict.items(obj)):
+    if isinstance(obj, OrderedDict) and (order := tuple(OrderedDict.keys(obj))) != value.real_keys:
+        at = {id(key): place for place, key in enumerate(order)}
+        rows.sort(key=lambda row: at[id(row[1][0])])
+        value.real_keys = order
+    for index, (key, item) in rows:
         if type(key) is str:  # the usual case, and there may be many
             value.entries[key] = Entry(ConstantValue(key), LazyItem(tr, item, source, key))
             value.found.add(key)

@@ -59,7 +59,9 @@ class DictView(ContainerValue):
 
     def iter_(self, tr: Tracer) -> Value:
         cls = type(iter(getattr(self.owner.python_type()(), self.kind)()))
-        return tracked(tr, ConsumingIterator(tr, cls, self, self.viewed.keys_now(tr), read=self._reader()))
+        return tracked(
+            tr, ConsumingIterator(cls, self.viewed.keys_now(tr), self.owner, shown=self, read=self._reader())
+        )
 
     def _reader(self) -> Reader | None:
         return {"values": self._value, "items": self._pair}.get(self.kind)
@@ -76,7 +78,7 @@ class DictView(ContainerValue):
         """`reversed(self)`."""
         cls = type(reversed(getattr(self.owner.python_type()(), self.kind)()))
         keys = self.viewed.keys_now(tr)[::-1]
-        return tracked(tr, ConsumingIterator(tr, cls, self, keys, read=self._reader(), backwards=True))
+        return tracked(tr, ConsumingIterator(cls, keys, self.owner, shown=self, read=self._reader(), backwards=True))
 
     def contains(self, tr: Tracer, item: Value) -> Value:
         return tr.constant(any(operations.equal(tr, own, item) for own in self.unpack(tr)))

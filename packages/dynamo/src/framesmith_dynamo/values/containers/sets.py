@@ -136,7 +136,11 @@ class FrozenSetValue(SetLike):
         return [self.members[key] for key in self.mirror]
 
     def iter_(self, tr: Tracer) -> Value:
-        return tracked(tr, ConsumingIterator(tr, type(iter(set())), self, self.unpack(tr)))
+        return tracked(tr, ConsumingIterator(type(iter(set())), self.unpack(tr), self))
+
+    def size_now(self) -> int:
+        """The present number of members, for iterators."""
+        return len(self.mirror)
 
     def len_(self, tr: Tracer) -> Value:
         return tr.constant(len(self.mirror))
@@ -247,6 +251,10 @@ class SetValue(FrozenSetValue, MutableContainer):
         value = SetValue(set(mirror) if isinstance(mirror, frozenset) else mirror, members)
         tr.journal.track_new(value)
         return value
+
+    def changes(self, tr: Tracer) -> None:
+        super().changes(tr)
+        self.version += 1
 
     def m_copy(self, tr: Tracer) -> Value:
         """`copy()`."""

@@ -96,7 +96,7 @@ FOLDED: Final = (
 
 def _folds(function: Any) -> Intercept:
     def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        return fold(tr, function, *plain_arguments(args, kwargs))
+        return fold(tr, function, args, kwargs)
 
     return intercept
 

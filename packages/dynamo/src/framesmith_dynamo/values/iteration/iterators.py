@@ -7,7 +7,7 @@ the trace.
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
@@ -164,8 +164,9 @@ class SequenceIterator(IteratorValue):
             return
         push_call(codegen, iter if forward else reversed, (self.owner,))
         start = 0 if forward else self._sequence.size_now() - 1
-        if self.index != start:
+        if self.index != start or not forward:
             self._check_unchanged()
+        if self.index != start:
             codegen.dup()
             codegen.load_method("__setstate__")
             codegen.load_const(self.index)
@@ -178,26 +179,38 @@ class SequenceIterator(IteratorValue):
 
 
 Reader = Callable[[Tracer, Value], Value]
-#: How Python complains when a container changes under an iterator, by the container's type.
-COMPLAINTS: dict[type, str] = {set: "Set changed size during iteration", deque: "deque mutated during iteration"}
+#: What Python calls a container that changes under an iterator, and those whose iterators notice every change.
+WORDS: dict[type, str] = {set: "Set", deque: "deque", OrderedDict: "OrderedDict"}
+EVERY_CHANGE = (deque, OrderedDict)
+
+
+class Watched(Protocol):
+    """What a dict, set or deque offers its iterators."""
+
+    changed: bool
+    version: int
+
+    def size_now(self) -> int:
+        """The present number of items."""
 
 
 class ConsumingIterator(IteratorValue):
     """An iterator over a dict, set or deque: keys as they were at the start, read one by one.
 
-    `read` gives the item of a key when asked for it (the value it has by then). The owner's `state` must stay the
-    same: its length, or a count of changes. Pushed, it is `iter(owner)` (or `reversed`) advanced by the items taken.
+    `read` gives the item of a key when asked for it (the value it has by then). The container must keep its size, and
+    its keys; a deque and an OrderedDict must not change at all. Pushed, it is `iter(shown)` (or `reversed`) advanced by
+    the items taken, where `shown` is the container or a view of it.
     """
 
-    __slots__ = ("backwards", "cls", "done", "owner", "read", "remaining", "state", "taken")
+    __slots__ = ("backwards", "cls", "done", "owner", "read", "remaining", "shown", "size", "taken", "version")
 
     def __init__(
         self,
-        tr: Tracer,
         cls: type,
-        owner: Value,
         items: Iterable[Value],
+        owner: Value,
         *,
+        shown: Value | None = None,
         read: Reader | None = None,
         backwards: bool = False,
     ) -> None:
@@ -205,15 +218,17 @@ class ConsumingIterator(IteratorValue):
         self.cls = cls
         self.backwards = backwards
         self.owner = owner
+        self.shown = owner if shown is None else shown
         self.read = read
         self.remaining = deque(items)
-        self.state = self._state_now(tr)
+        self.size = self._container.size_now()
+        self.version = self._container.version
         self.taken = 0
         self.done = False
 
-    def _state_now(self, tr: Tracer) -> int:
-        version: int | None = getattr(self.owner, "version", None)
-        return int(self.owner.len_(tr).as_constant()) if version is None else version
+    @property
+    def _container(self) -> Watched:
+        return cast(Watched, self.owner)
 
     def python_type(self) -> type:
         return self.cls
@@ -221,9 +236,8 @@ class ConsumingIterator(IteratorValue):
     def next_(self, tr: Tracer) -> Value:
         if self.done:
             stop(tr)
-        if self._state_now(tr) != self.state:
-            complaint = COMPLAINTS.get(self.owner.python_type(), "dictionary changed size during iteration")
-            tr.raise_(RuntimeError, complaint)
+        if self._container.version != self.version or self._container.size_now() != self.size:
+            self._notice(tr)
         if not self.remaining:
             self.done = True
             stop(tr)
@@ -231,13 +245,26 @@ class ConsumingIterator(IteratorValue):
         item = self.remaining.popleft()
         return item if self.read is None else self.read(tr, item)
 
+    def _notice(self, tr: Tracer) -> None:
+        """The container has changed: an error, or an order that is the table's own business."""
+        kind = next((kind for kind in WORDS if issubclass(self.owner.python_type(), kind)), dict)
+        if kind in EVERY_CHANGE:
+            self.done = kind is OrderedDict
+            word = "mutated" if self._container.version != self.version else "changed size"
+        elif self._container.size_now() == self.size:
+            raise GraphBreak(LIVE_ITERATOR, f"{self.owner.describe()}, which has other items now")
+        else:
+            self.size = -1  # it complains again when it is asked again
+            word = "changed size"
+        tr.raise_(RuntimeError, f"{WORDS.get(kind, 'dictionary')} {word} during iteration")
+
     def referents(self) -> Iterable[Value]:
-        return (self.owner,)
+        return (self.shown,)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        if getattr(self.owner, "changed", False):
+        if self._container.changed:
             raise GraphBreak(LIVE_ITERATOR, self.owner.describe())
-        push_call(codegen, reversed if self.backwards else iter, (self.owner,))
+        push_call(codegen, reversed if self.backwards else iter, (self.shown,))
         if self.taken == 0:
             return
         codegen.dup()

@@ -46,9 +46,10 @@ class InstanceDictValue(Value):
         if self.owner.exists and self.source is not None:
             tr.guard(self.source, "DICT_KEYS", tuple(existing))
         pending = tr.journal.pending_attrs(self.owner) if self.owner.mutation is not None else {}
-        names = [name for name in existing if pending.get(name) is not DELETED]
-        added = [name for name, value in pending.items() if name not in existing and value is not DELETED]
-        return names + [name for name in added if not self._is_slot(name)]
+        moved = {name for name in pending if tr.journal.was_deleted(self.owner, name)}
+        names = [name for name in existing if name not in moved]
+        added = [name for name, value in pending.items() if value is not DELETED]
+        return names + [name for name in added if (name not in existing or name in moved) and not self._is_slot(name)]
 
     def _is_slot(self, name: str) -> bool:
         found = type_lookup(self.owner.cls, name)

@@ -39,7 +39,7 @@ from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue
 from framesmith_dynamo.values.objects.object_methods import OBJECT_METHODS
 from framesmith_dynamo.values.operations import BINARY_SLOTS
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
-from framesmith_sideeffects import DELETED
+from framesmith_sideeffects import DELETED, has_own_attribute
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -198,17 +198,22 @@ class ObjectValue(Value):
         raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} of {self.describe()}")
 
     def _read_slot(self, tr: Tracer, found: Found, name: str) -> Value:
+        value = self._slot(tr, found, name)
+        if value is None:
+            self.no_attribute(tr, name)
+        return value
+
+    def _slot(self, tr: Tracer, found: Found, name: str) -> Value | None:
+        """What a slot holds, pending stores included, or None; emptiness is guarded."""
         pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
         if pending is not None and pending is not DELETED:
             value: Value = pending
             return value
-        if pending is None and self.exists:
-            try:
-                return tr.wrap(found.raw.__get__(self.obj), self.attribute_source(name))
-            except AttributeError:
-                if self.source is not None:
-                    tr.guard(self.source, "NO_HASATTR", name)
-        return tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        if pending is None and has_own_attribute(self.obj, name):
+            return tr.wrap(found.raw.__get__(self.obj), self.attribute_source(name))
+        if pending is None and self.source is not None:
+            tr.guard(self.source, "NO_HASATTR", name)
+        return None
 
     # Attributes: writing
 
@@ -272,10 +277,13 @@ class ObjectValue(Value):
     def generic_delattr(self, tr: Tracer, name: str) -> None:
         """`object.__delattr__`."""
         found = type_lookup(self.cls, name)
-        if found is not None and is_data_descriptor(found.raw) and not isinstance(found.raw, MemberDescriptorType):
+        if found is not None and isinstance(found.raw, MemberDescriptorType):
+            if self._slot(tr, found, name) is None:
+                tr.raise_(AttributeError, name)
+        elif found is not None and is_data_descriptor(found.raw):
             self._delete_through(tr, found, name)
             return
-        if self.own_attribute(tr, name) is None:
+        elif self.own_attribute(tr, name) is None:
             self.no_attribute(tr, name)
         self.delete_own(tr, name)
 
@@ -285,7 +293,19 @@ class ObjectValue(Value):
         if found is not None:
             guard_entry_type(tr, self.cls, found, name, self.source)
         self.track(tr)
+        if tr.journal.load_attr(self, name) is not None and self.source is not None:
+            is_slot = found is not None and isinstance(found.raw, MemberDescriptorType)
+            self._guard_presence(tr, self.source, name, is_slot=is_slot)
         tr.journal.delete_attr(self, name)
+
+    def _guard_presence(self, tr: Tracer, source: Source, name: str, *, is_slot: bool) -> None:
+        """Whether the object had an attribute before the trace stored it: there is something to delete, or nothing."""
+        present = has_own_attribute(self.obj, name)
+        if is_slot:
+            tr.guard(source, "HASATTR" if present else "NO_HASATTR", name)
+        else:
+            kind = "DICT_CONTAINS" if present else "DICT_NOT_CONTAINS"
+            tr.guard(InstanceDictSource(source), kind, name)
 
     def _delete_through(self, tr: Tracer, found: Found, name: str) -> None:
         raw = found.raw

@@ -1,0 +1,141 @@
+"""Generators left half-run: CPython closes one when its last reference goes, so that its `finally` and `with` blocks
+run there. Nothing counts references in a trace; what the open frames and the journal still reach is looked up instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.interpreter.generator import GeneratorValue
+from framesmith_dynamo.values.base import TracedRaise, Value
+from framesmith_sideeffects.liveness import cyclic_components, reachable
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.interpreter.frame import Frame
+    from framesmith_dynamo.trace_state import OpenFrame, TraceState
+
+ABANDONED_GENERATOR = register_break(
+    "abandoned-generator",
+    what="a half-run generator is dropped, and it is not certain when or how Python closes it",
+    why="it is part of a circle, several are dropped at once, or closing it raises",
+    hint="call close() on the generator, or use it up",
+)
+
+
+def close_abandoned(frame: Frame) -> None:
+    """Close the half-run generators that nothing holds after an instruction of `frame`."""
+    state = frame.state
+    frame.operands = ()
+    while dead := [made for made in half_run(state) if not (made.running or _is_held(state, made))]:
+        outer = [made for made in dead if not any(_reaches(state, other, made) for other in dead)]
+        if len(dead) != 1 and len(outer) != 1:
+            raise GraphBreak(ABANDONED_GENERATOR, ", ".join(made.describe() for made in dead))
+        first = (outer or dead)[0]
+        if _in_circle(state, first):
+            raise GraphBreak(ABANDONED_GENERATOR, f"{first.describe()}, part of a circle")
+        _close(frame, first)
+
+
+def half_run(state: TraceState) -> Iterator[GeneratorValue]:
+    """The generators that stand in a block, or at a delegate that wants to be closed."""
+    return (made for made in state.suspended if isinstance(made, GeneratorValue))
+
+
+def _close(frame: Frame, generator: GeneratorValue) -> None:
+    frame.state.suspended.remove(generator)
+    try:
+        generator.close(frame)
+    except TracedRaise as raised:
+        raise GraphBreak(ABANDONED_GENERATOR, f"{raised.value.describe()} while it is closed") from raised
+
+
+def forget_variables(frame: Frame) -> None:
+    """A frame has returned: its variables go one after the other, in the order of their slots."""
+    code = frame.code.bytecode
+    for name in (*code.varnames, *code.cellvars, *code.freevars):
+        dict.pop(frame.locals, name, None)
+        frame.cells.pop(name, None)
+        close_abandoned(frame)
+
+
+def left_by(frame: Frame, error: Value) -> None:
+    """An exception leaves a frame: its stack goes, its variables stay as long as the exception does."""
+    frame.result = error
+    while frame.stack:
+        frame.stack.pop()
+        close_abandoned(frame)
+    frame.state.left.append((error, frame))
+
+
+def _is_held(state: TraceState, generator: GeneratorValue) -> bool:
+    """Whether something reaches a generator. What did the last time is asked first."""
+    path = generator.holders
+    if path and path[-1] is generator and _stands(state, path):
+        return True
+    generator.holders = _path_to(state, generator)
+    return bool(generator.holders)
+
+
+def _stands(state: TraceState, path: list[Value]) -> bool:
+    if not any(root is path[0] for root in _roots(state)):
+        return False
+    return all(any(part is inner for part in _parts(state, outer)) for outer, inner in itertools.pairwise(path))
+
+
+def _path_to(state: TraceState, wanted: Value) -> list[Value]:
+    """Values that hold each other, from one that a frame or an older object holds to `wanted`; empty if none does."""
+    holders: dict[int, Value | None] = {}
+    pending: list[tuple[Value | None, Value]] = [(None, root) for root in _roots(state)]
+    for holder, value in pending:
+        if id(value) in holders:
+            continue
+        holders[id(value)] = holder
+        if value is wanted:
+            path = [value]
+            while (above := holders[id(path[-1])]) is not None:
+                path.append(above)
+            return path[::-1]
+        pending += [(value, part) for part in _parts(state, value)]
+    return []
+
+
+def _roots(state: TraceState) -> Iterator[Value]:
+    for frame in state.running:
+        yield from _held_by(frame)
+        yield from (value for value in (*frame.operands, frame.result) if value is not None)
+    if state.handled is not None:
+        yield state.handled
+    yield from state.journal.kept()  # type: ignore[misc]
+
+
+def _held_by(frame: OpenFrame) -> Iterator[Value]:
+    """What a frame holds, also while it stands still: its stack and variables, the exception that it handles."""
+    yield from (value for value in (*frame.stack, frame.handled) if value is not None)
+    yield from frame.locals.values()
+    yield from frame.cells.values()
+
+
+def _parts(state: TraceState, value: Value) -> Iterator[Value]:
+    yield from state.journal.parts(value)  # type: ignore[misc]
+    if isinstance(value, GeneratorValue) and value.frame is not None:
+        yield from _held_by(value.frame)
+    for error, frame in state.left:
+        if error is value:
+            yield from _held_by(frame)
+
+
+def _reached(state: TraceState, values: Iterable[Value]) -> dict[int, Value]:
+    return reachable(values, lambda value: _parts(state, value))  # type: ignore[arg-type, return-value]
+
+
+def _reaches(state: TraceState, holder: Value, wanted: Value) -> bool:
+    return id(wanted) in _reached(state, _parts(state, holder))
+
+
+def _in_circle(state: TraceState, generator: GeneratorValue) -> bool:
+    """Whether the generator, or a new object that leads to it, is part of a circle: only the collector frees those."""
+    circles = cyclic_components([generator, *state.journal.made()], lambda value: _parts(state, value))  # type: ignore
+    return any(id(generator) in _reached(state, circle) for circle in circles)  # type: ignore[arg-type]
