@@ -6,6 +6,7 @@ kernel refuses whatever the data is found by `trials`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from framesmith_aten import table
-from framesmith_aten.operators import arguments, is_custom, row, tensors_in
+from framesmith_aten.operators import arguments, is_composite, is_custom, row, tensors_in
 
 Values = Mapping[str, Any]
 
@@ -39,6 +40,17 @@ def why_may_fail(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str
         if condition is None or condition(arguments(op, args, kwargs)):
             return reason
     return None
+
+
+@functools.cache
+def composite_may_fail(name: str) -> bool:
+    """Whether a torch function of this name is a composite operator that checks data itself.
+
+    Autograd takes it apart before a dispatch mode sees it, and on fake tensors it may go a way without the check.
+    """
+    packet = getattr(torch.ops.aten, name, None)
+    overloads = [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
+    return any(is_composite(op) and row(op).fails is not None for op in overloads)
 
 
 def _integer_division(values: Values) -> bool:

@@ -80,6 +80,8 @@ def is_composite(op: Any) -> bool:
 @functools.cache
 def _has_composite_kernel(op: OpOverload) -> bool:
     name: str = op.name()  # type: ignore[no-untyped-call]
+    if not torch._C._dispatch_has_kernel(name):  # an overload that TorchScript alone knows
+        return False
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx
 
+from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.layouts import may_overlap, share_storage
-from framesmith_aten.operators import tensors_in
+from framesmith_aten.operators import op_name, tensors_in
 from framesmith_aten.recording import Effects, OperatorLog
 from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_guards import new_fake_mode
@@ -171,6 +172,7 @@ class GraphBuilder:
     def _note(self, node: fx.Node, effects: Effects, fakes: Sequence[torch.Tensor]) -> None:
         """Remember what a call did to tensors older than itself. `fakes`: those among its arguments."""
         effects.written = [one for one in effects.written if any(share_storage(one, fake) for fake in fakes)]
+        effects.may_fail |= composite_may_fail(op_name(node.target))
         node.meta["effects"] = effects
         self.writes += effects.written
         self.may_fail |= effects.may_fail
