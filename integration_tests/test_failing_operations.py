@@ -49,7 +49,7 @@ FAILING: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "quantile": (torch.quantile, (torch.ones(3), 2.0)),
     "quantile_t": (torch.quantile, (torch.ones(3), T([2.0]))),
     "ctc": (F.ctc_loss, (torch.randn(5, 1, 4).log_softmax(2), T([[9, 9]]), T([5]), T([2]))),
-    "pack": (lambda x, l: torch.nn.utils.rnn.pack_padded_sequence(x, l).data, (torch.ones(3, 2, 4), T([1, 3]))),
+    "pack": (lambda x, n: torch.nn.utils.rnn.pack_padded_sequence(x, n).data, (torch.ones(3, 2, 4), T([1, 3]))),
     "put": ("put", (torch.zeros(4), T([9]), torch.ones(1))),
     "scatter_add": ("scatter_add", (torch.zeros(4), 0, T([5]), torch.ones(1))),
     "index_fill": ("index_fill", (torch.zeros(4), 0, T([9]), 1.0)),

@@ -168,10 +168,20 @@ def _lstm(*args: Any, **kwargs: Any) -> Any:
         torch._C._set_mkldnn_enabled(enabled)
 
 
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """`torch.one_hot` with its check as an operator: its own reads the data. A wrong class raises some RuntimeError."""
+    if num_classes < 0:
+        return torch.nn.functional.one_hot(tensor, num_classes)
+    torch._assert_async(((tensor >= 0) & (tensor < num_classes)).all(), "Class values must be below num_classes.")
+    classes = torch.arange(num_classes, device=tensor.device)
+    return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+
+
 #: Torch calls run through another function of the same meaning.
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     torch.batch_norm: _batch_norm,
     F.batch_norm: _functional_batch_norm,
+    F.one_hot: _one_hot,
     torch.lstm: _lstm,
     torch._VF.lstm: _lstm,
 }
