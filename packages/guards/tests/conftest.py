@@ -4,6 +4,7 @@ import contextlib
 import sys
 import weakref
 from collections import OrderedDict, UserDict, deque
+from collections.abc import Sized
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MappingProxyType
@@ -184,15 +185,19 @@ def object_cases():
         Case(Guard(X, "NONE_MATCH"), [(None,)], [(0,), (False,)]),
         Case(Guard(X, "NOT_NONE"), [(0,), (one,)], [(None,)]),
         Case(Guard(X, "BOOL_MATCH", True), [(True,)], [(False,), (1,)]),
-        Case(Guard(X, "LENGTH", 2), [([1, 2],), ({1: 1, 2: 2},), ("ab",)], [([],), ((1,),), (3,)]),
+        Case(
+            Guard(X, "LENGTH", 2),
+            [([1, 2],), ({1: 1, 2: 2},), ("ab",), (LyingList([1, 2]),), (LyingDict(a=1, b=2),)],
+            [([],), ((1,),), (3,), (LyingList(),), (LyingDict(a=1),)],
+        ),
         Case(
             Guard(X, "DICT_KEYS", counted),
             [({"a": 0, key: 0},)],
             [({key: 0, "a": 0},), ({"a": 0},), ({"a": 0, key: 0, 1: 1},), ({"a": 0, Plain(): 0},), (["a", key],)],
         ),
         Case(Guard(X, "DICT_KEYS", {1: 0}), [({1: 5},)], [({True: 5},), ({1.0: 5},)]),
-        Case(Guard(X, "DICT_CONTAINS", "a"), [({"a": 1},), ({"a"},)], [({},), (5,)]),
-        Case(Guard(X, "DICT_NOT_CONTAINS", "a"), [({},), ({"b"},)], [({"a": 1},), (5,)]),
+        Case(Guard(X, "DICT_CONTAINS", "a"), [({"a": 1},), ({"a"},), (LyingDict(a=1),)], [({},), (5,), (LyingDict(),)]),
+        Case(Guard(X, "DICT_NOT_CONTAINS", "a"), [({},), ({"b"},), (LyingDict(),)], [({"a": 1},), (LyingDict(a=1),)]),
         Case(Guard(X, "HASATTR", "weight"), [(Plain(weight=1),)], [(Plain(),), (3,)]),
         Case(Guard(X, "NO_HASATTR", "weight"), [(Plain(),), (3,)], [(Plain(weight=1),)]),
         Case(Guard(X, "FUNCTION_CODE", inner), [(inner,)], [(other,), (3,), (Plain(__code__=inner),)]),
@@ -261,12 +266,33 @@ def class_cases():
         Case(Guard(X, "CLASS_LAYOUT", dog), [(dog,)], [(other,), (Animal,), (int,), (dog(),), (None,)]),
         Case(Guard(X, "CLASS_LAYOUT", odd), [(odd,)], [(Animal,), (Meta,)]),
         Case(Guard(X, "CLASS_LAYOUT", bool), [(bool,)], [(int,), (True,)]),
+        Case(Guard(X, "NOT_SUBCLASS", Sized), [(int,), (dog,)], [(list,), (Sized,), (3,), (None,)]),
         Case(
             Guard(X, "DICT_KEYS", MappingProxyType({"a": 1})),
             [(MappingProxyType({"a": 2}),), ({"a": 3},)],
             [(MappingProxyType({"b": 1}),), (MappingProxyType(Forger(a=1)),)],
         ),
     ]
+
+
+class LyingList(list):
+    """A list that says it has two items."""
+
+    def __len__(self):
+        return 2
+
+
+class LyingDict(dict):
+    """A dict that says it has two items, and lacks none or all."""
+
+    def __len__(self):
+        return 2
+
+    def __contains__(self, key):
+        return not dict.__contains__(self, key)
+
+    def __getitem__(self, key):
+        return key
 
 
 class Forger(UserDict):

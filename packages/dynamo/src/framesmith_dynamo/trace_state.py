@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.graph.builder import GraphBuilder, TensorRef
+from framesmith_dynamo.values.base import Memo
 from framesmith_guards import GuardsSet
 from framesmith_sideeffects import Journal
 
@@ -68,7 +69,7 @@ class TraceState:
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     journal: Journal = field(default_factory=Journal)
     guards: GuardsSet = field(default_factory=GuardsSet)
-    memo: dict[Any, Any] = field(default_factory=dict)
+    memo: Memo = field(default_factory=Memo)
     by_source: dict[Source, Value] = field(default_factory=dict)
     by_identity: dict[int, tuple[object, Value, Source]] = field(default_factory=dict)
     tensors: dict[TensorRef, Value] = field(default_factory=dict)
@@ -93,7 +94,8 @@ class TraceState:
         for ref in self.builder.refs.values():
             ref.real = None
         self.builder.refs.clear()
-        for known in (self.memo, self.by_source, self.by_identity, self.tensors, self.constants):
+        self.memo = Memo()
+        for known in (self.by_source, self.by_identity, self.tensors, self.constants):
             known.clear()
         for met in (self.running, self.suspended, self.left):
             met.clear()

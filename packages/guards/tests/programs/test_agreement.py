@@ -10,6 +10,8 @@ import random
 import sys
 import weakref
 from collections import Counter, OrderedDict, namedtuple
+from collections.abc import Sized
+from numbers import Integral
 from types import MappingProxyType
 
 import pytest
@@ -217,6 +219,7 @@ def guard(rng, witness):
         "NO_OVERLAP": lambda: [rng.choice([X, Y, source(rng)]) for _ in range(rng.randrange(1, 3))],
         "ALL_APART": lambda: [rng.choice([X, Y, source(rng)]) for _ in range(rng.randrange(1, 3))],
         "CLASS_LAYOUT": lambda: found if isinstance(found, type) else type(found),
+        "NOT_SUBCLASS": lambda: rng.choice([Sized, Integral, dict, type(found)]),
         "TENSOR_MATCH": lambda: TensorSpec.of(found, rng.choice([(), (0,)]), rng.choice([(), (0,)])),
     }.get(kind, lambda: found)
     try:

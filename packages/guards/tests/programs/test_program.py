@@ -235,8 +235,8 @@ def test_equal_guards_on_changing_objects_are_told_apart():
 
 def test_export_info():
     guard = Guard(InstanceDictSource(X), "LENGTH", 0)
-    assert compile_guards([guard], ("x",)).text.count("len(x___dict) == 0") == 1
-    assert guard.export.code == ["len(x___dict) == 0"]
+    assert compile_guards([guard], ("x",)).text.count("length_of(x___dict) == 0") == 1
+    assert guard.export.code == ["length_of(x___dict) == 0"]
     value = Counting()
     guard.export.record("again", value)
     assert guard.export.guarded_class() is Counting and guard.export.guarded_object() is value

@@ -5,6 +5,7 @@ import pickle
 import sys
 import threading
 import weakref
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -28,6 +29,8 @@ from framesmith_guards import (
     ItemSource,
     LocalSource,
     ModuleSource,
+    ProxiedSource,
+    StoredItemSource,
     TensorPropertySource,
     TypeSource,
     WeakRefSource,
@@ -61,6 +64,7 @@ def rows():
     holder.tensor, holder.ref = x, weakref.ref(holder)
     key = Holder()
     d = {"a": holder, key: 2, 1: [3, (4, 5)]}
+    holder.proxy = MappingProxyType(d)
     L = LocalSource
     item = ItemSource(L("d"), "a")
     return (
@@ -80,6 +84,8 @@ def rows():
             (InstanceDictSource(item), "L['d']['a'].__dict__", holder.__dict__),
             (DictKeySource(L("d"), 1), "list(L['d'])[1]", key),
             (DictValueSource(L("d"), 1), "list(L['d'].values())[1]", 2),
+            (StoredItemSource(L("d"), 1), "stored_item(L['d'], 1)", d[1]),
+            (ProxiedSource(AttrSource(item, "proxy")), "mapping_behind(L['d']['a'].proxy)", d),
             (WeakRefSource(AttrSource(item, "ref")), "L['d']['a'].ref()", holder),
             (TensorPropertySource(L("x"), "size", 0), "L['x'].size(0)", 5),
             (TensorPropertySource(L("x"), "stride", 0), "L['x'].stride(0)", 2),
@@ -118,6 +124,35 @@ def test_names_and_values_by_reference_and_by_text():
         program = compile_guards([], ("x", "d"), function.__code__.co_freevars, inputs=[source])
         [extracted] = program.extract(args, function)
         assert extracted is value or extracted == value
+
+
+def test_stored_items_are_read_past_the_class():
+    class Own(dict):
+        def __getitem__(self, key):
+            return "made"
+
+        __missing__ = __getitem__
+
+    class Numbers(list):
+        def __getitem__(self, key):
+            return "made"
+
+    holder, numbers = Own(a=1), Numbers([4, 5])
+    for value, key, expected in ((holder, "a", 1), (numbers, 1, 5), (numbers, -1, 5)):
+        source = StoredItemSource(LocalSource("x"), key)
+        program = compile_guards([Guard(source, "EQUALS_MATCH", expected)], ("x",))
+        assert program((value,), test_as_tensor) and not program(
+            (value[:0] if value is numbers else Own(),), test_as_tensor
+        )
+    with pytest.raises(KeyError):
+        StoredItemSource(LocalSource("x"), "b").evaluate({"x": holder}, test_as_tensor)
+    with pytest.raises(GuardError, match="key of StoredItemSource is a constant"):
+        StoredItemSource(LocalSource("x"), object())
+
+
+def test_proxies_alone_have_a_mapping_behind_them():
+    with pytest.raises(TypeError, match="not a mapping proxy"):
+        ProxiedSource(LocalSource("x")).evaluate({"x": {}}, test_as_tensor)
 
 
 def test_as_tensor():

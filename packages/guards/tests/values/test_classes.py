@@ -1,5 +1,6 @@
 """Guards on classes: entries lost and gained anywhere among the bases are noticed, and nothing else is."""
 
+import abc
 import copy
 import gc
 import weakref
@@ -60,7 +61,7 @@ def test_changes_that_no_lookup_sees():
     check, value = program(top), top()
     changes = [
         lambda: setattr(base, "a", 5),
-        lambda: setattr(middle, "c", print),
+        lambda: setattr(middle, "c", "text"),
         lambda: base.__annotations__,
         lambda: copy.copy(value),
         lambda: setattr(value, "a", 3),
@@ -70,6 +71,34 @@ def test_changes_that_no_lookup_sees():
         assert agreed(check, (value,))
         change()
         assert agreed(check, (value,)) and agreed(check, (value,))
+
+
+class Reading:
+    def __get__(self, value, owner=None):
+        return value
+
+
+class Writing(Reading):
+    def __set__(self, value, new):
+        pass
+
+
+KINDS = [1, "text", Reading(), Writing(), f, staticmethod(f), classmethod(f), property(f)]
+
+
+@pytest.mark.parametrize("before", KINDS, ids=str)
+@pytest.mark.parametrize("after", KINDS, ids=str)
+def test_an_entry_of_another_kind_is_noticed(before, after):
+    base, _, top = classes()
+    base.a = before
+    check, value = program(top), top()
+    assert agreed(check, (value,))
+    base.a = after
+    same = type(before) is type(after) or {type(before), type(after)} == {int, str}
+    assert agreed(check, (value,)) is same
+    assert same or check.explain((value,), f).endswith("has another kind of 'a'")
+    base.a = before
+    assert agreed(check, (value,))
 
 
 def test_other_bases_are_noticed():
@@ -109,6 +138,24 @@ def test_guards_keep_no_class_alive():
     assert gone() is None
     for _ in range(20):
         assert not agreed(check, (classes()[2](),))
+
+
+def test_registered_subclasses_are_noticed():
+    class Shape(abc.ABC):
+        pass
+
+    one, other = type("One", (), {}), type("Other", (), {})
+    check = compile_guards([Guard(TypeSource(X), "NOT_SUBCLASS", Shape)], ("x",))
+    for _ in range(3):
+        assert agreed(check, (one(),)) and agreed(check, (other(),))
+    Shape.register(one)
+    for _ in range(3):
+        assert not agreed(check, (one(),)) and agreed(check, (other(),))
+    assert check.explain((one(),), f).endswith("expected no subclass of type " + describe_name(Shape) + ", found one")
+
+
+def describe_name(cls):
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def test_layouts_are_of_classes():

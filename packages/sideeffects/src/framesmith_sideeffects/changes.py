@@ -178,11 +178,15 @@ class AttributeChange:
 
 @dataclass(frozen=True, slots=True)
 class GlobalChange:
-    """A global variable stored or deleted; `source` names the globals dict, None for the running code's own."""
+    """A global variable stored or deleted; `source` names the globals dict, None for the running code's own.
+
+    `deletes`: it is there and is deleted, stored anew after or not (a move to the end of the dict).
+    """
 
     source: Source | None
     name: str
     new: TracedValue | Deleted
+    deletes: bool = False
 
     @property
     def target(self) -> TracedValue | None:
@@ -195,17 +199,19 @@ class GlobalChange:
     def push(self, codegen: Codegen) -> None:
         if not isinstance(self.new, Deleted):
             codegen(self.new)
+            self._push_owner(codegen)
+        if self.deletes:
+            self._push_owner(codegen)
+
+    def _push_owner(self, codegen: Codegen) -> None:
         if self.source is not None:
             load_source(codegen, self.source)
 
     def apply(self, codegen: Codegen) -> None:
-        deleted = isinstance(self.new, Deleted)
-        if self.source is not None:
-            (codegen.delete_item if deleted else codegen.store_item)(self.name)
-        elif deleted:
-            codegen.delete_global(self.name)
-        else:
-            codegen.store_global(self.name)
+        if self.deletes:
+            (codegen.delete_global if self.source is None else codegen.delete_item)(self.name)
+        if not isinstance(self.new, Deleted):
+            (codegen.store_global if self.source is None else codegen.store_item)(self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,12 +148,22 @@ class Journal:
 
     def _set_global(self, owner: dict[str, Any], name: str, new: TracedValue | Deleted, source: Source | None) -> None:
         self._globals[id(owner)] = owner  # kept alive: the key is its id
-        self._changes["global", id(owner), name] = GlobalChange(source, name, new)
+        key = ("global", id(owner), name)
+        known = self._changes.get(key)
+        deletes = new is DELETED or (isinstance(known, GlobalChange) and known.deletes)
+        if isinstance(known, GlobalChange) and (new is DELETED or known.new is DELETED):
+            del self._changes[key]  # a deleted global comes back as the last one
+        self._changes[key] = GlobalChange(source, name, new, deletes and name in owner)
 
     def load_global(self, owner: dict[str, Any], name: str) -> Any:
         """The pending value of a global, DELETED, or None when the trace has not touched it."""
         known = self._changes.get(("global", id(owner), name))
         return known.new if isinstance(known, GlobalChange) else None
+
+    def pending_globals(self, owner: dict[str, Any]) -> dict[str, GlobalChange]:
+        """All pending changes of a namespace, in the order of the entries that they add."""
+        changes = (change for key, change in self._changes.items() if key[:2] == ("global", id(owner)))
+        return {change.name: change for change in changes if isinstance(change, GlobalChange)}
 
     def record_call(self, function: Callable[..., Any], *args: TracedValue) -> None:
         """Note a call to repeat for its effect, after the mutations noted so far and before later ones."""

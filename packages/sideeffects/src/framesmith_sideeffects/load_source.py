@@ -19,10 +19,14 @@ from framesmith_guards import (
     ItemSource,
     LocalSource,
     ModuleSource,
+    ProxiedSource,
     Source,
+    StoredItemSource,
     TensorPropertySource,
     TypeSource,
     WeakRefSource,
+    mapping_behind,
+    stored_item,
 )
 
 if TYPE_CHECKING:
@@ -88,7 +92,8 @@ def _globals_dict(codegen: Codegen, source: GlobalsDictSource) -> None:
 
 @_loads(ModuleSource)
 def _module(codegen: Codegen, source: ModuleSource) -> None:
-    codegen.load_const(sys.modules)
+    codegen.load_const(sys)  # not the dict: code objects are hashed with their constants
+    codegen.load_attr("modules")
     codegen.load_item(source.module)
 
 
@@ -117,6 +122,16 @@ def _cell_contents(codegen: Codegen, source: CellContentsSource) -> None:
 def _item(codegen: Codegen, source: ItemSource) -> None:
     load_source(codegen, source.base)
     codegen.load_item(source.key)
+
+
+@_loads(StoredItemSource)
+def _stored_item(codegen: Codegen, source: StoredItemSource) -> None:
+    _call_with_base(codegen, stored_item, source.base, source.key)
+
+
+@_loads(ProxiedSource)
+def _proxied(codegen: Codegen, source: ProxiedSource) -> None:
+    _call_with_base(codegen, mapping_behind, source.base)
 
 
 @_loads(TypeSource)

@@ -8,6 +8,7 @@ from framesmith_dynamo.builtins.registry import between, handles, one
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.containers import FrozenSetValue, TupleValue, index_of, new_list, sorted_items
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterator_adapters import (
     CountIterator,
     EnumerateIterator,
@@ -18,7 +19,6 @@ from framesmith_dynamo.values.iteration.iterator_adapters import (
     ZipIterator,
 )
 from framesmith_dynamo.values.iteration.iterators import next_or_none, tracked
-from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects.classes import ClassValue, constructs
 
 

@@ -11,7 +11,7 @@ from framesmith_dynamo.builtins.registry import between, declare_pure, handles, 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import fold
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.objects.classes import ClassValue, constructs
 
 

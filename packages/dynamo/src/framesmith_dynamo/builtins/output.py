@@ -50,5 +50,5 @@ def _breaker(kind: BreakKind, name: str) -> Handler:
 
 _breaks(PRINT, "print")
 _breaks(INPUT_OUTPUT, "open", "input")
-_breaks(INTERPRETER_ACCESS, "globals", "locals", "exec", "eval", "compile", "__import__", "dir", "breakpoint")
+_breaks(INTERPRETER_ACCESS, "locals", "exec", "eval", "compile", "__import__", "dir", "breakpoint")
 HANDLERS[warnings.warn] = _breaker(WARN, "warn")

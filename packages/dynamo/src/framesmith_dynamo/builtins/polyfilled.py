@@ -16,6 +16,7 @@ from typing import Any
 from framesmith_dynamo.builtins.registry import POLYFILLS, between
 from framesmith_dynamo.polyfills import functional, iteration, ordering
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.containers import new_dict
 from framesmith_dynamo.values.functions.functions import MethodValue
 from framesmith_dynamo.values.functions.partials import PartialValue
 from framesmith_dynamo.values.objects.classes import ClassValue, Constructor, constructs
@@ -93,7 +94,8 @@ def _method(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
 def _partial(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if not args:
         tr.raise_(TypeError, "type 'partial' takes at least one argument")
-    function = args[0]
-    if isinstance(function, PartialValue) and type(function) is PartialValue:
-        return PartialValue(function.function, (*function.args, *args[1:]), {**function.keywords, **kwargs})
-    return PartialValue(function, args[1:], kwargs)
+    inner, first, given = args[0], args[1:], dict(kwargs)
+    if isinstance(inner, PartialValue):
+        first, given = (*inner.args, *first), {**inner.keywords_now(tr), **given}
+        inner = inner.function
+    return PartialValue(inner, first, new_dict(tr, [(tr.constant(key), value) for key, value in given.items()]))

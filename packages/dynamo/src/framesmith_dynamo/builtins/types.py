@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from abc import ABCMeta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,9 +13,13 @@ from framesmith_dynamo.builtins.registry import between, handles, one
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.constants.constant import fold, plain
 from framesmith_dynamo.values.containers import TupleValue
-from framesmith_dynamo.values.lookup import is_trusted, type_lookup, user_method
+from framesmith_dynamo.values.holders import NO_SOURCE, class_source, guard_class, is_trusted, type_lookup, user_method
+from framesmith_dynamo.values.objects.attribute_dicts import ModuleDictValue
 from framesmith_dynamo.values.objects.attributes import class_value
 from framesmith_dynamo.values.objects.classes import CLASS_DEFINITION, ClassValue, constructs
+
+if TYPE_CHECKING:
+    from framesmith_guards import Source
 
 INSTANCE_CHECK = register_break(
     "instance-check",
@@ -53,8 +57,8 @@ def classes_of(tr: Tracer, value: Value, function: str) -> list[type]:
     raise GraphBreak(INSTANCE_CHECK, value.describe())
 
 
-def is_subclass(cls: type, of: type) -> bool:
-    """`issubclass` of two real classes, without running user code."""
+def is_subclass(tr: Tracer, cls: type, of: type, instance: Source | None = None) -> bool:
+    """`issubclass` of two real classes, without running user code. `instance`: where an object of the class is."""
     if of in _PLAIN_CHECKS:
         return of in cls.__mro__
     check = type_lookup(type(of), "__instancecheck__")
@@ -62,15 +66,27 @@ def is_subclass(cls: type, of: type) -> bool:
         return of in cls.__mro__
     hook = type_lookup(of, "__subclasshook__")
     if check.owner is ABCMeta and hook is not None and (hook.owner is object or is_trusted(hook.owner.__module__)):
-        return issubclass(cls, of)
+        return is_registered(tr, cls, of, instance)
     raise GraphBreak(INSTANCE_CHECK, f"{of.__module__}.{of.__qualname__}")
+
+
+def is_registered(tr: Tracer, cls: type, of: type, instance: Source | None) -> bool:
+    """`issubclass` of an abstract class, which knows subclasses by registration and by what they have."""
+    guard_class(tr, cls, instance)
+    answer = issubclass(cls, of)
+    source = class_source(tr, cls, instance)
+    if not answer and source is not None:
+        tr.guard(source, "NOT_SUBCLASS", of)
+    elif not answer:
+        raise GraphBreak(NO_SOURCE, f"the class {cls.__module__}.{cls.__qualname__}")
+    return answer
 
 
 @handles(isinstance)
 def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     obj, classes = between(tr, "isinstance", args, kwargs, 2, 2)
     own = obj.python_type()
-    return tr.constant(any(is_subclass(own, cls) for cls in classes_of(tr, classes, "isinstance")))
+    return tr.constant(any(is_subclass(tr, own, cls, obj.source) for cls in classes_of(tr, classes, "isinstance")))
 
 
 @handles(issubclass)
@@ -78,7 +94,7 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     cls, classes = between(tr, "issubclass", args, kwargs, 2, 2)
     if not isinstance(cls, ClassValue):
         tr.raise_(TypeError, "issubclass() arg 1 must be a class")
-    return tr.constant(any(is_subclass(cls.cls, other) for other in classes_of(tr, classes, "issubclass")))
+    return tr.constant(any(is_subclass(tr, cls.cls, other) for other in classes_of(tr, classes, "issubclass")))
 
 
 @constructs(type)
@@ -147,6 +163,12 @@ def _delattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(vars)
 def _vars(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return one(tr, "vars", args, kwargs).getattr_(tr, "__dict__")
+
+
+@handles(globals)
+def _globals(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    between(tr, "globals", args, kwargs, 0, 0)
+    return ModuleDictValue(tr, tr.globals)
 
 
 @handles(id)

@@ -17,11 +17,10 @@ from framesmith_dynamo.builtins.registry import HANDLERS, POLYFILLS, PURE
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, CONSTANT_TYPES, build, fold
+from framesmith_dynamo.values.holders import Found, type_lookup
 from framesmith_dynamo.values.intercepts import find_intercept
-from framesmith_dynamo.values.lookup import Found, type_lookup
 from framesmith_dynamo.values.objects.attributes import CMethodValue
 from framesmith_dynamo.values.objects.classes import make_new
-from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.wrap_registry import BY_TYPE, wraps_protocol
 from framesmith_guards import AttrSource
 
@@ -137,8 +136,7 @@ def wrap_builtin(tr: Tracer, obj: Any, source: Source) -> Value:
         tr.guard(source, "TYPE_MATCH", type(obj))
         tr.guard(AttrSource(source, "__name__"), "EQUALS_MATCH", obj.__name__)
         return BuiltinMethodValue(tr.wrap(obj.__self__, AttrSource(source, "__self__")), obj.__name__)
-    if not is_stable(tr, source):
-        tr.guard(source, "ID_MATCH", obj)
+    tr.guard(source, "ID_MATCH", obj)
     return BuiltinValue(obj, source=source)
 
 

@@ -14,12 +14,12 @@ from framesmith_dynamo.interpreter import inlining
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_dynamo.tensor_calls import calls
 from framesmith_dynamo.trace_state import TraceState
-from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Value
+from framesmith_dynamo.values.base import Args, Kwargs, Memo, TracedRaise, Value
 from framesmith_dynamo.values.constants.constant import build
 from framesmith_dynamo.values.functions.cells import CellValue
+from framesmith_dynamo.values.holders import SETTLED_KINDS, guard_same, is_settled
 from framesmith_dynamo.values.objects.exceptions import ExceptionValue
 from framesmith_dynamo.values.opaque import OpaqueValue
-from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.wrap import wrap_object
 from framesmith_guards import Guard, GuardError, TensorSpec
@@ -143,8 +143,13 @@ class Frame:
         return self.state.journal
 
     @property
-    def memo(self) -> dict[Any, Any]:
-        """Scratch space shared by all frames of one trace."""
+    def root_globals(self) -> dict[str, Any]:
+        """The globals of the frame being compiled."""
+        return self.state.globals
+
+    @property
+    def memo(self) -> Memo:
+        """What the trace has found out so far."""
         return self.state.memo
 
     def wrap(self, obj: object, source: Source) -> Value:
@@ -160,8 +165,7 @@ class Frame:
     def _wrap_identity(self, obj: object, source: Source) -> Value:
         met = self.state.by_identity.get(id(obj))
         if met is not None:
-            if not is_stable(self, source):
-                self.guard(source, "DUPLICATE_INPUT", met[2])
+            guard_same(self, obj, source, met[2])
             return met[1]
         try:
             value = wrap_object(self, obj, source)
@@ -182,6 +186,8 @@ class Frame:
 
     def guard(self, source: Source, kind: str, expected: object = None) -> None:
         """Make the compiled code apply only while this holds."""
+        if kind in SETTLED_KINDS and is_settled(source):
+            return
         try:
             self.state.guards.add(Guard(source, kind, expected))
         except GuardError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.operations import equal
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from framesmith_dynamo.interpreter.decoded import decoded
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
 from framesmith_dynamo.values.base import TracedRaise, Value
-from framesmith_dynamo.values.functions.cells import CellValue
+from framesmith_dynamo.values.functions.cells import CellValue, FoundCellValue
 from framesmith_dynamo.values.wrap import load_tables
-from framesmith_guards import ClosureSource, LocalSource
+from framesmith_guards import AttrSource, ClosureSource, FunctionSource, ItemSource, LocalSource
 
 if TYPE_CHECKING:
     from framesmith_frames import FrameInfo
@@ -209,14 +209,15 @@ class OutermostFrame(Frame):
         return known
 
     def _free_cell(self, name: str, cell: CellType) -> CellValue:
-        memo = self.memo.setdefault("cells", {})
-        if id(cell) in memo:
-            return memo[id(cell)][1]  # type: ignore[no-any-return]
-        try:
-            contents = self.wrap(cell.cell_contents, ClosureSource(name))
-        except ValueError:
-            contents = None
-        value = CellValue(contents, local_name=name, found=True)
+        index = self.code.bytecode.freevars.index(name)
+        source = ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
+        met = self.state.by_identity.get(id(cell))
+        if met is not None:
+            self.guard(source, "DUPLICATE_INPUT", met[2])
+            value = cast(CellValue, met[1])
+            value.local_name = name
+            return value
+        value = FoundCellValue(cell, ClosureSource(name), local_name=name)
         self.journal.track_existing(value, cell)
-        memo[id(cell)] = (cell, value)
+        self.state.by_identity[id(cell)] = (cell, value, source)
         return value

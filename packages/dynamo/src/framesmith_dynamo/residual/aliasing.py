@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from framesmith_dynamo.values.operations import IDENTITY_KEYS
-from framesmith_guards import Guard, all_apart, no_overlap
+from framesmith_dynamo.values.holders import instance_dict, is_settled
+from framesmith_guards import Guard, InstanceDictSource, all_apart, no_overlap
 
 if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import TensorRef
@@ -27,7 +27,8 @@ def alias_guards(state: TraceState) -> Iterator[Guard]:
         yield Guard(sources[0], "NOT_ALIASED", tuple(sources[1:]))
     yield from memory_guards(used)
     keys: dict[type, list[Source]] = {}
-    for value in state.memo.get(IDENTITY_KEYS, {}).values():
+    for value in state.memo.identity_keys.values():
+        assert value.source is not None
         keys.setdefault(value.python_type(), []).append(value.source)
     for first, *others_keyed in keys.values():
         if others_keyed:
@@ -42,15 +43,19 @@ def alias_guards(state: TraceState) -> Iterator[Guard]:
 
 def _mutated_objects(state: TraceState) -> Iterator[tuple[type, list[Source], list[Source]]]:
     """(type, sources of mutated objects, sources of all objects of the type) for each type with a mutated object."""
-    by_type: dict[type, list[tuple[bool, Source]]] = {}
+    by_type: dict[type, dict[int, tuple[bool, Source]]] = {}
     for obj, value, source in state.by_identity.values():
-        if not issubclass(type(obj), torch.Tensor):
-            mutated = value.mutation is not None and state.journal.is_mutated(value)
-            by_type.setdefault(type(obj), []).append((mutated, source))
+        if issubclass(type(obj), torch.Tensor) or is_settled(source):
+            continue
+        mutated = value.mutation is not None and state.journal.is_mutated(value)
+        by_type.setdefault(type(obj), {}).setdefault(id(obj), (mutated, source))
+        entries = instance_dict(obj) if mutated or not issubclass(type(obj), torch.nn.Module) else None
+        if entries is not None:
+            by_type.setdefault(dict, {})[id(entries)] = (mutated, InstanceDictSource(source))
     for cls, rows in by_type.items():
-        mutated_sources = [source for mutated, source in rows if mutated]
+        mutated_sources = [source for mutated, source in rows.values() if mutated]
         if mutated_sources:
-            yield cls, mutated_sources, [source for _, source in rows]
+            yield cls, mutated_sources, [source for _, source in rows.values()]
 
 
 def memory_guards(refs: Sequence[TensorRef]) -> Iterator[Guard]:

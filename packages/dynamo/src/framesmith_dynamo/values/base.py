@@ -8,13 +8,14 @@ they may ask for is in `Tracer`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, UNSUPPORTED_CALL, UNSUPPORTED_OPERATION, BreakKind, GraphBreak
 from framesmith_sideeffects import load_source
 
 if TYPE_CHECKING:
-    from types import FunctionType
+    from types import FunctionType, ModuleType
 
     import torch
 
@@ -24,6 +25,29 @@ if TYPE_CHECKING:
 
 Args = Sequence["Value"]
 Kwargs = Mapping[str, "Value"]
+
+
+@dataclass(slots=True)
+class Memo:
+    """What a trace has found out beside its guards and its journal. One trace, one memo; a restart begins a new one."""
+
+    #: The path to each module and class of a trusted library; None for others.
+    library_paths: dict[ModuleType | type, Source | None] = field(default_factory=dict)
+    #: Where each class is found, and the classes whose layout is guarded.
+    class_sources: dict[type, Source | None] = field(default_factory=dict)
+    guarded_classes: set[type] = field(default_factory=set)
+    #: Where each module's dictionary is found, by its id; and the values whose attribute dictionaries these are.
+    namespaces: dict[int, Source] = field(default_factory=dict)
+    instance_dicts: dict[int, Value] = field(default_factory=dict)
+    #: The one value of each class.
+    classes: dict[type, Value] = field(default_factory=dict)
+    #: Existing objects used as keys that are told apart by identity.
+    identity_keys: dict[int, Value] = field(default_factory=dict)
+    #: Modules, with one of their hook dictionaries, whose hooks are counted; and whether the global ones are.
+    counted_hooks: set[tuple[int, str]] = field(default_factory=set)
+    counted_global_hooks: bool = False
+    #: What entering an existing autocast context gave, by the id of its value.
+    entered_autocast: dict[int, list[Any]] = field(default_factory=dict)
 
 
 class Tracer(Protocol):
@@ -44,7 +68,7 @@ class Tracer(Protocol):
         """A value for a Python object made while tracing or known immutable (int, str, dtype, tuple of those...)."""
 
     def guard(self, source: Source, kind: str, expected: object = None) -> None:
-        """Make the compiled code apply only while this holds."""
+        """Make the compiled code apply only while this holds; nothing is noted where that is settled already."""
 
     def call(self, fn: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call any value: the interpreter's single entry for calls (records the current call for messages)."""
@@ -69,11 +93,12 @@ class Tracer(Protocol):
         """
 
     @property
-    def memo(self) -> dict[Any, Any]:
-        """Scratch space shared by all frames of one trace (kept across restarts: no).
+    def root_globals(self) -> dict[str, Any]:
+        """The globals of the frame being compiled."""
 
-        Keys are tuples led by the owner's name.
-        """
+    @property
+    def memo(self) -> Memo:
+        """What the trace has found out so far, shared by all its frames."""
 
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
         """Put a call into the graph: `target` is a torch function, or a str naming a tensor method (self first).

@@ -10,7 +10,7 @@ from typing import Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.holders import type_lookup
 
 #: What `b <op> a` asks when `a <op> b` was refused.
 SWAPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
@@ -73,15 +73,11 @@ def _compare_found(tr: Tracer, a: Value, b: Value) -> bool | None:
     return left is right
 
 
-#: Where `Tracer.memo` keeps the existing objects used as keys that are told apart by identity; `aliasing` guards them.
-IDENTITY_KEYS: Final = "identity keys"
-
-
 def hash_key(tr: Tracer, value: Value) -> object:
     """The key of a value in dicts and sets. Existing objects that are keys by identity are guarded to stay distinct."""
     key = value.hash_key(tr)
     if key is value and value.source is not None:
-        tr.memo.setdefault(IDENTITY_KEYS, {})[id(value)] = value
+        tr.memo.identity_keys[id(value)] = value
     return key
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.objects.instance_dicts import wrap_attribute_dict
 from framesmith_dynamo.values.wrap_registry import find_wrapper
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ TABLES = (
     "framesmith_dynamo.values.tensors.tensor",
     "framesmith_dynamo.values.functions.functions",
     "framesmith_dynamo.values.constants.folded",
+    "framesmith_dynamo.values.constants.records",
     "framesmith_dynamo.values.functions.library_functions",
     "framesmith_dynamo.values.objects.classes",
     "framesmith_dynamo.values.modules.modules",
@@ -30,6 +32,7 @@ TABLES = (
     "framesmith_dynamo.values.functions.compiled",
     "framesmith_dynamo.values.modules.module_sequences",
     "framesmith_dynamo.values.objects.copying",
+    "framesmith_dynamo.values.objects.signatures",
     "framesmith_dynamo.values.objects.weak_references",
     "framesmith_dynamo.values.modules.python_modules",
     "framesmith_dynamo.values.tensors.torch_functions",
@@ -60,6 +63,8 @@ def wrap_object(tr: Tracer, obj: object, source: Source) -> Value:
     Raises GraphBreak (unknown-object) when no wrapper takes it. `Tracer.wrap` caches what this gives; nobody else
     calls it.
     """
+    if type(obj) is dict and (owned := wrap_attribute_dict(tr, obj, source)) is not None:
+        return owned
     wrapper = find_wrapper(obj)
     if wrapper is None:
         raise GraphBreak(UNKNOWN_OBJECT, f"{type(obj).__module__}.{type(obj).__qualname__} at {source.name}")

@@ -61,8 +61,8 @@ static int assemble_instruction(const Program *program, Instruction *out, PyObje
     if (out->dst < 0) {
         out->dst = 0; /* a check stores nothing */
     }
-    if (out->op == OP_HAS_LAYOUT) {
-        out->version = PyMem_Calloc(1, sizeof *out->version);
+    if (out->op == OP_HAS_LAYOUT || out->op == OP_NOT_SUBCLASS) {
+        out->version = PyMem_Calloc(2, sizeof *out->version);
         if (out->version == NULL) {
             PyErr_NoMemory();
             return -1;

@@ -51,3 +51,40 @@ int class_holds(const Instruction *i, PyObject *value)
     }
     return status;
 }
+
+/* ---- abstract classes: what they register changes which classes are their subclasses ---- */
+
+/* The number of classes that abstract classes have registered so far, plus one; 0 if it cannot be told. */
+static uint64_t registrations(void)
+{
+    static PyObject *token; /* _abc.get_cache_token: lives as long as the interpreter */
+    if (token == NULL) {
+        PyObject *module = PyImport_ImportModule("_abc");
+        token = module == NULL ? NULL : PyObject_GetAttrString(module, "get_cache_token");
+        Py_XDECREF(module);
+    }
+    PyObject *number = token == NULL ? NULL : PyObject_CallNoArgs(token);
+    uint64_t found = number == NULL ? 0 : PyLong_AsUnsignedLongLong(number) + 1;
+    Py_XDECREF(number);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    return found;
+}
+
+int registrations_hold(const Instruction *i, PyObject *value)
+{
+    uint64_t before = registrations();
+    if (before != 0 && i->version[0] == before && i->version[1] == (uintptr_t)value) {
+        return 1;
+    }
+    PyObject *answer = PyObject_CallOneArg(i->obj, value);
+    int status = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    if (status == 1) {
+        i->version[0] = before;
+        i->version[1] = (uintptr_t)value;
+    }
+    return status;
+}

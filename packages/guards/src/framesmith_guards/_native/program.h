@@ -36,6 +36,7 @@
     X(HAS_KEY)       /* obj in a */                                                                                   \
     X(HAS_NO_KEY)    /* obj not in a */                                                                               \
     X(HAS_LAYOUT)    /* obj(a), unless the class a is in the state in which that was true */                          \
+    X(NOT_SUBCLASS)  /* obj(a), unless no abstract class has registered another since that was true of the same a */  \
     X(HAS_ATTR)      /* hasattr(a, obj) */                                                                            \
     X(HAS_NO_ATTR)   /* not hasattr(a, obj) */                                                                        \
     X(HAS_CODE)      /* a.__code__ is the object at address */                                                        \
@@ -63,7 +64,7 @@ typedef struct {
     uintptr_t address;   /* identity checks compare addresses; the program is killed before one can be reused */
     PyObject *obj;       /* owned: a constant, a name or a callable; never a user object */
     int *operands;       /* n registers, for checks over several values */
-    uint32_t *version;   /* of HAS_LAYOUT: the number of the class's state last compared, 0 at first */
+    uint64_t *version;   /* of HAS_LAYOUT, NOT_SUBCLASS: the number of the state last compared, 0 at first; of whose */
 } Instruction;
 
 /* ---- tensors ---- */
@@ -115,6 +116,7 @@ PyObject *shape_operators(void);
 /* ---- classes and dictionaries that have not changed ---- */
 
 int class_holds(const Instruction *i, PyObject *value);
+int registrations_hold(const Instruction *i, PyObject *value);
 
 typedef struct WatchedDict WatchedDict;
 typedef union {

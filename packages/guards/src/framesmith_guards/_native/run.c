@@ -39,6 +39,7 @@ static int load_item(PyObject **slot, PyObject *base, PyObject *key)
     }
     if (PyLong_CheckExact(key) && (PyTuple_CheckExact(base) || PyList_CheckExact(base))) {
         Py_ssize_t index = PyLong_AsSsize_t(key);
+        index += index < 0 ? PySequence_Fast_GET_SIZE(base) : 0;
         if (index >= 0 && index < PySequence_Fast_GET_SIZE(base)) {
             return found_borrowed(slot, PySequence_Fast_GET_ITEM(base, index));
         }
@@ -192,7 +193,7 @@ static int has_keys(Program *program, PyObject *value, PyObject *expected)
 
 static int contains(PyObject *container, PyObject *key)
 {
-    if (PyDict_CheckExact(container)) {
+    if (PyDict_Check(container)) { /* past what its class says */
         return PyDict_Contains(container, key);
     }
     PySequenceMethods *methods = Py_TYPE(container)->tp_as_sequence;
@@ -219,7 +220,10 @@ static int has_attribute(PyObject *value, PyObject *name)
 
 static int has_length(PyObject *value, Py_ssize_t n)
 {
-    Py_ssize_t size = PyObject_Size(value);
+    if (PyList_Check(value) || PyTuple_Check(value)) { /* past what its class says */
+        return PySequence_Fast_GET_SIZE(value) == n;
+    }
+    Py_ssize_t size = PyDict_Check(value) ? PyDict_Size(value) : PyObject_Size(value);
     return size < 0 ? -1 : size == n;
 }
 
@@ -349,6 +353,8 @@ static int run_check(Program *program, const Instruction *i, PyObject *a, PyObje
         return inverted(contains(a, i->obj));
     case OP_HAS_LAYOUT:
         return class_holds(i, a);
+    case OP_NOT_SUBCLASS:
+        return registrations_hold(i, a);
     case OP_HAS_ATTR:
         return has_attribute(a, i->obj);
     case OP_HAS_NO_ATTR:

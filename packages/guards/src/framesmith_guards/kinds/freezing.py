@@ -28,7 +28,7 @@ def a_type(value: object) -> Ref:
     if isinstance(value, Ref):
         return value
     if not isinstance(value, type):
-        raise GuardError(f"TYPE_MATCH expects a type, not {describe(value)}; pass type(value)")
+        raise GuardError(f"this kind of guard expects a type, not {describe(value)}; pass type(value)")
     return Ref(value)
 
 

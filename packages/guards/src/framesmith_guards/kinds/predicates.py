@@ -5,7 +5,6 @@ None of them runs user code on values that passed the type guard before them; an
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections import OrderedDict
 from operator import length_hint
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 import torch
 
+from framesmith_guards.sources import mapping_behind
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.constants import same_constant
 from framesmith_guards.values.refs import Ref
@@ -32,15 +32,21 @@ def has_type(value: object, expected: Ref) -> bool:
     return expected.refers_to(type(value))
 
 
+def length_of(value: Any) -> int:
+    """The number of items that a list, tuple or dict holds, whatever its class's `__len__` says; `len` of others."""
+    kind = next((kind for kind in (list, tuple, dict) if issubclass(type(value), kind)), None)
+    return len(value) if kind is None else kind.__len__(value)
+
+
 def has_length(value: Any, expected: int) -> bool:
-    """Whether `len(value)` is as expected."""
-    return len(value) == expected
+    """Whether the length is as expected."""
+    return length_of(value) == expected
 
 
 def keys_of(value: Any) -> tuple[object, ...]:
     """The keys of a dict, or of the dict that a mappingproxy shows, in order; TypeError for anything else."""
     if type(value) is MappingProxyType:
-        [value] = gc.get_referents(value)  # the proxy's own methods would run those of a user's mapping
+        value = mapping_behind(value)  # the proxy's own methods would run those of a user's mapping
     return tuple(OrderedDict.keys(value) if isinstance(value, OrderedDict) else dict.keys(value))
 
 
@@ -58,8 +64,12 @@ def same_keys(value: object, expected: tuple[object, ...]) -> bool:
 
 
 def has_key(value: Any, expected: object) -> bool:
-    """Whether a constant is a key of a dict or an element of a set; never by iterating, which could consume `value`."""
-    return bool(type(value).__contains__(value, expected))
+    """Whether a constant is a key of a dict or an element of a set; never by iterating, which could consume `value`.
+
+    What a dict's class says itself is not asked.
+    """
+    kind = dict if issubclass(type(value), dict) else type(value)
+    return bool(kind.__contains__(value, expected))
 
 
 def has_code(value: Any, expected: Ref) -> bool:
@@ -104,6 +114,11 @@ def flatten_metadata(value: Any) -> tuple[object, ...]:
 def same_layout(value: object, expected: ClassLayout) -> bool:
     """Whether a class and its bases are the expected ones and have the expected entries."""
     return expected.holds(value)
+
+
+def not_subclass(value: Any, expected: Ref) -> bool:
+    """Whether a class is no subclass of another, as the other's metaclass sees it. For abstract classes."""
+    return not issubclass(value, expected.get())  # type: ignore[arg-type]
 
 
 def same_metadata(value: Any, expected: tuple[object, ...]) -> bool:

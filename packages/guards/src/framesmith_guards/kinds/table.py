@@ -177,8 +177,8 @@ _ROWS: Final = (
         2,
         freezing.count,
         predicates.has_length,
-        _template("len({x}) == {e}"),
-        lambda v, e: f"expected length {e}, found {len(v)}",
+        _template("{length_of}({x}) == {e}", predicates.length_of),
+        lambda v, e: f"expected length {e}, found {predicates.length_of(v)}",
     ),
     GuardKind(
         "DICT_KEYS",
@@ -211,6 +211,14 @@ _ROWS: Final = (
         predicates.same_layout,
         _template("{same_layout}({x}, {e})", predicates.same_layout),
         lambda v, e: e.explain(v),
+    ),
+    GuardKind(
+        "NOT_SUBCLASS",
+        5,
+        freezing.a_type,
+        predicates.not_subclass,
+        _template("{not_subclass}({x}, {e})", predicates.not_subclass),
+        lambda v, e: f"expected no subclass of {e.text}, found one",
     ),
     GuardKind(
         "HASATTR",

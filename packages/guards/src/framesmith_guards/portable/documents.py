@@ -53,7 +53,7 @@ class _Writer:
         if isinstance(expected, ShapeExpr):
             return ["shape", encode_expr(expected.expr), [[n, self.source(s)] for n, s in expected.symbols]]
         if isinstance(expected, ClassLayout):
-            rows = [[encode(ref), names if names is None else sorted(names)] for ref, names in expected.rows]
+            rows = [[encode(ref), found if found is None else sorted(found)] for ref, found in expected.rows]
             return ["class", rows]
         if guard.operands:
             return ["sources", [self.source(s) for s in guard.operands]]
@@ -94,7 +94,7 @@ _EXPECTED: Final[dict[str, Callable[[list[Any], list[Source]], Any]]] = {
     "tensor": lambda parts, known: TensorSpec(*map(decode, parts)),
     "shape": lambda parts, known: ShapeExpr(decode_expr(parts[0]), tuple((n, known[i]) for n, i in parts[1])),
     "class": lambda parts, known: ClassLayout(
-        tuple((decode(ref), names if names is None else frozenset(names)) for ref, names in parts[0])
+        tuple((decode(ref), found if found is None else frozenset(map(tuple, found))) for ref, found in parts[0])
     ),
     "sources": lambda parts, known: [known[index] for index in parts[0]],
 }

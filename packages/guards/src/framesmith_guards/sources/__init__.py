@@ -23,9 +23,13 @@ from framesmith_guards.sources.steps import (
     DictValueSource,
     InstanceDictSource,
     ItemSource,
+    ProxiedSource,
+    StoredItemSource,
     TensorPropertySource,
     TypeSource,
     WeakRefSource,
+    mapping_behind,
+    stored_item,
 )
 
 __all__ = [
@@ -48,14 +52,18 @@ __all__ = [
     "ModuleKind",
     "ModuleSource",
     "Names",
+    "ProxiedSource",
     "ShapeEnvSource",
     "Source",
+    "StoredItemSource",
     "TensorPropertySource",
     "TypeSource",
     "WeakRefSource",
     "buffer_source",
+    "mapping_behind",
     "module_kind",
     "origin_of",
     "parameter_source",
+    "stored_item",
     "submodule_source",
 ]

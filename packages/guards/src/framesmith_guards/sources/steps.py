@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -57,11 +58,7 @@ class ItemSource(Step):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not is_constant(self.key):
-            raise GuardError(
-                f"the key of an ItemSource is a constant, not a {type(self.key).__name__}; "
-                "use DictKeySource and DictValueSource to reach entries of other keys by position"
-            )
+        _check_key(self)
 
     def read(self, base: Any, args: Args, function: FunctionType) -> object:
         return base[self.key]
@@ -71,6 +68,69 @@ class ItemSource(Step):
 
     def label(self, base: str) -> str:
         return f"{base}[{self.key!r}]"
+
+
+def _check_key(source: ItemSource | StoredItemSource) -> None:
+    if not is_constant(source.key):
+        raise GuardError(
+            f"the key of {type(source).__name__} is a constant, not a {type(source.key).__name__}; "
+            "use DictKeySource and DictValueSource to reach entries of other keys by position"
+        )
+
+
+def stored_item(base: Any, key: object) -> object:
+    """What a dict or list holds, past the `__getitem__` and `__missing__` of its class; LookupError if nothing."""
+    if isinstance(base, list):
+        return list.__getitem__(base, key)  # type: ignore[call-overload]
+    found = dict.get(base, key, _NOTHING)
+    if found is _NOTHING:
+        raise KeyError(key)
+    return found
+
+
+_NOTHING: Final = object()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StoredItemSource(Step):
+    """What a dict or list holds under a constant key, past its class's own `__getitem__`."""
+
+    key: object
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_key(self)
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return stored_item(base, self.key)
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{names.bind(stored_item, 'stored_item')}({base}, {names.bind(self.key, 'key')})"
+
+    def label(self, base: str) -> str:
+        return f"stored_item({base}, {self.key!r})"
+
+
+def mapping_behind(proxy: MappingProxyType[Any, Any]) -> Any:
+    """The mapping that a mapping proxy shows; TypeError for anything else. The proxy's own methods are not called."""
+    if type(proxy) is not MappingProxyType:
+        raise TypeError(f"not a mapping proxy: {type(proxy).__name__}")
+    [mapping] = gc.get_referents(proxy)
+    return mapping
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ProxiedSource(Step):
+    """The mapping behind a mapping proxy."""
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return mapping_behind(base)
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{names.bind(mapping_behind, 'mapping_behind')}({base})"
+
+    def label(self, base: str) -> str:
+        return f"mapping_behind({base})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

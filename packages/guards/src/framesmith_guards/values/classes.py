@@ -1,8 +1,9 @@
-"""What a guard knows of a class: its bases in their order, and the names of the entries that each has."""
+"""What a guard knows of a class: its bases in their order, and the names and kinds of the entries that each has."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import FunctionType, NoneType
 from typing import Any, Final
 
 from framesmith_guards.errors import GuardError
@@ -11,33 +12,44 @@ from framesmith_guards.values.refs import Ref, describe
 BOOKKEEPING: Final = frozenset({"__annotations__", "__slotnames__"})
 """Entries that CPython and copyreg put into a class when they are first asked for; no lookup depends on them."""
 
+Entry = tuple[str, str]
+"""The name of an entry and, for a descriptor, its kind: what an attribute lookup makes of it."""
+
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the entries of other classes cannot be changed
+_KINDS: Final[dict[type, str]] = {
+    FunctionType: "function",
+    classmethod: "classmethod",
+    property: "property",
+    staticmethod: "staticmethod",
+    **dict.fromkeys((NoneType, bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset), ""),
+}
+_ACCESS: Final = (("__get__", "read"), ("__set__", "write"), ("__delete__", "delete"))
 _mro: Final[Any] = type.__dict__["__mro__"].__get__
 _entries: Final[Any] = type.__dict__["__dict__"].__get__
 
 
 @dataclass(frozen=True)
 class ClassLayout:
-    """Which class in the order of resolution has which names, so what any attribute lookup finds and where.
+    """Which class in the order of resolution has which entries, so where any attribute lookup finds what kind of thing.
 
-    `rows` are (class, its names; None for a class that cannot change). Values of entries are guarded on their own.
+    `rows` are (class, its entries; None for a class that cannot change). Values of entries are guarded on their own.
     """
 
-    rows: tuple[tuple[Ref, frozenset[str] | None], ...]
+    rows: tuple[tuple[Ref, frozenset[Entry] | None], ...]
 
     @classmethod
     def of(cls, value: type) -> ClassLayout:
         """The layout of a class as it is now. GuardError for anything else."""
         if not issubclass(type(value), type):
             raise GuardError(f"CLASS_LAYOUT expects a class, not {describe(value)}; pass type(value)")
-        return cls(tuple((Ref(owner), _names(owner)) for owner in _mro(value)))
+        return cls(tuple((Ref(owner), _layout(owner)) for owner in _mro(value)))
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is a class of this layout; TypeError if it is no class. Runs no code of a metaclass."""
         owners = _mro(value)
         return len(owners) == len(self.rows) and all(
-            ref.refers_to(owner) and _names(owner) == names
-            for owner, (ref, names) in zip(owners, self.rows, strict=True)
+            ref.refers_to(owner) and _layout(owner) == entries
+            for owner, (ref, entries) in zip(owners, self.rows, strict=True)
         )
 
     def explain(self, value: Any) -> str:
@@ -48,20 +60,36 @@ class ClassLayout:
             ref.refers_to(owner) for (ref, _), owner in zip(self.rows, owners, strict=True)
         ):
             return f"expected the bases {[ref.text for ref, _ in self.rows]}, found {found}"
-        for owner, (ref, names) in zip(owners, self.rows, strict=True):
-            now = _names(owner) or frozenset()
-            if now != names and names is not None:
-                return f"expected {ref.text} to have lost and gained no entries, {_changes(names - now, now - names)}"
+        for owner, (ref, entries) in zip(owners, self.rows, strict=True):
+            now = _layout(owner) or frozenset()
+            if now != entries and entries is not None:
+                return f"expected {ref.text} to have lost and gained no entries, {_changes(dict(entries), dict(now))}"
         return "the class has the expected entries"
 
     def __str__(self) -> str:
         return f"the entries of {self.rows[0][0].text} and its bases"
 
 
-def _names(owner: type) -> frozenset[str] | None:
-    return frozenset(_entries(owner)) - BOOKKEEPING if owner.__flags__ & _HEAP_TYPE else None
+def _layout(owner: type) -> frozenset[Entry] | None:
+    if not owner.__flags__ & _HEAP_TYPE:
+        return None
+    return frozenset((name, _kind(type(raw))) for name, raw in _entries(owner).items() if name not in BOOKKEEPING)
 
 
-def _changes(lost: frozenset[str], gained: frozenset[str]) -> str:
-    parts = [f"{verb} {', '.join(map(repr, sorted(names)))}" for verb, names in (("lost", lost), ("gained", gained))]
-    return "found that it " + " and ".join(part for part, names in zip(parts, (lost, gained), strict=True) if names)
+def _kind(cls: type) -> str:
+    kind = _KINDS.get(cls)
+    if kind is None:
+        names = {name for base in _mro(cls) for name in _entries(base)}
+        kind = "/".join(text for name, text in _ACCESS if name in names)
+    return kind
+
+
+def _changes(before: dict[str, str], now: dict[str, str]) -> str:
+    parts = []
+    for verb, names in (("lost", before.keys() - now.keys()), ("gained", now.keys() - before.keys())):
+        if names:
+            parts.append(f"{verb} {', '.join(map(repr, sorted(names)))}")
+    if not parts:
+        other = sorted(name for name in before if before[name] != now[name])
+        parts.append(f"has another kind of {', '.join(map(repr, other))}")
+    return "found that it " + " and ".join(parts)

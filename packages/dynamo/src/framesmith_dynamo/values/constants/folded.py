@@ -1,13 +1,8 @@
-"""Objects that the trace itself computed and never changes: signatures, class dictionaries, dataclass fields,
-properties, typing objects.
-
-Every read of one folds; writes break.
-"""
+"""Objects that stay as they are once made (typing objects, C descriptors): every read of one folds, writes break."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import operator
 import types
 import typing
@@ -17,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.constants.constant import builds, fold, plain_arguments
-from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -26,9 +21,6 @@ if TYPE_CHECKING:
 
 #: Exact types whose objects stay as they are once made.
 FOLDED_TYPES: Final = (
-    inspect.Signature,
-    inspect.Parameter,
-    types.MappingProxyType,
     types.GenericAlias,
     types.UnionType,
     type(typing.Union[int, str]),  # noqa: UP007
@@ -36,15 +28,17 @@ FOLDED_TYPES: Final = (
     type(typing.List[int]),  # noqa: UP006
     type(typing.Callable[[int], int]),
     typing.TypeVar,
-    dataclasses.Field,
     type(dataclasses._FIELD),  # type: ignore[attr-defined]
     type(dataclasses.MISSING),
-    property,
-    staticmethod,
-    classmethod,
     types.MemberDescriptorType,
     types.GetSetDescriptorType,
 )
+#: What makes an object of those types that cannot be referred to weakly the one it is.
+IDENTIFYING: Final[dict[type, tuple[str, ...]]] = {
+    types.UnionType: ("__args__",),
+    types.MemberDescriptorType: ("__objclass__", "__name__"),
+    types.GetSetDescriptorType: ("__objclass__", "__name__"),
+}
 
 
 class FoldedValue(Value):
@@ -131,21 +125,17 @@ def fold_list(result: Any) -> Any:
 
 @builds(*FOLDED_TYPES)
 def build_folded(tr: Tracer, obj: Any) -> Value:
-    """The value of a folded object; the same object gives the same value."""
-    memo = tr.memo.setdefault("folded", {})
-    if id(obj) not in memo:
-        memo[id(obj)] = (obj, FoldedValue(obj))
-    return memo[id(obj)][1]  # type: ignore[no-any-return]
+    """The value of a folded object."""
+    return FoldedValue(obj)
 
 
 @wraps_type(*FOLDED_TYPES)
 def wrap_folded_object(tr: Tracer, obj: Any, source: Source) -> Value:
-    """One met at a source: the same object at every call; those without weak references are guarded by type and by
-    what is read.
-    """
-    if not is_stable(tr, source):
-        if type(obj).__weakrefoffset__:
-            tr.guard(source, "ID_MATCH", obj)
-        else:
-            tr.guard(source, "TYPE_MATCH", type(obj))
+    """One met at a source: the same object at every call, or one that is the same in all that identifies it."""
+    if type(obj).__weakrefoffset__:
+        tr.guard(source, "ID_MATCH", obj)
+        return FoldedValue(obj, source=source)
+    tr.guard(source, "TYPE_MATCH", type(obj))
+    for part in IDENTIFYING[type(obj)]:
+        tr.guard(AttrSource(source, part), "EQUALS_MATCH", getattr(obj, part))
     return FoldedValue(obj, source=source)

@@ -14,8 +14,8 @@ from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.dict_views import DictView, KeysView
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.containers.tuple import TupleValue
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, next_or_none, tracked
-from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_guards import is_constant
 from framesmith_sideeffects import DELETED, Deleted
 

@@ -11,7 +11,7 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build, plain
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue, lazy_items
-from framesmith_dynamo.values.lookup import Found, type_lookup
+from framesmith_dynamo.values.holders import Found, entry_value, type_lookup
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ class NamedTupleValue(TupleValue):
             return self.at(self.names.index(name))
         found = type_lookup(self.cls, name)
         if found is not None and isinstance(found.raw, FunctionType) and name not in ("_replace", "_asdict"):
-            return tr.call(tr.constant(_bind), [tr.constant(found.raw), self], {})
+            return tr.call(tr.constant(_bind), [entry_value(tr, self.cls, found, name, self.source), self], {})
         if found is not None and isinstance(found.raw, property) and isinstance(found.raw.fget, FunctionType):
-            return tr.call(tr.constant(found.raw.fget), [self], {})
+            return tr.call(entry_value(tr, self.cls, found, name, self.source, "fget"), [self], {})
         if name == "_fields":
             return tr.constant(self.names)
         return super().getattr_(tr, name)
@@ -81,7 +81,7 @@ class NamedTupleValue(TupleValue):
     def call_method(self, tr: Tracer, name: str, args: Any, kwargs: Any) -> Value:
         found = type_lookup(self.cls, name)
         if found is not None and isinstance(found.raw, FunctionType) and name not in ("_replace", "_asdict"):
-            return tr.call(tr.constant(found.raw), [self, *args], kwargs)
+            return tr.call(entry_value(tr, self.cls, found, name, self.source), [self, *args], kwargs)
         return super().call_method(tr, name, args, kwargs)
 
     def m__replace(self, tr: Tracer, **kwargs: Value) -> Value:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.holders import value_at
+from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_guards import CellContentsSource
 from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
-    from framesmith_sideeffects import Mutation
 
 EMPTY_CELL = register_break(
     "empty-cell",
@@ -29,25 +31,17 @@ class CellValue(Value):
     """A cell. `contents` is what it held when the trace met it (None: empty); stores go to the journal.
 
     `source` names the cell object itself when it exists already (`f.__closure__[i]`); `local_name` is set when it
-    is a variable of the
-    outermost frame, so that residual code may use LOAD_CLOSURE / STORE_DEREF. `found`: it exists outside of the trace.
+    is a variable of the outermost frame, so that residual code may use LOAD_CLOSURE / STORE_DEREF.
     """
 
     python_types = (CellType,)
-    __slots__ = ("contents", "found", "local_name")
+    __slots__ = ("contents", "local_name")
 
     def __init__(
-        self,
-        contents: Value | None = None,
-        *,
-        local_name: str | None = None,
-        found: bool = False,
-        source: Source | None = None,
-        mutation: Mutation | None = None,
+        self, contents: Value | None = None, *, local_name: str | None = None, source: Source | None = None
     ) -> None:
-        super().__init__(source=source, mutation=mutation)
+        super().__init__(source=source)
         self.contents = contents
-        self.found = found
         self.local_name = local_name
 
     def python_type(self) -> type:
@@ -57,10 +51,12 @@ class CellValue(Value):
         """What the cell holds now, or None when it is empty."""
         pending = tr.journal.load_cell(self)
         if pending is None:
-            if self.contents is None and self.found:
-                raise GraphBreak(EMPTY_CELL, self.local_name or "")
-            return self.contents
+            return self.found_contents(tr)
         return None if pending is DELETED else pending
+
+    def found_contents(self, tr: Tracer) -> Value | None:
+        """What the cell held before the trace changed it."""
+        return self.contents
 
     def store(self, tr: Tracer, value: Value) -> None:
         """Put a value into the cell."""
@@ -78,6 +74,9 @@ class CellValue(Value):
             tr.raise_(ValueError, "Cell is empty")
         return value
 
+    def hash_key(self, tr: Tracer) -> object:
+        return self
+
     def referents(self) -> Iterable[Value]:
         return () if self.contents is None else (self.contents,)
 
@@ -91,3 +90,33 @@ class CellValue(Value):
             for value in self.referents():
                 codegen(value)
             codegen.call(len(tuple(self.referents())))
+
+
+class FoundCellValue(CellValue):
+    """A cell that exists. What it holds, found at `where`, is guarded when it is read."""
+
+    __slots__ = ("cell", "where")
+
+    def __init__(
+        self, cell: CellType, where: Source, *, source: Source | None = None, local_name: str | None = None
+    ) -> None:
+        super().__init__(source=source, local_name=local_name)
+        self.cell = cell
+        self.where = where
+
+    def found_contents(self, tr: Tracer) -> Value | None:
+        if self.contents is None:
+            try:
+                contents = self.cell.cell_contents
+            except ValueError:
+                raise GraphBreak(EMPTY_CELL, self.where.name) from None
+            self.contents = value_at(tr, contents, self.where)
+        return self.contents
+
+
+@wraps_type(CellType)
+def wrap_cell(tr: Tracer, obj: CellType, source: Source) -> Value:
+    """A closure cell of a function that exists; the same cell met again is guarded to be the same."""
+    value = FoundCellValue(obj, CellContentsSource(source), source=source)
+    tr.journal.track_existing(value, obj)
+    return value

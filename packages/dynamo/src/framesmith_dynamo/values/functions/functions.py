@@ -9,16 +9,15 @@ from types import CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.constants.constant import ConstantValue, builds
 from framesmith_dynamo.values.functions.binding import Default, bind
 from framesmith_dynamo.values.functions.cells import CellValue
+from framesmith_dynamo.values.holders import at_home, is_library_entry, is_settled, value_at
 from framesmith_dynamo.values.intercepts import find_intercept
-from framesmith_dynamo.values.known import known
-from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.wrap_registry import wraps_type
-from framesmith_guards import AttrSource, CellContentsSource, ItemSource
+from framesmith_guards import AttrSource, ItemSource
 from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
@@ -38,7 +37,8 @@ FUNCTION_ATTRIBUTE = register_break(
     hint="keep the data beside the function",
 )
 
-_FOLDED = ("__name__", "__qualname__", "__module__", "__doc__", "__code__")
+#: Attributes of every function that C code computes.
+_COMPUTED = ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__", "__defaults__", "__kwdefaults__")
 
 
 class FunctionValue(Value):
@@ -101,7 +101,7 @@ class FunctionValue(Value):
         return self if self.made else self.function
 
     def pin(self, tr: Tracer) -> None:
-        if self.source is not None and not is_stable(tr, self.source):
+        if self.source is not None:
             tr.guard(self.source, "ID_MATCH", self.function)
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
@@ -121,12 +121,21 @@ class FunctionValue(Value):
     def get_cells(self, tr: Tracer) -> tuple[CellValue, ...]:
         """One cell value for each free variable, in order; the same cell object gives the same value everywhere."""
         if self.cells is None:
-            closure = AttrSource(self.source, "__closure__") if self.source is not None else None
-            self.cells = tuple(
-                cell_value(tr, cell, ItemSource(closure, i) if closure is not None else None)
+            found = [
+                tr.wrap(cell, ItemSource(self._part("__closure__"), i))
                 for i, cell in enumerate(self.function.__closure__ or ())
-            )
+            ]
+            self.cells = tuple(cell for cell in found if isinstance(cell, CellValue))
         return self.cells
+
+    @property
+    def where(self) -> Source:
+        """Where a function that exists is found."""
+        assert self.source is not None, f"{self.describe()} exists, and so has a source"
+        return self.source
+
+    def _part(self, name: str) -> Source:
+        return AttrSource(self.where, name)
 
     def default_makers(self, tr: Tracer) -> dict[str, Default]:
         """For each parameter with a default, a function that gives the default's value."""
@@ -140,17 +149,33 @@ class FunctionValue(Value):
             makers[name] = functools.partial(self._kwdefault, tr, name)
         return makers
 
+    def rely_on_defaults(self, tr: Tracer) -> None:
+        """Rely on the same parameters having defaults."""
+        if self.made or is_settled(self._part("__defaults__")):
+            return
+        for part, kind, of in (("__defaults__", "LENGTH", len), ("__kwdefaults__", "DICT_KEYS", tuple)):
+            found = getattr(self.function, part)
+            if found is None:
+                tr.guard(self._part(part), "NONE_MATCH")
+            else:
+                tr.guard(self._part(part), kind, of(found))
+
+    def rely_on_absence(self, tr: Tracer, name: str) -> None:
+        """Rely on the function having no such attribute."""
+        if not self.made:
+            tr.guard(self.where, "NO_HASATTR", name)
+
     def _default(self, tr: Tracer, index: int) -> Value:
         if self.defaults is not None:
             return self.defaults[index]
-        source = ItemSource(AttrSource(self.source, "__defaults__"), index) if self.source is not None else None
-        return known(tr, (self.function.__defaults__ or ())[index], source, stable=is_stable(tr, self.source))
+        defaults = self.function.__defaults__ or ()
+        return value_at(tr, defaults[index], ItemSource(self._part("__defaults__"), index - len(defaults)))
 
     def _kwdefault(self, tr: Tracer, name: str) -> Value:
         if self.kwdefaults is not None:
             return self.kwdefaults[name]
-        source = ItemSource(AttrSource(self.source, "__kwdefaults__"), name) if self.source is not None else None
-        return known(tr, (self.function.__kwdefaults__ or {})[name], source, stable=is_stable(tr, self.source))
+        defaults = self.function.__kwdefaults__ or {}
+        return value_at(tr, defaults[name], ItemSource(self._part("__kwdefaults__"), name))
 
     # Python's data model
 
@@ -162,7 +187,11 @@ class FunctionValue(Value):
         code = self.function.__code__
         if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise GraphBreak(GENERATOR_FUNCTION, self.describe())
-        bound = bind(tr, code, self.function.__qualname__, args, kwargs, self.default_makers(tr))
+        try:
+            bound = bind(tr, code, self.function.__qualname__, args, kwargs, self.default_makers(tr))
+        except TracedRaise:
+            self.rely_on_defaults(tr)
+            raise
         return tr.inline(self.function, bound, self.get_cells(tr))
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
@@ -178,19 +207,16 @@ class FunctionValue(Value):
         if pending is not None:
             value: Value = pending
             return value
-        if name in _FOLDED:
+        if name == "__code__" or (name in _COMPUTED and self.made):
             return tr.constant(getattr(self.function, name))
+        if name in _COMPUTED or (not self.made and name in self.function.__dict__):
+            return value_at(tr, getattr(self.function, name), self._part(name))
         special = _SPECIAL.get(name)
         if special is not None:
             return special(tr, self)
-        entries = {} if self.made else self.function.__dict__
-        if name in entries:
-            source = AttrSource(self.source, name) if self.source is not None else None
-            return known(tr, entries[name], source, stable=is_stable(tr, self.source))
         if hasattr(FunctionType, name):
             raise GraphBreak(FUNCTION_ATTRIBUTE, f"{name!r} of {self.describe()}")
-        if self.source is not None and not is_stable(tr, self.source):
-            tr.guard(self.source, "NO_HASATTR", name)
+        self.rely_on_absence(tr, name)
         return tr.raise_(AttributeError, f"'function' object has no attribute '{name}'")
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
@@ -219,10 +245,10 @@ class FunctionValue(Value):
 
     def reconstruct(self, codegen: Codegen) -> None:
         if not self.made:
-            if self.source is not None:
-                super().reconstruct(codegen)
-            else:
+            if is_library_entry(self.where):
                 codegen.load_const(self.function)
+            else:
+                super().reconstruct(codegen)
             return
         codegen.push_callable(lambda: codegen.load_const(build_function))
         codegen.load_const(self.function)
@@ -248,26 +274,6 @@ def build_function(
     return made
 
 
-def cell_value(tr: Tracer, cell: CellType, source: Source | None) -> CellValue:
-    """The value of an existing cell object, shared by all functions that close over it."""
-    memo = tr.memo.setdefault("cells", {})
-    found = memo.get(id(cell))
-    if found is not None:
-        return found[1]  # type: ignore[no-any-return]
-    try:
-        contents = cell.cell_contents
-    except ValueError:
-        value = CellValue(None, source=source, found=True)
-    else:
-        inner = CellContentsSource(source) if source is not None else None
-        value = CellValue(
-            known(tr, contents, inner, stable=source is None or is_stable(tr, source.base)), source=source
-        )
-    tr.journal.track_existing(value, cell)
-    memo[id(cell)] = (cell, value)
-    return value
-
-
 def _binding(tr: Tracer, self: FunctionValue) -> Value:
     return BuiltinMethodValue(self, "__get__")
 
@@ -276,15 +282,7 @@ def _type_of(tr: Tracer, self: FunctionValue) -> Value:
     return tr.constant(FunctionType)
 
 
-def _wrapped(tr: Tracer, self: FunctionValue) -> Value:
-    wrapped = self.function.__dict__.get("__wrapped__")
-    if wrapped is None:
-        tr.raise_(AttributeError, "'function' object has no attribute '__wrapped__'")
-    source = AttrSource(self.source, "__wrapped__") if self.source is not None else None
-    return known(tr, wrapped, source, stable=is_stable(tr, self.source))
-
-
-_SPECIAL = {"__get__": _binding, "__class__": _type_of, "__wrapped__": _wrapped}
+_SPECIAL = {"__get__": _binding, "__class__": _type_of}
 
 
 class MethodValue(Value):
@@ -340,9 +338,11 @@ class MethodValue(Value):
 
 
 @wraps_type(FunctionType)
-def wrap_function(tr: Tracer, obj: FunctionType, source: Source | None) -> Value:
-    """A Python function: guarded by its code object, unless a trusted library keeps it."""
-    if source is not None and not is_stable(tr, source):
+def wrap_function(tr: Tracer, obj: FunctionType, source: Source) -> Value:
+    """A Python function: guarded by its code object, a library's by its identity, which vouches for its parts too."""
+    if is_library_entry(source):
+        tr.guard(source, "ID_MATCH", obj)
+    else:
         tr.guard(source, "TYPE_MATCH", FunctionType)
         tr.guard(source, "FUNCTION_CODE", obj.__code__)
     return FunctionValue(obj, source=source)
@@ -356,20 +356,9 @@ def wrap_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
     return MethodValue(function, tr.wrap(obj.__self__, AttrSource(source, "__self__")), source=source)
 
 
-@builds(FunctionType)
-def _build_function(tr: Tracer, obj: FunctionType) -> Value:
-    memo = tr.memo.setdefault("functions", {})
-    if obj not in memo:
-        memo[obj] = FunctionValue(obj)
-    return memo[obj]  # type: ignore[no-any-return]
+builds(FunctionType)(at_home)
 
 
 @builds(CodeType)
 def _build_code(tr: Tracer, obj: CodeType) -> Value:
     return ConstantValue(obj)
-
-
-@wraps_type(CellType)
-def wrap_cell(tr: Tracer, obj: CellType, source: Source) -> Value:
-    """A closure cell used as an object."""
-    return cell_value(tr, obj, source)

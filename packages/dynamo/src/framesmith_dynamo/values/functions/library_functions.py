@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import re
-import types
 import typing
 from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build, fold, plain_arguments
-from framesmith_dynamo.values.functions.functions import FunctionValue, MethodValue
+from framesmith_dynamo.values.constants.constant import build, builds, fold, plain_arguments
+from framesmith_dynamo.values.functions.functions import FunctionValue
+from framesmith_dynamo.values.holders import at_home, is_trusted, value_at
 from framesmith_dynamo.values.intercepts import Intercept, find_intercept, intercepts
-from framesmith_dynamo.values.known import known
-from framesmith_dynamo.values.lookup import is_trusted
-from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import AttrSource
 
@@ -39,19 +35,6 @@ CACHED_FUNCTION = register_break(
 )
 
 
-@intercepts(inspect.signature)
-def signature(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`inspect.signature(function)` of functions and methods that exist."""
-    target = args[0] if args else kwargs["obj"]
-    inner = target.function if isinstance(target, MethodValue) else target
-    if not isinstance(inner, FunctionValue) or inner.made or inner.mutation is not None:
-        raise GraphBreak(INTROSPECTION, target.describe())
-    function: Any = inner.function
-    if isinstance(target, MethodValue):
-        function = types.MethodType(inner.function, object())
-    return build(tr, inspect.signature(function))
-
-
 @intercepts(functools.update_wrapper)
 def update_wrapper(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`functools.update_wrapper(wrapper, wrapped)` with the default lists of attributes."""
@@ -60,24 +43,6 @@ def update_wrapper(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(INTROSPECTION, wrapper.describe())
     wrapper.copy_attributes_from(tr, wrapped)
     return wrapper
-
-
-@intercepts(dataclasses.fields)
-def fields(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`dataclasses.fields(class_or_instance)`."""
-    target = args[0]
-    cls = target.as_constant() if issubclass(target.python_type(), type) else target.python_type()
-    if not hasattr(cls, "__dataclass_fields__"):
-        tr.raise_(TypeError, "must be called with a dataclass type or instance")
-    return build(tr, dataclasses.fields(cls))
-
-
-@intercepts(dataclasses.is_dataclass)
-def is_dataclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`dataclasses.is_dataclass(class_or_instance)`."""
-    target = args[0]
-    cls = target.as_constant() if issubclass(target.python_type(), type) else target.python_type()
-    return tr.constant(hasattr(cls, "__dataclass_fields__"))
 
 
 #: Pure Python functions of the standard library that are called while tracing when all their arguments are constants.
@@ -148,7 +113,7 @@ class CachedFunctionValue(Value):
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__wrapped__":
             source = AttrSource(self.source, name) if self.source is not None else None
-            return known(tr, self.function.__wrapped__, source, stable=is_stable(tr, self.source))
+            return value_at(tr, self.function.__wrapped__, source)
         return super().getattr_(tr, name)
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -185,13 +150,8 @@ class CachedFunctionValue(Value):
 @wraps_type(functools._lru_cache_wrapper)
 def wrap_cached(tr: Tracer, obj: Any, source: Source) -> Value:
     """A cached function met at a source."""
-    if not is_stable(tr, source):
-        tr.guard(source, "ID_MATCH", obj)
+    tr.guard(source, "ID_MATCH", obj)
     return CachedFunctionValue(obj, source=source)
 
 
-def _is_cached(obj: Any) -> bool:
-    return type(obj) is functools._lru_cache_wrapper
-
-
-BUILD_PROTOCOLS.append((_is_cached, lambda tr, obj: CachedFunctionValue(obj)))
+builds(functools._lru_cache_wrapper)(at_home)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.wrap_registry import wraps_type
-from framesmith_guards import AttrSource, ItemSource
+from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -18,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class PartialValue(Value):
-    """A callable with its first arguments and some keywords filled in."""
+    """A callable with its first arguments and some keywords filled in; `keywords` is a dict, which may change."""
 
     python_types = (functools.partial,)
     exact_operators = True
     __slots__ = ("args", "function", "keywords")
 
     def __init__(
-        self, function: Value, args: Sequence[Value], keywords: Mapping[str, Value], *, source: Source | None = None
+        self, function: Value, args: Sequence[Value], keywords: Value, *, source: Source | None = None
     ) -> None:
         super().__init__(source=source)
         self.function = function
         self.args = tuple(args)
-        self.keywords = dict(keywords)
+        self.keywords = keywords
 
     def python_type(self) -> type:
         return functools.partial
@@ -38,16 +37,22 @@ class PartialValue(Value):
     def describe(self) -> str:
         return f"partial of {self.function.describe()}"
 
+    def keywords_now(self, tr: Tracer) -> dict[str, Value]:
+        """The keywords that a call fills in at present."""
+        return {key.as_constant(): self.keywords.getitem(tr, key) for key in self.keywords.unpack(tr)}
+
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        return tr.call(self.function, (*self.args, *args), {**self.keywords, **kwargs})
+        return tr.call(self.function, (*self.args, *args), {**self.keywords_now(tr), **kwargs})
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return tr.constant(functools.partial)
         if name == "func":
             return self.function
         if name == "args":
             return TupleValue(self.args)
         if name == "keywords":
-            return new_dict(tr, [(tr.constant(key), value) for key, value in self.keywords.items()])
+            return self.keywords
         return super().getattr_(tr, name)
 
     def bool_(self, tr: Tracer) -> bool:
@@ -57,24 +62,29 @@ class PartialValue(Value):
         return self
 
     def referents(self) -> Iterable[Value]:
-        return (self.function, *self.args, *self.keywords.values())
+        return (self.function, *self.args, self.keywords)
 
     def reconstruct(self, codegen: Codegen) -> None:
         if self.source is not None:
             super().reconstruct(codegen)
             return
-        codegen.push_callable(lambda: codegen.load_const(functools.partial))
-        for value in (self.function, *self.args, *self.keywords.values()):
+        codegen.push_callable(lambda: codegen.load_const(build_partial))
+        for value in (self.function, self.keywords, *self.args):
             codegen(value)
-        codegen.call(1 + len(self.args) + len(self.keywords), tuple(self.keywords))
+        codegen.call(2 + len(self.args))
+
+
+def build_partial(function: Any, keywords: dict[str, Any], *args: Any) -> functools.partial[Any]:
+    """Run by compiled code: a partial object whose `keywords` is this very dict."""
+    made: Any = functools.partial(function)
+    made.__setstate__((function, args, keywords, None))
+    return made  # type: ignore[no-any-return]
 
 
 @wraps_type(functools.partial)
 def wrap_partial(tr: Tracer, obj: functools.partial[Any], source: Source) -> Value:
-    """A partial object: its function, arguments and keywords are wrapped one by one."""
+    """A partial object: its function and arguments are wrapped one by one, its keywords as a dict."""
     tr.guard(source, "TYPE_MATCH", functools.partial)
-    tr.guard(AttrSource(source, "args"), "LENGTH", len(obj.args))
-    tr.guard(AttrSource(source, "keywords"), "DICT_KEYS", tuple(obj.keywords))
-    args = [tr.wrap(arg, ItemSource(AttrSource(source, "args"), i)) for i, arg in enumerate(obj.args)]
-    keywords = {key: tr.wrap(arg, ItemSource(AttrSource(source, "keywords"), key)) for key, arg in obj.keywords.items()}
+    args = tr.wrap(obj.args, AttrSource(source, "args")).unpack(tr)
+    keywords = tr.wrap(obj.keywords, AttrSource(source, "keywords"))
     return PartialValue(tr.wrap(obj.func, AttrSource(source, "func")), args, keywords, source=source)

@@ -4,6 +4,7 @@ through the journal.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,12 +12,11 @@ import torch
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.containers import DictValue
+from framesmith_dynamo.values.holders import entry_value, guard_class, type_lookup
 from framesmith_dynamo.values.intercepts import intercepts
-from framesmith_dynamo.values.lookup import type_lookup
-from framesmith_dynamo.values.objects.attributes import guard_class
+from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
 from framesmith_dynamo.values.objects.objects import FAMILIES, ObjectValue
-from framesmith_dynamo.values.pins import pin
-from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource
 
@@ -111,24 +111,28 @@ class ModuleValue(ObjectValue):
         tracked = tr.journal.value_of(real)
         return None if tracked is not None and tr.journal.is_mutated(tracked) else real
 
+    def _is_registered_now(self, tr: Tracer, name: str) -> bool:
+        """Whether a registry has the name, as the trace has left it."""
+        return any(name in self._names_in(tr, registry) for registry in REGISTRIES)
+
+    def _names_in(self, tr: Tracer, registry: str) -> Container[object]:
+        real = self._unchanged_registry(tr, registry)
+        if real is not None:
+            return real
+        pending = tr.journal.load_attr(self, registry) if self.mutation is not None else None
+        if pending is None:
+            pending = tr.journal.value_of((self.entries() or {}).get(registry))
+        return pending.entries if isinstance(pending, DictValue) else ()
+
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        """`nn.Module.__setattr__` is interpreted, but for what it does with an attribute that is plain and stays so."""
         found = type_lookup(self.cls, "__setattr__")
-        entries = self.entries() or {}
-        if found is None or found.raw is not Module.__setattr__:
-            super().setattr_(tr, name, value)
-        elif name in entries and not isinstance(value, ModuleValue) and value.python_type() is not torch.nn.Parameter:
+        plain = name in (self.entries() or ()) and not self._is_registered_now(tr, name)
+        registers = isinstance(value, ModuleValue) or value.python_type() is torch.nn.Parameter
+        if found is not None and found.raw is Module.__setattr__ and plain and not registers:
             self.generic_setattr(tr, name, value)
-        elif name in entries.get("_buffers", ()) and isinstance(value, TensorValue) and self._no_registration_hooks(tr):
-            buffers = self.own_attribute(tr, "_buffers")
-            assert buffers is not None
-            buffers.setitem(tr, tr.constant(name), value)
         else:
             super().setattr_(tr, name, value)
-
-    def _no_registration_hooks(self, tr: Tracer) -> bool:
-        hooks = torch.nn.modules.module._global_buffer_registration_hooks
-        tr.guard(AttrSource(ModuleSource(_MODULE_FILE), "_global_buffer_registration_hooks"), "LENGTH", len(hooks))
-        return not hooks
 
     # Calls
 
@@ -147,7 +151,7 @@ class ModuleValue(ObjectValue):
             found = type_lookup(self.cls, name)
             if found is None or found.raw is not plain or plain.__code__.co_filename != _MODULE_CODE:
                 return False
-            pin(tr, found.owner, name, found.raw)
+            entry_value(tr, self.cls, found, name, self.source)  # the library keeps it
         entries = self.entries() or {}
         return "_call_impl" not in entries and entries.get("_compiled_call_impl") is None
 
@@ -158,8 +162,8 @@ class ModuleValue(ObjectValue):
     def _hook_count(self, tr: Tracer, name: str) -> int:
         real = self._unchanged_registry(tr, name)
         if real is not None:
-            if (key := ("module hooks guarded", id(self), name)) not in tr.memo:
-                tr.memo[key] = True
+            if (id(self), name) not in tr.memo.counted_hooks:
+                tr.memo.counted_hooks.add((id(self), name))
                 tr.guard(self.attribute_source(name), "LENGTH", len(real))
             return len(real)
         hooks = self.own_attribute(tr, name)
@@ -171,8 +175,8 @@ FAMILIES[Module] = ModuleValue
 
 def guard_global_hooks(tr: Tracer) -> None:
     """Guard, once per trace, the hooks that apply to all modules."""
-    if ("global hooks guarded",) not in tr.memo:
-        tr.memo["global hooks guarded",] = True
+    if not tr.memo.counted_global_hooks:
+        tr.memo.counted_global_hooks = True
         for name in GLOBAL_HOOKS:
             count = len(getattr(torch.nn.modules.module, name))
             tr.guard(AttrSource(ModuleSource(_MODULE_FILE), name), "LENGTH", count)
@@ -216,4 +220,6 @@ def wrap_module(tr: Tracer, obj: torch.nn.Module, source: Source) -> Value:
     """A module: guarded by type; everything else is guarded when it is read."""
     tr.guard(source, "TYPE_MATCH", type(obj))
     guard_class(tr, type(obj), source)
-    return ModuleValue(type(obj), obj, source=source)
+    value = ModuleValue(type(obj), obj, source=source)
+    note_instance_dict(tr, value)
+    return value

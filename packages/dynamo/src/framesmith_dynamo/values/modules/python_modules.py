@@ -1,6 +1,4 @@
-"""Python module objects (`torch`, `math`, `F`): attribute look-up in the module's dictionary, guarded unless the
-library keeps it.
-"""
+"""Python module objects (`torch`, `math`, `F`): attribute look-up in the module's dictionary, stores into it."""
 
 from __future__ import annotations
 
@@ -8,14 +6,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS
-from framesmith_dynamo.values.known import PLAIN_DATA, known
-from framesmith_dynamo.values.lookup import home_source, is_trusted, type_lookup
-from framesmith_dynamo.values.pins import pin
-from framesmith_dynamo.values.stability import is_stable
+from framesmith_dynamo.values.holders import at_home, home_source, is_library_entry, is_trusted, type_lookup, value_at
+from framesmith_dynamo.values.objects.attribute_dicts import ModuleDictValue
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
-from framesmith_guards import AttrSource
+from framesmith_guards import AttrSource, InstanceDictSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -24,13 +21,13 @@ if TYPE_CHECKING:
 MODULE_STORE = register_break(
     "python-module-store",
     what="an attribute of a Python module is set or deleted",
-    why="every user of the module would see it at once",
+    why="the module is of a class of its own, which may do anything with it",
     hint="do it outside the compiled function",
 )
 MODULE_ATTRIBUTE = register_break(
     "python-module-attribute",
     what="a Python module computes an attribute",
-    why="its __getattr__ may import or run any code",
+    why="the class of the module computes it, and may import or run any code",
     hint="read the attribute once before calling the compiled function, or import the name directly",
 )
 
@@ -45,6 +42,11 @@ class PythonModuleValue(Value):
     def __init__(self, module: ModuleType, *, source: Source | None = None) -> None:
         super().__init__(source=source)
         self.module = module
+
+    @property
+    def entries(self) -> namespaces.Entries:
+        """The module's own dictionary."""
+        return namespaces.dictionary_of(self.module)
 
     def python_type(self) -> type:
         return type(self.module)
@@ -65,43 +67,53 @@ class PythonModuleValue(Value):
         return True
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
-        entries = ModuleType.__getattribute__(self.module, "__dict__")
-        source = self._attribute_source(name)
-        stable = is_trusted(self.module.__name__)
-        if name in entries:
-            if stable:
-                pin(tr, self.module, name, entries[name])
-            return known(tr, entries[name], source, stable=stable and type(entries[name]) not in PLAIN_DATA)
-        if (
-            type_lookup(type(self.module), name) is None
-            and "__getattr__" not in entries
-            and type(self.module) is ModuleType
-        ):
-            tr.raise_(AttributeError, f"module '{self.module.__name__}' has no attribute '{name}'")
-        if stable:
-            return self._computed(tr, name, source)
-        raise GraphBreak(MODULE_ATTRIBUTE, f"{self.module.__name__}.{name}")
+        if name == "__dict__":
+            return ModuleDictValue(tr, self.entries)
+        value = namespaces.load(tr, self.entries, name)
+        if value is not None:
+            return value
+        namespaces.rely_on_absence(tr, self.entries, name)
+        if name == "__class__":
+            return tr.constant(type(self.module))
+        if is_trusted(self.entries.get("__name__")):
+            return self._computed(tr, name)
+        if type(self.module) is not ModuleType or type_lookup(ModuleType, name) is not None:
+            raise GraphBreak(MODULE_ATTRIBUTE, f"{self.module.__name__}.{name}")
+        computes = namespaces.load(tr, self.entries, "__getattr__")
+        if computes is not None:
+            return tr.call(computes, (tr.constant(name),), {})
+        namespaces.rely_on_absence(tr, self.entries, "__getattr__")
+        return tr.raise_(AttributeError, f"module '{self.module.__name__}' has no attribute '{name}'")
 
-    def _computed(self, tr: Tracer, name: str, source: Source | None) -> Value:
+    def _computed(self, tr: Tracer, name: str) -> Value:
         """A lazy attribute of a trusted library: its look-up only imports."""
         try:
-            found = getattr(self.module, name)
+            value = getattr(self.module, name)
         except AttributeError as error:
             tr.raise_(AttributeError, *error.args)
-        return known(tr, found, source, stable=type(found) not in PLAIN_DATA)
-
-    def _attribute_source(self, name: str) -> Source | None:
-        base = self.source if self.source is not None else home_source(self.module)
-        return AttrSource(base, name) if base is not None else None
+        loaded = namespaces.load(tr, self.entries, name)
+        if loaded is not None:
+            return loaded
+        base = home_source(self.module)
+        return value_at(tr, value, None if base is None else AttrSource(base, name))
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
-        raise GraphBreak(MODULE_STORE, f"{self.module.__name__}.{name}")
+        self._refuse_own_rule(name)
+        namespaces.store(tr, self.entries, name, value)
 
     def delattr_(self, tr: Tracer, name: str) -> None:
-        raise GraphBreak(MODULE_STORE, f"{self.module.__name__}.{name}")
+        self._refuse_own_rule(name)
+        if namespaces.load(tr, self.entries, name) is None:
+            namespaces.rely_on_absence(tr, self.entries, name)
+            tr.raise_(AttributeError, f"'module' object has no attribute '{name}'")
+        namespaces.delete(tr, self.entries, name)
+
+    def _refuse_own_rule(self, name: str) -> None:
+        if type(self.module) is not ModuleType or type_lookup(ModuleType, name) is not None:
+            raise GraphBreak(MODULE_STORE, f"{self.module.__name__}.{name}")
 
     def reconstruct(self, codegen: Codegen) -> None:
-        if self.source is not None:
+        if self.source is not None and not is_library_entry(self.source):
             super().reconstruct(codegen)
         else:
             codegen.load_const(self.module)
@@ -114,13 +126,11 @@ def _is_python_module(obj: object) -> bool:
 @wraps_protocol(_is_python_module, priority=4)
 def wrap_python_module(tr: Tracer, obj: ModuleType, source: Source) -> Value:
     """A module met at a source: the same module at every call."""
-    if not is_stable(tr, source):
-        tr.guard(source, "ID_MATCH", obj)
+    tr.guard(source, "ID_MATCH", obj)
+    entries = namespaces.dictionary_of(obj)
+    if entries is not tr.root_globals and namespaces.import_name(entries) is None:
+        tr.memo.namespaces.setdefault(id(entries), InstanceDictSource(source))
     return PythonModuleValue(obj, source=source)
 
 
-def _build_module(tr: Tracer, obj: ModuleType) -> Value:
-    return PythonModuleValue(obj)
-
-
-BUILD_PROTOCOLS.append((_is_python_module, _build_module))
+BUILD_PROTOCOLS.append((_is_python_module, at_home))

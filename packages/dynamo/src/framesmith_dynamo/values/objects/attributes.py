@@ -18,24 +18,23 @@ from types import (
     MethodDescriptorType,
     WrapperDescriptorType,
 )
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.functions.functions import MethodValue
 from framesmith_dynamo.values.functions.partials import PartialValue
-from framesmith_dynamo.values.known import PLAIN_DATA, known
-from framesmith_dynamo.values.lookup import (
-    HEAP_TYPE,
+from framesmith_dynamo.values.holders import (
     Found,
+    class_source,
+    entry_value,
+    guard_no_accessor,
     has_slot,
-    home_source,
-    is_trusted,
+    is_immutable,
+    special_method,
     type_lookup,
     user_method,
 )
-from framesmith_dynamo.values.pins import pin
-from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, TypeSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -47,84 +46,18 @@ OPAQUE_DESCRIPTOR = register_break(
     why="its code cannot be inlined and may have effects",
     hint="read the attribute outside the compiled function",
 )
+CLASS_ATTRIBUTE = register_break(
+    "class-attribute",
+    what="an attribute of a class is computed by code the tracer cannot follow",
+    why="its metaclass or a descriptor written in C computes it",
+    hint="read the attribute outside the compiled function",
+)
 C_METHOD = register_break(
     "c-method",
     what="a method implemented in C is called on an object",
     why="the tracer has no rule for this method",
     hint="move the call out of the compiled function",
 )
-
-
-def class_source(tr: Tracer, cls: type, instance: Source | None) -> Source | None:
-    """Where a class can be found: through the first instance met, or under its own name; the same source all
-    through a trace.
-    """
-    memo = tr.memo.setdefault("class sources", {})
-    if cls not in memo:
-        memo[cls] = TypeSource(instance) if instance is not None else home_source(cls)
-    return memo[cls]  # type: ignore[no-any-return]
-
-
-def guard_class(tr: Tracer, cls: type, instance: Source | None) -> None:
-    """Rely on a user's class and its bases gaining and losing no attributes; once per class and trace."""
-    key = ("class guarded", cls)
-    if key in tr.memo:
-        return
-    tr.memo[key] = True
-    base = class_source(tr, cls, instance)
-    changeable = any(owner.__flags__ & HEAP_TYPE and not is_trusted(owner.__module__) for owner in cls.__mro__)
-    if base is not None and changeable:
-        tr.guard(base, "CLASS_LAYOUT", cls)
-
-
-def guard_entry_type(tr: Tracer, cls: type, found: Found, name: str, instance: Source | None) -> None:
-    """Rely on a user's class keeping an entry of the same kind, so that it stays behind an instance's own attribute."""
-    source = None if is_trusted(found.owner.__module__) else entry_source(tr, cls, found, name, instance)
-    if source is not None:
-        tr.guard(source, "TYPE_MATCH", type(found.raw))
-
-
-def guard_no_accessor(tr: Tracer, cls: type, found: Found, name: str, instance: Source | None, accessor: str) -> None:
-    """Rely on a user's property not having `fget`, `fset` or `fdel`."""
-    source = None if is_trusted(found.owner.__module__) else entry_source(tr, cls, found, name, instance)
-    if source is not None:
-        tr.guard(AttrSource(source, accessor), "NONE_MATCH")
-
-
-def entry_source(tr: Tracer, cls: type, found: Found, name: str, instance: Source | None) -> Source | None:
-    """Where the raw entry `name` of `found.owner`, a base of `cls`, can be read without descriptors being called."""
-    return source_in_class(class_source(tr, cls, instance), cls, found, name)
-
-
-#: Entries that reading through the class gives as they are.
-READ_THROUGH_CLASS: Final = (FunctionType, property, functools.cached_property, *PLAIN_DATA)
-
-
-def source_in_class(base: Source | None, cls: type, found: Found, name: str) -> Source | None:
-    """Where the raw entry is, given where the class is."""
-    if base is None:
-        return None
-    first = type_lookup(cls, name)
-    if first is not None and first.raw is found.raw and type(found.raw) in READ_THROUGH_CLASS:
-        return AttrSource(base, name)  # guards then notice an override put into a class before the owner
-    if found.owner is cls:
-        return ItemSource(InstanceDictSource(base), name)
-    owner = ItemSource(AttrSource(base, "__mro__"), cls.__mro__.index(found.owner))
-    return ItemSource(InstanceDictSource(owner), name)
-
-
-def entry_value(
-    tr: Tracer, cls: type, found: Found, name: str, instance: Source | None, raw: Any = None, step: str = ""
-) -> Value:
-    """The value of a class entry, or of the object `raw` that its attribute `step` holds (`__func__`, `fget`, ...)."""
-    source = entry_source(tr, cls, found, name, instance)
-    if step and source is not None:
-        source = AttrSource(source, step)
-    obj = found.raw if raw is None else raw
-    trusted = is_trusted(found.owner.__module__)
-    if trusted:
-        pin(tr, found.owner, name, found.raw)
-    return known(tr, obj, source, stable=trusted and type(obj) not in PLAIN_DATA)
 
 
 class CMethodValue(Value):
@@ -191,11 +124,18 @@ def bind_entry(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     cls = instance.python_type()
     if not has_slot(found.raw, "__get__"):
         return entry_value(tr, cls, found, name, instance.source)
-    getter = user_method(type(found.raw), "__get__")
-    if getter is None:
+    if user_method(type(found.raw), "__get__") is None:
         raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} ({type(found.raw).__qualname__}) of {instance.describe()}")
     descriptor = entry_value(tr, cls, found, name, instance.source)
-    return tr.call(tr.constant(getter), (descriptor, instance, tr.constant(cls)), {})
+    owner = class_value(tr, cls, instance.source)
+    return call_descriptor(tr, descriptor, "__get__", (instance, owner))
+
+
+def call_descriptor(tr: Tracer, descriptor: Value, name: str, args: Args) -> Value:
+    """`type(descriptor).name(descriptor, *args)`, which is written in Python."""
+    method = special_method(tr, descriptor, name)
+    assert method is not None
+    return tr.call(method, (descriptor, *args), {})
 
 
 @_binds(FunctionType, functools._lru_cache_wrapper)
@@ -205,48 +145,40 @@ def _function(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
 
 @_binds(property, DynamicClassAttribute)
 def _property(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
-    raw = found.raw
-    if raw.fget is None:
+    if found.raw.fget is None:
         guard_no_accessor(tr, instance.python_type(), found, name, instance.source, "fget")
         tr.raise_(AttributeError, f"property '{name}' of '{instance.python_type().__name__}' object has no getter")
-    getter = entry_value(tr, instance.python_type(), found, name, instance.source, raw.fget, "fget")
-    return tr.call(getter, (instance,), {})
+    return tr.call(part_value(tr, found, name, instance, "fget"), (instance,), {})
 
 
 @_binds(classmethod)
 def _classmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
-    cls = instance.python_type()
-    function = entry_value(tr, cls, found, name, instance.source, found.raw.__func__, "__func__")
-    return MethodValue(function, class_value(tr, cls, instance.source))
+    function = part_value(tr, found, name, instance, "__func__")
+    return MethodValue(function, class_value(tr, instance.python_type(), instance.source))
 
 
 @_binds(staticmethod)
 def _staticmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
-    return entry_value(tr, instance.python_type(), found, name, instance.source, found.raw.__func__, "__func__")
+    return part_value(tr, found, name, instance, "__func__")
 
 
 @_binds(functools.cached_property)
 def _cached_property(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
-    raw = found.raw
-    function = entry_value(tr, instance.python_type(), found, name, instance.source, raw.func, "func")
-    value = tr.call(function, (instance,), {})
-    store_plain(tr, instance, raw.attrname, value)
+    value = tr.call(part_value(tr, found, name, instance, "func"), (instance,), {})
+    store_plain(tr, instance, found.raw.attrname, value)
     return value
 
 
 @_binds(functools.partialmethod)
 def _partialmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
-    raw, cls = found.raw, instance.python_type()
-    function = entry_value(tr, cls, found, name, instance.source, raw.func, "func")
-    source = entry_source(tr, cls, found, name, instance.source)
-    stable = is_trusted(found.owner.__module__)
+    function, args = (part_value(tr, found, name, instance, step) for step in ("func", "args"))
+    keywords = part_value(tr, found, name, instance, "keywords").call_method(tr, "copy", (), {})
+    return PartialValue(function, (instance, *args.unpack(tr)), keywords)
 
-    def part(step: str, key: Any, obj: Any) -> Value:
-        return known(tr, obj, ItemSource(AttrSource(source, step), key) if source is not None else None, stable=stable)
 
-    args = tuple(part("args", i, obj) for i, obj in enumerate(raw.args))
-    kwargs = {key: part("keywords", key, obj) for key, obj in raw.keywords.items()}
-    return PartialValue(function, (instance, *args), kwargs)
+def part_value(tr: Tracer, found: Found, name: str, instance: Value, step: str) -> Value:
+    """What a descriptor of the instance's class holds, `fget` or `__func__` say, of which it makes its answer."""
+    return entry_value(tr, instance.python_type(), found, name, instance.source, step)
 
 
 @_binds(MethodDescriptorType, WrapperDescriptorType)
@@ -256,7 +188,7 @@ def _c_method(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
 
 @_binds(ClassMethodDescriptorType)
 def _c_classmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
-    return tr.constant(getattr(instance.python_type(), name))
+    return tr.constant(found.raw.__get__(None, instance.python_type()))
 
 
 @_binds(MemberDescriptorType, GetSetDescriptorType)
@@ -268,15 +200,31 @@ def _c_data(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     return value
 
 
+def bind_through_class(tr: Tracer, found: Found, name: str, owner: Value, cls: type) -> Value:
+    """`cls.name` where the class, whose value is `owner`, or a base of it has `found`."""
+    raw = found.raw
+    if isinstance(raw, classmethod | staticmethod):
+        function = entry_value(tr, cls, found, name, None, "__func__")
+        return MethodValue(function, owner) if isinstance(raw, classmethod) else function
+    if isinstance(raw, FunctionType) or not has_slot(raw, "__get__"):
+        return entry_value(tr, cls, found, name, None)
+    if user_method(type(raw), "__get__") is not None:
+        descriptor = entry_value(tr, cls, found, name, None)
+        return call_descriptor(tr, descriptor, "__get__", (tr.constant(None), owner))
+    result = raw.__get__(None, cls)
+    if result is raw:
+        return entry_value(tr, cls, found, name, None)
+    if not is_immutable(result):
+        raise GraphBreak(CLASS_ATTRIBUTE, f"{name!r} of {owner.describe()}")
+    return tr.constant(result)
+
+
 def class_value(tr: Tracer, cls: type, instance: Source | None) -> Value:
     """The class of an object, as a value."""
-    found = tr.memo.get(("class value", cls))
-    if found is None:
-        found = tr.constant(cls)
-        if found.source is None:
-            found.source = class_source(tr, cls, instance)
-        tr.memo["class value", cls] = found
-    return found
+    value = tr.constant(cls)
+    if instance is not None and value.source is None:
+        value.source = class_source(tr, cls, instance)
+    return value
 
 
 def store_plain(tr: Tracer, instance: Value, name: str, value: Value) -> None:

@@ -11,12 +11,29 @@ from typing import TYPE_CHECKING, Any
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build
-from framesmith_dynamo.values.functions.functions import MethodValue
-from framesmith_dynamo.values.known import known
-from framesmith_dynamo.values.lookup import Found, has_slot, is_data_descriptor, is_trusted, type_lookup, user_method
-from framesmith_dynamo.values.objects.attributes import CMethodValue, class_source, guard_class, source_in_class
-from framesmith_dynamo.values.pins import pin
-from framesmith_dynamo.values.stability import is_stable
+from framesmith_dynamo.values.holders import (
+    HEAP_TYPE,
+    NO_SOURCE,
+    Found,
+    class_source,
+    entry_value,
+    guard_class,
+    is_data_descriptor,
+    is_library_entry,
+    is_trusted,
+    library_path,
+    special_method,
+    type_lookup,
+    user_method,
+)
+from framesmith_dynamo.values.objects.attributes import (
+    CLASS_ATTRIBUTE,
+    CMethodValue,
+    bind_entry,
+    bind_through_class,
+    class_value,
+)
+from framesmith_dynamo.values.objects.mapping_proxies import class_proxy
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
 from framesmith_guards import AttrSource
 
@@ -29,12 +46,6 @@ CLASS_MUTATION = register_break(
     what="an attribute of a class is set or deleted",
     why="every object of the class would change while the trace has already read some of them",
     hint="do it outside the compiled function",
-)
-CLASS_ATTRIBUTE = register_break(
-    "class-attribute",
-    what="an attribute of a class is computed by code the tracer cannot follow",
-    why="its metaclass or a descriptor written in C computes it",
-    hint="read the attribute outside the compiled function",
 )
 CONSTRUCTION = register_break(
     "object-construction",
@@ -49,10 +60,8 @@ CLASS_DEFINITION = register_break(
     hint="define the class outside the compiled function",
 )
 
-#: Attributes of every class that C code computes and that do not change.
-FOLDED = frozenset(
-    {"__name__", "__qualname__", "__module__", "__mro__", "__base__", "__bases__", "__doc__", "__flags__"}
-)
+#: Attributes of every class that C code computes.
+COMPUTED = frozenset({"__name__", "__qualname__", "__module__", "__mro__", "__base__", "__bases__", "__doc__"})
 
 Constructor = Callable[[Tracer, "ClassValue", Args, Kwargs], Value]
 #: What calling a class means, by class; asked along the MRO of the called class only for the class itself.
@@ -136,10 +145,23 @@ class ClassValue(Value):
         return self._meta_special(tr, "__getitem__", key)
 
     def _meta_special(self, tr: Tracer, name: str, *args: Value) -> Value:
-        method = user_method(type(self.cls), name)
+        method = self._meta_method(tr, name)
         if method is None:
             self.refuse(name)
-        return tr.call(tr.constant(method), (self, *args), {})
+        return tr.call(method, (self, *args), {})
+
+    def _meta_method(self, tr: Tracer, name: str) -> Value | None:
+        """The Python function that the metaclass has for a special method; None is relied on."""
+        if type(self.cls) is type:
+            return None
+        self._find(tr)
+        guard_class(tr, type(self.cls), self.source)
+        return special_method(tr, self, name)
+
+    def _find(self, tr: Tracer) -> None:
+        """Say where the class is, before anything is read that may change."""
+        if self.source is None:
+            self.source = class_source(tr, self.cls)
 
     def iter_(self, tr: Tracer) -> Value:
         return self._meta_special(tr, "__iter__")
@@ -153,67 +175,39 @@ class ClassValue(Value):
     # Attributes
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
-        if name in FOLDED:
-            return build(tr, type.__getattribute__(self.cls, name))
+        if name in COMPUTED:
+            return self._computed(tr, name)
+        if name == "__flags__":
+            return tr.constant(self.cls.__flags__)
         if name == "__class__":
-            return tr.constant(type(self.cls))
+            self._find(tr)
+            return class_value(tr, type(self.cls), self.source)
         if name == "__dict__":
-            return build(tr, type.__dict__["__dict__"].__get__(self.cls))
-        if user_method(type(self.cls), "__getattribute__") is not None:
+            return class_proxy(tr, self.cls)
+        if self._meta_method(tr, "__getattribute__") is not None:
             raise GraphBreak(CLASS_ATTRIBUTE, f"{name!r} of {self.describe()}")
         meta = type_lookup(type(self.cls), name)
         if meta is not None and is_data_descriptor(meta.raw):
-            return self._from_meta(tr, meta, name)
+            return bind_entry(tr, meta, name, self)
+        guard_class(tr, self.cls, self.source)
         found = type_lookup(self.cls, name)
         if found is not None:
-            return self._from_class(tr, found, name)
+            return bind_through_class(tr, found, name, self, self.cls)
         if meta is not None:
-            return self._from_meta(tr, meta, name)
-        getattr_ = user_method(type(self.cls), "__getattr__")
-        if getattr_ is not None:
-            return tr.call(tr.constant(getattr_), (self, tr.constant(name)), {})
+            return bind_entry(tr, meta, name, self)
+        fallback = self._meta_method(tr, "__getattr__")
+        if fallback is not None:
+            return tr.call(fallback, (self, tr.constant(name)), {})
         return tr.raise_(AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
 
-    def _where(self, tr: Tracer) -> Source | None:
-        """Where the class itself is found."""
-        return self.source if self.source is not None else class_source(tr, self.cls, None)
-
-    def _attribute_source(self, tr: Tracer, name: str) -> Source | None:
-        base = self._where(tr)
-        return AttrSource(base, name) if base is not None else None
-
-    def _from_class(self, tr: Tracer, found: Found, name: str) -> Value:
-        guard_class(tr, self.cls, None)
-        raw, stable = found.raw, is_trusted(found.owner.__module__)
-        if stable:
-            pin(tr, found.owner, name, raw)
-        source = self._attribute_source(tr, name)
-        if isinstance(raw, classmethod):
-            function_source = AttrSource(source, "__func__") if source is not None else None
-            return MethodValue(known(tr, raw.__func__, function_source, stable=stable), self)
-        if isinstance(raw, staticmethod):
-            return known(tr, raw.__func__, source, stable=stable)
-        if isinstance(raw, FunctionType) or not has_slot(raw, "__get__"):
-            return known(tr, raw, source, stable=stable)
-        descriptor_source = source_in_class(self._where(tr), self.cls, found, name)
-        getter = user_method(type(raw), "__get__")
-        if getter is not None:
-            descriptor = known(tr, raw, descriptor_source, stable=stable)
-            return tr.call(tr.constant(getter), (descriptor, tr.constant(None), self), {})
-        result = type.__getattribute__(self.cls, name)
-        return known(tr, raw, descriptor_source, stable=stable) if result is raw else build(tr, result)
-
-    def _from_meta(self, tr: Tracer, meta: Found, name: str) -> Value:
-        raw = meta.raw
-        if isinstance(raw, FunctionType):
-            return MethodValue(tr.constant(raw), self)
-        if isinstance(raw, property) and raw.fget is not None:
-            return tr.call(tr.constant(raw.fget), (self,), {})
-        if not has_slot(raw, "__get__"):
-            return known(tr, raw, None, stable=True)
-        if callable(raw):
-            return CMethodValue(self, meta, name)
-        raise GraphBreak(CLASS_ATTRIBUTE, f"{name!r} of {self.describe()}")
+    def _computed(self, tr: Tracer, name: str) -> Value:
+        value = type.__getattribute__(self.cls, name)
+        if not self.cls.__flags__ & HEAP_TYPE:
+            return build(tr, value)
+        self._find(tr)
+        if self.source is None:
+            raise GraphBreak(NO_SOURCE, self.describe())
+        return tr.wrap(value, AttrSource(self.source, name))
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         raise GraphBreak(CLASS_MUTATION, f"setting {name!r} of {self.describe()}")
@@ -239,14 +233,14 @@ class ClassValue(Value):
             return constructor(tr, self, args, kwargs)
         if issubclass(self.cls, type):
             raise GraphBreak(CLASS_DEFINITION, self.describe())
-        meta_call = user_method(type(self.cls), "__call__")
+        meta_call = self._meta_method(tr, "__call__")
         if meta_call is not None:
-            return tr.call(tr.constant(meta_call), (self, *args), kwargs)
+            return tr.call(meta_call, (self, *args), kwargs)
         return self.instantiate(tr, args, kwargs)
 
     def instantiate(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """`type.__call__`: `__new__`, then `__init__` when it gave an object of the class."""
-        guard_class(tr, self.cls, None)
+        guard_class(tr, self.cls, self.source)
         made = self.make(tr, args, kwargs)
         if issubclass(made.python_type(), self.cls):
             init = type_lookup(made.python_type(), "__init__")
@@ -262,14 +256,12 @@ class ClassValue(Value):
         found = type_lookup(self.cls, "__new__")
         assert found is not None
         if isinstance(found.raw, staticmethod):
-            function = known(
-                tr, found.raw.__func__, self._attribute_source(tr, "__new__"), stable=is_trusted(found.owner.__module__)
-            )
+            function = entry_value(tr, self.cls, found, "__new__", None, "__func__")
             return tr.call(function, (self, *args), kwargs)
         return make_new(tr, self.cls, found.owner, args, kwargs)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        if self.source is not None:
+        if self.source is not None and not is_library_entry(self.source):
             super().reconstruct(codegen)
         else:
             codegen.load_const(self.cls)
@@ -306,17 +298,19 @@ def _is_class(obj: Any) -> bool:
 @wraps_protocol(_is_class, priority=5)
 def wrap_class(tr: Tracer, obj: type, source: Source) -> Value:
     """A class met at a source: the same class at every call."""
-    if not is_stable(tr, source):
-        tr.guard(source, "ID_MATCH", obj)
-    tr.memo.setdefault("class sources", {}).setdefault(obj, source)
-    return ClassValue(obj, source=source)
+    tr.guard(source, "ID_MATCH", obj)
+    tr.memo.class_sources.setdefault(obj, library_path(tr, obj) or source)
+    value = _build_class(tr, obj)
+    if value.source is None:
+        value.source = source
+    return value
 
 
 def _build_class(tr: Tracer, obj: type) -> Value:
-    memo = tr.memo.setdefault("classes", {})
-    if obj not in memo:
-        memo[obj] = ClassValue(obj)
-    return memo[obj]  # type: ignore[no-any-return]
+    """The one value of a class. Which class it is, is known; where it is, is asked when something is read of it."""
+    if obj not in tr.memo.classes:
+        tr.memo.classes[obj] = ClassValue(obj)
+    return tr.memo.classes[obj]
 
 
 BUILD_PROTOCOLS.append((_is_class, _build_class))

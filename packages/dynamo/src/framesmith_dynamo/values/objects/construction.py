@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.lookup import type_lookup, user_method
+from framesmith_dynamo.values.holders import type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION, ClassValue, constructs, makes
 from framesmith_dynamo.values.objects.exceptions import ExceptionValue
+from framesmith_dynamo.values.objects.mapping_proxies import MappingProxyValue
 from framesmith_dynamo.values.objects.objects import family_of, has_plain_layout
 from framesmith_dynamo.values.objects.supers import SuperValue
 
@@ -32,6 +35,14 @@ def make_object(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
 def make_exception(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     """`BaseException.__new__(cls, *args)`."""
     return ExceptionValue.new(tr, cls, args)
+
+
+@constructs(MappingProxyType)
+def make_mapping_proxy(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """`MappingProxyType(mapping)`."""
+    if len(args) != 1 or kwargs:
+        raise GraphBreak(CONSTRUCTION, f"{self.describe()} with other than one argument")
+    return MappingProxyValue(args[0])
 
 
 @constructs(super)

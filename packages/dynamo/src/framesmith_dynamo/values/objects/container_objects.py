@@ -14,12 +14,14 @@ from framesmith_dynamo.values.containers.dict import DictValue, pairs_of
 from framesmith_dynamo.values.containers.dict_found import fill_from
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.list import ListValue
-from framesmith_dynamo.values.lookup import MISSING, Found, type_lookup, user_method
-from framesmith_dynamo.values.objects.attributes import C_METHOD, guard_class
+from framesmith_dynamo.values.holders import MISSING, Found, guard_class, type_lookup, user_method
+from framesmith_dynamo.values.objects.attributes import C_METHOD
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION, makes
+from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
 from framesmith_dynamo.values.objects.object_methods import OBJECT_METHODS
 from framesmith_dynamo.values.objects.objects import ObjectValue, has_python_layout
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_guards import ItemSource, StoredItemSource
 from framesmith_sideeffects.contents import row_for
 
 if TYPE_CHECKING:
@@ -185,11 +187,13 @@ def wrap_container_object(tr: Tracer, obj: Any, source: Source) -> Value:
     guard_class(tr, type(obj), source)
     value = ContainerObjectValue(type(obj), kind, obj, source=source)
     value.track(tr)
+    note_instance_dict(tr, value)
+    step = ItemSource if user_method(type(obj), "__getitem__") is None else StoredItemSource
     if isinstance(value.base, DictContents):
-        fill_from(tr, value.base, obj, source)
+        fill_from(tr, value.base, obj, source, step)
     else:
         tr.guard(source, "LENGTH", list.__len__(obj))
-        items = [LazyItem(tr, item, source, i) for i, item in enumerate(list.__iter__(obj))]
+        items = [LazyItem(tr, item, source, i, step) for i, item in enumerate(list.__iter__(obj))]
         value.base = ListContents(items, value)
     return value
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.containers import DictValue, FoundList, ListValue, TupleValue, new_dict, new_list
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.intercepts import intercepts
-from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects.attributes import lookup_or_none
 from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue
 from framesmith_dynamo.values.objects.objects import ObjectValue
@@ -105,7 +105,7 @@ def _copy_object(
     copied.track(tr)
     if memo is not None:
         memo[id(value)] = copied
-    for name in InstanceDictValue(value).names(tr):
+    for name in InstanceDictValue(tr, value).names(tr):
         own = value.own_attribute(tr, name)
         assert own is not None
         copied.store_own(tr, name, of_attribute(own))

@@ -9,7 +9,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.lookup import Found, user_method
+from framesmith_dynamo.values.holders import Found, user_method
 from framesmith_dynamo.values.objects.object_methods import OBJECT_METHODS, c_method
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_sideeffects import DELETED

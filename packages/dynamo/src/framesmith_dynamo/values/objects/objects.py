@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.polyfills.protocols import contains_by_iteration, iterate_by_index
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
-from framesmith_dynamo.values.iteration.iterators import drain
-from framesmith_dynamo.values.lookup import (
+from framesmith_dynamo.values.holders import (
     HEAP_TYPE,
     MISSING,
     Found,
     class_dict,
+    entry_value,
+    guard_no_accessor,
     instance_dict,
     is_data_descriptor,
     type_lookup,
     user_method,
 )
+from framesmith_dynamo.values.iteration.iterators import drain
 from framesmith_dynamo.values.objects.attributes import (
     C_METHOD,
     OPAQUE_DESCRIPTOR,
     bind_entry,
+    call_descriptor,
     call_special,
     class_value,
-    entry_value,
-    guard_entry_type,
-    guard_no_accessor,
 )
 from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue
 from framesmith_dynamo.values.objects.object_methods import OBJECT_METHODS
@@ -123,11 +123,7 @@ class ObjectValue(Value):
         if found is not None and is_data_descriptor(found.raw):
             return bind_entry(tr, found, name, self)
         own = self.own_attribute(tr, name)
-        if found is not None and own is not None:
-            guard_entry_type(tr, self.cls, found, name, self.source)
-        elif found is not None:
-            return bind_entry(tr, found, name, self)
-        return own
+        return own if own is not None or found is None else bind_entry(tr, found, name, self)
 
     def own_attribute(self, tr: Tracer, name: str) -> Value | None:
         """The attribute in the instance dictionary, pending stores included, or None; absence is guarded."""
@@ -172,8 +168,6 @@ class ObjectValue(Value):
             return value
         if error is not None:
             raise error
-        if self.source is not None and tr.journal.load_attr(self, name) is None:
-            tr.guard(self.source, "NO_HASATTR", name)
         return self.no_attribute(tr, name)
 
     def missing_attribute(self, tr: Tracer, name: str) -> Value | None:
@@ -192,7 +186,7 @@ class ObjectValue(Value):
         if name == "__class__":
             return class_value(tr, self.cls, self.source)
         if name == "__dict__":
-            return InstanceDictValue(self)
+            return InstanceDictValue(tr, self)
         if isinstance(found.raw, MemberDescriptorType):
             return self._read_slot(tr, found, name)
         raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} of {self.describe()}")
@@ -236,9 +230,6 @@ class ObjectValue(Value):
 
     def store_own(self, tr: Tracer, name: str, value: Value) -> None:
         """Store into the instance dictionary or slot: a journal entry."""
-        found = type_lookup(self.cls, name)
-        if found is not None:
-            guard_entry_type(tr, self.cls, found, name, self.source)
         self.track(tr)
         tr.journal.store_attr(self, name, value)
 
@@ -252,18 +243,17 @@ class ObjectValue(Value):
 
     def _set_through(self, tr: Tracer, found: Found, name: str, value: Value) -> None:
         raw = found.raw
-        guard_entry_type(tr, self.cls, found, name, self.source)
         if isinstance(raw, property):
             if raw.fset is None:
                 guard_no_accessor(tr, self.cls, found, name, self.source, "fset")
                 tr.raise_(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no setter")
-            setter = entry_value(tr, self.cls, found, name, self.source, raw.fset, "fset")
+            setter = entry_value(tr, self.cls, found, name, self.source, "fset")
             tr.call(setter, (self, value), {})
         elif isinstance(raw, MemberDescriptorType):
             self.store_own(tr, name, value)
         elif user_method(type(raw), "__set__") is not None:
             descriptor = entry_value(tr, self.cls, found, name, self.source)
-            tr.call(tr.constant(user_method(type(raw), "__set__")), (descriptor, self, value), {})
+            call_descriptor(tr, descriptor, "__set__", (self, value))
         else:
             raise GraphBreak(OPAQUE_DESCRIPTOR, f"setting {name!r} of {self.describe()}")
 
@@ -289,11 +279,9 @@ class ObjectValue(Value):
 
     def delete_own(self, tr: Tracer, name: str) -> None:
         """Delete from the instance dictionary or slot: a journal entry."""
-        found = type_lookup(self.cls, name)
-        if found is not None:
-            guard_entry_type(tr, self.cls, found, name, self.source)
         self.track(tr)
         if tr.journal.load_attr(self, name) is not None and self.source is not None:
+            found = type_lookup(self.cls, name)
             is_slot = found is not None and isinstance(found.raw, MemberDescriptorType)
             self._guard_presence(tr, self.source, name, is_slot=is_slot)
         tr.journal.delete_attr(self, name)
@@ -309,14 +297,12 @@ class ObjectValue(Value):
 
     def _delete_through(self, tr: Tracer, found: Found, name: str) -> None:
         raw = found.raw
-        deleter = user_method(type(raw), "__delete__")
-        guard_entry_type(tr, self.cls, found, name, self.source)
         if isinstance(raw, property) and raw.fdel is not None:
-            value = entry_value(tr, self.cls, found, name, self.source, raw.fdel, "fdel")
+            value = entry_value(tr, self.cls, found, name, self.source, "fdel")
             tr.call(value, (self,), {})
-        elif deleter is not None:
+        elif user_method(type(raw), "__delete__") is not None:
             descriptor = entry_value(tr, self.cls, found, name, self.source)
-            tr.call(tr.constant(deleter), (descriptor, self), {})
+            call_descriptor(tr, descriptor, "__delete__", (self,))
         elif isinstance(raw, property):
             guard_no_accessor(tr, self.cls, found, name, self.source, "fdel")
             tr.raise_(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no deleter")

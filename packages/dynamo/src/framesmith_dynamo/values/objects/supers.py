@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import FunctionType
 from typing import TYPE_CHECKING
 
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.functions.functions import MethodValue
-from framesmith_dynamo.values.lookup import mro, type_lookup
-from framesmith_dynamo.values.objects.attributes import bind_entry, entry_value
+from framesmith_dynamo.values.holders import mro, type_lookup
+from framesmith_dynamo.values.objects.attributes import bind_entry, bind_through_class
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -49,15 +47,7 @@ class SuperValue(Value):
             tr.raise_(AttributeError, f"'super' object has no attribute '{name}'")
         if not is_class:
             return bind_entry(tr, found, name, self.instance)
-        raw = found.raw
-        if isinstance(raw, classmethod):
-            function = entry_value(tr, cls, found, name, None, raw.__func__, "__func__")
-            return MethodValue(function, self.instance)
-        if isinstance(raw, staticmethod):
-            return entry_value(tr, cls, found, name, None, raw.__func__, "__func__")
-        if isinstance(raw, FunctionType):
-            return entry_value(tr, cls, found, name, None)
-        return tr.constant(getattr(super(self.after, cls), name))
+        return bind_through_class(tr, found, name, self.instance, cls)
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         return tr.call(self.getattr_(tr, name), args, kwargs)

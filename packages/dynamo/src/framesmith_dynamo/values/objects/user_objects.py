@@ -5,14 +5,25 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build, plain_arguments
-from framesmith_dynamo.values.lookup import Found, type_lookup
-from framesmith_dynamo.values.objects.attributes import guard_class
-from framesmith_dynamo.values.objects.classes import ClassValue, constructs_family
+from framesmith_dynamo.values.holders import (
+    Found,
+    entry_source,
+    guard_class,
+    instance_dict,
+    is_immutable,
+    is_library_entry,
+    is_trusted,
+    type_lookup,
+    value_at,
+)
+from framesmith_dynamo.values.objects.classes import CONSTRUCTION, ClassValue, constructs_family
+from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
 from framesmith_dynamo.values.objects.objects import ObjectValue, has_plain_layout
-from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_guards import ItemSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -35,13 +46,10 @@ class EnumValue(ObjectValue):
     def as_proxy(self) -> Any:
         return self.obj
 
-    def own_attribute(self, tr: Tracer, name: str) -> Value | None:
-        entries = self.entries()
-        return build(tr, entries[name]) if entries is not None and name in entries else None
-
     def find_attribute(self, tr: Tracer, name: str) -> Value | None:
-        if name in ("name", "value", "_name_", "_value_"):
-            return build(tr, getattr(self.obj, name))
+        found = type_lookup(self.cls, name) if name in ("name", "value") else None
+        if found is not None and is_trusted(found.owner.__module__):
+            return super().find_attribute(tr, f"_{name}_")
         return super().find_attribute(tr, name)
 
     def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
@@ -61,7 +69,7 @@ class EnumValue(ObjectValue):
         return self.obj
 
     def reconstruct(self, codegen: Codegen) -> None:
-        if self.source is not None:
+        if self.source is not None and not is_library_entry(self.source):
             super().reconstruct(codegen)
         else:
             codegen.load_const(self.obj)
@@ -74,16 +82,22 @@ def _is_enum(obj: Any) -> bool:
 @wraps_protocol(_is_enum, priority=3)
 def wrap_enum(tr: Tracer, obj: Enum, source: Source) -> Value:
     """An enum member met at a source: the same member at every call."""
-    if not is_stable(tr, source):
-        tr.guard(source, "ID_MATCH", obj)
-    return EnumValue(type(obj), obj, source=source)
+    tr.guard(source, "ID_MATCH", obj)
+    guard_class(tr, type(obj), source)
+    value = EnumValue(type(obj), obj, source=source)
+    note_instance_dict(tr, value)
+    return value
 
 
 def _build_enum(tr: Tracer, obj: Enum) -> Value:
-    memo = tr.memo.setdefault("enum members", {})
-    if id(obj) not in memo:
-        memo[id(obj)] = EnumValue(type(obj), obj)
-    return memo[id(obj)]  # type: ignore[no-any-return]
+    """A member that the trace has looked up: found where its class keeps it."""
+    cls, own = type(obj), instance_dict(obj) or {}
+    for name, key in (("_member_map_", own.get("_name_")), ("_value2member_map_", own.get("_value_"))):
+        found = type_lookup(cls, name)
+        if found is not None and is_immutable(key) and found.raw.get(key) is obj:
+            source = entry_source(tr, cls, found, name)
+            return value_at(tr, obj, None if source is None else ItemSource(source, key))
+    return value_at(tr, obj, None)
 
 
 BUILD_PROTOCOLS.append((_is_enum, _build_enum))
@@ -93,6 +107,9 @@ BUILD_PROTOCOLS.append((_is_enum, _build_enum))
 def construct_enum(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """`Color(value)`: a look-up of a member."""
     plain_args, plain_kwargs = plain_arguments(args, kwargs)
+    missing = type_lookup(self.cls, "_missing_")
+    if missing is not None and not is_trusted(missing.owner.__module__):
+        raise GraphBreak(CONSTRUCTION, f"{self.describe()}, which has its own _missing_")
     try:
         return build(tr, self.cls(*plain_args, **plain_kwargs))
     except ValueError as error:
@@ -108,4 +125,6 @@ def wrap_plain_object(tr: Tracer, obj: Any, source: Source) -> Value:
     """An instance of a class written in Python: guarded by type; attributes are guarded when they are read."""
     tr.guard(source, "TYPE_MATCH", type(obj))
     guard_class(tr, type(obj), source)
-    return ObjectValue(type(obj), obj, source=source)
+    value = ObjectValue(type(obj), obj, source=source)
+    note_instance_dict(tr, value)
+    return value

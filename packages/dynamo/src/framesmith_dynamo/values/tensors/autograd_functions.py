@@ -9,8 +9,8 @@ from torch.autograd.function import Function
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.intercepts import intercepts
-from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.torch_context import GradModeValue, call_inside

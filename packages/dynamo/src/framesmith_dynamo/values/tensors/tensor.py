@@ -24,7 +24,7 @@ from framesmith_dynamo.values.tensors.tensor_tables import (
     GRAPH_ATTRIBUTES,
 )
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
-from framesmith_guards import AttrSource
+from framesmith_guards import AttrSource, TensorPropertySource
 from framesmith_sideeffects import load_source
 
 if TYPE_CHECKING:
@@ -282,6 +282,16 @@ def _type_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> V
     return tr.constant(self.fake.type())
 
 
+def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """Guarded of the inputs whose memory the tensor is in: nothing else looks at where in its storage one starts."""
+    storage = self.fake.untyped_storage()._cdata
+    for ref in self.ref.builder.refs.values():
+        if ref.real is not None and ref.source is not None and ref.fake.untyped_storage()._cdata == storage:
+            offset = int(ref.real.storage_offset())
+            tr.guard(TensorPropertySource(ref.source, "storage_offset"), "EQUALS_MATCH", offset)
+    return tr.constant(int(self.fake.storage_offset(*args, **kwargs)))
+
+
 def _new_tensor_like(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     raise GraphBreak(TENSOR_ATTRIBUTE, f"Tensor.new on {self.describe()}; use new_zeros, new_full ...")
 
@@ -294,6 +304,7 @@ def _setitem_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -
 SPECIAL_METHODS: dict[str, Callable[[Tracer, TensorValue, Args, Kwargs], Value]] = {
     "type": _type_method,
     "new": _new_tensor_like,
+    "storage_offset": _storage_offset,
     "__len__": lambda tr, self, args, kwargs: self.len_(tr),
     "__iter__": lambda tr, self, args, kwargs: self.iter_(tr),
     "__getitem__": lambda tr, self, args, kwargs: self.getitem(tr, args[0]),

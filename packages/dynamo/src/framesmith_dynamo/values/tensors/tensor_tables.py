@@ -118,7 +118,6 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "nelement": torch.Tensor.numel,
     "element_size": torch.Tensor.element_size,
     "stride": torch.Tensor.stride,
-    "storage_offset": torch.Tensor.storage_offset,
     "is_contiguous": torch.Tensor.is_contiguous,
     "is_floating_point": torch.Tensor.is_floating_point,
     "is_complex": torch.Tensor.is_complex,

@@ -220,14 +220,14 @@ def enter_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     context = args[0]
     settings = [context.getattr_(tr, name).as_constant() for name in AUTOCAST_SETTINGS]
     opened = tr.emit_state(autocast_mode._enter_autocast, *settings)
-    tr.memo.setdefault(("autocast", id(context)), []).append(opened)
+    tr.memo.entered_autocast.setdefault(id(context), []).append(opened)
     return context
 
 
 @intercepts(autocast_mode.autocast.__exit__)
 def exit_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`autocast.__exit__(context, ...)`."""
-    opened = tr.memo.get(("autocast", id(args[0])))
+    opened = tr.memo.entered_autocast.get(id(args[0]))
     if not opened:
         raise GraphBreak(AUTOCAST_INSIDE, "left without having been entered")
     tr.emit_state(autocast_mode._exit_autocast, opened.pop())

@@ -10,7 +10,6 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS
-from framesmith_dynamo.values.stability import is_stable
 from framesmith_dynamo.values.tensors.torch_tables import HIGHER_ORDER
 from framesmith_dynamo.values.wrap_registry import wraps_protocol
 
@@ -76,8 +75,7 @@ def _is_operator(obj: Any) -> bool:
 @wraps_protocol(_is_operator, priority=2)
 def wrap_operator(tr: Tracer, obj: Any, source: Source) -> Value:
     """An operator met at a source: the same at every call."""
-    if not is_stable(tr, source):
-        tr.guard(source, "ID_MATCH", obj)
+    tr.guard(source, "ID_MATCH", obj)
     return TorchOpValue(obj, source=source)
 
 

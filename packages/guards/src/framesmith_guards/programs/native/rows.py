@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Final, Protocol, cast
 import torch
 
 from framesmith_guards.guard import Guard
+from framesmith_guards.kinds import predicates
 from framesmith_guards.sources import (
     AttrSource,
     BuiltinSource,
@@ -176,6 +178,10 @@ def _apart(op: str) -> Check:
     return check
 
 
+def _not_subclass(expected: Any, value: Any) -> bool:
+    return predicates.not_subclass(value, expected)
+
+
 CHECKS: Final[dict[str, Check]] = {
     "TYPE_MATCH": _simple("IS_TYPE", address=_address),
     "ID_MATCH": _simple("IS", address=_address),
@@ -188,6 +194,7 @@ CHECKS: Final[dict[str, Check]] = {
     "DICT_CONTAINS": _simple("HAS_KEY", obj=_itself),
     "DICT_NOT_CONTAINS": _simple("HAS_NO_KEY", obj=_itself),
     "CLASS_LAYOUT": _simple("HAS_LAYOUT", obj=lambda expected: expected.holds),
+    "NOT_SUBCLASS": _simple("NOT_SUBCLASS", obj=lambda expected: functools.partial(_not_subclass, expected)),
     "HASATTR": _simple("HAS_ATTR", obj=_itself),
     "NO_HASATTR": _simple("HAS_NO_ATTR", obj=_itself),
     "FUNCTION_CODE": _simple("HAS_CODE", address=_address),

@@ -1,0 +1,142 @@
+"""The dictionaries of modules: names read and stored, whichever way a program spells it.
+
+`x` and `global x` in a function, `module.x`, `globals()["x"]`, `vars(module)["x"]`: one dictionary, one place of
+each entry, one journal of its changes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.holders import is_library_code, is_trusted, value_at
+from framesmith_guards import (
+    AttrSource,
+    BuiltinSource,
+    FunctionSource,
+    GlobalsDictSource,
+    GlobalSource,
+    InstanceDictSource,
+    ItemSource,
+    ModuleSource,
+)
+from framesmith_sideeffects import DELETED
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.values.base import Tracer, Value
+    from framesmith_guards import Source
+
+FOREIGN_GLOBALS = register_break(
+    "foreign-globals",
+    what="a global of a namespace that no imported module owns",
+    why="compiled code has no way to find the namespace again",
+    hint="import the function from a module instead of exec'ing it into a dictionary",
+)
+
+Entries = dict[str, Any]
+
+
+def dictionary_of(module: ModuleType) -> Entries:
+    """A module's dictionary, past any attribute look-up of its own."""
+    entries: Entries = ModuleType.__getattribute__(module, "__dict__")
+    return entries
+
+
+def import_name(entries: Entries) -> str | None:
+    """The name under which the module with this dictionary is imported, or None when none is."""
+    for name in (entries.get("__name__"), getattr(entries.get("__spec__"), "name", None)):
+        module = sys.modules.get(name) if isinstance(name, str) else None
+        if issubclass(type(module), ModuleType) and dictionary_of(module) is entries:  # type: ignore[arg-type]
+            return name
+    return None
+
+
+def namespace_source(tr: Tracer, entries: Entries) -> Source:
+    """Where a module's dictionary is found; the same source all through a trace."""
+    sources = tr.memo.namespaces
+    if id(entries) not in sources:
+        name = import_name(entries)
+        if entries is tr.root_globals and not is_trusted(name):
+            source: Source = GlobalsDictSource()
+        elif name is not None:
+            path = ModuleSource(name)
+            if not is_trusted(name):
+                tr.guard(path, "ID_MATCH", sys.modules[name])
+            source = InstanceDictSource(path)
+        else:
+            raise GraphBreak(FOREIGN_GLOBALS, f"globals of {entries.get('__name__')}")
+        sources[id(entries)] = source
+    return sources[id(entries)]
+
+
+def entry_source(tr: Tracer, entries: Entries, name: str) -> Source:
+    """Where one entry of a module's dictionary is found."""
+    owner = namespace_source(tr, entries)
+    if isinstance(owner, GlobalsDictSource):
+        return GlobalSource(name)
+    if isinstance(owner.base, ModuleSource) and is_trusted(owner.base.module) and not is_library_code(entries[name]):
+        return AttrSource(owner.base, name)  # a program has put it there: no entry of the library's
+    return ItemSource(owner, name)
+
+
+def load(tr: Tracer, entries: Entries, name: str) -> Value | None:
+    """What a module's dictionary has under a name now, or None; `rely_on_absence` says that it matters."""
+    pending = tr.journal.load_global(entries, name)
+    if pending is DELETED:
+        return None
+    if pending is not None:
+        value: Value = pending
+        return value
+    return value_at(tr, entries[name], entry_source(tr, entries, name)) if name in entries else None
+
+
+def rely_on_absence(tr: Tracer, entries: Entries, name: str) -> None:
+    """Rely on a user's module having no such entry."""
+    if tr.journal.load_global(entries, name) is None and not is_trusted(entries.get("__name__")):
+        tr.guard(namespace_source(tr, entries), "DICT_NOT_CONTAINS", name)
+
+
+def store(tr: Tracer, entries: Entries, name: str, value: Value) -> None:
+    """Store an entry: a note in the journal."""
+    tr.journal.store_global(entries, name, value, journal_source(tr, entries))
+
+
+def delete(tr: Tracer, entries: Entries, name: str) -> None:
+    """Delete an entry, which must be there: a note in the journal. Whether it was there before the trace matters."""
+    tr.guard(namespace_source(tr, entries), "DICT_CONTAINS" if name in entries else "DICT_NOT_CONTAINS", name)
+    tr.journal.delete_global(entries, name, journal_source(tr, entries))
+
+
+def journal_source(tr: Tracer, entries: Entries) -> Source | None:
+    """Where the residual code finds the dictionary: None for its own globals."""
+    return None if entries is tr.root_globals else namespace_source(tr, entries)
+
+
+def load_builtin(tr: Tracer, entries: Entries, name: str) -> Value | None:
+    """The value of a builtin as functions with these globals see it, or None."""
+    namespace = builtins_of(entries)
+    if namespace is not vars(builtins):
+        return load_foreign_builtin(tr, namespace, name)
+    value = load(tr, namespace, name)
+    if value is None and name not in namespace:
+        tr.guard(namespace_source(tr, namespace), "DICT_NOT_CONTAINS", name)
+    return value
+
+
+def load_foreign_builtin(tr: Tracer, namespace: Entries, name: str) -> Value | None:
+    """The value of a builtin in a dictionary that a program has given its code as `__builtins__`."""
+    if namespace is not builtins_of(tr.root_globals):
+        raise GraphBreak(FOREIGN_GLOBALS, "builtins of a module of its own")
+    if name in namespace:
+        return value_at(tr, namespace[name], BuiltinSource(name))
+    tr.guard(AttrSource(FunctionSource(), "__builtins__"), "DICT_NOT_CONTAINS", name)
+    return None
+
+
+def builtins_of(entries: Entries) -> Entries:
+    """The builtins that functions with these globals see."""
+    own = entries.get("__builtins__", builtins)
+    return own if isinstance(own, dict) else dictionary_of(own)
