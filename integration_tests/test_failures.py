@@ -120,9 +120,9 @@ def test_a_failure_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failure_in_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    from framesmith.backends import load_backend
+    from framesmith_backends import find_backend
 
-    monkeypatch.setattr(type(load_backend("cpu")), "compile", fail)
+    monkeypatch.setattr(type(find_backend("cpu")), "compile", fail)
     check_fallback("cpu")
     check_strict("cpu")
 
@@ -133,15 +133,15 @@ def test_a_failure_in_a_custom_backend() -> None:
 
 
 def test_a_failure_in_the_backward_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    from framesmith.backends import load_backend
+    from framesmith_backends import find_backend
 
-    cls = type(load_backend("cpu"))
+    cls = type(find_backend("cpu"))
     compile_graph = cls.compile
 
-    def fail_backward(self: Any, gm: Any, inputs: Any, role: str, options: Any) -> Any:
+    def fail_backward(self: Any, gm: Any, inputs: Any, role: str, options: Any, on_error: Any) -> Any:
         if role == "backward":
             raise Planted("planted")
-        return compile_graph(self, gm, inputs, role, options)
+        return compile_graph(self, gm, inputs, role, options, on_error)
 
     monkeypatch.setattr(cls, "compile", fail_backward)
     x = torch.randn(3, requires_grad=True)
@@ -154,6 +154,21 @@ def test_a_failure_in_the_backward_graph(monkeypatch: pytest.MonkeyPatch) -> Non
             assert torch.allclose(x.grad, x.detach().cos())
     ours = [w for w in caught if issubclass(w.category, framesmith.FramesmithWarning)]
     assert len(ours) == 1 and "planted" in str(ours[0].message)
+
+
+def test_a_failing_rule_costs_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    from framesmith_backends.lower.registry import RULES
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise Planted("planted")
+
+    monkeypatch.setitem(RULES, "aten.sin.default", fail)
+    x = torch.randn(3)
+    compiled = framesmith.compile(lambda t: t.sin() * 2 + t.exp())
+    with pytest.warns(framesmith.FramesmithWarning, match=r"aten\.sin\.default\): Planted: planted"):
+        assert torch.allclose(compiled(x), x.sin() * 2 + x.exp())
+    with pytest.raises(framesmith.FramesmithError, match="planted"):
+        framesmith.compile(lambda t: t.sin() * 2, strict=True)(x)
 
 
 def test_a_failing_check_is_reported_and_the_call_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.cleanup import eliminate_dead
+from framesmith_aten.decompositions import nothing_whole
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.tracer import GraphTracer
 from framesmith_guards import new_fake_mode
@@ -28,10 +29,10 @@ def library():
         yield torch.ops.aten_tracer, calls
 
 
-def trace(run, *inputs, decompositions=None):
+def trace(run, *inputs, whole=nothing_whole, rules=None):
     """The graph of `run` on fake tensors like `inputs`, and its attributes."""
     mode = new_fake_mode()
-    tracer = GraphTracer(mode, decompositions)
+    tracer = GraphTracer(mode, whole, rules)
     fakes = [mode.from_tensor(value) for value in inputs]
     for index, fake in enumerate(fakes):
         tracer.placeholder(f"x{index}", fake)
@@ -80,14 +81,14 @@ def test_composites_are_taken_apart_in_inference_mode():
     assert aten.linear.default not in targets(gm) and aten.mm.default in targets(gm)
 
 
-def test_decompositions_apply_and_may_decline():
+def test_rules_apply_and_may_decline():
 
     def halve(x):
         return x * 0.5 if x.dim() == 1 else NotImplemented
 
     rules = {aten.sin.default: halve}
-    assert targets(trace(lambda x: (x.sin(),), torch.ones(2), decompositions=rules)) == [aten.mul.Tensor]
-    assert targets(trace(lambda x: (x.sin(),), torch.ones(2, 2), decompositions=rules)) == [aten.sin.default]
+    assert targets(trace(lambda x: (x.sin(),), torch.ones(2), rules=rules)) == [aten.mul.Tensor]
+    assert targets(trace(lambda x: (x.sin(),), torch.ones(2, 2), rules=rules)) == [aten.sin.default]
 
 
 def test_operators_that_return_nothing_are_recorded_and_kept_in_order(library):

@@ -207,7 +207,7 @@ def test_explain_prints_every_stage() -> None:
     text = CPU.explain(trace(lambda a: torch.softmax(a @ a.t(), -1), [x])).text()
     for heading in ("# lowered", "# ATen calls", "# kernels", "# plan", "# launcher", "# LLVM"):
         assert heading in text
-    assert "mm: no rule" in text
+    assert "mm_default: no rule" in text
 
 
 def test_a_long_chain_equals_eager() -> None:

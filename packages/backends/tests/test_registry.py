@@ -6,7 +6,8 @@ import pytest
 import torch
 from tracing import trace
 
-from framesmith_backends import Backend, EagerBackend, find_backend, list_backends
+from framesmith_aten.contract import Backend
+from framesmith_backends import EagerBackend, find_backend, list_backends
 
 
 def test_own_backends_are_listed() -> None:

@@ -7,19 +7,24 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from framesmith_aten.cleanup import canonicalise, eliminate_dead
+from framesmith_aten.tracer import GraphTracer
+from framesmith_backends import CpuBackend
+from framesmith_guards import new_fake_mode
 
 
 def trace(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:
-    """The ATen graph of the function, functional, with fakes in meta["val"] and a flat tuple of outputs."""
-
-    def flat(*args: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        result = function(*args)
-        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
-    functional = torch.func.functionalize(flat, remove="mutations")
-    with torch.no_grad():
-        gm = make_fx(functional, tracing_mode="fake")(*inputs)
-    gm.graph.eliminate_dead_code()
-    gm.recompile()
-    return gm
+    """The ATen graph of the function, which mutates nothing, with a flat tuple of outputs."""
+    mode = new_fake_mode()
+    tracer = GraphTracer(mode, CpuBackend().takes_whole)
+    fakes = [mode.from_tensor(value) for value in inputs]
+    for index, fake in enumerate(fakes):
+        tracer.placeholder(f"x{index}", fake)
+    with torch.no_grad(), mode, tracer:
+        result = function(*fakes)
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    tracer.graph.output(tuple(tracer.node_of(value) for value in results))
+    canonicalise(tracer.graph)
+    eliminate_dead(tracer.graph)
+    return fx.GraphModule(tracer.attributes, tracer.graph)

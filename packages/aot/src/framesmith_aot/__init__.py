@@ -2,18 +2,14 @@
 
 from framesmith_aot.__about__ import __version__
 from framesmith_aot.compile import compile_graph
-from framesmith_aot.contracts import BoxedFn, Compiler, Role
 from framesmith_aot.errors import AotError, AotUnsupported, DoubleBackwardError
 from framesmith_aot.runtime import CompiledGraph
 
 __all__ = [
     "AotError",
     "AotUnsupported",
-    "BoxedFn",
     "CompiledGraph",
-    "Compiler",
     "DoubleBackwardError",
-    "Role",
     "__version__",
     "compile_graph",
 ]

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aot.contracts import BoxedFn, Compiler
 from framesmith_aot.errors import DoubleBackwardError
 from framesmith_aot.handover import compile_part
 from framesmith_aot.tangents import without_tangents
+from framesmith_aten.contract import BoxedFn, Compiler
 from framesmith_aten.layouts import restride
 
 Grads = tuple[torch.Tensor | None, ...]

@@ -13,14 +13,14 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from framesmith_aot import ambient, functional
 from framesmith_aot.backward import BackwardGraph, BackwardPass
-from framesmith_aot.contracts import Compiler
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.handover import compile_part
 from framesmith_aot.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.partition import forward_graph, partition
 from framesmith_aot.random_order import rules_for
 from framesmith_aot.runtime import Calling, CallShape, CompiledGraph, inference_function, training_function
-from framesmith_aten.decompositions import Decompositions, default_decompositions
+from framesmith_aten.contract import Compiler
+from framesmith_aten.decompositions import Whole, nothing_whole
 from framesmith_guards import new_fake_mode
 
 
@@ -29,7 +29,7 @@ def compile_graph(
     inputs: Sequence[torch.Tensor],
     *,
     compiler: Compiler,
-    decompositions: Decompositions | None = None,
+    whole: Whole = nothing_whole,
     training: bool | None = None,
     keep_input_mutations: bool = True,
 ) -> CompiledGraph:
@@ -37,8 +37,9 @@ def compile_graph(
 
     The result, called with run-time tensors of the same metadata, does what running `gm` eagerly
     does: values, strides, aliases, mutations, gradients. `compiler` gets the ATen graphs (see
-    `contracts.Compiler`), the backward one when a gradient is first asked for. `training` says
-    whether gradients are wanted (None: when grad mode is on, or turned on, and an input requires them);
+    `framesmith_aten.contract.Compiler`), the backward one when a gradient is first asked for. `whole` says which
+    operators it wants whole (see `framesmith_aten.decompositions`). `training` says whether gradients are wanted
+    (None: when grad mode is on, or turned on, and an input requires them);
     `keep_input_mutations` whether the compiler takes trailing `copy_` calls onto inputs.
 
     Raises AotUnsupported where the meaning cannot be kept: run the graph eagerly then.
@@ -54,7 +55,8 @@ def compile_graph(
         fakes,
         call.binding,
         fake_mode,
-        {**(default_decompositions() if decompositions is None else decompositions), **rules_for(gm)},
+        whole,
+        rules_for(gm),
         training=training,
         keep_input_mutations=keep_input_mutations,
     )

@@ -7,7 +7,7 @@ from typing import Any
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from framesmith_aot.contracts import BoxedFn, Compiler, Role
+from framesmith_aten.contract import BoxedFn, Compiler, Role
 from framesmith_aten.verify import verify
 
 

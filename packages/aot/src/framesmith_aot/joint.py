@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from framesmith_aot import ambient, functional
@@ -17,7 +18,7 @@ from framesmith_aot.interpret import run_graph
 from framesmith_aot.metadata import Collected, GraphMeta, InputPair, collect
 from framesmith_aot.reach import reaching
 from framesmith_aten.cleanup import canonicalise, eliminate_dead, merge_equal
-from framesmith_aten.decompositions import Decompositions
+from framesmith_aten.decompositions import Rule, Whole
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import overlaps_itself
 from framesmith_aten.nodes import view_root
@@ -81,7 +82,8 @@ def trace_joint(
     inputs: Sequence[torch.Tensor],
     binding: Binding,
     fake_mode: FakeTensorMode,
-    decompositions: Decompositions,
+    whole: Whole,
+    rules: Mapping[OpOverload, Rule],
     *,
     training: bool,
     keep_input_mutations: bool,
@@ -90,7 +92,7 @@ def trace_joint(
 
     `binding` says which of `inputs` each placeholder and each attribute of `gm` is.
     """
-    tracer = GraphTracer(fake_mode, decompositions)
+    tracer = GraphTracer(fake_mode, whole, rules)
     with _refusing(), _tracing(tracer, training) as before:
         pairs, nodes = _make_inputs(tracer, inputs, training)
         try:

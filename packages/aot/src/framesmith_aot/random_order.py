@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
-from framesmith_aten.decompositions import Decompositions
+from framesmith_aten.decompositions import Rule
 
 aten = torch.ops.aten
 
@@ -30,7 +31,7 @@ def in_memory_order(value: torch.Tensor, p: float = 0.5, *, generator: torch.Gen
     return aten.bernoulli.p(dense, p, generator=generator).permute(inverse)
 
 
-def rules_for(gm: fx.GraphModule) -> Decompositions:
+def rules_for(gm: fx.GraphModule) -> dict[OpOverload, Rule]:
     """The decomposition that keeps dropout's order, unless the graph draws Bernoulli numbers itself."""
     draws = any(getattr(node.target, "__name__", node.target) == "bernoulli" for node in gm.graph.nodes)
     return {} if draws else {aten.bernoulli.p: in_memory_order}

@@ -10,11 +10,11 @@ import torch
 from torch import fx
 
 from framesmith_aot.backward import BackwardPass
-from framesmith_aot.contracts import BoxedFn
 from framesmith_aot.metadata import GraphMeta
 from framesmith_aot.partition import Saved
 from framesmith_aot.replay import FunctionText, input_names, result_names, unpacking, write_epilogue
 from framesmith_aot.retention import retention, saved_for
+from framesmith_aten.contract import BoxedFn
 
 
 @dataclass(frozen=True)

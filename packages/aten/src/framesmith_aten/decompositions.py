@@ -1,11 +1,11 @@
-"""Which operators are taken apart while tracing, by torch's own reference decompositions.
+"""Which operators are taken apart while tracing, and into what.
 
-Note [Kept operators]: core ATen (`native_layer_norm`, `_softmax`, `gelu`, `addmm`, `convolution`,
-`_scaled_dot_product_*`, ...) stays whole, so that a backend can choose between a library call and a
-kernel of its own. Taken apart is what is not core and what fuses well in pieces: derivatives of
-pointwise and row-wise operators, compound pointwise operators, simple losses. Whole in spite of not
-being core stays what one library call does better: derivatives of convolution, attention, batch and
-group norm, pooling, embedding, `nll_loss`.
+Note [Taken apart or whole]: core ATen (`native_layer_norm`, `_softmax`, `gelu`, `addmm`, `convolution`,
+`_scaled_dot_product_*`, ...) stays whole, so that a backend can choose between a library call and a kernel of its own.
+The table marks as `apart` what is not core and fuses well in pieces: derivatives of pointwise and row-wise operators,
+compound pointwise operators, simple losses. Of these each backend says which it has a kernel for and wants whole
+(`contract.Backend.takes_whole`). Whole in spite of not being core stays what one library call does better: derivatives
+of convolution, attention, batch and group norm, pooling, embedding, `nll_loss`. Composite operators are never whole.
 """
 
 from __future__ import annotations
@@ -16,29 +16,35 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
+from torch._ops import OpOverload
 
-Decompositions = dict[Any, Callable[..., Any]]
-"""From an operator to the function that computes it out of simpler ones, or returns NotImplemented to decline."""
+from framesmith_aten.operators import is_composite, is_mutable, row, run_parts
 
 aten = torch.ops.aten
 
-#: Names of ATen operators; every overload with a decomposition is taken.
-POINTWISE_BACKWARD = """gelu_backward sigmoid_backward tanh_backward threshold_backward silu_backward
-elu_backward hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward
-softplus_backward mish_backward log_sigmoid_backward native_dropout_backward logit_backward"""
-ROW_BACKWARD = "_softmax_backward_data _log_softmax_backward_data native_layer_norm_backward"
-POINTWISE = """addcmul addcdiv silu softplus hardswish hardsigmoid mish celu log_sigmoid_forward
-frac masked_fill rsub clamp_min clamp_max lerp"""
-LOSSES = """mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
-binary_cross_entropy binary_cross_entropy_backward"""
-SHAPES = "select_backward slice_backward stack"
+Whole = Callable[[OpOverload], bool]
+"""Whether an operator that could be taken apart is to be left whole."""
+
+Rule = Callable[..., Any]
+"""Computes an operator out of simpler ones, or returns NotImplemented: then the operator is recorded as it is."""
 
 
-@functools.cache
-def default_decompositions() -> Decompositions:
-    """The table used where the caller gives none."""
-    names = " ".join((POINTWISE_BACKWARD, ROW_BACKWARD, POINTWISE, LOSSES, SHAPES)).split()
-    return dict(_rows(names)) | {aten.binary_cross_entropy.default: binary_cross_entropy}
+def nothing_whole(op: OpOverload) -> bool:
+    """For a backend that declares nothing: everything that can be taken apart is."""
+    return False
+
+
+def decomposition_of(op: Any, whole: Whole) -> Rule | None:
+    """The rule by which a call of the operator is taken apart, or None."""
+    if row(op).apart and not is_mutable(op):
+        return None if whole(op) else OWN.get(op) or decomposition_table.get(op)
+    if is_composite(op):
+        return functools.partial(_parts, op)
+    return CHECKED.get(op)
+
+
+def _parts(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    return run_parts(op, args, kwargs)
 
 
 def binary_cross_entropy(
@@ -50,12 +56,14 @@ def binary_cross_entropy(
     return loss
 
 
-def _rows(names: list[str]) -> list[tuple[Any, Any]]:
-    rows = []
-    for name in names:
-        packet = getattr(torch.ops.aten, name)
-        for overload in packet.overloads():
-            op = getattr(packet, overload)
-            if not op._schema.is_mutable and op in decomposition_table:
-                rows.append((op, decomposition_table[op]))
-    return rows
+def eigenvalues(input: torch.Tensor) -> Any:
+    """The operator itself, after the check that `linalg_eigvals` makes: without it, the process ends on a NaN."""
+    aten._assert_async.default(input.isfinite().all())
+    return NotImplemented
+
+
+#: Rules that put back a check which the composite operator above made.
+CHECKED: dict[Any, Rule] = {aten._linalg_eigvals.default: eigenvalues}
+
+#: Rules of our own, in place of torch's.
+OWN: dict[Any, Rule] = {aten.binary_cross_entropy.default: binary_cross_entropy}

@@ -70,7 +70,7 @@ def changes_metadata(op: Any) -> bool:
 
 
 def is_composite(op: Any) -> bool:
-    """Whether torch computes the operator by calling others: `run_parts` takes it apart.
+    """Whether torch only ever computes the operator by calling others: `run_parts` takes it apart.
 
     Autograd does so before any dispatch mode sees the operator; in inference mode nothing does.
     """
@@ -82,7 +82,8 @@ def _has_composite_kernel(op: OpOverload) -> bool:
     name: str = op.name()  # type: ignore[no-untyped-call]
     if not torch._C._dispatch_has_kernel(name):  # an overload that TorchScript alone knows
         return False
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, name)
+    return has_kernel("CompositeImplicitAutograd") and not (has_kernel("CPU") or has_kernel("CUDA"))
 
 
 def run_parts(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -1,7 +1,8 @@
-"""Result metadata of a few common operators, without torch's general machinery.
+"""Result metadata of a few operators of which torch's own rules are slow, or wrong.
 
-Torch's own rule for layer norm runs its reference decomposition on fake tensors outside their mode,
-which makes torch import torch.distributed.tensor (a third of a second) the first time.
+That for layer norm runs its reference decomposition on fake tensors outside their mode, which makes torch import
+torch.distributed.tensor (a third of a second) the first time. That for batch norm gives statistics of half types the
+wrong type on the CPU.
 """
 
 from __future__ import annotations
@@ -26,5 +27,31 @@ def _layer_norm(
     return torch.empty_like(input), input.new_empty(stat), input.new_empty(stat)
 
 
+def _batch_norm_statistics(op: Any) -> Callable[..., Any]:
+    """On the CPU statistics of a half input are float32 if any parameter is; running ones have the type they had."""
+
+    def rule(input: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> tuple[torch.Tensor, ...] | None:
+        if input.device.type != "cpu" or input.dtype not in (torch.float16, torch.bfloat16):
+            return None
+        running = [stat for stat in rest[:2] if isinstance(stat, torch.Tensor)]
+        params = [param for param in (weight, bias, *running) if param is not None]
+        saved = torch.float32 if any(param.dtype is torch.float32 for param in params) else input.dtype
+        out, mean, rstd, *updated = op(input, weight, bias, *rest)
+        types = (saved, saved, *(stat.dtype for stat in running))
+        stats = zip((mean, rstd, *updated), types, strict=False)
+        return (out, *(stat.new_empty(stat.shape, dtype=dtype) for stat, dtype in stats))
+
+    return rule
+
+
+_BATCH_NORMS = (
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_no_training.default,
+)
+
 #: Operator -> rule, called under the fake mode; a rule declines with None.
-SHAPE_RULES: dict[Any, Callable[..., Any]] = {aten.native_layer_norm.default: _layer_norm}
+SHAPE_RULES: dict[Any, Callable[..., Any]] = {
+    aten.native_layer_norm.default: _layer_norm,
+    **{op: _batch_norm_statistics(op) for op in _BATCH_NORMS},
+}

@@ -14,13 +14,15 @@ from typing import Any
 class Row:
     """The facts about one operator.
 
-    costly: pointwise, and tens of instructions an element. pointwise: though torch does not tag it so.
+    costly: pointwise, and tens of instructions an element. pointwise: though torch does not tag it so. apart: see
+    Note [Taken apart or whole].
     metadata: reads only shape and type of its tensors. undeclared_view: shows its argument's memory though its schema
     does not say so. statistics: writes `running_mean` and `running_var` though its schema does not say so.
     fails: why it can raise though dtypes and shapes are right.
     """
 
     costly: bool = False
+    apart: bool = False
     pointwise: bool = False
     metadata: bool = False
     undeclared_view: bool = False
@@ -60,12 +62,21 @@ def _table(*groups: Iterable[tuple[str, Row]]) -> Mapping[str, Row]:
 TABLE: Mapping[str, Row] = _table(
     _rows(
         """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf
-        erfc erfinv gelu gelu_backward sigmoid silu mish softplus logit pow lgamma digamma i0 logaddexp logaddexp2
-        xlogy special_xlog1py""",
+        erfc erfinv gelu sigmoid logit pow lgamma digamma i0 logaddexp logaddexp2 xlogy special_xlog1py""",
         costly=True,
     ),
+    _rows("silu softplus mish gelu_backward", costly=True, apart=True),
+    _rows(
+        """sigmoid_backward tanh_backward threshold_backward silu_backward elu_backward hardsigmoid_backward
+        hardswish_backward hardtanh_backward leaky_relu_backward softplus_backward mish_backward log_sigmoid_backward
+        native_dropout_backward logit_backward _softmax_backward_data _log_softmax_backward_data
+        native_layer_norm_backward addcmul addcdiv hardsigmoid celu log_sigmoid_forward frac clamp_min clamp_max lerp
+        mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
+        binary_cross_entropy_backward select_backward slice_backward stack""",
+        apart=True,
+    ),
+    _rows("hardswish rsub masked_fill", pointwise=True, apart=True),
     _rows("_to_copy copy where fill", pointwise=True),
-    _rows("masked_fill", pointwise=True),
     _rows(
         "full_like zeros_like ones_like empty_like new_full new_zeros new_ones new_empty new_empty_strided",
         metadata=True,
@@ -93,7 +104,8 @@ TABLE: Mapping[str, Row] = _table(
     _rows("masked_scatter", fails=LENGTHS),
     _rows("repeat_interleave segment_reduce _ctc_loss _pack_padded_sequence", fails=LENGTHS),
     _rows("nll_loss_forward nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward one_hot", fails=TARGET),
-    _rows("bernoulli multinomial poisson binary_cross_entropy quantile nanquantile", fails=PROBABILITY),
+    _rows("bernoulli multinomial poisson quantile nanquantile", fails=PROBABILITY),
+    _rows("binary_cross_entropy", apart=True, fails=PROBABILITY),
     _rows("normal", fails=DEVIATION),
     _rows("uniform random", fails=INTERVAL),
     _rows("histc histogram _histogramdd_bin_edges _histogramdd_from_bin_cts", fails=RANGE),

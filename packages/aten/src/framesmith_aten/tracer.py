@@ -11,7 +11,7 @@ value that another library's operator returns beside tensors is not known, and i
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_aten import table, trials
-from framesmith_aten.decompositions import Decompositions
+from framesmith_aten.decompositions import Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import why_may_fail
-from framesmith_aten.operators import is_composite, is_custom, row, undeclared_writes
+from framesmith_aten.operators import is_custom, row, undeclared_writes
 from framesmith_aten.shape_rules import SHAPE_RULES
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
@@ -35,16 +35,19 @@ _LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh
 class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that appends every call to `graph`; enter it inside `fake_mode`.
 
-    `decompositions` says which operators are taken apart. `source` is the torch-level node being run (its stack trace
-    is copied), `phase` is written to `meta["phase"]`. Real tensors met as arguments become attributes, listed in
-    `attributes`. Raises TraceUnsupported.
+    Operators are taken apart by `rules`, and by `decompositions` unless they are to be left `whole`. `source` is the
+    torch-level node being run (its stack trace is copied), `phase` is written to `meta["phase"]`. Real tensors met as
+    arguments become attributes, listed in `attributes`. Raises TraceUnsupported.
     """
 
-    def __init__(self, fake_mode: FakeTensorMode, decompositions: Decompositions | None = None) -> None:
+    def __init__(
+        self, fake_mode: FakeTensorMode, whole: Whole = nothing_whole, rules: Mapping[OpOverload, Rule] | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.fake_mode = fake_mode
-        self.decompositions = decompositions or {}
+        self.whole = whole
+        self.rules = rules or {}
         self.source: fx.Node | None = None
         self.phase = "forward"
         self.attributes: dict[str, torch.Tensor] = {}
@@ -70,18 +73,15 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         query = _QUERIES.get(func)
         if query is not None:
             return query(*args, **kwargs)
-        rule = self.decompositions.get(func)
+        rule = self.rules.get(func) or decomposition_of(func, self.whole)
         if rule is not None:
             with self:
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        elif is_composite(func):
-            with self:
-                return func.decompose(*args, **kwargs)
         _refuse(func, args, kwargs)
-        rule = SHAPE_RULES.get(func)
-        out = rule(*args, **kwargs) if rule is not None else None
+        shape_rule = SHAPE_RULES.get(func)
+        out = shape_rule(*args, **kwargs) if shape_rule is not None else None
         if out is None:
             out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs))
         self._record(func, args, kwargs, out)

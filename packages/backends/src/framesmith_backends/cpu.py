@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
-from framesmith_backends.contract import ROLES, BoxedFn, Role
+from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
-from framesmith_backends.lower.graph import Lowering, lower_graph, why_not_functional
+from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.plan import Plan, Run, make_plan
 from framesmith_backends.rewrite.linear import use_onednn, with_fastest_products
@@ -58,18 +59,22 @@ class CpuBackend:
     roles: tuple[Role, ...] = ROLES
     options: Mapping[str, object] = {"numerics": "contract", "matmul": "auto"}
 
+    def takes_whole(self, op: OpOverload) -> bool:
+        return has_rule(op)
+
     def compile(
         self,
         gm: fx.GraphModule,
         inputs: Sequence[torch.Tensor],
         role: Role = "inference",
         options: Mapping[str, object] | None = None,
+        on_error: OnError | None = None,
     ) -> BoxedFn:
         checked_role(role, self.name)
         chosen = checked_options(options, self.options, CHOICES, self.name)
         if why_not_functional(gm) is not None:
             return run_eagerly(gm)
-        return self._launcher(gm, chosen)[0]
+        return self._launcher(gm, chosen, on_error)[0]
 
     def why_not(self, gm: fx.GraphModule) -> str | None:
         if importlib.util.find_spec("llvmlite") is None:
@@ -81,12 +86,14 @@ class CpuBackend:
         chosen = checked_options(options, self.options, CHOICES, self.name)
         return self._launcher(gm, chosen)[1]
 
-    def _launcher(self, gm: fx.GraphModule, options: Mapping[str, object]) -> tuple[BoxedFn, Stages]:
+    def _launcher(
+        self, gm: fx.GraphModule, options: Mapping[str, object], on_error: OnError | None = None
+    ) -> tuple[BoxedFn, Stages]:
         from framesmith_backends.launch.native import compile_module, machine
         from framesmith_backends.render.llvm_module import Launch, Module, add_entry
 
         gm = PROVIDERS[str(options["matmul"])](gm)
-        lowering = lower_graph(gm, "cpu")
+        lowering = lower_graph(gm, "cpu", on_error)
         plan = make_plan(lowering.program)
         source, space = write(plan, gm)
         runs = [step for step in plan.steps if isinstance(step, Run)]

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
-from framesmith_backends.contract import ROLES, BoxedFn, Role
+from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
-from framesmith_backends.lower.graph import Lowering, lower_graph, why_not_functional
+from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.plan import Plan, Run, make_plan
 from framesmith_backends.render.triton import TritonKernel, render_triton
@@ -48,12 +49,16 @@ class CudaBackend:
     roles: tuple[Role, ...] = ROLES
     options: Mapping[str, object] = {}
 
+    def takes_whole(self, op: OpOverload) -> bool:
+        return has_rule(op)
+
     def compile(
         self,
         gm: fx.GraphModule,
         inputs: Sequence[torch.Tensor],
         role: Role = "inference",
         options: Mapping[str, object] | None = None,
+        on_error: OnError | None = None,
     ) -> BoxedFn:
         checked_role(role, self.name)
         checked_options(options, self.options, {}, self.name)
@@ -62,7 +67,7 @@ class CudaBackend:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
         if why_not_functional(gm) is not None:
             return run_eagerly(gm)
-        stages = self.explain(gm)
+        stages = _stages(gm, on_error)
         return _launcher(gm, stages)
 
     def why_not(self, gm: fx.GraphModule) -> str | None:
@@ -71,11 +76,15 @@ class CudaBackend:
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> TritonStages:
         """Lower, schedule and render the graph; needs neither a GPU nor triton."""
         checked_options(options, self.options, {}, self.name)
-        lowering = lower_graph(gm, device_of(gm))
-        plan = make_plan(lowering.program, scratch=False)
-        kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points)
-        source, _ = write(plan, gm)
-        return TritonStages(lowering, plan, kernels, source)
+        return _stages(gm)
+
+
+def _stages(gm: fx.GraphModule, on_error: OnError | None = None) -> TritonStages:
+    lowering = lower_graph(gm, device_of(gm), on_error)
+    plan = make_plan(lowering.program, scratch=False)
+    kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points)
+    source, _ = write(plan, gm)
+    return TritonStages(lowering, plan, kernels, source)
 
 
 def interpreting() -> bool:

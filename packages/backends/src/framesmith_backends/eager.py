@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
-from framesmith_backends.contract import ROLES, BoxedFn, Role
+from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_backends.options import checked_options, checked_role
 
 
@@ -20,12 +21,16 @@ class EagerBackend:
     roles: tuple[Role, ...] = ROLES
     options: Mapping[str, object] = {}
 
+    def takes_whole(self, op: OpOverload) -> bool:
+        return True
+
     def compile(
         self,
         gm: fx.GraphModule,
         inputs: Sequence[torch.Tensor],
         role: Role = "inference",
         options: Mapping[str, object] | None = None,
+        on_error: OnError | None = None,
     ) -> BoxedFn:
         checked_role(role, self.name)
         checked_options(options, self.options, {}, self.name)

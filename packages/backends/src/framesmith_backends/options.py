@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from framesmith_backends.contract import ROLES, Role
+from framesmith_aten.contract import ROLES, Role
 
 
 def checked_role(role: str, backend: str, roles: tuple[Role, ...] = ROLES) -> Role:

@@ -96,3 +96,33 @@ def test_symbolic_shapes_run_as_calls() -> None:
         x = torch.randn(rows, 3)
         result = call([x])
         torch.testing.assert_close(result[0], function(x))
+
+
+def test_a_rule_that_fails_costs_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(s: object, x: object) -> object:
+        s.compute(lambda v: v, x, dtype="f32")  # type: ignore[attr-defined]
+        raise KeyError("a defect")
+
+    monkeypatch.setitem(RULES, "aten.sin.default", broken)  # type: ignore[arg-type]
+    x = torch.randn(8)
+    gm = trace(lambda a: a.sin() * 2 + a.exp(), [x])
+    with pytest.raises(KeyError):
+        CpuBackend().compile(gm, [x])
+    told: list[tuple[str, Exception]] = []
+    call = CpuBackend().compile(gm, [x], on_error=lambda where, error: told.append((where, error)))
+    torch.testing.assert_close(call([x])[0], x.sin() * 2 + x.exp())
+    ((where, error),) = told
+    assert "sin" in where and isinstance(error, KeyError)
+    low = lower_graph(gm, on_error=lambda where, error: None)
+    assert "its rule failed" in low.notes["sin_default"]
+    assert {d.origin.split(": ")[1] for d in low.program.defs.values()} >= {"aten.exp.default", "aten.add.Tensor"}
+
+
+@pytest.mark.parametrize("function", [torch.clamp_min, torch.clamp_max])
+@pytest.mark.parametrize("bound", [False, True])
+def test_bools_are_clamped_by_tensors_only(function: Callable[..., torch.Tensor], bound: bool) -> None:
+    x, y = torch.tensor([True, False]), torch.tensor(bound)
+    (found,) = CpuBackend().compile(trace(function, [x, y]), [x, y])([x, y])
+    assert torch.equal(found, function(x, y))
+    with pytest.raises(NotImplementedError):
+        CpuBackend().compile(trace(lambda a: function(a, bound), [x]), [x])([x])

@@ -1,70 +1,31 @@
-"""Finding backends: by name through the entry-point group `framesmith.backends`, or any callable.
+"""Choosing backends: by name through the entry-point group `framesmith.backends`, by device, or any callable.
 
 A callable backend takes `(graph_module, example_inputs)` as torch.compile's custom backends do, and returns a callable.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import fx
 
+import framesmith_backends
 from framesmith.choices import check_choice
+from framesmith_aten.contract import Backend
+from framesmith_backends import find_backend
 
-GROUP = "framesmith.backends"
-#: "auto" chooses by the device of the graph's tensors; every other name is an entry point.
+#: "auto" chooses by the device of the graph's tensors; every other name is an entry point, or "aot_eager".
 AUTO = "auto"
 
 CustomBackend = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Any]]
-
-
-@runtime_checkable
-class Backend(Protocol):
-    """What a registered backend offers (contract of the architecture page, section 5)."""
-
-    name: str
-    devices: Collection[str]
-    roles: Collection[str]
-    options: Collection[str] | Mapping[str, object]
-
-    def compile(
-        self, gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: str, options: Mapping[str, object]
-    ) -> Callable[[list[Any]], Sequence[Any]]:
-        """A callable that takes a list of inputs, which it may empty, and returns the outputs."""
-
-    def why_not(self, gm: fx.GraphModule) -> str | None:
-        """Why this backend cannot take the graph, or None when it can."""
-
-
 BackendLike = str | Backend | CustomBackend
-
-
-@functools.cache
-def entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
-    """Registered backends by name, not loaded yet."""
-    return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
 
 
 def list_backends() -> list[str]:
     """Names that `compile(backend=...)` takes, "auto" included."""
-    return sorted({AUTO, "eager", "aot_eager", *entry_points()})
-
-
-@functools.cache
-def load_backend(name: str) -> Backend:
-    """The backend registered under `name`. Raises ImportError saying which extra to install when it cannot load."""
-    try:
-        loaded = entry_points()[name].load()
-    except ImportError as error:
-        raise ImportError(
-            f"the backend {name!r} needs a package that is not installed ({error}); "
-            f"try: pip install 'framesmith-backends[{name}]'"
-        ) from error
-    return cast(Backend, loaded() if isinstance(loaded, type) else loaded)
+    return sorted({AUTO, "aot_eager", *framesmith_backends.list_backends()})
 
 
 def resolve_backend(backend: object) -> BackendLike:
@@ -89,20 +50,25 @@ def backend_options(backend: BackendLike) -> set[str]:
 
 def _options_of_name(name: str) -> set[str]:
     try:
-        return set(load_backend(name).options) if name in entry_points() else set()
+        return set(find_backend(name).options) if name in framesmith_backends.list_backends() else set()
     except ImportError:
         return set()
 
 
-def choose_backend(gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Backend:
-    """The backend for "auto": the one for the inputs' device that can take this graph, else eager."""
-    devices = {tensor.device.type for tensor in inputs} or {"cpu"}
+def backend_for(backend: str | Backend, inputs: Sequence[torch.Tensor]) -> Backend:
+    """The backend object for graphs of such inputs; "auto" goes by their devices. Raises what `find_backend` raises."""
+    if backend == AUTO:
+        return _by_device({tensor.device.type for tensor in inputs} or {"cpu"})
+    if isinstance(backend, str):
+        return find_backend("eager" if backend == "aot_eager" else backend)
+    return backend
+
+
+def _by_device(devices: set[str]) -> Backend:
     for name in ("cuda", "cpu"):
-        if devices <= {name, "cpu"} and name in devices and name in entry_points():
+        if devices <= {name, "cpu"} and name in devices:
             try:
-                backend = load_backend(name)
+                return find_backend(name)
             except ImportError:
                 continue
-            if backend.why_not(gm) is None:
-                return backend
-    return load_backend("eager")
+    return find_backend("eager")

@@ -12,13 +12,14 @@ from torch import fx
 import framesmith_aot
 import framesmith_autograd_compiler
 import framesmith_frames
-from framesmith.backends import AUTO, Backend, BackendLike, choose_backend, load_backend
+from framesmith.backends import AUTO, backend_for
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures
 from framesmith.verification import verified
+from framesmith_aten.contract import Backend, BoxedFn, Compiler, Role
+from framesmith_backends import find_backend
 
 GraphCallable = Callable[..., Sequence[Any]]
-Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -42,34 +43,35 @@ class GraphCompiler:
         backend = self.config.backend
         if backend == "eager":
             return cast(GraphCallable, gm.forward)
-        if callable(backend) and not isinstance(backend, Backend):
+        if not isinstance(backend, (str, Backend)):
             return cast(GraphCallable, backend(gm, examples))
-        return framesmith_aot.compile_graph(gm, examples, compiler=self._backend_compiler(backend))
+        whole = backend_for(backend, examples).takes_whole
+        return framesmith_aot.compile_graph(gm, examples, compiler=self._backend_compiler(backend), whole=whole)
 
-    def _backend_compiler(self, backend: BackendLike) -> Callable[[fx.GraphModule, Sequence[torch.Tensor], str], Boxed]:
-        def compile_aten(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: str) -> Boxed:
+    def _backend_compiler(self, backend: str | Backend) -> Compiler:
+        def compile_aten(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> BoxedFn:
             with framesmith_frames.deactivated():  # a backward graph is compiled while the user's code runs
                 try:
                     chosen = select(backend, gm, inputs)
-                    return chosen.compile(gm, inputs, role, options_for(chosen, self.config))
+                    return chosen.compile(
+                        gm, inputs, role, options_for(chosen, self.config), on_error=self.failures.report
+                    )
                 except Exception as error:
                     self.failures.report(f"a graph ({role})", error)
-                    return load_backend("eager").compile(gm, inputs, role, {})
+                    return find_backend("eager").compile(gm, inputs, role)
 
         return compile_aten
 
 
-def select(backend: BackendLike, gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Backend:
+def select(backend: str | Backend, gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Backend:
     """The backend object that compiles this ATen graph. Raises ValueError when a named one cannot take it."""
-    if backend == AUTO:
-        return choose_backend(gm, inputs)
-    if backend == "aot_eager":
-        return load_backend("eager")
-    found = load_backend(backend) if isinstance(backend, str) else cast(Backend, backend)
+    found = backend_for(backend, inputs)
     reason = found.why_not(gm)
-    if reason is not None:
-        raise ValueError(f"the backend {found.name!r} cannot compile this graph: {reason}")
-    return found
+    if reason is None:
+        return found
+    if backend == AUTO:
+        return find_backend("eager")
+    raise ValueError(f"the backend {found.name!r} cannot compile this graph: {reason}")
 
 
 def options_for(backend: Backend, config: CompileConfig) -> Mapping[str, object]:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_aten.contract import BoxedFn
 from framesmith_aten.layouts import restride
-from framesmith_backends.contract import BoxedFn
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.plan import Allocate, CallStep, Drop, Plan, Run, Step

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from framesmith_aten import operators
+from framesmith_aten.contract import OnError
 from framesmith_aten.layouts import is_dense
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Op, walk
@@ -24,14 +26,18 @@ from framesmith_backends.lower.tensor import Tensor, point, whole
 # The modules whose import fills the tables.
 RULE_MODULES = (pointwise, views, movement, reductions, softmax, normalization, losses)
 
+#: Stands for the layout of a result that cannot be made, and that nothing uses.
+NOT_MADE = Layout((), (), "f32")
+
 Lowered = Tensor | tuple[Tensor | None, ...] | None
 
 
 @dataclass(slots=True)
 class Lowering:
-    """The state of one lowering. `notes` says for each ATen call why it is one."""
+    """The state of one lowering. `notes` says for each ATen call why it is one; `on_error` hears of rules that fail."""
 
     device: str
+    on_error: OnError | None = None
     program: Program = field(default_factory=Program)
     values: dict[fx.Node, Lowered] = field(default_factory=dict)
     runtime: dict[fx.Node, str] = field(default_factory=dict)
@@ -76,9 +82,17 @@ PURE_FUNCTIONS: frozenset[object] = frozenset(
 )
 
 
-def lower_graph(gm: fx.GraphModule, device: str = "cpu") -> Lowering:
-    """Lower every node of the graph for kernels on that type of device."""
-    low = Lowering(device)
+def has_rule(op: OpOverload) -> bool:
+    """Whether calls of the operator are lowered."""
+    return str(op) in RULES or str(op) in VIEWS
+
+
+def lower_graph(gm: fx.GraphModule, device: str = "cpu", on_error: OnError | None = None) -> Lowering:
+    """Lower every node of the graph for kernels on that type of device.
+
+    A node whose rule fails becomes an ATen call, of which `on_error` is told; without it, the error is raised.
+    """
+    low = Lowering(device, on_error)
     for position, node in enumerate(gm.graph.nodes):
         low.positions[node] = position
         _HANDLERS[node.op](low, node)
@@ -138,13 +152,14 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
     if found is None:
         return "no rule"
     layouts: list[Layout] = []
-    for value in _results(node):
-        problem = None if value is None else why_no_layout(value, low.device)
-        if problem is not None:
-            return problem
-        if isinstance(value, torch.Tensor) and value.numel() == 0 and key not in VIEWS:
-            return "no elements"
-        layouts.append(layout_of(value) if isinstance(value, torch.Tensor) else Layout((), (), "f32"))
+    for at, value in enumerate(_results(node)):
+        layout = _result_layout(low, value, may_be_empty=key in VIEWS)
+        if isinstance(layout, Layout):
+            layouts.append(layout)
+        elif _is_used(node, at):
+            return layout
+        else:
+            layouts.append(NOT_MADE)
     before = len(low.program.defs)
     scope = Scope(low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node])
     try:
@@ -152,10 +167,34 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
         result = found(scope, *args, **kwargs)
         low.values[node] = result if key in VIEWS else _finished(low, scope, result, layouts, before)
     except Decline as decline:
-        for name in list(low.program.defs)[before:]:
-            del low.program.defs[name]
-        return str(decline)
+        return _undone(low, before, str(decline))
+    except Exception as error:
+        if low.on_error is None:
+            raise
+        low.on_error(f"the operation {node.name} ({key})", error)
+        return _undone(low, before, f"its rule failed: {type(error).__name__}: {error}")
     return None
+
+
+def _result_layout(low: Lowering, value: object, *, may_be_empty: bool) -> Layout | str:
+    """The layout of a result, or why it cannot be made by a kernel."""
+    problem = why_no_layout(value, low.device)
+    if problem is not None or not isinstance(value, torch.Tensor):
+        return problem or "no tensor"
+    return layout_of(value) if may_be_empty or value.numel() else "no elements"
+
+
+def _is_used(node: fx.Node, at: int) -> bool:
+    """Whether anything takes the node's result number `at`."""
+    items = isinstance(node.meta.get("val"), (tuple, list))
+    return not items or any(user.target is not operator.getitem or user.args[1] == at for user in node.users)
+
+
+def _undone(low: Lowering, before: int, reason: str) -> str:
+    """Takes back the definitions made since there were `before`; gives the reason."""
+    for name in list(low.program.defs)[before:]:
+        del low.program.defs[name]
+    return reason
 
 
 def _arguments(low: Lowering, node: fx.Node) -> tuple[Any, Any]:
@@ -175,7 +214,7 @@ def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], b
     """Check what the rule made and give each result the memory layout that eager would have."""
     many = isinstance(result, tuple)
     finished = tuple(
-        None if t is None else _in_layout(low, scope, t, layout)
+        None if t is None or layout is NOT_MADE else _in_layout(low, scope, t, layout)
         for t, layout in zip(result if many else (result,), layouts, strict=False)
     )
     for name in list(low.program.defs)[before:]:

@@ -39,7 +39,6 @@ def _loss(formula: Callable[..., Expr], parameters: tuple[float, ...] = ()) -> C
 
 
 add_row(_loss(_squared), "mse_loss")
-add_row(_loss(lambda x, y: Op("abs", x - y)), "l1_loss")
 add_row(_loss(act.smooth_l1, (1.0,)), "smooth_l1_loss")
 add_row(_loss(act.huber, (1.0,)), "huber_loss")
 

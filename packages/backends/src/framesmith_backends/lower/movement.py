@@ -175,12 +175,12 @@ def scalar_tensor(s: Scope, value: Any, **options: Any) -> Tensor:
     return _filled(s, value)
 
 
-@rule("zeros", "zeros_like", "new_zeros")
+@rule("zeros_like")
 def zeros(s: Scope, *args: Any, **options: Any) -> Tensor:
     return _filled(s, 0)
 
 
-@rule("ones", "ones_like", "new_ones")
+@rule("ones_like")
 def ones(s: Scope, *args: Any, **options: Any) -> Tensor:
     return _filled(s, 1)
 

@@ -1,4 +1,4 @@
-"""Layer, RMS, group and batch normalisation, forward and backward, as reductions and elementwise steps."""
+"""Layer, group and batch normalisation, forward and backward, as reductions and elementwise steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Const, Expr, Op
+from framesmith_backends.ir.expr import Expr, Op
 from framesmith_backends.lower.reductions import moments, stored
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope
@@ -50,15 +50,11 @@ def native_layer_norm(
     return out, stored(s, mean, s.results[1].dtype), stored(s, rstd, s.results[2].dtype)
 
 
-def _row_gradient(s: Scope, gy: Tensor, hat: Tensor, rstd: Tensor, dims: tuple[int, ...], center: bool) -> Tensor:
-    """rstd * (gy - mean(gy) - hat * mean(gy * hat)) over `dims`; without the mean of gy for RMS norms."""
+def _row_gradient(s: Scope, gy: Tensor, hat: Tensor, rstd: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """rstd * (gy - mean(gy) - hat * mean(gy * hat)) over `dims`."""
     within = gy.dtype
     n = float(math.prod(gy.shape[d] for d in dims))
     along = s.reduce_formula("sum", lambda g, h: g * h, (gy, hat), gy.shape, dims, True, within)
-    if not center:
-        return s.compute(
-            lambda g, h, a, r: (g - h * (a / n)) * r, gy, hat, along, rstd, dtype=s.result.dtype, within=within
-        )
     total = s.reduce("sum", gy, dims, True, within)
     return s.compute(
         lambda g, h, t, a, r: (g - t / n - h * (a / n)) * r,
@@ -79,7 +75,7 @@ def native_layer_norm_backward(
     if mask[0]:
         gy = grad if weight is None else s.compute(lambda g, w: g * w, grad, weight, dtype=within)
         gy = stored(s, gy, within)
-        dx = _row_gradient(s, gy, hat, rstd, dims, center=True)
+        dx = _row_gradient(s, gy, hat, rstd, dims)
     if mask[1] and weight is not None:
         dw = _summed(s, lambda g, h: g * h, (grad, hat), lead, x.shape, weight.shape, weight.dtype, within)
     if mask[2] and bias is not None:
@@ -98,38 +94,6 @@ def _summed(
     if total.shape != result:
         total = reshaped(total, result)
     return stored(s, total, dtype)
-
-
-@rule("_fused_rms_norm")
-def fused_rms_norm(
-    s: Scope, x: Tensor, normalized: Sequence[int], weight: Maybe, eps: float | None
-) -> tuple[Tensor, ...]:
-    if eps is None:
-        raise Decline("an RMS norm with the default epsilon")
-    within = compute_type(x.dtype)
-    dims = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
-    n = float(math.prod(normalized))
-    squares = s.reduce_formula("sum", lambda v: v * v, (x,), x.shape, dims, True, within)
-    rstd = s.compute(lambda v: Op("rsqrt", v / n + eps), squares, dtype=within)
-    out = _scaled(s, lambda v, r: v * r, (x, rstd), weight, None, x.shape)
-    return out, stored(s, rstd, s.results[1].dtype)
-
-
-@rule("_fused_rms_norm_backward")
-def fused_rms_norm_backward(
-    s: Scope, grad: Tensor, x: Tensor, normalized: Sequence[int], rstd: Tensor, weight: Maybe, mask: Sequence[bool]
-) -> tuple[Maybe, ...]:
-    rank = len(x.shape) - len(normalized)
-    dims, lead = tuple(range(rank, len(x.shape))), tuple(range(rank))
-    within = compute_type(x.dtype)
-    hat = s.compute(lambda v, r: v * r, x, rstd, dtype=within)
-    dx = dw = None
-    if mask[0]:
-        gy = grad if weight is None else s.compute(lambda g, w: g * w, grad, weight, dtype=within)
-        dx = _row_gradient(s, stored(s, gy, within), hat, rstd, dims, center=False)
-    if mask[1] and weight is not None:
-        dw = _summed(s, lambda g, h: g * h, (grad, hat), lead, x.shape, weight.shape, weight.dtype, within)
-    return dx, dw
 
 
 @rule("native_group_norm")
@@ -168,29 +132,14 @@ def _as_channel(t: Maybe, shape: Shape) -> Maybe:
 @rule("_native_batch_norm_legit_no_training")
 def batch_norm_inference(
     s: Scope, x: Tensor, weight: Maybe, bias: Maybe, mean: Tensor, var: Tensor, momentum: float, eps: float
-) -> tuple[Tensor, ...]:
+) -> tuple[Maybe, ...]:
     _, shape = _channels(x)
     rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), reshaped(var, shape), dtype=compute_type(var.dtype))
     out = _scaled(
         s, _standardized, (x, reshaped(mean, shape), rstd),
         _as_channel(weight, shape), _as_channel(bias, shape), x.shape,
     )  # fmt: skip
-    # The saved statistics are empty in evaluation mode.
-    empty = [s.elementwise(r.shape, Const(0, r.dtype)) for r in s.results[1:]]
-    return out, *empty
-
-
-@rule("native_batch_norm")
-def native_batch_norm(
-    s: Scope, x: Tensor, weight: Maybe, bias: Maybe, mean: Maybe, var: Maybe, training: bool,
-    momentum: float, eps: float,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    if not training and mean is not None and var is not None:
-        return batch_norm_inference(s, x, weight, bias, mean, var, momentum, eps)
-    if not training or mean is not None or var is not None:
-        raise Decline("a batch norm that updates running statistics in place")
-    _, _, saved_mean, rstd, out = _batch_statistics(s, x, weight, bias, eps)
-    return out, saved_mean, rstd
+    return out, None, None  # the saved statistics are empty in evaluation mode
 
 
 @rule("_native_batch_norm_legit.no_stats")

@@ -38,10 +38,6 @@ def _either(on_bool: str, otherwise: str) -> Callable[[Expr, Expr], Expr]:
     return lambda a, b: Op(on_bool if a.dtype == "b1" else otherwise, a, b)
 
 
-def _square(x: Expr) -> Expr:
-    return x * x
-
-
 # Result type: the operands' common type, which is also the type computed in (float32 for half types).
 SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
     ("abs", _abs),
@@ -53,8 +49,6 @@ SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
     ("round", _rounding("round")),
     ("sgn", act.sign),
     ("sign", act.sign),
-    ("square", _square),
-    ("positive", _identity),
     ("hardsigmoid", act.hardsigmoid),
     ("hardswish", act.hardswish),
     ("mish", act.mish),
@@ -173,7 +167,7 @@ def div(s: Scope, a: Operand, b: Operand) -> Tensor:
     return s.compute(lambda x, y: x / y, a, b, shape=s.result.shape, dtype=s.result.dtype)
 
 
-@rule("div.Tensor_mode", "div.Scalar_mode")
+@rule("div.Tensor_mode")
 def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None = None) -> Tensor:
     if rounding_mode is None:
         return div(s, a, b)
@@ -187,7 +181,7 @@ def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None = None)
     return s.compute(formula, a, b, shape=s.result.shape, dtype=s.result.dtype)
 
 
-@rule("floor_divide", "floor_divide.Scalar")
+@rule("floor_divide")
 def floor_divide(s: Scope, a: Operand, b: Operand) -> Tensor:
     _check_integer_divisor(s, b)
     return s.compute(act.floor_divide, a, b, shape=s.result.shape, dtype=s.result.dtype)
@@ -289,7 +283,11 @@ def elu_backward(
 
 
 def _clamp(low: Operand | None, high: Operand | None, s: Scope, x: Tensor) -> Tensor:
-    bounds = [(n, b) for n, b in (("max", low), ("min", high)) if b is not None]
+    bools = s.result.dtype == "b1"
+    if bools and not all(b is None or isinstance(b, Tensor) for b in (low, high)):
+        raise Decline("bools clamped by numbers, which ATen refuses")
+    names = ("or", "and") if bools else ("max", "min")
+    bounds = [(n, b) for n, b in zip(names, (low, high), strict=True) if b is not None]
 
     def formula(v: Expr, *limits: Expr) -> Expr:
         for (name, _), limit in zip(bounds, limits, strict=True):
@@ -314,7 +312,7 @@ def clamp_max(s: Scope, x: Tensor, max: Operand) -> Tensor:
     return _clamp(None, max, s, x)
 
 
-@rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+@rule("where.self")
 def where(s: Scope, condition: Tensor, a: Operand, b: Operand) -> Tensor:
     return _select(s, condition, a, b)
 
@@ -356,7 +354,7 @@ def isinf(s: Scope, x: Tensor) -> Tensor:
 TILED_COPY = 4096
 
 
-@rule("clone", "contiguous", "alias_copy", "lift_fresh_copy")
+@rule("clone")
 def clone(s: Scope, x: Tensor, *, memory_format: object = None) -> Tensor:
     if s.result.numel >= TILED_COPY and _is_transposing(s, x):
         raise Decline("a transposing copy, which ATen does in tiles")
@@ -372,7 +370,7 @@ def _is_transposing(s: Scope, x: Tensor) -> bool:
     return bool(inner) and steps[inner[-1]] not in (0, 1) and 1 in steps
 
 
-@rule("_to_copy", "prims.convert_element_type")
+@rule("_to_copy")
 def to_copy(s: Scope, x: Tensor, **options: Any) -> Tensor:
     return s.compute(
         _identity, x, shape=s.result.shape, dtype=s.result.dtype, within=_copy_type(x.dtype, s.result.dtype)

@@ -114,41 +114,27 @@ def _squared_distance(v: Expr, center: Expr) -> Expr:
     return d * d
 
 
-def _correction(unbiased: Any, correction: Any) -> float:
-    if isinstance(unbiased, bool):
-        return 1.0 if unbiased else 0.0
-    return 1.0 if correction is None else float(correction)
+@rule("var.correction")
+def var(s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    return stored(s, _variance(s, x, dim, keepdim, correction), s.result.dtype)
 
 
-@rule("var.correction", "var.dim", "var")
-def var(
-    s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
-) -> Tensor:
-    return stored(s, _variance(s, x, dim, unbiased, keepdim, correction), s.result.dtype)
+@rule("std.correction")
+def std(s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    return s.compute(lambda v: Op("sqrt", v), _variance(s, x, dim, keepdim, correction), dtype=s.result.dtype)
 
 
-@rule("std.correction", "std.dim", "std")
-def std(
-    s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
-) -> Tensor:
-    variance = _variance(s, x, dim, unbiased, keepdim, correction)
-    return s.compute(lambda v: Op("sqrt", v), variance, dtype=s.result.dtype)
+def _variance(s: Scope, x: Tensor, dim: Dims, keepdim: bool, correction: Any) -> Tensor:
+    less = 1.0 if correction is None else float(correction)
+    return moments(s, x, dims_of(dim, x), keepdim, less, compute_type(s.result.dtype))[1]
 
 
-def _variance(s: Scope, x: Tensor, dim: Any, unbiased: Any, keepdim: bool, correction: Any) -> Tensor:
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    return moments(s, x, dims_of(dim, x), keepdim, _correction(unbiased, correction), compute_type(s.result.dtype))[1]
-
-
-@rule("var_mean.correction", "var_mean.dim", "var_mean")
+@rule("var_mean.correction")
 def var_mean(
-    s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+    s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
     dims = dims_of(dim, x)
-    variance = _variance(s, x, dim, unbiased, keepdim, correction)
+    variance = _variance(s, x, dim, keepdim, correction)
     within = compute_type(s.result.dtype)
     n = count(x, dims)
     total = s.reduce("sum", x, dims, keepdim, within)
@@ -158,9 +144,9 @@ def var_mean(
 
 @rule("std_mean.correction")
 def std_mean(
-    s: Scope, x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+    s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    variance, center = var_mean(s, x, dim, unbiased, keepdim, correction=correction)
+    variance, center = var_mean(s, x, dim, correction=correction, keepdim=keepdim)
     return s.compute(lambda v: Op("sqrt", v), variance, dtype=s.result.dtype), center
 
 

@@ -22,8 +22,7 @@ def rule(*names: str, table: dict[str, Rule] = RULES) -> Callable[[R], R]:
 
     def register(function: R) -> R:
         for name in names:
-            key = name if name.startswith("prims.") else f"aten.{name}"
-            key = key if key.count(".") == 2 else f"{key}.default"
+            key = f"aten.{name}" if "." in name else f"aten.{name}.default"
             if key in table:
                 raise ValueError(f"{key} has two lowering rules")
             table[key] = function

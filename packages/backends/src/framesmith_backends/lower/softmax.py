@@ -13,7 +13,7 @@ def _shifted_exp(v: Expr, top: Expr) -> Expr:
     return Op("exp", v - top)
 
 
-@rule("_softmax", "softmax.int")
+@rule("_softmax")
 def softmax(s: Scope, x: Tensor, dim: int, half_to_float: object = False) -> Tensor:
     within = compute_type(s.result.dtype)
     top = s.reduce("max", x, (dim,), True, within)
@@ -22,7 +22,7 @@ def softmax(s: Scope, x: Tensor, dim: int, half_to_float: object = False) -> Ten
     return s.compute(lambda e, t: e / t, powers, total, dtype=s.result.dtype)
 
 
-@rule("_log_softmax", "log_softmax.int")
+@rule("_log_softmax")
 def log_softmax(s: Scope, x: Tensor, dim: int, half_to_float: object = False) -> Tensor:
     within = compute_type(s.result.dtype)
     top = s.reduce("max", x, (dim,), True, within)

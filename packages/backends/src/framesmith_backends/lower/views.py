@@ -18,7 +18,7 @@ def numel(shape: Shape) -> int:
     return count
 
 
-@view("view", "_unsafe_view", "reshape", "_reshape_alias")
+@view("view")
 def reshape(s: Scope, x: Tensor, *_: object) -> Tensor:
     return reshaped(x, s.result.shape)
 
@@ -36,25 +36,6 @@ def permute(s: Scope, x: Tensor, dims: Sequence[int]) -> Tensor:
     for k, dim in enumerate(dims):
         where[dim % len(dims)] = here[k]
     return x.viewed(s.result.shape, tuple(where))
-
-
-@view("transpose.int")
-def transpose(s: Scope, x: Tensor, a: int, b: int) -> Tensor:
-    if not x.shape:
-        return x
-    dims = list(range(len(x.shape)))
-    dims[a], dims[b] = dims[b], dims[a]
-    return permute(s, x, dims)
-
-
-@view("t")
-def t(s: Scope, x: Tensor) -> Tensor:
-    return permute(s, x, (1, 0)) if len(x.shape) == 2 else x
-
-
-@view("alias", "detach", "lift_fresh")
-def alias(s: Scope, x: Tensor) -> Tensor:
-    return x
 
 
 @view("expand")
@@ -110,7 +91,7 @@ def _pieces(x: Tensor, dim: int, shapes: Sequence[Shape]) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-@view("split.Tensor", "split_with_sizes", "chunk")
+@view("split.Tensor", "split_with_sizes")
 def split(s: Scope, x: Tensor, sizes: object, dim: int = 0) -> tuple[Tensor, ...]:
     return _pieces(x, dim % len(x.shape), [layout.shape for layout in s.results])
 

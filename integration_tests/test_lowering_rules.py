@@ -1,0 +1,156 @@
+"""Every lowering rule is reached by some graph that the pipeline makes: what none reaches is dead code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from framesmith_aot import compile_graph
+from framesmith_backends import find_backend
+from framesmith_backends.lower import graph
+from framesmith_backends.lower.registry import RULES, VIEWS
+
+aten = torch.ops.aten
+
+FLOATS = torch.randn(4, 6)
+INTEGERS = torch.arange(24).reshape(4, 6)
+IMAGE = torch.randn(2, 4, 5, 5)
+POSITIVE = FLOATS.abs() + 0.1
+
+
+def of_names(names: str) -> list[Callable[..., torch.Tensor]]:
+    return [getattr(torch, name) for name in names.split()]
+
+
+def norms(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    mean, var, weight = torch.zeros(4), torch.ones(4), torch.ones(4) * x.sum()
+    return (
+        # what aot makes of torch.batch_norm
+        aten._native_batch_norm_legit.default(x, weight, weight, mean, var, True, 0.1, 1e-5)[0],
+        aten._native_batch_norm_legit_no_training.default(x, weight, weight, mean, var, 0.1, 1e-5)[0],
+        aten._native_batch_norm_legit.no_stats(x, weight, weight, True, 0.1, 1e-5)[0],
+        F.group_norm(x, 2, weight, weight),
+        F.layer_norm(x, (5,), weight[:1].expand(5), weight[:1].expand(5)),
+    )
+
+
+#: Example -> functions of it; those of floating point are run with gradients too.
+PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
+    (
+        FLOATS,
+        [
+            *of_names("abs neg relu floor ceil trunc round sgn sign exp exp2 expm1 sin cos tanh erf sigmoid"),
+            *of_names("isnan isinf"),
+            F.gelu, F.silu, F.mish, F.hardsigmoid, F.hardswish, F.hardtanh, F.softplus, F.elu, F.leaky_relu,
+            lambda x: F.threshold(x, 0.1, 2.0), lambda x: F.gelu(x, approximate="tanh"),
+            lambda x: x + 1 - x * 2 / 3, lambda x: torch.rsub(x, 1, alpha=2) + torch.rsub(x, x.exp(), alpha=2),
+            lambda x: x.detach() // 2.0 + x % 2.0 + torch.remainder(x, x.exp()),
+            lambda x: torch.fmod(x, x.exp()) + torch.fmod(x, 2.0),
+            lambda x: torch.div(x, 2.0, rounding_mode="trunc"), lambda x: x**3 + 2.0**x + x.exp() ** x,
+            lambda x: torch.maximum(x, x * 2) + torch.minimum(x, x * 3), lambda x: torch.lerp(x, x * 2, 0.3),
+            lambda x: torch.lerp(x, x * 2, x), lambda x: torch.addcmul(x, x, x) + torch.addcdiv(x, x, x.exp()),
+            lambda x: x.clamp(-1, 1) + x.clamp(x * 0, x.exp()) + x.clamp_min(-1.0) + x.clamp_max(1.0),
+            lambda x: torch.clamp_min(x, x * 2) + torch.clamp_max(x, x * 3),
+            lambda x: x.masked_fill(x > 0, 1.0) + x.masked_fill(x < 0, x.sum()) + torch.where(x > 0, x, x * 2),
+            lambda x: (x == x * 2) | (x != 1) & (x < x * 2) ^ (x <= x * 3) & (x > x * 2) & (x >= x * 3),
+            lambda x: (x == 1) | (x < 1) & (x <= 1) & (x > 1) & (x >= 1) & (x != x * 2),
+            lambda x: torch.logical_and(x, x > 0) | torch.logical_or(x, x > 0) | torch.logical_xor(x, x > 0),
+            lambda x: torch.logical_not(x), lambda x: x.double() + 1, lambda x: x.t().clone() + 1,
+            lambda x: torch.softmax(x, -1) + torch.log_softmax(x, 0), lambda x: torch.logsumexp(x, 1),
+            lambda x: x.sum() + x.sum(0) + x.mean() + x.mean(0) + x.prod() + x.prod(0),
+            lambda x: x.amax(1) + x.amin(1) + x.max() + x.min(), lambda x: (x.var(0), x.std(0)),
+            lambda x: (*torch.var_mean(x, 0), *torch.std_mean(x, 0)), lambda x: torch.linalg.vector_norm(x, 2, 1),
+            lambda x: ((x > 0).any() | (x > 0).any(0), (x > 0).all() | (x > 0).all(0)),
+            lambda x: (torch.any(x > 0, dim=(0, 1)), torch.all(x > 0, dim=(0, 1))),
+            lambda x: F.mse_loss(x, x * 2) + F.smooth_l1_loss(x, x * 2) + F.huber_loss(x, x * 2),
+            lambda x: F.binary_cross_entropy_with_logits(x, x * 2),
+            lambda x: F.nll_loss(x.log_softmax(1), torch.arange(4)),
+
+            lambda x: F.pad(x, (1, 2)) + 1, lambda x: torch.cat([x, x * 2]) + torch.stack([x, x * 2]).view(8, 6),
+            lambda x: x.flip(0) + x.repeat(1, 2)[:, 3:9] + torch.tril(x) + torch.triu(x),
+            lambda x: x[1].exp() + x[:, 1].sum() + x[1:3].exp().sum(0), lambda x: x.view(2, 12).exp(),
+            lambda x: x[:1].expand(4, 6).exp() + x.unsqueeze(1).exp().squeeze(1) + x[:1].squeeze().exp(),
+            lambda x: x[:1, :1].squeeze((0, 1)).exp() + x.diagonal().exp().sum(),
+            lambda x: x.split(2)[1].exp() + x.split([1, 3])[0].exp() + x.unbind(1)[2].exp().sum(),
+        ],
+    ),
+    (POSITIVE, [*of_names("sqrt rsqrt log log2 log10 log1p reciprocal")]),
+    (IMAGE, [norms]),
+    (
+        INTEGERS,
+        [
+            lambda x: torch.bitwise_not(x) + (x & 3) + (x | 4) + (x ^ (x + 1)) + (x & (x + 1)) + (x | (x + 1)),
+            lambda x: torch.full((4, 6), 2.0) + torch.full_like(x, 3) + x.new_full((4, 6), 4),
+            lambda x: torch.zeros_like(x.t()) + torch.ones_like(x.t()) + torch.empty_like(x.t()).fill_(1) + x.t(),
+            lambda x: torch.arange(6) + torch.arange(1, 7) + torch.arange(0, 12, 2) + x,
+            lambda x: torch.where(x > 1, x, 2),
+        ],
+    ),
+]  # fmt: skip
+
+
+class Reached(dict[str, object]):
+    """A rule table that notes which rules gave a result."""
+
+    def __init__(self, rules: dict[str, object], seen: set[str]) -> None:
+        super().__init__(rules)
+        self.seen = seen
+
+    def get(self, key: str, default: object = None) -> object:
+        rule = super().get(key, default)
+        if rule is None:
+            return None
+
+        def noted(*args: object, **kwargs: object) -> object:
+            result = rule(*args, **kwargs)  # type: ignore[operator]
+            self.seen.add(key)
+            return result
+
+        return noted
+
+
+@pytest.fixture
+def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    seen: set[str] = set()
+    monkeypatch.setattr(graph, "RULES", Reached(dict(RULES), seen))
+    monkeypatch.setattr(graph, "VIEWS", Reached(dict(VIEWS), seen))
+    yield seen
+
+
+def drive(function: Callable[[torch.Tensor], object], example: torch.Tensor) -> None:
+    """Send the function through aot, forward and (for floating point) backward, and lower what comes out."""
+
+    def lower(gm: fx.GraphModule, inputs: object, role: str) -> Callable[..., object]:
+        graph.lower_graph(gm)
+        return lambda args: gm(*args)
+
+    def flat(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result = function(x)
+        return result if isinstance(result, tuple) else (result,)  # type: ignore[return-value]
+
+    ops = fx.Graph()
+    call = ops.call_function(flat, (ops.placeholder("x"),))
+    count = len(flat(example))
+    ops.output(tuple(ops.call_function(lambda values, at: values[at], (call, at)) for at in range(count)))
+    gm = fx.GraphModule({}, ops)
+    backend = find_backend("cpu")
+    with torch.no_grad():
+        compile_graph(gm, [example], compiler=lower, whole=backend.takes_whole)
+    if example.is_floating_point():
+        leaf = example.detach().requires_grad_()
+        compiled = compile_graph(gm, [leaf], compiler=lower, whole=backend.takes_whole)
+        if compiled.backward_pass is not None:
+            compiled.backward_pass._compile((False,) * len(compiled.backward_pass.whole.tangents()))
+
+
+def test_every_rule_is_reached(reached: set[str]) -> None:
+    for example, functions in PROGRAMS:
+        for function in functions:
+            drive(function, example)
+    assert len(reached) > 150
+    unreached = sorted((RULES.keys() | VIEWS.keys()) - reached)
+    assert not unreached

@@ -1,0 +1,75 @@
+"""The contract between what makes ATen graphs and what compiles them: roles, the graphs' form, what a backend is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+Role = Literal["inference", "forward", "backward"]
+ROLES: tuple[Role, ...] = ("inference", "forward", "backward")
+
+BoxedFn = Callable[[list[Any]], Sequence[Any]]
+"""Takes a list it may empty (so that memory is freed early) and returns a sequence of tensors."""
+
+OnError = Callable[[str, Exception], None]
+"""Told what went wrong inside a backend, and where, though it compiles the graph another way. May raise."""
+
+#: The entry point group in which backends register.
+ENTRY_POINTS = "framesmith.backends"
+
+
+class Compiler(Protocol):
+    """Turns one functional ATen graph into a callable.
+
+    The graph satisfies `verify`: functional ATen calls (and other libraries' operators), `meta["val"]` (a FakeTensor)
+    on every node, input mutations as trailing `aten.copy_` calls onto placeholders. Calls with effects
+    (`operators.is_effect`) run in the graph's order, used or not; what else is unused may raise, and runs too. Outputs
+    of inference and forward graphs are fresh tensors that alias neither each other nor an input, with the strides of
+    their `meta["val"]`.
+    """
+
+    def __call__(self, gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role, /) -> BoxedFn: ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """A compiler of such graphs with a name.
+
+    `devices` are the device types whose tensors it compiles kernels for, `roles` the graphs it takes, and
+    `options` maps each option's name to its default value.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def devices(self) -> tuple[str, ...]: ...
+    @property
+    def roles(self) -> tuple[Role, ...]: ...
+    @property
+    def options(self) -> Mapping[str, object]: ...
+
+    def takes_whole(self, op: OpOverload) -> bool:
+        """Whether graphs may hold this operator although it could be taken apart (see `decompositions`)."""
+        ...
+
+    def compile(
+        self,
+        gm: fx.GraphModule,
+        inputs: Sequence[torch.Tensor],
+        role: Role = "inference",
+        options: Mapping[str, object] | None = None,
+        on_error: OnError | None = None,
+    ) -> BoxedFn:
+        """Compile the graph; `inputs` are the (fake) tensors of its placeholders.
+
+        What fails inside is told to `on_error` and done another way; without it, it is raised.
+        """
+        ...
+
+    def why_not(self, gm: fx.GraphModule) -> str | None:
+        """Why this backend cannot compile the graph, or None."""
+        ...
