@@ -1,13 +1,30 @@
-"""Small programs, one function each, returning a `Case`; grouped by what they exercise."""
+"""Small programs, one function each, returning a `Case`; grouped by what they exercise.
 
+Each is made from a copy of its module that is executed then, so that what a program does to its module's globals and
+classes is not there for the next.
+"""
+
+import functools
+import importlib.util
+import sys
+import types
 from collections.abc import Callable
 
 from integration_tests.differential import Case
+from integration_tests.families import Family
 from integration_tests.programs import (
     breaks,
     control_flow,
     failures,
     functions,
+    holders_classes,
+    holders_containers,
+    holders_functions,
+    holders_memory,
+    holders_names,
+    holders_networks,
+    holders_objects,
+    inference,
     language,
     modules,
     mutation,
@@ -20,12 +37,42 @@ from integration_tests.programs import (
 
 GROUPS = (
     control_flow, functions, language, objects, mutation, modules, tensors, training, recipes, breaks, failures, reruns,
+    holders_names, holders_classes, holders_objects, holders_functions, holders_containers,
+    holders_networks, holders_memory, inference,
 )  # fmt: skip
 
+
+def programs_of(group: types.ModuleType) -> dict[str, Callable[[], Case]]:
+    """The programs a module has: those of its family, or each of its public functions."""
+    family = getattr(group, "family", None)
+    if isinstance(family, Family):
+        return family.programs
+    return {
+        name: make
+        for name, make in vars(group).items()
+        if isinstance(make, types.FunctionType) and make.__module__ == group.__name__ and not name.startswith("_")
+    }
+
+
+def make_afresh(group: str, name: str) -> Case:
+    """Execute a copy of the module `group`, which takes its place, and make one of its programs."""
+    spec = importlib.util.find_spec(group)
+    assert spec is not None and spec.loader is not None
+    copy = importlib.util.module_from_spec(spec)
+    sys.modules[group] = copy
+    spec.loader.exec_module(copy)
+    return programs_of(copy)[name]()
+
+
+def full_name(group: types.ModuleType, name: str) -> str:
+    """What a program is called among all."""
+    return f"{group.__name__.rpartition('.')[2]}.{name}"
+
+
 PROGRAMS: dict[str, Callable[[], Case]] = {
-    f"{group.__name__.rpartition('.')[2]}.{name}": make
+    full_name(group, name): functools.partial(make_afresh, group.__name__, name)
     for group in GROUPS
-    for name, make in vars(group).items()
-    if callable(make) and getattr(make, "__module__", "") == group.__name__ and not isinstance(make, type)
-    if not name.startswith("_")
+    for name in programs_of(group)
 }
+FAMILIES = {full_name(group, name) for group in GROUPS if hasattr(group, "family") for name in group.family.programs}
+REORDERED = {full_name(group, name) for group in GROUPS if hasattr(group, "family") for name in group.family.reordered}
