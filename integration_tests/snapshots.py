@@ -89,6 +89,7 @@ class Snapshots:
             yield obj.dtype.str, obj.shape, obj.strides, obj.tolist()
         elif isinstance(obj, torch.Generator):
             yield Array(obj.get_state())
+            return
         elif isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
             yield name_of(obj)
             return

@@ -15,6 +15,8 @@ from integration_tests.families import Family
 from integration_tests.programs import (
     breaks,
     control_flow,
+    custom_operators,
+    failing_operators,
     failures,
     functions,
     holders_classes,
@@ -29,6 +31,7 @@ from integration_tests.programs import (
     modules,
     mutation,
     objects,
+    random_operators,
     recipes,
     reruns,
     tensors,
@@ -38,7 +41,8 @@ from integration_tests.programs import (
 GROUPS = (
     control_flow, functions, language, objects, mutation, modules, tensors, training, recipes, breaks, failures, reruns,
     holders_names, holders_classes, holders_objects, holders_functions, holders_containers,
-    holders_networks, holders_memory, inference,
+    holders_networks, holders_memory, inference, random_operators, failing_operators,
+    custom_operators,
 )  # fmt: skip
 
 
