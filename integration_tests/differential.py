@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import io
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -99,12 +98,6 @@ def run(make: Callable[[], Case], compiler: Compiler, *, cold: bool = False) -> 
     return Run(case, outcomes, dict(statistics))
 
 
-@functools.cache
-def run_eagerly(make: Callable[[], Case]) -> Run:
-    """The run that the others are compared with, made once."""
-    return run(make, eager)
-
-
 def run_call(case: Case, fn: Callable[..., Any], call: int) -> Outcome:
     """One call, its backward pass when the case asks for one, and a snapshot of what it touched."""
     printed = io.StringIO()
@@ -127,8 +120,8 @@ def run_call(case: Case, fn: Callable[..., Any], call: int) -> Outcome:
         t.grad = None
     snapshots = Snapshots()
     return Outcome(
-        snapshots.take(arguments, "arguments", held_by_caller=True),
-        snapshots.take(list(case.watch), "watched", held_by_caller=True),
+        snapshots.take(arguments, "arguments", of_argument=True),
+        snapshots.take(list(case.watch), "watched"),
         snapshots.take(result, "result"),
         printed.getvalue(),
         gradients,
@@ -182,7 +175,7 @@ def assert_same(expected: Any, actual: Any, case: Case, where: str) -> None:
     if isinstance(expected, Value):
         assert expected.kind == actual.kind, f"{where}: expected {expected!r}, got {actual!r}"
         assert_same(expected.value, actual.value, case, where)
-        assert expected.caller <= actual.caller, f"{where}: not the caller's own object, which is at {expected.caller}"
+        assert expected.argument <= actual.argument, f"{where}: equal to {expected.argument}, but another object"
     elif isinstance(expected, dict):
         assert list(expected) == list(actual), f"{where}: expected keys {list(expected)}, got {list(actual)}"
         for key in expected:
@@ -201,20 +194,21 @@ def assert_same(expected: Any, actual: Any, case: Case, where: str) -> None:
         assert expected == actual, f"{where}: expected {expected!r}, got {actual!r}"
 
 
-def assert_same_outcomes(expected: Run, actual: Run) -> None:
+def assert_same_outcomes(expected: Run, actual: Run, where: str = "") -> None:
     """Compare two runs, call by call."""
     for call, (wanted, got) in enumerate(zip(expected.outcomes, actual.outcomes, strict=True)):
         for part in PARTS:
-            assert_same(getattr(wanted, part), getattr(got, part), expected.case, f"call {call}, {part}")
+            assert_same(getattr(wanted, part), getattr(got, part), expected.case, f"{where}call {call}, {part}")
 
 
-def check(make: Callable[[], Case], *, cold: bool = False, **settings: Any) -> dict[str, int]:
-    """Compare compiled with eager on every call of a case; returns the compiler's statistics."""
+def check(make: Callable[[], Case], *, cold: bool = False, repeat: bool = False, **settings: Any) -> dict[str, int]:
+    """Compare compiled with eager on every call of a case; returns the compiler's statistics.
+
+    repeat: eager must also agree with itself, in a second world, or the program would tell nothing.
+    """
+    expected = run(make, eager)
+    if repeat:
+        assert_same_outcomes(expected, run(make, eager), "eager twice, ")
     actual = run(make, lambda fn: framesmith.compile(fn, **settings), cold=cold)
-    assert_same_outcomes(run_eagerly(make), actual)
+    assert_same_outcomes(expected, actual)
     return actual.statistics
-
-
-def check_repeatable(make: Callable[[], Case]) -> None:
-    """Eager, run a second time in a world of its own, must agree with itself, or the program tells nothing."""
-    assert_same_outcomes(run_eagerly(make), run(make, eager))

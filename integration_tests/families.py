@@ -33,18 +33,18 @@ class World:
 class Family:
     """The programs of one module: `programs` maps a name to what makes its case.
 
-    `reordered`: those of them that make the calls of another one in another order, which is nothing new to a compiler
-    that has seen none of them before.
+    `warm_only`: those of them that tell nothing new when each call is compiled anew: they make the calls of another one
+    in another order, or each call in a mode of its own.
     """
 
     programs: dict[str, Callable[[], Case]] = field(default_factory=dict)
-    reordered: set[str] = field(default_factory=set)
+    warm_only: set[str] = field(default_factory=set)
 
     def add(self, name: str, make: Callable[..., Case], first: int, *arguments: Any) -> None:
         """Register the program that begins with state `first`."""
         self.programs[name] = functools.partial(make, first, *arguments)
         if first:
-            self.reordered.add(name)
+            self.warm_only.add(name)
 
     def holder(self, *states: str) -> Callable[[Callable[[], World]], Callable[[], World]]:
         """Register a world under the names of its states: one program for each state in which it is compiled first."""

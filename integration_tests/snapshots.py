@@ -25,11 +25,11 @@ PLAIN_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format, tor
 
 @dataclass(frozen=True)
 class Value:
-    """An immutable object. `caller`: the places where the caller holds this very object, not only an equal one."""
+    """An immutable object. `argument`: the arguments that are this very object, not only equal to it."""
 
     kind: str
     value: Any
-    caller: frozenset[str]
+    argument: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -47,41 +47,41 @@ class Array:
 
 
 class Snapshots:
-    """Copies what one call left, in the order given: first what the caller holds, then what the call returned."""
+    """Copies what one call left, in the order given: first the arguments, last what the call returned."""
 
     def __init__(self) -> None:
         self.places: dict[int, str] = {}
-        self.callers: dict[int, set[str]] = {}
+        self.arguments: dict[int, set[str]] = {}
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.kept: list[Any] = []
 
-    def take(self, obj: Any, place: str, *, held_by_caller: bool = False) -> Any:
+    def take(self, obj: Any, place: str, *, of_argument: bool = False) -> Any:
         """A comparable copy of `obj`, which stands at `place`."""
         if isinstance(obj, PLAIN) and not isinstance(obj, enum.Enum):
-            return Value(name_of(type(obj)), obj, self.held(obj, place, held_by_caller))
+            return Value(name_of(type(obj)), obj, self.held(obj, place, of_argument))
         if isinstance(obj, PLAIN_TORCH):
             return Value(name_of(type(obj)), obj, frozenset())
         if isinstance(obj, (tuple, frozenset)):
-            callers = self.held(obj, place, held_by_caller)
-            return (name_of(type(obj)), Value("identity", None, callers), self.items(obj, place, held_by_caller))
+            arguments = self.held(obj, place, of_argument)
+            return (name_of(type(obj)), Value("identity", None, arguments), self.items(obj, place, of_argument))
         if id(obj) in self.places:
             return Met(self.places[id(obj)])
         self.places[id(obj)] = place
         self.kept.append(obj)
-        return (name_of(type(obj)), *self.contents(obj, place, held_by_caller))
+        return (name_of(type(obj)), *self.contents(obj, place, of_argument))
 
-    def held(self, obj: Any, place: str, held_by_caller: bool) -> frozenset[str]:
-        """Where the caller holds this very immutable object."""
-        if held_by_caller:
-            self.callers.setdefault(id(obj), set()).add(place)
+    def held(self, obj: Any, place: str, of_argument: bool) -> frozenset[str]:
+        """Where this very immutable object stands in the arguments."""
+        if of_argument:
+            self.arguments.setdefault(id(obj), set()).add(place)
             self.kept.append(obj)
-        return frozenset(self.callers.get(id(obj), ()))
+        return frozenset(self.arguments.get(id(obj), ()))
 
-    def contents(self, obj: Any, place: str, held_by_caller: bool) -> Iterator[Any]:
+    def contents(self, obj: Any, place: str, of_argument: bool) -> Iterator[Any]:
         """What a mutable object is compared by."""
 
         def take(part: Any, name: str) -> Any:
-            return self.take(part, f"{place}{name}", held_by_caller=held_by_caller)
+            return self.take(part, f"{place}{name}", of_argument=of_argument)
 
         if isinstance(obj, torch.Tensor):
             yield self.tensor(obj, place)
@@ -104,16 +104,17 @@ class Snapshots:
             yield take(obj.args, ".args"), take(obj.__cause__, ".__cause__"), take(obj.__context__, ".__context__")
         elif isinstance(obj, Mapping):
             pairs = dict.items(obj) if isinstance(obj, dict) else obj.items()
-            yield [(take(key, f"<key {n}>"), take(value, f"[{key!r}]")) for n, (key, value) in enumerate(pairs)]
+            keys = [self.take(key, f"{place}<key {n}>") for n, (key, _) in enumerate(pairs)]
+            yield list(zip(keys, [take(value, f"[{key!r}]") for key, value in pairs], strict=True))
         elif isinstance(obj, (list, collections.deque, set)):
-            yield self.items(obj, place, held_by_caller)
+            yield self.items(obj, place, of_argument)
         elif isinstance(obj, weakref.ref):
             yield take(obj(), "()")
         yield [(name, take(value, f".{name}")) for name, value in attributes(obj)]
 
-    def items(self, obj: Any, place: str, held_by_caller: bool) -> list[Any]:
+    def items(self, obj: Any, place: str, of_argument: bool) -> list[Any]:
         """The copies of a collection's items; a set's in an order of their own."""
-        copies = [self.take(item, f"{place}[{n}]", held_by_caller=held_by_caller) for n, item in enumerate(obj)]
+        copies = [self.take(item, f"{place}[{n}]", of_argument=of_argument) for n, item in enumerate(obj)]
         return sorted(copies, key=repr) if isinstance(obj, (set, frozenset)) else copies
 
     def tensor(self, t: torch.Tensor, place: str) -> tuple[Any, ...]:
@@ -137,7 +138,8 @@ def attributes(obj: Any) -> list[tuple[str, Any]]:
         return [(name, value) for name, value in vars(obj).items() if not callable(value)]
     if isinstance(obj, torch.nn.Module):
         return module_attributes(obj)
-    slots = {n: v for kind in type(obj).__mro__ for n, v in vars(kind).items() if inspect.ismemberdescriptor(v)}
+    kinds = [vars(kind) for kind in type(obj).__mro__ if "__slots__" in vars(kind)]
+    slots = {name: slot for fields in kinds for name, slot in fields.items() if inspect.ismemberdescriptor(slot)}
     held = [(name, slot.__get__(obj)) for name, slot in slots.items() if slot_is_set(slot, obj)]
     fields = getattr(obj, "__dict__", None)
     return held + (list(fields.items()) if isinstance(fields, dict) else [])

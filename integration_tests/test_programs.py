@@ -2,8 +2,8 @@
 
 import pytest
 
-from integration_tests.differential import check, check_repeatable
-from integration_tests.programs import FAMILIES, PROGRAMS, REORDERED
+from integration_tests.differential import check
+from integration_tests.programs import FAMILIES, PROGRAMS, WARM_ONLY
 
 
 def test_there_are_enough_programs() -> None:
@@ -11,17 +11,12 @@ def test_there_are_enough_programs() -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_eager_repeats(name: str) -> None:
-    check_repeatable(PROGRAMS[name])
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
 def test_equals_eager(name: str) -> None:
-    counters = check(PROGRAMS[name])
+    counters = check(PROGRAMS[name], repeat=True)
     assert counters["frames_failed"] == 0, counters
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in REORDERED])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in WARM_ONLY])
 def test_equals_eager_when_each_call_is_compiled_anew(name: str) -> None:
     counters = check(PROGRAMS[name], cold=True, backend="eager")
     assert counters["frames_failed"] == 0, counters

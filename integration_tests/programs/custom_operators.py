@@ -38,7 +38,7 @@ def effects_in_order_with_prints_and_lists() -> Case:
 
     def f(x):
         OPS.log(x, "a")
-        log.append(len(SEEN))
+        log.append("a")
         print("seen", x.shape)
         OPS.log(x + 1, "b")
         log.append("b")
@@ -358,7 +358,7 @@ def behind_a_break() -> Case:
     def f(x):
         OPS.log(x, "before")
         y = OPS.doubled(x)
-        print("break", len(SEEN))
+        print("break", y.shape)
         OPS.scale_(y, 2.0)
         OPS.log(y, "after")
         return y
@@ -376,3 +376,16 @@ def called_by_its_python_name() -> Case:
         return operators.add_into(x, x.clone())
 
     return _calls(f)
+
+
+def effects_read_in_the_same_function() -> Case:
+    log: list = []
+
+    def f(x):
+        OPS.log(x, "a")
+        log.append(len(SEEN))
+        OPS.doubled(x)
+        log.append(SEEN[-1])
+        return x + len(SEEN)
+
+    return _calls(f, watch=[log])

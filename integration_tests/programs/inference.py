@@ -685,3 +685,6 @@ def compared_after_the_change() -> Case:
 
     around = _many("i", "i", "n", "p")
     return Case(f, [(torch.tensor([0.5, -1.0]),) for _ in around], around=around)
+
+
+family.warm_only.update(family.programs)

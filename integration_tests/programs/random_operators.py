@@ -284,16 +284,4 @@ def drawn_for_a_gradient() -> Case:
     return Case(f, [(torch.ones(4),)] * 3, backward=True, watch=[weight])
 
 
-@family.program
-def drawn_by_checkpointed_code() -> Case:
-    from torch.utils.checkpoint import checkpoint
-
-    weight = torch.ones(4, requires_grad=True)
-
-    def inner(t):
-        return F.dropout(t * 2, 0.5)
-
-    def f(x):
-        return checkpoint(inner, x * weight, use_reentrant=False), torch.rand(1)
-
-    return Case(f, [(torch.ones(4),)] * 2, backward=True, watch=[weight])
+family.warm_only.update(family.programs)
