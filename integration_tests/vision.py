@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,23 +12,6 @@ SEED = 0
 CLASSES = 10
 
 
-def declare_operators() -> None:
-    """Declare what torchvision's Python registers fake kernels for, where its own library does not load.
-
-    A wheel's library is built for one build of torch; its Python serves any, and classification models need no more.
-    """
-    package = importlib.util.find_spec("torchvision")
-    folders = [] if package is None else list(package.submodule_search_locations or [])
-    for library in [path for folder in folders for path in Path(folder).glob("_C*.so")]:
-        try:
-            torch.ops.load_library(library)
-        except OSError:
-            LIBRARY.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            LIBRARY.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
-LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
-declare_operators()
 models = pytest.importorskip("torchvision.models")
 
 
