@@ -3,7 +3,7 @@
 import pytest
 
 from integration_tests.differential import check
-from integration_tests.programs import FAMILIES, PROGRAMS, WARM_ONLY
+from integration_tests.programs import IN_FAMILIES, PROGRAMS, WARM_ONLY
 
 
 def test_there_are_enough_programs() -> None:
@@ -22,6 +22,6 @@ def test_equals_eager_when_each_call_is_compiled_anew(name: str) -> None:
     assert counters["frames_failed"] == 0, counters
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in FAMILIES])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in IN_FAMILIES])
 def test_equals_eager_with_the_eager_backend(name: str) -> None:
     check(PROGRAMS[name], backend="eager")

@@ -1,4 +1,4 @@
-"""Small programs, one function each, returning a `Case`; grouped by what they exercise.
+"""Small programs, one function each, returning a `Case`, or made by rule in a `Family`; grouped by what they exercise.
 
 Each is made from a copy of its module that is executed then, so that what a program does to its module's globals and
 classes is not there for the next.
@@ -10,41 +10,44 @@ import inspect
 import marshal
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from integration_tests.differential import Case
-from integration_tests.families import Family
 from integration_tests.programs import (
     breaks,
     control_flow,
-    custom_operators,
-    failing_operators,
     failures,
     functions,
-    holders_classes,
-    holders_containers,
-    holders_functions,
-    holders_memory,
-    holders_names,
-    holders_networks,
-    holders_objects,
-    inference,
     language,
     modules,
     mutation,
     objects,
-    random_operators,
     recipes,
     reruns,
     tensors,
     training,
 )
+from integration_tests.programs.families import Family
+from integration_tests.programs.holders import (
+    classes,
+    containers,
+    descriptors,
+    memory,
+    metaclasses,
+    names,
+    network_structure,
+    networks,
+    special_methods,
+)
+from integration_tests.programs.holders import functions as held_functions
+from integration_tests.programs.holders import objects as held_objects
+from integration_tests.programs.in_place import in_modes
+from integration_tests.programs.operators import custom, failing, random_numbers
 
 GROUPS = (
     control_flow, functions, language, objects, mutation, modules, tensors, training, recipes, breaks, failures, reruns,
-    holders_names, holders_classes, holders_objects, holders_functions, holders_containers,
-    holders_networks, holders_memory, inference, random_operators, failing_operators,
-    custom_operators,
+    names, classes, metaclasses, descriptors, special_methods, held_objects, held_functions, containers, networks,
+    network_structure, memory, in_modes, random_numbers, failing, custom,
 )  # fmt: skip
 
 
@@ -80,7 +83,13 @@ def make_afresh(group: str, name: str) -> Case:
 
 def full_name(group: types.ModuleType, name: str) -> str:
     """What a program is called among all."""
-    return f"{group.__name__.rpartition('.')[2]}.{name}"
+    return f"{group.__name__.removeprefix(__name__ + '.')}.{name}"
+
+
+def names_in_families(members: Callable[[Family], Iterable[str]]) -> set[str]:
+    """The full names of these members of every family."""
+    families = [(group, getattr(group, "family", None)) for group in GROUPS]
+    return {full_name(group, name) for group, family in families if family is not None for name in members(family)}
 
 
 PROGRAMS: dict[str, Callable[[], Case]] = {
@@ -88,5 +97,5 @@ PROGRAMS: dict[str, Callable[[], Case]] = {
     for group in GROUPS
     for name in programs_of(group)
 }
-FAMILIES = {full_name(group, name) for group in GROUPS if hasattr(group, "family") for name in group.family.programs}
-WARM_ONLY = {full_name(group, name) for group in GROUPS if hasattr(group, "family") for name in group.family.warm_only}
+IN_FAMILIES = names_in_families(lambda family: family.programs)
+WARM_ONLY = names_in_families(lambda family: family.warm_only)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from integration_tests.differential import Case
-from integration_tests.families import Family, World, deleting, dropping, setting, storing
+from integration_tests.programs.families import Family, World, deleting, dropping, setting, storing
 
 family = Family()
 

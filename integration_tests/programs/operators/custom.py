@@ -3,8 +3,8 @@
 import torch
 
 from integration_tests.differential import Case
-from integration_tests.families import nothing
-from integration_tests.operators import SEEN
+from integration_tests.programs.families import nothing
+from integration_tests.programs.operators.library import SEEN
 
 OPS = torch.ops.programs
 AROUND = (nothing, torch.no_grad, torch.inference_mode)
@@ -367,13 +367,13 @@ def behind_a_break() -> Case:
 
 
 def called_by_its_python_name() -> Case:
-    from integration_tests import operators
+    from integration_tests.programs.operators import library
 
     def f(x):
-        operators.log(x, "by name")
-        operators.scale_(x, 2.0)
-        operators.doubled(x)
-        return operators.add_into(x, x.clone())
+        library.log(x, "by name")
+        library.scale_(x, 2.0)
+        library.doubled(x)
+        return library.add_into(x, x.clone())
 
     return _calls(f)
 

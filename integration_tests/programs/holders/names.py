@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import torch
 
-from integration_tests.families import Family, World, deleting, dropping, setting, storing
+from integration_tests.programs.families import Family, World, deleting, dropping, setting, storing
 
 family = Family()
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import distributions, nn
 
 from integration_tests.differential import Case
-from integration_tests.families import Family, nothing
+from integration_tests.programs.families import Family, nothing
 
 family = Family()
 AROUND = (nothing, torch.inference_mode, torch.no_grad)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from integration_tests.differential import Case
-from integration_tests.families import Family, World, setting
+from integration_tests.programs.families import Family, World, setting
 
 family = Family()
 

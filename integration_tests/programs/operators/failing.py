@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from integration_tests.differential import Case
-from integration_tests.families import Family, nothing
+from integration_tests.programs.families import Family, nothing
 
 family = Family()
 TABLE = torch.arange(12.0).view(4, 3)
@@ -152,6 +152,7 @@ for _count, (_name, (_operation, _data)) in enumerate(OPERATIONS.items()):
     for _kind in (used, unused, caught):
         _program = functools.partial(_kind, _operation, _data, bool(_count % 2))
         family.programs[f"{_name}__{_kind.__name__}"] = _program
+family.warm_only.update(family.programs)
 
 
 @family.program
