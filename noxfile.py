@@ -43,6 +43,8 @@ TEST_TOOLS = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100"]
 LINT_TOOLS = ["ruff>=0.9,<0.18"]
 TYPE_TOOLS = ["mypy>=1.15", "nox", "pytest>=8", "hypothesis>=6.100"]
 PEERS = ["transformers>=4.50", "scikit-learn>=1.4"]
+#: Each release is for one release of torch: pip takes the one that constraints.txt allows. Its Python parts suffice.
+VISION_PEERS = ["torchvision>=0.26"]
 
 
 def project(folder: str) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def tests(session: nox.Session, package: str) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Tests that cross packages, with every wheel installed."""
-    install_wheel(session, "framesmith", *TEST_TOOLS, *PEERS)
+    install_wheel(session, "framesmith", *TEST_TOOLS, *PEERS, *VISION_PEERS)
     session.run("python", "-m", "pytest", "integration_tests", *session.posargs)
 
 

@@ -1,14 +1,15 @@
-"""Run a program compiled and eagerly, from the same seed, and compare everything a user could see.
+"""Run a program compiled and eagerly, each in a world built anew from the same seed, and compare all a user could see.
 
-Values, dtypes, shapes, strides, aliasing with the arguments, gradients, mutations, the random number generator and
-printed output, on every call.
+Values, dtypes, shapes, strides, shared memory, identity, gradients, mutations, random number generators, modes, printed
+output and exceptions, on every call: with what earlier calls compiled (warm), and with nothing compiled before (cold).
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import dataclasses
 import io
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,49 +17,99 @@ from typing import Any
 import torch
 
 import framesmith
+from integration_tests.snapshots import Array, Snapshots, Value
+
+Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass
 class Case:
-    """One program: what to call, with which arguments, and what else to look at after each call."""
+    """One program: what to call, with which arguments, and what else to look at after each call.
+
+    before: what changes the world before each call, uncompiled; as long as `calls`, or empty.
+    around: makes the context in which each call stands; as long as `calls`, or empty.
+    undo: puts back what the program changed outside of its own world.
+    """
 
     fn: Callable[..., Any]
     calls: Sequence[tuple[Any, ...]]
     watch: Sequence[Any] = ()
     backward: bool = False
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    before: Sequence[Callable[[], object]] = ()
+    around: Sequence[Callable[[], contextlib.AbstractContextManager[Any]]] = ()
+    undo: Callable[[], object] = lambda: None
     rtol: float = 1e-5
     atol: float = 1e-5
+
+    def __post_init__(self) -> None:
+        assert all(len(steps) in (0, len(self.calls)) for steps in (self.before, self.around))
 
 
 @dataclass
 class Outcome:
     """What one call did."""
 
-    result: Any
-    printed: str
     arguments: Any
     watched: Any
+    result: Any
+    printed: str
     gradients: list[torch.Tensor | None]
-    rng: torch.Tensor
+    rng: tuple[torch.Tensor, Any]
+    modes: dict[str, Any]
 
 
-def run(make: Callable[[], Case], compiler: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[Outcome]:
-    """Build the case afresh and make its calls through `compiler(fn)`."""
+PARTS = ("printed", "result", "arguments", "watched", "gradients", "rng", "modes")
+
+
+def eager(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiler that compiles nothing."""
+    return fn
+
+
+@dataclass
+class Run:
+    """A program's calls: what each did, and the compiler's statistics."""
+
+    case: Case
+    outcomes: list[Outcome]
+    statistics: dict[str, int]
+
+
+def run(make: Callable[[], Case], compiler: Compiler, *, cold: bool = False) -> Run:
+    """Build the case afresh and make its calls through `compiler(fn)`, compiled anew for each call where `cold`."""
     torch.manual_seed(0)
+    random.seed(0)
+    framesmith.reset()
     case = make()
-    fn = compiler(case.fn)
-    return [run_call(case, fn, arguments) for arguments in case.calls]
+    statistics: collections.Counter[str] = collections.Counter()
+    outcomes = []
+    try:
+        fn = compiler(case.fn)
+        for call in range(len(case.calls)):
+            if cold and call:
+                statistics.update(framesmith.stats())
+                framesmith.reset()
+                fn = compiler(case.fn)
+            outcomes.append(run_call(case, fn, call))
+    finally:
+        case.undo()
+    statistics.update(framesmith.stats())
+    return Run(case, outcomes, dict(statistics))
 
 
-def run_call(case: Case, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Outcome:
+def run_call(case: Case, fn: Callable[..., Any], call: int) -> Outcome:
     """One call, its backward pass when the case asks for one, and a snapshot of what it touched."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    arguments = case.calls[call]
+    if case.before:
+        case.before[call]()
+    with contextlib.redirect_stdout(printed), case.around[call]() if case.around else contextlib.nullcontext():
         try:
             result = fn(*arguments, **case.kwargs)
         except Exception as error:
-            result = (type(error), error.args)
+            result = error
+        modes = modes_now()
     leaves = [t for t in tensors_in([arguments, list(case.watch)]) if t.is_leaf and t.requires_grad]
     if case.backward:
         total = sum(t.float().sum() for t in tensors_in(result) if t.requires_grad)
@@ -67,14 +118,27 @@ def run_call(case: Case, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> 
     gradients = [None if t.grad is None else t.grad.clone() for t in leaves]
     for t in leaves:
         t.grad = None
+    snapshots = Snapshots()
     return Outcome(
-        snapshot(result, arguments),
+        snapshots.take(arguments, "arguments", of_argument=True),
+        snapshots.take(list(case.watch), "watched"),
+        snapshots.take(result, "result"),
         printed.getvalue(),
-        snapshot(arguments, arguments),
-        snapshot(list(case.watch), arguments),
         gradients,
-        torch.get_rng_state(),
+        (torch.get_rng_state(), random.getstate()),
+        modes,
     )
+
+
+def modes_now() -> dict[str, Any]:
+    """The settings of torch that a call could leave changed."""
+    return {
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "default dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
 
 
 def tensors_in(obj: Any, seen: set[int] | None = None) -> list[torch.Tensor]:
@@ -87,8 +151,8 @@ def tensors_in(obj: Any, seen: set[int] | None = None) -> list[torch.Tensor]:
         return [obj]
     if isinstance(obj, torch.nn.Module):
         children: list[Any] = [*obj.parameters(), *obj.buffers()]
-    elif isinstance(obj, Mapping):
-        children = list(obj.values())
+    elif isinstance(obj, dict):
+        children = list(dict.values(obj))
     elif isinstance(obj, (list, tuple, set, frozenset)):
         children = list(obj)
     elif hasattr(obj, "__dict__") and not isinstance(obj, type) and not callable(obj):
@@ -98,45 +162,21 @@ def tensors_in(obj: Any, seen: set[int] | None = None) -> list[torch.Tensor]:
     return [tensor for child in children for tensor in tensors_in(child, seen)]
 
 
-def snapshot(obj: Any, arguments: Any) -> Any:
-    """A comparable copy: tensors become their contents and metadata, with which argument they share memory."""
-    if isinstance(obj, torch.Tensor):
-        owners = [i for i, t in enumerate(tensors_in(arguments)) if shares_memory(t, obj)]
-        same = [i for i, t in enumerate(tensors_in(arguments)) if t is obj]
-        meta = (type(obj), obj.dtype, obj.device, tuple(obj.shape), obj.stride(), obj.requires_grad, owners, same)
-        return ("tensor", meta, obj.detach().clone())
-    if isinstance(obj, torch.nn.Module):
-        state = {name: snapshot(value, arguments) for name, value in obj.state_dict().items()}
-        plain = {k: v for k, v in vars(obj).items() if isinstance(v, (bool, int, float, str, list, dict, tuple))}
-        return ("module", type(obj).__qualname__, state, {k: v for k, v in plain.items() if not k.startswith("_")})
-    if isinstance(obj, Mapping):
-        return ("map", type(obj), [(key, snapshot(value, arguments)) for key, value in obj.items()])
-    if isinstance(obj, (list, tuple)):
-        return ("sequence", type(obj), [snapshot(item, arguments) for item in obj])
-    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
-        return ("object", type(obj).__qualname__, [(k, snapshot(v, arguments)) for k, v in vars(obj).items()])
-    if isinstance(obj, (int, float, str, bool, type(None), set, frozenset, torch.dtype, torch.device, type)):
-        return ("value", type(obj), obj)
-    if hasattr(obj, "__dict__"):
-        public = {k: v for k, v in vars(obj).items() if not callable(v)}
-        return ("object", type(obj).__qualname__, [(k, snapshot(v, arguments)) for k, v in public.items()])
-    return ("opaque", type(obj).__qualname__)
-
-
-def shares_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors use the same storage."""
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() and a.numel() > 0
-
-
 def assert_same(expected: Any, actual: Any, case: Case, where: str) -> None:
-    """Compare two snapshots; tensors within the case's tolerance, everything else exactly."""
+    """Compare two snapshots; numbers within the case's tolerance, everything else exactly."""
+    if isinstance(expected, Array) and isinstance(actual, Array):
+        expected, actual = expected.values, actual.values
     if isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor):
         torch.testing.assert_close(
             actual, expected, rtol=case.rtol, atol=case.atol, equal_nan=True, msg=lambda m: f"{where}: {m}"
         )
         return
     assert type(expected) is type(actual), f"{where}: expected {expected!r}, got {actual!r}"
-    if isinstance(expected, dict):
+    if isinstance(expected, Value):
+        assert expected.kind == actual.kind, f"{where}: expected {expected!r}, got {actual!r}"
+        assert_same(expected.value, actual.value, case, where)
+        assert expected.argument <= actual.argument, f"{where}: equal to {expected.argument}, but another object"
+    elif isinstance(expected, dict):
         assert list(expected) == list(actual), f"{where}: expected keys {list(expected)}, got {list(actual)}"
         for key in expected:
             assert_same(expected[key], actual[key], case, f"{where}[{key!r}]")
@@ -144,7 +184,7 @@ def assert_same(expected: Any, actual: Any, case: Case, where: str) -> None:
         assert len(expected) == len(actual), f"{where}: expected {expected!r}, got {actual!r}"
         for position, (wanted, got) in enumerate(zip(expected, actual, strict=True)):
             assert_same(wanted, got, case, f"{where}[{position}]")
-    elif isinstance(expected, float):
+    elif isinstance(expected, (float, complex)):
         assert (
             expected == actual
             or abs(expected - actual) <= case.atol + case.rtol * abs(expected)
@@ -154,13 +194,21 @@ def assert_same(expected: Any, actual: Any, case: Case, where: str) -> None:
         assert expected == actual, f"{where}: expected {expected!r}, got {actual!r}"
 
 
-def check(make: Callable[[], Case], **settings: Any) -> dict[str, int]:
-    """Compare compiled with eager on every call of a case; returns the compiler's statistics."""
-    expected = run(make, lambda fn: fn)
-    framesmith.reset()
-    actual = run(make, lambda fn: framesmith.compile(fn, **settings))
-    case = make()
-    for call, (wanted, got) in enumerate(zip(expected, actual, strict=True)):
-        for part in ("printed", "result", "arguments", "watched", "gradients", "rng"):
-            assert_same(getattr(wanted, part), getattr(got, part), case, f"call {call}, {part}")
-    return framesmith.stats()
+def assert_same_outcomes(expected: Run, actual: Run, where: str = "") -> None:
+    """Compare two runs, call by call."""
+    for call, (wanted, got) in enumerate(zip(expected.outcomes, actual.outcomes, strict=True)):
+        for part in PARTS:
+            assert_same(getattr(wanted, part), getattr(got, part), expected.case, f"{where}call {call}, {part}")
+
+
+def check(make: Callable[[], Case], *, cold: bool = False, repeat: bool = False, **settings: Any) -> dict[str, int]:
+    """Compare compiled with eager on every call of a case; returns the compiler's statistics.
+
+    repeat: eager must also agree with itself, in a second world, or the program would tell nothing.
+    """
+    expected = run(make, eager)
+    if repeat:
+        assert_same_outcomes(expected, run(make, eager), "eager twice, ")
+    actual = run(make, lambda fn: framesmith.compile(fn, **settings), cold=cold)
+    assert_same_outcomes(expected, actual)
+    return actual.statistics

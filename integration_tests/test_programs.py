@@ -1,21 +1,27 @@
-"""Every small program, under `compile()` and under eager, on each of its calls; and under the eager backend."""
+"""Every small program under `compile()` and under eager, on each of its calls, warm and cold, with both backends."""
 
 import pytest
 
 from integration_tests.differential import check
-from integration_tests.programs import PROGRAMS
+from integration_tests.programs import IN_FAMILIES, PROGRAMS, WARM_ONLY
 
 
 def test_there_are_enough_programs() -> None:
-    assert len(PROGRAMS) >= 40
+    assert len(PROGRAMS) >= 1000
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_equals_eager(name: str) -> None:
-    counters = check(PROGRAMS[name])
+    counters = check(PROGRAMS[name], repeat=True)
     assert counters["frames_failed"] == 0, counters
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in WARM_ONLY])
+def test_equals_eager_when_each_call_is_compiled_anew(name: str) -> None:
+    counters = check(PROGRAMS[name], cold=True, backend="eager")
+    assert counters["frames_failed"] == 0, counters
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in IN_FAMILIES])
 def test_equals_eager_with_the_eager_backend(name: str) -> None:
     check(PROGRAMS[name], backend="eager")

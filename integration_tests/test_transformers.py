@@ -80,6 +80,12 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {"vocab_size": VOCABULARY, "hidden_size": 16, "n_layer": 2, "n_head": 2},
         "text",
     ),
+    "mamba": (
+        "MambaConfig",
+        "MambaModel",
+        {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
+        "text",
+    ),
     "olmo": ("OlmoConfig", "OlmoModel", LLAMA, "text"),
     "stablelm": ("StableLmConfig", "StableLmModel", LLAMA, "text"),
     "mpnet": ("MPNetConfig", "MPNetModel", TINY, "text"),

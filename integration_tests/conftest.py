@@ -1,0 +1,26 @@
+"""Makes torchvision importable beside any build of torch, for its models and for transformers, which imports it."""
+
+import importlib.util
+from pathlib import Path
+
+import torch
+
+LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
+
+
+def declare_operators() -> None:
+    """Declare what torchvision's Python registers fake kernels for, where its own library does not load.
+
+    A wheel's library is built for one build of torch; its Python serves any, and classification models need no more.
+    """
+    package = importlib.util.find_spec("torchvision")
+    folders = [] if package is None else list(package.submodule_search_locations or [])
+    for library in [path for folder in folders for path in Path(folder).glob("_C*.so")]:
+        try:
+            torch.ops.load_library(library)
+        except OSError:
+            LIBRARY.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            LIBRARY.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+declare_operators()

@@ -1,0 +1,1 @@
+"""Programs whose holders of values change between calls, one module for each kind of holder."""

@@ -1,0 +1,1 @@
+"""Programs that change tensors in place, by every form and in every mode."""
