@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from framesmith_dynamo.values.holders import instance_dict, is_settled
+from framesmith_dynamo.values.holders import is_entry, is_in_library, is_settled
 from framesmith_guards import Guard, InstanceDictSource, all_apart, no_overlap
 
 if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import TensorRef
     from framesmith_dynamo.trace_state import TraceState
+    from framesmith_dynamo.values.base import Value
     from framesmith_guards import Source
 
 #: Changed inputs up to which each is compared with the others on its own; more are all sorted, once.
@@ -33,29 +34,62 @@ def alias_guards(state: TraceState) -> Iterator[Guard]:
     for first, *others_keyed in keys.values():
         if others_keyed:
             yield Guard(first, "NOT_ALIASED", tuple(others_keyed))
-    for cls, mutated, others in _mutated_objects(state):
-        del cls
+    for mutated, others in (*_mutated_objects(state), *_mutated_dictionaries(state)):
         for source in mutated:
             rest = tuple(other for other in others if other is not source)
             if rest:
                 yield Guard(source, "NOT_ALIASED", rest)
 
 
-def _mutated_objects(state: TraceState) -> Iterator[tuple[type, list[Source], list[Source]]]:
-    """(type, sources of mutated objects, sources of all objects of the type) for each type with a mutated object."""
-    by_type: dict[type, dict[int, tuple[bool, Source]]] = {}
+#: (sources of mutated objects, sources of all objects that one of them might come to be)
+Alikes = tuple[list["Source"], list["Source"]]
+
+
+def _is_mutated(state: TraceState, value: Value) -> bool:
+    return value.mutation is not None and state.journal.is_mutated(value)
+
+
+def _mutated_objects(state: TraceState) -> Iterator[Alikes]:
+    """Objects of one type, for each type with a mutated object."""
+    by_type: dict[type, list[tuple[bool, Source]]] = {}
     for obj, value, source in state.by_identity.values():
-        if issubclass(type(obj), torch.Tensor) or is_settled(source):
+        if not issubclass(type(obj), torch.Tensor) and not is_settled(source):
+            by_type.setdefault(type(obj), []).append((_is_mutated(state, value), source))
+    for rows in by_type.values():
+        mutated = [source for changed, source in rows if changed]
+        if mutated:
+            yield mutated, [source for _, source in rows]
+
+
+def _mutated_dictionaries(state: TraceState) -> Iterator[Alikes]:
+    """Dicts that were found by themselves, and those that hold an object's attributes: one may come to be the other.
+
+    Not so what a library keeps in its own modules and classes, and what an `nn.Module` keeps its parts in; nor is the
+    dictionary of such a module looked for, unless the module changes.
+    """
+    found: dict[bool, list[Source]] = {True: [], False: []}
+    for obj, value, source in state.by_identity.values():
+        if type(obj) is dict and id(obj) not in state.memo.instance_dicts and not _is_kept(source):
+            found[_is_mutated(state, value)].append(source)
+    held: dict[bool, list[Source]] = {True: [], False: []}
+    for owner in state.memo.instance_dicts.values():
+        mutated = _is_mutated(state, owner)
+        if owner.source is None or is_in_library(owner.source):
             continue
-        mutated = value.mutation is not None and state.journal.is_mutated(value)
-        by_type.setdefault(type(obj), {}).setdefault(id(obj), (mutated, source))
-        entries = instance_dict(obj) if mutated or not issubclass(type(obj), torch.nn.Module) else None
-        if entries is not None:
-            by_type.setdefault(dict, {})[id(entries)] = (mutated, InstanceDictSource(source))
-    for cls, rows in by_type.items():
-        mutated_sources = [source for mutated, source in rows.values() if mutated]
-        if mutated_sources:
-            yield cls, mutated_sources, [source for _, source in rows.values()]
+        if mutated or not issubclass(owner.python_type(), torch.nn.Module):
+            held[mutated].append(InstanceDictSource(owner.source))
+    if held[True]:
+        yield held[True], [*held[True], *held[False], *found[True], *found[False]]
+    if found[True]:
+        yield found[True], held[False]
+
+
+#: Names under which every module keeps its parts.
+PARTS_OF_MODULES: Final = frozenset(vars(torch.nn.Module()))
+
+
+def _is_kept(source: Source) -> bool:
+    return is_in_library(source) or (is_entry(source) and source.key in PARTS_OF_MODULES)
 
 
 def memory_guards(refs: Sequence[TensorRef]) -> Iterator[Guard]:

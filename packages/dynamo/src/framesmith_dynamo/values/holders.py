@@ -158,7 +158,7 @@ def is_immutable(obj: Any) -> bool:
 
 #: Distributions whose functions and classes are taken to stay as they are inside, like the standard library's.
 TRUSTED: Final = frozenset({"torch", "transformers", "functorch", "torchvision", "numpy", "framesmith_dynamo"})
-_OWN: Final = "framesmith_dynamo"
+_OWN: Final = "sys.modules['framesmith_dynamo"
 _STDLIB: Final = sysconfig.get_paths()["stdlib"]
 #: Parts of a function or class that are guarded with it.
 PARTS: Final = frozenset({
@@ -185,6 +185,11 @@ def _is_library(name: str) -> bool:
     return origin in (None, "built-in", "frozen") or str(origin).startswith(_STDLIB)
 
 
+def is_in_library(source: Source) -> bool:
+    """Whether a path starts at a trusted library's module."""
+    return isinstance(source.root, ModuleSource) and is_trusted(source.root.module)
+
+
 def is_library_code(obj: Any) -> bool:
     """Whether what a library's dictionary has is the library's own, not something that a program put there."""
     cls = type(obj)
@@ -201,10 +206,9 @@ def is_settled(source: Source) -> bool:
     Such parts are `PARTS` of functions and classes, and what a class's special entries (`__dataclass_fields__`) hold.
     All that the tracer itself is made of is settled, too.
     """
-    root = source.root
-    if not isinstance(root, ModuleSource) or not is_trusted(root.module):
+    if not is_in_library(source):
         return False
-    if root.module.partition(".")[0] == _OWN:
+    if source.root.name.startswith(_OWN):
         return True
     entries, special, inside = 0, False, False
     for step in list(source.chain())[-2::-1]:
@@ -237,15 +241,14 @@ def is_entry(step: Source | None) -> TypeGuard[ItemSource]:
 
 def is_library_entry(source: Source) -> bool:
     """Whether a path names something in a trusted library's dictionary: what is there is guarded by identity."""
-    root = source.root
     step: Source | None = source
-    if not isinstance(root, ModuleSource) or not is_trusted(root.module):
+    if not is_in_library(source):
         return False
     while _is_accessor(step):
         step = step.base
     while is_entry(step):
         step = step.base.base
-    return step is root and source is not root
+    return step is source.root and step is not source
 
 
 # Where things are
@@ -306,19 +309,10 @@ def entry_source(tr: Tracer, cls: type, found: Found, name: str, instance: Sourc
     base = class_source(tr, cls, instance)
     if base is None:
         return None
-    first = type_lookup(cls, name)
-    if first is not None and first.raw is found.raw and type(found.raw) in READ_THROUGH_CLASS:
-        return AttrSource(base, name)  # guards then notice an override put into a class before the owner
     if found.owner is cls:
         return ItemSource(InstanceDictSource(base), name)
     step = ItemSource(AttrSource(base, "__mro__"), mro(cls).index(found.owner))
     return ItemSource(InstanceDictSource(step), name)
-
-
-#: Entries that reading through the class gives as they are.
-READ_THROUGH_CLASS: Final = (
-    FunctionType, property, functools.cached_property, type(None), bool, int, float, complex, str, bytes, tuple,
-)  # fmt: skip
 
 
 # The door

@@ -4,13 +4,14 @@
  * facts before it prove to be alive and the same. The root is the recorded object or an object at its address; its
  * instance dict is the recorded one (the slot holds it) and unchanged (its tag), so everything in that dict is the
  * recorded object and alive, and so on down. Types of instances can be reassigned and tensors changed in place without
- * any dict changing, so those are facts of their own. A proof owns no object: it compares addresses.
+ * any dict changing, so those are facts of their own. A class's dict is known by the class's version; the proxy through
+ * which it is read is made anew each time, and is none of the values. A proof owns no object: it compares addresses.
  */
 
 #include "program.h"
 #include <string.h>
 
-typedef enum { FACT_TYPE, FACT_SLOT, FACT_INLINE, FACT_DICT, FACT_TENSOR, FACT_RERUN } FactKind;
+typedef enum { FACT_TYPE, FACT_SLOT, FACT_INLINE, FACT_DICT, FACT_TENSOR, FACT_CLASS, FACT_RERUN } FactKind;
 
 typedef struct {
     FactKind kind;
@@ -26,6 +27,7 @@ typedef struct {
         DictTag tag;    /* FACT_SLOT, FACT_DICT */
         char *image;    /* FACT_TENSOR */
         PyObject *dict; /* FACT_INLINE: over the inline values */
+        uint64_t version; /* FACT_CLASS */
     } as;
 } Fact;
 
@@ -157,6 +159,47 @@ static int prove_instance_dict(Proof *proof, PyObject *owner, PyObject *dict)
            (!has_inline_values(owner) || prove_inline_values(proof, owner, dict));
 }
 
+static int prove_version(Proof *proof, PyTypeObject *type)
+{
+    uint64_t version = class_version(type);
+    Fact *fact = version == 0 ? NULL : new_fact(proof, FACT_CLASS, (PyObject *)type);
+    if (fact != NULL) {
+        fact->as.version = version;
+    }
+    return fact != NULL;
+}
+
+/* A class whose `__dict__` is the real one: no metaclass has its own, or gets one. */
+static int prove_class(Proof *proof, PyObject *class)
+{
+    PyTypeObject *meta = Py_TYPE(class);
+    if (meta != &PyType_Type) {
+        PyObject *name = PyUnicode_InternFromString("__dict__");
+        int plain = name != NULL && meta->tp_getattro == PyType_Type.tp_getattro &&
+                    _PyType_Lookup(meta, name) == _PyType_Lookup(&PyType_Type, name);
+        Py_XDECREF(name);
+        if (!plain || !prove_type(proof, class) || !prove_version(proof, meta)) {
+            return 0;
+        }
+    }
+    return prove_version(proof, (PyTypeObject *)class);
+}
+
+/* Whether a register holds a proxy of the dict of a class that is proved the same. */
+static int is_of_class(const Block *block, int reg, PyObject **registers)
+{
+    if (Py_TYPE(registers[reg]) != &PyDictProxy_Type) {
+        return 0;
+    }
+    for (Py_ssize_t k = 0; k < block->count; k++) {
+        const Instruction *i = block->instructions + k;
+        if (i->op == OP_LOAD_DICT && i->dst == reg) {
+            return PyType_Check(registers[i->a]);
+        }
+    }
+    return 0;
+}
+
 static int prove_tensor(Proof *proof, const TensorLeaf *leaf, PyObject *tensor)
 {
     Fact *fact = new_fact(proof, FACT_TENSOR, tensor);
@@ -228,13 +271,17 @@ static int is_plain_sequence(PyObject *value)
     return PyTuple_CheckExact(value) || PyList_CheckExact(value) || PyUnicode_CheckExact(value);
 }
 
-static int prove(Program *program, Proof *proof, const Instruction *i, PyObject **registers, int root)
+static int prove(Program *program, Proof *proof, const Instruction *i, PyObject **registers, const Block *block)
 {
     PyObject *a = registers[i->a];
-    int is_root = i->a == root;
+    int is_root = i->a == block->root;
+    if (is_of_class(block, i->a, registers)) {
+        return i->op == OP_LOAD_ITEM || i->op == OP_HAS_LENGTH || i->op == OP_HAS_KEYS || i->op == OP_HAS_KEY ||
+               i->op == OP_HAS_NO_KEY;
+    }
     switch (i->op) {
     case OP_LOAD_DICT:
-        return prove_instance_dict(proof, a, registers[i->dst]);
+        return PyType_Check(a) ? prove_class(proof, a) : prove_instance_dict(proof, a, registers[i->dst]);
     case OP_LOAD_ITEM:
     case OP_LOAD_KEY:
     case OP_LOAD_VALUE:
@@ -284,10 +331,11 @@ static void record(Program *program, Block *block, PyObject **registers)
     proof->images = proof->next_image = PyMem_Malloc(tensor_count(block) * tensor_image_size() + 1);
     int proved = proof->values != NULL && proof->images != NULL;
     for (Py_ssize_t k = 0; proved && k < block->count; k++) {
-        proved = prove(program, proof, block->instructions + k, registers, block->root);
+        proved = prove(program, proof, block->instructions + k, registers, block);
     }
     for (Py_ssize_t k = 0; proved && k < block->output_count; k++) {
         proof->values[k] = registers[block->outputs[k]];
+        proved = Py_TYPE(proof->values[k]) != &PyDictProxy_Type; /* nobody else keeps a class's alive */
     }
     block->records++;
     block_forget(block); /* another thread may have recorded one while Python code ran here */
@@ -323,6 +371,8 @@ static int fact_holds(Program *program, const Fact *fact, PyObject **registers)
         return dict_unchanged(fact->as.tag, fact->object);
     case FACT_TENSOR:
         return tensor_unchanged(fact->is.leaf, fact->object, fact->as.image);
+    case FACT_CLASS:
+        return class_unchanged((PyTypeObject *)fact->object, fact->as.version);
     case FACT_RERUN:
         return run_again(program, fact, registers);
     }
@@ -354,7 +404,8 @@ static int confirmed(Program *program, const Block *block, PyObject **registers)
         same = run_instruction(program, block->instructions + k, NULL, 0, NULL, scratch);
     }
     for (int k = 0; k < program->registers; k++) {
-        same = same == 1 && (scratch[k] == NULL || scratch[k] == registers[k]);
+        same = same == 1 && (scratch[k] == NULL || scratch[k] == registers[k] ||
+                             (Py_TYPE(scratch[k]) == &PyDictProxy_Type && is_of_class(block, k, registers)));
         Py_XDECREF(scratch[k]);
     }
     PyMem_Free(scratch);

@@ -35,6 +35,17 @@ static uint32_t assigned_version(PyTypeObject *type)
     return version_of(type);
 }
 
+/* The number of a class, which will name its state and that of its bases for ever; 0 if it gets none. */
+uint64_t class_version(PyTypeObject *type)
+{
+    return assigned_version(type);
+}
+
+int class_unchanged(PyTypeObject *type, uint64_t version)
+{
+    return version_of(type) == version;
+}
+
 /* The number is read before the comparison and must still be there after it: other threads may change classes. */
 int class_holds(const Instruction *i, PyObject *value)
 {

@@ -115,6 +115,8 @@ PyObject *shape_operators(void);
 
 /* ---- classes and dictionaries that have not changed ---- */
 
+uint64_t class_version(PyTypeObject *type);
+int class_unchanged(PyTypeObject *type, uint64_t version);
 int class_holds(const Instruction *i, PyObject *value);
 int registrations_hold(const Instruction *i, PyObject *value);
 

@@ -204,18 +204,17 @@ static int contains(PyObject *container, PyObject *key)
     return methods->sq_contains(container, key);
 }
 
+/* Making an AttributeError, with its suggestions, would cost more than all the rest. */
 static int has_attribute(PyObject *value, PyObject *name)
 {
-    PyObject *member = PyObject_GetAttr(value, name);
-    if (member != NULL) {
-        Py_DECREF(member);
-        return 1;
-    }
-    if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        PyErr_Clear();
-        return 0;
-    }
-    return -1;
+    PyObject *member;
+#if PY_VERSION_HEX >= 0x030D0000
+    int status = PyObject_GetOptionalAttr(value, name, &member);
+#else
+    int status = _PyObject_LookupAttr(value, name, &member);
+#endif
+    Py_XDECREF(member);
+    return status;
 }
 
 static int has_length(PyObject *value, Py_ssize_t n)

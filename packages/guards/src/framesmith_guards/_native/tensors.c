@@ -186,7 +186,7 @@ int tensor_touched_by(const Instruction *i, PyObject **registers)
         return is_tensor_type(registers[i->a]);
     case OP_HAS_KEY:
     case OP_HAS_NO_KEY:
-        return !PyDict_CheckExact(registers[i->a]); /* a tuple compares its elements */
+        return !PyDict_Check(registers[i->a]); /* a tuple compares its elements */
     case OP_IS_TENSOR:
         return shim.grad_method == NULL && is_tensor_type(registers[i->a]);
     case OP_RUN_BLOCK:

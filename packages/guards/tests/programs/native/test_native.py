@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
+from types import MappingProxyType
 
 import pytest
 import sympy
@@ -318,11 +319,101 @@ def test_an_input_may_be_asked_for_twice():
     assert [sys.getrefcount(model), sys.getrefcount(own)] == counts
 
 
-def test_a_types_dict_is_no_block():
-    guards = [Guard(InstanceDictSource(TypeSource(X)), "LENGTH", len(vars(Holder)))]
-    program = native(guards)
-    assert agreed(program, (Holder(),)) and program.blocks == ()
-    assert not agreed(program, (3,))
+def class_guards(owner):
+    """Guards on a class's dict and what it holds, and on a dict below that."""
+    entries = InstanceDictSource(TypeSource(X))
+    return [
+        Guard(entries, "LENGTH", len(vars(owner))),
+        Guard(entries, "DICT_CONTAINS", "scale"),
+        Guard(entries, "DICT_NOT_CONTAINS", "absent"),
+        Guard(ItemSource(entries, "scale"), "EQUALS_MATCH", 2),
+        Guard(ItemSource(entries, "method"), "FUNCTION_CODE", owner.method),
+        Guard(ItemSource(entries, "table"), "DICT_KEYS", owner.table),
+        Guard(ItemSource(ItemSource(entries, "table"), "a"), "EQUALS_MATCH", 1),
+    ]
+
+
+def other_method(self):
+    """Another one."""
+
+
+CLASS_CHANGES = [
+    ("scale", lambda owner: setattr(owner, "scale", 3)),
+    ("gained", lambda owner: setattr(owner, "absent", 3)),
+    ("lost", lambda owner: delattr(owner, "scale")),
+    ("method", lambda owner: setattr(owner, "method", other_method)),
+    ("code", lambda owner: setattr(owner.method, "__code__", other_method.__code__)),
+    ("below", lambda owner: owner.table.update(a=2)),
+    ("replaced", lambda owner: setattr(owner, "table", {"a": 2})),
+]
+
+
+@pytest.mark.parametrize("change", [change for _, change in CLASS_CHANGES], ids=[name for name, _ in CLASS_CHANGES])
+@pytest.mark.parametrize("meta", [type, type("Meta", (type,), {})])
+def test_a_class_is_proved_the_same_by_its_version(meta, change):
+    def method(self):
+        """One."""
+
+    owner = meta("Owner", (), {"scale": 2, "method": method, "table": {"a": 1}})
+    program, value = native(class_guards(owner)), owner()
+    for _ in range(4):
+        assert agreed(program, (value,))
+    [(hits, records, proved)] = program.blocks
+    assert proved and hits == 3 and records == 1
+    change(owner)
+    for _ in range(3):
+        assert not agreed(program, (value,))
+
+
+def test_what_does_not_matter_of_a_class_is_proved_anew():
+    owner = type("Owner", (), {"scale": 2, "method": other_method, "table": {"a": 1}, "other": 1})
+    program, value = native(class_guards(owner)), owner()
+    for step in range(3):
+        for _ in range(3):
+            assert agreed(program, (value,))
+        owner.other = step
+    [(_, records, _)] = program.blocks
+    assert records == 3
+
+
+def test_a_metaclass_with_a_dict_of_its_own_is_believed_nothing():
+    shown = {"scale": 2}
+
+    class Meta(type):
+        __dict__ = property(lambda cls: MappingProxyType(shown))
+
+    owner = Meta("Owner", (), {})
+    program, value = native([Guard(ItemSource(InstanceDictSource(TypeSource(X)), "scale"), "EQUALS_MATCH", 2)]), owner()
+    for _ in range(3):
+        assert agreed(program, (value,))
+    shown["scale"] = 3
+    assert not agreed(program, (value,))
+
+
+def test_a_metaclass_that_gets_a_dict_of_its_own_is_noticed():
+    class Lying(type):
+        __dict__ = property(lambda cls: MappingProxyType({"scale": 3}))
+
+    meta = type("Meta", (type("Base", (type,), {}),), {})
+    owner = meta("Owner", (), {"scale": 2})
+    program, value = native([Guard(ItemSource(InstanceDictSource(TypeSource(X)), "scale"), "EQUALS_MATCH", 2)]), owner()
+    for _ in range(3):
+        assert agreed(program, (value,))
+    meta.other = 1
+    assert agreed(program, (value,))
+    meta.__bases__ = (Lying,)
+    assert not agreed(program, (value,))
+
+
+def test_no_proxy_of_a_class_outlives_a_check():
+    owner = type("Owner", (), {"scale": 2})
+    entries = InstanceDictSource(TypeSource(X))
+    guards = [Guard(ItemSource(entries, "scale"), "EQUALS_MATCH", 2)]
+    program = native(guards, inputs=[entries])
+    for _ in range(3):
+        [found] = program.extract((owner(),), f)
+        assert found["scale"] == 2
+    assert not program.blocks[0][2]
 
 
 class Holder:

@@ -17,7 +17,7 @@ from framesmith_dynamo.values.functions.cells import CellValue
 from framesmith_dynamo.values.holders import at_home, is_library_entry, is_settled, value_at
 from framesmith_dynamo.values.intercepts import find_intercept
 from framesmith_dynamo.values.wrap_registry import wraps_type
-from framesmith_guards import AttrSource, ItemSource
+from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
 from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
@@ -161,9 +161,9 @@ class FunctionValue(Value):
                 tr.guard(self._part(part), kind, of(found))
 
     def rely_on_absence(self, tr: Tracer, name: str) -> None:
-        """Rely on the function having no such attribute."""
-        if not self.made:
-            tr.guard(self.where, "NO_HASATTR", name)
+        """Rely on the function having no such attribute of its own; a library's gets none."""
+        if not self.made and not is_library_entry(self.where) and not is_settled(self.where):
+            tr.guard(InstanceDictSource(self.where), "DICT_NOT_CONTAINS", name)
 
     def _default(self, tr: Tracer, index: int) -> Value:
         if self.defaults is not None:

@@ -79,6 +79,8 @@ def note_instance_dict(tr: Tracer, owner: Any) -> None:
         return
     if tr.journal.value_of(entries) is not None:
         raise GraphBreak(INSTANCE_DICT, f"{owner.describe()} is used after its __dict__ was, by itself")
+    if id(entries) in tr.memo.instance_dicts:
+        raise GraphBreak(INSTANCE_DICT, f"{owner.describe()} has the same __dict__ as another object")
     tr.memo.instance_dicts[id(entries)] = owner
 
 

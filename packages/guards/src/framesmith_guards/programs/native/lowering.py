@@ -145,7 +145,7 @@ class Lowering:
 
     def _block_root(self, source: Source) -> Source | None:
         base = source.base
-        if base is None or isinstance(base, TypeSource):  # a type's __dict__ is a proxy, made anew each time
+        if base is None:
             return None
         if isinstance(source, InstanceDictSource) or self._in_module(source):
             return self.block_root(base) or base
