@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from framesmith_aten.recording import Effects, KernelRefuses, OperatorLog
 from framesmith_guards import new_fake_mode
@@ -218,3 +219,13 @@ def test_results_are_laid_out_as_real_ones(target: Any, args: tuple[Any, ...], i
     with torch.inference_mode(inference), mode, OperatorLog():
         fake = target(*fakes)
     assert fake.shape == real.shape and fake.stride() == real.stride()
+
+
+def test_a_value_from_a_custom_operator_is_not_known():
+    with torch.library._scoped_library("aten_recording", "FRAGMENT") as made:
+        made.define("count(Tensor x) -> int")
+        made.impl("count", lambda x: 0, "Meta")
+        mode = new_fake_mode()
+        x = mode.from_tensor(torch.ones(2))
+        with mode, OperatorLog(), pytest.raises(DataDependentOutputException):
+            torch.ops.aten_recording.count(x)

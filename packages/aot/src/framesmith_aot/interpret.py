@@ -8,10 +8,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch._ops import OpOverload
 
 from framesmith_aot import functional
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.overlap import Overlaps
+from framesmith_aten.functional_forms import run_functionally, writing_operator
 from framesmith_aten.tracer import GraphTracer
 
 aten = torch.ops.aten
@@ -75,8 +77,17 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _call_method(str(node.target), args, kwargs)
     if node.op == "call_module":
         raise AotUnsupported("module-call", f"a call of submodule {node.target!r}", "the graph must be flat")
+    op = writing_operator(node.target)
+    if op is not None:
+        return _write_functionally(op, args, kwargs)
     target: Any = node.target
     return REPLACEMENTS.get(target, target)(*args, **kwargs)
+
+
+def _write_functionally(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if torch.is_grad_enabled() and any(value.requires_grad for value in _wrappers((args, kwargs))):
+        raise AotUnsupported("custom-mutation", str(op), "its derivative, or the lack of one, would be lost")
+    return run_functionally(op, args, kwargs)
 
 
 def _wrappers(value: Any) -> Iterator[torch.Tensor]:

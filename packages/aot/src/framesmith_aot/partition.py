@@ -21,7 +21,7 @@ from framesmith_aot.joint import JointGraph, clone_node
 from framesmith_aot.mincut import INFINITE, FlowNetwork
 from framesmith_aten.cleanup import is_removable
 from framesmith_aten.nodes import is_pure, tensor_bytes, view_root, view_source
-from framesmith_aten.operators import is_factory, is_pointwise, is_random, is_view, row
+from framesmith_aten.operators import is_factory, is_pointwise, is_view, row
 
 aten = torch.ops.aten
 
@@ -51,13 +51,13 @@ class Saved:
 
 
 def backward_nodes(joint: JointGraph) -> set[fx.Node]:
-    """Nodes that depend on a tangent, and random ones traced in the backward pass."""
+    """Nodes that depend on a tangent, and calls with effects traced in the backward pass."""
     found: set[fx.Node] = set(joint.tangents)
     for node in joint.graph.nodes:
         if node.op == "output":
             continue
-        late_random = node.meta["phase"] == "backward" and is_random(node.target)
-        if late_random or any(source in found for source in node.all_input_nodes):
+        late = node.op == "call_function" and node.meta["phase"] == "backward" and not is_pure(node)
+        if late or any(source in found for source in node.all_input_nodes):
             found.add(node)
     return found
 

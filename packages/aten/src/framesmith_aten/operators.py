@@ -126,6 +126,15 @@ def is_effect(op: Any) -> bool:
     return is_random(op) or is_mutable(op) or row(op).statistics or is_custom(op) or not op._schema.returns
 
 
+def gives_unknown_value(op: Any, out: Any) -> bool:
+    """Whether `out`, what the operator gave on fake tensors, holds a value that real tensors may change.
+
+    That is one beside tensors from an operator that is not torch's own: its rule for fakes had to make one up.
+    """
+    results = out if isinstance(out, (tuple, list)) else (out,)
+    return is_custom(op) and any(not (result is None or isinstance(result, torch.Tensor)) for result in results)
+
+
 def arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The call's arguments by the schema's names, defaults filled in."""
     found: dict[str, Any] = {}

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_aten import trials
 from framesmith_aten.failures import may_fail
 from framesmith_aten.operators import (
     changes_metadata,
+    gives_unknown_value,
     is_composite,
     is_custom,
     is_random,
@@ -51,7 +53,8 @@ class Effects:
 class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode, active over a fake tensor mode, that notes what each operator does before it runs.
 
-    Raises KernelRefuses at the operator that eager would not run either; what ran before it has run.
+    Raises KernelRefuses at the operator that eager would not run either, and torch's DataDependentOutputException at
+    one that gives a value beside tensors; what ran before it has run.
     """
 
     def __init__(self) -> None:
@@ -68,7 +71,10 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return run_parts(func, args, kwargs)
         self._note(func, args, kwargs)
-        return trials.as_laid_out(func, args, kwargs, func(*args, **kwargs))
+        out = func(*args, **kwargs)
+        if gives_unknown_value(func, out):
+            raise DataDependentOutputException(func)
+        return trials.as_laid_out(func, args, kwargs, out)
 
     def _note(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         effects = self.effects

@@ -24,7 +24,7 @@ from framesmith_aten import table, trials
 from framesmith_aten.decompositions import Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import why_may_fail
-from framesmith_aten.operators import is_custom, row, undeclared_writes
+from framesmith_aten.operators import gives_unknown_value, row, undeclared_writes
 from framesmith_aten.shape_rules import SHAPE_RULES
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
@@ -89,10 +89,10 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """See Note [What is recorded]."""
+        if gives_unknown_value(func, out):
+            raise TraceUnsupported("unknown-value", f"a result of {func}", "it is no tensor: its value is not known")
         results = out if isinstance(out, (tuple, list)) else (out,)
         tensors = {at: result for at, result in enumerate(results) if isinstance(result, torch.Tensor)}
-        if is_custom(func) and any(result is not None for at, result in enumerate(results) if at not in tensors):
-            raise TraceUnsupported("unknown-value", f"a result of {func}", "it is no tensor: its value is not known")
         if not tensors and func._schema.returns:
             return
         # A lifted constant must stay what it is: what the graph computes with is a copy of it.

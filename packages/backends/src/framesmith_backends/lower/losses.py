@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from framesmith_backends.decompose import activations as act
 from framesmith_backends.ir.dtypes import compute_type
 from framesmith_backends.ir.expr import Const, Expr, Index, Op
+from framesmith_backends.lower import formulas
 from framesmith_backends.lower.registry import add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, broadcast_shape
 from framesmith_backends.lower.tensor import Tensor, broadcast, element, point
@@ -39,8 +39,8 @@ def _loss(formula: Callable[..., Expr], parameters: tuple[float, ...] = ()) -> C
 
 
 add_row(_loss(_squared), "mse_loss")
-add_row(_loss(act.smooth_l1, (1.0,)), "smooth_l1_loss")
-add_row(_loss(act.huber, (1.0,)), "huber_loss")
+add_row(_loss(formulas.smooth_l1, (1.0,)), "smooth_l1_loss")
+add_row(_loss(formulas.huber, (1.0,)), "huber_loss")
 
 
 def _weighted(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
@@ -55,7 +55,7 @@ def _weighted(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
     return lowered
 
 
-add_row(_weighted(act.bce_with_logits), "binary_cross_entropy_with_logits")
+add_row(_weighted(formulas.bce_with_logits), "binary_cross_entropy_with_logits")
 
 
 def _scale(reduction: int, shape: tuple[int, ...]) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from framesmith_backends.decompose import activations as act
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float
 from framesmith_backends.ir.expr import Const, Expr, Op
+from framesmith_backends.lower import formulas
 from framesmith_backends.lower.registry import add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, cast, float_of, promoted
 from framesmith_backends.lower.tensor import Operand, Tensor, axis, element, point
@@ -42,17 +42,17 @@ def _either(on_bool: str, otherwise: str) -> Callable[[Expr, Expr], Expr]:
 SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
     ("abs", _abs),
     ("neg", _neg),
-    ("relu", act.relu),
+    ("relu", formulas.relu),
     ("floor", _rounding("floor")),
     ("ceil", _rounding("ceil")),
     ("trunc", _rounding("trunc")),
     ("round", _rounding("round")),
-    ("sgn", act.sign),
-    ("sign", act.sign),
-    ("hardsigmoid", act.hardsigmoid),
-    ("hardswish", act.hardswish),
-    ("mish", act.mish),
-    ("silu", act.silu),
+    ("sgn", formulas.sign),
+    ("sign", formulas.sign),
+    ("hardsigmoid", formulas.hardsigmoid),
+    ("hardswish", formulas.hardswish),
+    ("mish", formulas.mish),
+    ("silu", formulas.silu),
     ("mul.Tensor", _either("and", "mul")),
     ("mul.Scalar", _either("and", "mul")),
     ("maximum", _either("or", "max")),
@@ -63,13 +63,13 @@ SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
     ("bitwise_or.Scalar", _core("or")),
     ("bitwise_xor.Tensor", _core("xor")),
     ("bitwise_not", _core("not")),
-    ("lerp.Tensor", act.lerp),
-    ("lerp.Scalar", act.lerp),
-    ("sigmoid_backward", act.sigmoid_backward),
-    ("tanh_backward", act.tanh_backward),
-    ("silu_backward", act.silu_backward),
-    ("hardsigmoid_backward", act.hardsigmoid_backward),
-    ("hardswish_backward", act.hardswish_backward),
+    ("lerp.Tensor", formulas.lerp),
+    ("lerp.Scalar", formulas.lerp),
+    ("sigmoid_backward", formulas.sigmoid_backward),
+    ("tanh_backward", formulas.tanh_backward),
+    ("silu_backward", formulas.silu_backward),
+    ("hardsigmoid_backward", formulas.hardsigmoid_backward),
+    ("hardswish_backward", formulas.hardswish_backward),
 )
 
 # Integers and bools become the default floating type first.
@@ -184,13 +184,13 @@ def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None = None)
 @rule("floor_divide")
 def floor_divide(s: Scope, a: Operand, b: Operand) -> Tensor:
     _check_integer_divisor(s, b)
-    return s.compute(act.floor_divide, a, b, shape=s.result.shape, dtype=s.result.dtype)
+    return s.compute(formulas.floor_divide, a, b, shape=s.result.shape, dtype=s.result.dtype)
 
 
 @rule("remainder.Tensor", "remainder.Scalar")
 def remainder(s: Scope, a: Operand, b: Operand) -> Tensor:
     _check_integer_divisor(s, b)
-    return s.compute(act.remainder, a, b, shape=s.result.shape, dtype=s.result.dtype)
+    return s.compute(formulas.remainder, a, b, shape=s.result.shape, dtype=s.result.dtype)
 
 
 @rule("fmod.Tensor", "fmod.Scalar")
@@ -237,13 +237,13 @@ def pow_tensor(s: Scope, x: Operand, y: Operand) -> Tensor:
 
 @rule("gelu")
 def gelu(s: Scope, x: Tensor, *, approximate: str = "none") -> Tensor:
-    formula = act.gelu if approximate == "none" else act.gelu_tanh
+    formula = formulas.gelu if approximate == "none" else formulas.gelu_tanh
     return s.compute(formula, x, dtype=s.result.dtype)
 
 
 @rule("gelu_backward")
 def gelu_backward(s: Scope, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
-    formula = act.gelu_backward if approximate == "none" else act.gelu_tanh_backward
+    formula = formulas.gelu_backward if approximate == "none" else formulas.gelu_tanh_backward
     return s.compute(formula, grad, x, dtype=s.result.dtype)
 
 
@@ -261,15 +261,15 @@ def _with_parameters(formula: Callable[..., Expr], tensors: int, *defaults: Any)
 
 
 for _name, _formula, _tensors, _defaults in (
-    ("threshold", act.threshold, 1, ()),
-    ("threshold_backward", act.threshold_backward, 2, ()),
-    ("leaky_relu", act.leaky_relu, 1, (0.01,)),
-    ("leaky_relu_backward", lambda g, x, slope, _=False: act.leaky_relu_backward(g, x, slope), 2, (0.01, False)),
-    ("elu", act.elu, 1, (1.0, 1.0, 1.0)),
-    ("hardtanh", act.hardtanh, 1, (-1.0, 1.0)),
-    ("hardtanh_backward", act.hardtanh_backward, 2, (-1.0, 1.0)),
-    ("softplus", act.softplus, 1, (1.0, 20.0)),
-    ("softplus_backward", act.softplus_backward, 2, (1.0, 20.0)),
+    ("threshold", formulas.threshold, 1, ()),
+    ("threshold_backward", formulas.threshold_backward, 2, ()),
+    ("leaky_relu", formulas.leaky_relu, 1, (0.01,)),
+    ("leaky_relu_backward", lambda g, x, slope, _=False: formulas.leaky_relu_backward(g, x, slope), 2, (0.01, False)),
+    ("elu", formulas.elu, 1, (1.0, 1.0, 1.0)),
+    ("hardtanh", formulas.hardtanh, 1, (-1.0, 1.0)),
+    ("hardtanh_backward", formulas.hardtanh_backward, 2, (-1.0, 1.0)),
+    ("softplus", formulas.softplus, 1, (1.0, 20.0)),
+    ("softplus_backward", formulas.softplus_backward, 2, (1.0, 20.0)),
 ):
     add_row(_with_parameters(_formula, _tensors, *_defaults), _name)
 
@@ -278,7 +278,7 @@ for _name, _formula, _tensors, _defaults in (
 def elu_backward(
     s: Scope, grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, y: Tensor
 ) -> Tensor:
-    formula = lambda g, v: act.elu_backward(g, v, alpha, scale, input_scale, is_result)  # noqa: E731
+    formula = lambda g, v: formulas.elu_backward(g, v, alpha, scale, input_scale, is_result)  # noqa: E731
     return s.compute(formula, grad, y, dtype=s.result.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Activation functions and their derivatives in the core operations, as ATen computes them."""
+"""Activations, losses and their derivatives as expressions of the core operations, as ATen computes them."""
 
 from __future__ import annotations
 
@@ -188,13 +188,6 @@ def smooth_l1(x: Expr, y: Expr, beta: float) -> Expr:
 def huber(x: Expr, y: Expr, delta: float) -> Expr:
     z = fn("abs", x - y)
     return where(z <= delta, z * z * 0.5, (z - 0.5 * delta) * delta)
-
-
-def binary_cross_entropy(x: Expr, target: Expr) -> Expr:
-    low = like(-100.0, x)
-    left = fn("max", low, fn("log1p", -x))
-    right = fn("max", low, fn("log", x))
-    return (target - 1.0) * left - target * right
 
 
 def bce_with_logits(x: Expr, target: Expr) -> Expr:

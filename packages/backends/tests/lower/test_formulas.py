@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from framesmith_backends.decompose import activations as act
 from framesmith_backends.ir.expr import Expr, Load
 from framesmith_backends.ir.index import Var, of
 from framesmith_backends.ir.spec import evaluate, grid_of
+from framesmith_backends.lower import formulas
 
 N = Var("i", 41)
 X = torch.linspace(-10, 10, 41, dtype=torch.float64)
@@ -19,21 +19,22 @@ G = torch.linspace(1, 2, 41, dtype=torch.float64)
 aten = torch.ops.aten
 
 FORWARD: tuple[tuple[Callable[[Expr], Expr], Callable[[torch.Tensor], torch.Tensor]], ...] = (
-    (act.gelu, F.gelu), (act.gelu_tanh, lambda x: F.gelu(x, approximate="tanh")), (act.silu, F.silu),
-    (act.relu, F.relu), (act.mish, F.mish), (act.hardswish, F.hardswish), (act.hardsigmoid, F.hardsigmoid),
-    (act.sign, torch.sign), (lambda x: act.elu(x, 1.5, 1.0, 1.0), lambda x: F.elu(x, 1.5)),
-    (lambda x: act.softplus(x, 2.0, 3.0), lambda x: F.softplus(x, 2.0, 3.0)),
-    (lambda x: act.hardtanh(x, -2.0, 3.0), lambda x: F.hardtanh(x, -2.0, 3.0)),
-    (lambda x: act.leaky_relu(x, 0.3), lambda x: F.leaky_relu(x, 0.3)),
+    (formulas.gelu, F.gelu), (formulas.gelu_tanh, lambda x: F.gelu(x, approximate="tanh")), (formulas.silu, F.silu),
+    (formulas.relu, F.relu), (formulas.mish, F.mish), (formulas.hardswish, F.hardswish),
+    (formulas.hardsigmoid, F.hardsigmoid),
+    (formulas.sign, torch.sign), (lambda x: formulas.elu(x, 1.5, 1.0, 1.0), lambda x: F.elu(x, 1.5)),
+    (lambda x: formulas.softplus(x, 2.0, 3.0), lambda x: F.softplus(x, 2.0, 3.0)),
+    (lambda x: formulas.hardtanh(x, -2.0, 3.0), lambda x: F.hardtanh(x, -2.0, 3.0)),
+    (lambda x: formulas.leaky_relu(x, 0.3), lambda x: F.leaky_relu(x, 0.3)),
 )  # fmt: skip
 BACKWARD: tuple[tuple[Callable[[Expr, Expr], Expr], Callable[[torch.Tensor, torch.Tensor], torch.Tensor]], ...] = (
-    (act.gelu_backward, aten.gelu_backward), (act.silu_backward, aten.silu_backward),
-    (act.gelu_tanh_backward, lambda g, x: aten.gelu_backward(g, x, approximate="tanh")),
-    (act.tanh_backward, aten.tanh_backward), (act.sigmoid_backward, aten.sigmoid_backward),
-    (act.hardswish_backward, aten.hardswish_backward), (act.hardsigmoid_backward, aten.hardsigmoid_backward),
-    (lambda g, x: act.threshold_backward(g, x, 1.0), lambda g, x: aten.threshold_backward(g, x, 1.0)),
-    (lambda g, x: act.leaky_relu_backward(g, x, 0.3), lambda g, x: aten.leaky_relu_backward(g, x, 0.3, False)),
-    (lambda g, x: act.softplus_backward(g, x, 1.0, 20.0), lambda g, x: aten.softplus_backward(g, x, 1.0, 20.0)),
+    (formulas.gelu_backward, aten.gelu_backward), (formulas.silu_backward, aten.silu_backward),
+    (formulas.gelu_tanh_backward, lambda g, x: aten.gelu_backward(g, x, approximate="tanh")),
+    (formulas.tanh_backward, aten.tanh_backward), (formulas.sigmoid_backward, aten.sigmoid_backward),
+    (formulas.hardswish_backward, aten.hardswish_backward), (formulas.hardsigmoid_backward, aten.hardsigmoid_backward),
+    (lambda g, x: formulas.threshold_backward(g, x, 1.0), lambda g, x: aten.threshold_backward(g, x, 1.0)),
+    (lambda g, x: formulas.leaky_relu_backward(g, x, 0.3), lambda g, x: aten.leaky_relu_backward(g, x, 0.3, False)),
+    (lambda g, x: formulas.softplus_backward(g, x, 1.0, 20.0), lambda g, x: aten.softplus_backward(g, x, 1.0, 20.0)),
 )  # fmt: skip
 
 
@@ -56,5 +57,5 @@ def test_backward(formula: Callable[..., Expr], wanted: Callable[..., torch.Tens
 @pytest.mark.parametrize("divisor", [3.0, -3.0, 0.7])
 def test_floor_division_and_remainder(divisor: float) -> None:
     y = torch.full_like(X, divisor)
-    torch.testing.assert_close(value(act.floor_divide, X, y), torch.floor_divide(X, y))
-    torch.testing.assert_close(value(act.remainder, X, y), torch.remainder(X, y))
+    torch.testing.assert_close(value(formulas.floor_divide, X, y), torch.floor_divide(X, y))
+    torch.testing.assert_close(value(formulas.remainder, X, y), torch.remainder(X, y))
