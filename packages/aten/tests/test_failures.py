@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from op_database import Watch
+from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_aten import failures, operators
 from framesmith_aten.table import TABLE
-from framesmith_guards import new_fake_mode
 
 aten = torch.ops.aten
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.functional_forms import functional_form, run_functionally, writing_operator
-from framesmith_guards import new_fake_mode
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_aten.shape_rules import SHAPE_RULES
-from framesmith_guards import new_fake_mode
 
 aten = torch.ops.aten
 TYPES = (None, torch.float32, torch.bfloat16)

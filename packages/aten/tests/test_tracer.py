@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_aten.cleanup import eliminate_dead
 from framesmith_aten.decompositions import nothing_whole
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.tracer import GraphTracer
-from framesmith_guards import new_fake_mode
 
 aten = torch.ops.aten
 

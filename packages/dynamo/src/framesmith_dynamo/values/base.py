@@ -39,6 +39,8 @@ class Memo:
     #: Where each module's dictionary is found, by its id; and the values whose attribute dictionaries these are.
     namespaces: dict[int, Source] = field(default_factory=dict)
     instance_dicts: dict[int, Value] = field(default_factory=dict)
+    #: Those that several objects have: none of them is changed.
+    shared_dicts: set[int] = field(default_factory=set)
     #: The one value of each class.
     classes: dict[type, Value] = field(default_factory=dict)
     #: Existing objects used as keys that are told apart by identity.

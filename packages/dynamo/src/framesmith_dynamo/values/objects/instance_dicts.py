@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MemberDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
@@ -79,9 +79,16 @@ def note_instance_dict(tr: Tracer, owner: Any) -> None:
         return
     if tr.journal.value_of(entries) is not None:
         raise GraphBreak(INSTANCE_DICT, f"{owner.describe()} is used after its __dict__ was, by itself")
-    if id(entries) in tr.memo.instance_dicts:
-        raise GraphBreak(INSTANCE_DICT, f"{owner.describe()} has the same __dict__ as another object")
-    tr.memo.instance_dicts[id(entries)] = owner
+    other = tr.memo.instance_dicts.setdefault(id(entries), owner)
+    if other is not owner:
+        tr.memo.shared_dicts.add(id(entries))
+        if other.mutation is not None:
+            refuse_shared(owner)
+
+
+def refuse_shared(owner: Any) -> NoReturn:
+    """Break where an object changes whose attributes are another object's too."""
+    raise GraphBreak(INSTANCE_DICT, f"{owner.describe()} has the same __dict__ as another object")
 
 
 def wrap_attribute_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value | None:

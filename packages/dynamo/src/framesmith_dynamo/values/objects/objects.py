@@ -35,7 +35,7 @@ from framesmith_dynamo.values.objects.attributes import (
     call_special,
     class_value,
 )
-from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue
+from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue, refuse_shared
 from framesmith_dynamo.values.objects.object_methods import OBJECT_METHODS
 from framesmith_dynamo.values.operations import BINARY_SLOTS
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
@@ -237,6 +237,8 @@ class ObjectValue(Value):
         """Let the journal follow the object, if it does not yet."""
         if self.mutation is None:
             if self.exists:
+                if id(self.entries()) in tr.memo.shared_dicts:
+                    refuse_shared(self)
                 tr.journal.track_existing(self, self.obj)
             else:
                 tr.journal.track_new(self, self.cls)

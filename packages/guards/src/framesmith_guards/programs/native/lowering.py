@@ -43,7 +43,6 @@ from framesmith_guards.sources import (
     ModuleSource,
     Source,
     TensorPropertySource,
-    TypeSource,
 )
 from framesmith_guards.values.constants import same_constant
 
