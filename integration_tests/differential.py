@@ -177,7 +177,7 @@ def assert_same(expected: Any, actual: Any, case: Case, where: str) -> None:
         assert_same(expected.value, actual.value, case, where)
         assert expected.argument <= actual.argument, f"{where}: equal to {expected.argument}, but another object"
     elif isinstance(expected, dict):
-        assert list(expected) == list(actual), f"{where}: expected keys {list(expected)}, got {list(actual)}"
+        assert list(expected) == list(actual), f"{where}: expected {expected!r}, got {actual!r}"
         for key in expected:
             assert_same(expected[key], actual[key], case, f"{where}[{key!r}]")
     elif isinstance(expected, (list, tuple)):

@@ -12,7 +12,7 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,10 @@ class Array:
     values: torch.Tensor
 
 
+Take = Callable[[Any, str], Any]
+"""Copies a part of an object; the text says how the part is reached from the object."""
+
+
 class Snapshots:
     """Copies what one call left, in the order given: first the arguments, last what the call returned."""
 
@@ -57,18 +61,24 @@ class Snapshots:
 
     def take(self, obj: Any, place: str, *, of_argument: bool = False) -> Any:
         """A comparable copy of `obj`, which stands at `place`."""
-        if isinstance(obj, PLAIN) and not isinstance(obj, enum.Enum):
-            return Value(name_of(type(obj)), obj, self.held(obj, place, of_argument))
-        if isinstance(obj, PLAIN_TORCH):
-            return Value(name_of(type(obj)), obj, frozenset())
+
+        def part(inner: Any, way: str) -> Any:
+            return self.take(inner, place + way, of_argument=of_argument and way[:4] != "<key")
+
+        kind = name_of(type(obj))
+        if isinstance(obj, PLAIN_TORCH) or (isinstance(obj, PLAIN) and not isinstance(obj, enum.Enum)):
+            return Value(kind, obj, self.held(obj, place, of_argument))
         if isinstance(obj, (tuple, frozenset)):
-            arguments = self.held(obj, place, of_argument)
-            return (name_of(type(obj)), Value("identity", None, arguments), self.items(obj, place, of_argument))
+            held = self.held(obj, place, of_argument)
+            return {"is": Value(kind, None, held), "items": items_of(obj, part)}
         if id(obj) in self.places:
             return Met(self.places[id(obj)])
         self.places[id(obj)] = place
         self.kept.append(obj)
-        return (name_of(type(obj)), *self.contents(obj, place, of_argument))
+        if isinstance(obj, torch.Tensor):
+            return {"kind": kind, **self.tensor(obj, place), **attributes_of(obj, part)}
+        contents = next((of for kinds, of in CONTENTS if isinstance(obj, kinds)), attributes_of)
+        return {"kind": kind, **contents(obj, part)}
 
     def held(self, obj: Any, place: str, of_argument: bool) -> frozenset[str]:
         """Where this very immutable object stands in the arguments."""
@@ -77,54 +87,74 @@ class Snapshots:
             self.kept.append(obj)
         return frozenset(self.arguments.get(id(obj), ()))
 
-    def contents(self, obj: Any, place: str, of_argument: bool) -> Iterator[Any]:
-        """What a mutable object is compared by."""
-
-        def take(part: Any, name: str) -> Any:
-            return self.take(part, f"{place}{name}", of_argument=of_argument)
-
-        if isinstance(obj, torch.Tensor):
-            yield self.tensor(obj, place)
-        elif isinstance(obj, np.ndarray):
-            yield obj.dtype.str, obj.shape, obj.strides, obj.tolist()
-        elif isinstance(obj, torch.Generator):
-            yield Array(obj.get_state())
-            return
-        elif isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
-            yield name_of(obj)
-            return
-        elif isinstance(obj, enum.Enum):
-            yield obj.name
-        elif isinstance(obj, functools.partial):
-            yield take(obj.func, ".func"), take(obj.args, ".args"), take(obj.keywords, ".keywords")
-        elif isinstance(obj, types.MethodType):
-            yield take(obj.__func__, ".__func__"), take(obj.__self__, ".__self__")
-            return
-        elif isinstance(obj, BaseException):
-            yield take(obj.args, ".args"), take(obj.__cause__, ".__cause__"), take(obj.__context__, ".__context__")
-        elif isinstance(obj, Mapping):
-            pairs = dict.items(obj) if isinstance(obj, dict) else obj.items()
-            keys = [self.take(key, f"{place}<key {n}>") for n, (key, _) in enumerate(pairs)]
-            yield list(zip(keys, [take(value, f"[{key!r}]") for key, value in pairs], strict=True))
-        elif isinstance(obj, (list, collections.deque, set)):
-            yield self.items(obj, place, of_argument)
-        elif isinstance(obj, weakref.ref):
-            yield take(obj(), "()")
-        yield [(name, take(value, f".{name}")) for name, value in attributes(obj)]
-
-    def items(self, obj: Any, place: str, of_argument: bool) -> list[Any]:
-        """The copies of a collection's items; a set's in an order of their own."""
-        copies = [self.take(item, f"{place}[{n}]", of_argument=of_argument) for n, item in enumerate(obj)]
-        return sorted(copies, key=repr) if isinstance(obj, (set, frozenset)) else copies
-
-    def tensor(self, t: torch.Tensor, place: str) -> tuple[Any, ...]:
+    def tensor(self, t: torch.Tensor, place: str) -> dict[str, Any]:
         """Metadata, shared memory and contents."""
-        meta = (t.dtype, str(t.device), tuple(t.shape), t.requires_grad, t.is_leaf, t.is_inference())
+        told = {
+            "dtype": t.dtype,
+            "device": str(t.device),
+            "shape": tuple(t.shape),
+            "layout": t.layout,
+            "requires_grad": t.requires_grad,
+            "is_leaf": t.is_leaf,
+            "is_inference": t.is_inference(),
+        }
         if t.layout != torch.strided:
-            return (*meta, t.layout, Array(t.detach().to_dense()))
+            return {**told, "values": Array(t.detach().to_dense())}
         shared = [(other, byte_distance(t, known)) for other, known in self.tensors if share_memory(t, known)]
         self.tensors.append((place, t))
-        return (*meta, t.stride(), shared, Array(t.detach().clone()))
+        return {**told, "stride": t.stride(), "shares": shared, "values": Array(t.detach().clone())}
+
+
+def items_of(obj: Any, take: Take) -> list[Any]:
+    """The copies of a collection's items; a set's in an order of their own."""
+    copies = [take(item, f"[{n}]") for n, item in enumerate(obj)]
+    return sorted(copies, key=repr) if isinstance(obj, (set, frozenset)) else copies
+
+
+def attributes_of(obj: Any, take: Take) -> dict[str, Any]:
+    """What an object holds beside what its type is compared by."""
+    held = attributes(obj)
+    return {"attributes": [(name, take(value, f".{name}")) for name, value in held]} if held else {}
+
+
+def sequence(obj: Any, take: Take) -> dict[str, Any]:
+    return {"items": items_of(obj, take), **attributes_of(obj, take)}
+
+
+def mapping(obj: Any, take: Take) -> dict[str, Any]:
+    """Keys, in order, and values; a subclass of dict is not asked by its own methods."""
+    pairs = list(dict.items(obj) if isinstance(obj, dict) else obj.items())
+    keys = [take(key, f"<key {n}>") for n, (key, _) in enumerate(pairs)]
+    return {"keys": keys, "values": [take(value, f"[{key!r}]") for key, value in pairs], **attributes_of(obj, take)}
+
+
+def partial(obj: functools.partial[Any], take: Take) -> dict[str, Any]:
+    parts = {name: take(getattr(obj, name), f".{name}") for name in ("func", "args", "keywords")}
+    return {**parts, **attributes_of(obj, take)}
+
+
+def method(obj: types.MethodType, take: Take) -> dict[str, Any]:
+    return {name: take(getattr(obj, name), f".{name}") for name in ("__func__", "__self__")}
+
+
+def exception(obj: BaseException, take: Take) -> dict[str, Any]:
+    parts = {name: take(getattr(obj, name), f".{name}") for name in ("args", "__cause__", "__context__")}
+    return {**parts, **attributes_of(obj, take)}
+
+
+#: The first row that fits says what an object is compared by.
+CONTENTS: tuple[tuple[Any, Callable[[Any, Take], dict[str, Any]]], ...] = (
+    (np.ndarray, lambda obj, take: {"array": (obj.dtype.str, obj.shape, obj.strides, obj.tolist())}),
+    (torch.Generator, lambda obj, take: {"state": Array(obj.get_state())}),
+    ((type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType), lambda obj, take: {"name": name_of(obj)}),
+    (enum.Enum, lambda obj, take: {"name": obj.name, **attributes_of(obj, take)}),
+    (functools.partial, partial),
+    (types.MethodType, method),
+    (BaseException, exception),
+    (Mapping, mapping),
+    ((list, collections.deque, set), sequence),
+    (weakref.ref, lambda obj, take: {"refers to": take(obj(), "()")}),
+)
 
 
 def name_of(obj: Any) -> str:

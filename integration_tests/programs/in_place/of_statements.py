@@ -52,6 +52,15 @@ def statement_other(x, y, n):
 
 
 @form
+def statement_matmul(x, y, n):
+    m = x @ y.t()
+    same = m
+    m @= m
+    m += 1
+    return m, same
+
+
+@form
 def statement_on_items(x, y, n):
     x[0] += 1
     x[:, 1] *= y[:, 0]
