@@ -65,3 +65,9 @@ NOT_CONSTANT = register_break(
     why="the value depends on tensor data or on state the tracer does not follow",
     hint="pass the value as a plain Python number, string or tuple",
 )
+READS_OWN_LOCALS = register_break(
+    "reads-own-locals",
+    what="the graph breaks in a function that may look at all its local variables",
+    why="compiled code keeps only the variables that are still needed, beside its own",
+    hint="call locals(), vars(), dir(), eval() or exec() in a function of its own",
+)

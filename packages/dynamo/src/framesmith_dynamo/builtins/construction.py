@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict, defaultdict, deque
 
 import torch
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
-from framesmith_dynamo.builtins.registry import between, handles
+from framesmith_dynamo.builtins.registry import between, handles, named
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.containers import (
@@ -15,7 +16,6 @@ from framesmith_dynamo.values.containers import (
     SizeValue,
     SliceValue,
     TupleValue,
-    construct_named,
     frozenset_of,
     index_of,
     is_namedtuple_class,
@@ -23,21 +23,25 @@ from framesmith_dynamo.values.containers import (
     new_dict,
     new_list,
     new_set,
-    pairs_of,
     set_of,
 )
+from framesmith_dynamo.values.errors import refuse
+from framesmith_dynamo.values.functions.binding import bind
+from framesmith_dynamo.values.functions.functions import FunctionValue
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.objects.classes import ClassValue, constructs, constructs_family, makes
+from framesmith_guards import AttrSource
 
 
 @constructs(list)
 def _list(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    given = between(tr, "list", args, kwargs, 0, 1)
+    given = between(tr, list, args, kwargs, 0, 1)
     return new_list(tr, given[0].unpack(tr) if given else [])
 
 
 @constructs(tuple)
 def _tuple(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    given = between(tr, "tuple", args, kwargs, 0, 1)
+    given = between(tr, tuple, args, kwargs, 0, 1)
     if given and type(given[0]) is TupleValue:
         return given[0]
     return TupleValue(given[0].unpack(tr) if given else [])
@@ -45,62 +49,80 @@ def _tuple(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
 
 @constructs(torch.Size)
 def _size(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    given = between(tr, "torch.Size", args, kwargs, 0, 1)
+    given = between(tr, torch.Size, args, kwargs, 0, 1)
     items = given[0].unpack(tr) if given else []
     return SizeValue([tr.constant(index_of(tr, item)) for item in items])
 
 
 @constructs(set)
 def _set(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    given = between(tr, "set", args, kwargs, 0, 1)
+    given = between(tr, set, args, kwargs, 0, 1)
     return set_of(tr, given[0]) if given else new_set(tr)
 
 
 @constructs(frozenset)
 def _frozenset(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    given = between(tr, "frozenset", args, kwargs, 0, 1)
+    given = between(tr, frozenset, args, kwargs, 0, 1)
     return frozenset_of(tr, given[0]) if given else tr.constant(frozenset())
 
 
 @constructs(dict, OrderedDict)
 def _dict(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    between(tr, cls.cls.__name__, args, {}, 0, 1)
-    pairs = pairs_of(tr, args[0]) if args else []
-    named = [(tr.constant(name), value) for name, value in kwargs.items()]
-    return new_dict(tr, [*pairs, *named], cls.cls)
+    between(tr, cls.cls, args, {}, 0, 1)
+    made = new_dict(tr, cls=cls.cls)
+    made.m_update(tr, *args, **kwargs)
+    return made
 
 
 @constructs(defaultdict)
 def _defaultdict(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    between(tr, "defaultdict", args, {}, 0, 2)
     factory = args[0] if args else tr.constant(None)
-    pairs = pairs_of(tr, args[1]) if len(args) == 2 else []
-    named = [(tr.constant(name), value) for name, value in kwargs.items()]
-    return new_dict(tr, [*pairs, *named], defaultdict, factory=factory)
+    if not is_none(factory) and type_lookup(factory.python_type(), "__call__") is None:
+        refuse(tr, defaultdict, args, kwargs)
+    between(tr, dict, args[1:], {}, 0, 1)
+    made = new_dict(tr, cls=defaultdict, factory=factory)
+    made.m_update(tr, *args[1:], **kwargs)
+    return made
 
 
-@handles(dict.fromkeys, OrderedDict.fromkeys)
+def is_none(value: Value) -> bool:
+    """Whether a value is None."""
+    return value.is_constant() and value.as_constant() is None
+
+
+@handles(dict.fromkeys)
 def _fromkeys(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    keys, *rest = between(tr, "fromkeys", args, kwargs, 1, 2)
-    filler = rest[0] if rest else tr.constant(None)
-    return new_dict(tr, [(key, filler) for key in keys.unpack(tr)])
+    keys, *rest = between(tr, dict.fromkeys, args, kwargs, 1, 2)
+    return new_dict(tr).m_fromkeys(tr, keys, *rest)
+
+
+@handles(OrderedDict.fromkeys)
+def _ordered_from_keys(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    given = named(tr, OrderedDict.fromkeys, args, kwargs, ("iterable", "value"), 1)
+    return new_dict(tr, cls=OrderedDict).m_fromkeys(tr, *given.values())
+
+
+@handles(defaultdict.fromkeys)
+def _default_from_keys(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    keys, *rest = between(tr, defaultdict.fromkeys, args, kwargs, 1, 2)
+    return new_dict(tr, cls=defaultdict, factory=tr.constant(None)).m_fromkeys(tr, keys, *rest)
 
 
 @constructs(deque)
 def _deque(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    given = dict(zip(("iterable", "maxlen"), args, strict=False)) | dict(kwargs)
-    if set(given) - {"iterable", "maxlen"} or len(args) > 2:
-        tr.raise_(TypeError, "deque() takes an iterable and a maximum length")
-    bound = given.get("maxlen")
-    maxlen = None if bound is None or (bound.is_constant() and bound.as_constant() is None) else index_of(tr, bound)
-    if maxlen is not None and maxlen < 0:
-        tr.raise_(ValueError, "maxlen must be non-negative")
+    given = named(tr, deque, args, kwargs, ("iterable", "maxlen"), 0)
+    bound = given.get("maxlen", tr.constant(None))
+    maxlen = None
+    if not is_none(bound):
+        maxlen = index_of(tr, bound) if issubclass(bound.python_type(), int) else -1
+    if maxlen is not None and not 0 <= maxlen <= sys.maxsize:
+        refuse(tr, deque, (), {"maxlen": bound})
     return new_deque(tr, given["iterable"].unpack(tr) if "iterable" in given else [], maxlen)
 
 
 @constructs(slice)
 def _slice(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    given = list(between(tr, "slice", args, kwargs, 1, 3))
+    given = list(between(tr, slice, args, kwargs, 1, 3))
     nothing = tr.constant(None)
     if len(given) == 1:
         return SliceValue(nothing, given[0], nothing)
@@ -114,7 +136,16 @@ def _folded(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
 
 @constructs_family(is_namedtuple_class)
 def _named(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    return construct_named(tr, cls.cls, list(args), dict(kwargs))
+    """The generated `__new__` binds the arguments; a default is the one object that the class keeps."""
+    found = type_lookup(cls.cls, "__new__")
+    initializer = type_lookup(cls.cls, "__init__")
+    if found is None or initializer is None or initializer.owner is not object:
+        raise GraphBreak(UNSUPPORTED_CALL, f"{cls.cls.__qualname__}(), which has its own __init__")
+    function = getattr(found.raw, "__func__", found.raw)
+    source = AttrSource(cls.source, "__new__") if cls.source is not None else None
+    defaults = FunctionValue(function, source=source).default_makers(tr)
+    bound = bind(tr, function.__code__, function.__qualname__, [cls, *args], kwargs, defaults)
+    return NamedTupleValue([bound[name] for name in function.__code__.co_varnames[1 : len(bound)]], cls.cls)
 
 
 @makes(tuple)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
-from framesmith_dynamo.builtins.registry import between, handles, one
+from framesmith_dynamo.builtins.registry import between, handles, named, one
+from framesmith_dynamo.polyfills.protocols import reversed_by_index
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.constants.constant import ConstantValue, fold
 from framesmith_dynamo.values.containers import FrozenSetValue, TupleValue, index_of, new_list, sorted_items
+from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterator_adapters import (
     CountIterator,
@@ -18,19 +22,21 @@ from framesmith_dynamo.values.iteration.iterator_adapters import (
     SentinelIterator,
     ZipIterator,
 )
-from framesmith_dynamo.values.iteration.iterators import next_or_none, tracked
+from framesmith_dynamo.values.iteration.iterators import SequenceIterator, next_or_none, tracked
 from framesmith_dynamo.values.objects.classes import ClassValue, constructs
 
 
 @handles(iter)
 def _iter(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    first, *rest = between(tr, "iter", args, kwargs, 1, 2)
+    first, *rest = between(tr, iter, args, kwargs, 1, 2)
+    if rest and type_lookup(first.python_type(), "__call__") is None:
+        refuse(tr, iter, args, kwargs)
     return tracked(tr, SentinelIterator(first, rest[0])) if rest else first.iter_(tr)
 
 
 @handles(next)
 def _next(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    iterator, *rest = between(tr, "next", args, kwargs, 1, 2)
+    iterator, *rest = between(tr, next, args, kwargs, 1, 2)
     if not rest:
         return iterator.next_(tr)
     item = next_or_none(tr, iterator)
@@ -49,8 +55,8 @@ def unordered_items(tr: Tracer, iterable: Value, key: Value | None) -> list[Valu
 @handles(sorted)
 def _sorted(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if set(kwargs) - {"key", "reverse"}:
-        tr.raise_(TypeError, "sorted() got an unexpected keyword argument")
-    iterable = one(tr, "sorted", args, {})
+        refuse(tr, sorted, args, kwargs)
+    iterable = one(tr, sorted, args, {})
     key = kwargs.get("key")
     return new_list(tr, sorted_items(tr, unordered_items(tr, iterable, key), key, kwargs.get("reverse")))
 
@@ -70,21 +76,17 @@ def quantified(tr: Tracer, iterable: Value, stops_at: bool) -> Value:
 
 @handles(any)
 def _any(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return quantified(tr, one(tr, "any", args, kwargs), True)
+    return quantified(tr, one(tr, any, args, kwargs), True)
 
 
 @handles(all)
 def _all(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return quantified(tr, one(tr, "all", args, kwargs), False)
+    return quantified(tr, one(tr, all, args, kwargs), False)
 
 
 @constructs(range)
 def _range(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    bounds = between(tr, "range", args, kwargs, 1, 3)
-    for bound in bounds:
-        if bound.is_constant() and not isinstance(bound.as_constant(), int):
-            name = bound.python_type().__name__
-            tr.raise_(TypeError, f"'{name}' object cannot be interpreted as an integer")
+    bounds = between(tr, range, args, kwargs, 1, 3)
     numbers = [index_of(tr, bound) for bound in bounds]
     if len(numbers) == 3 and numbers[2] == 0:
         tr.raise_(ValueError, "range() arg 3 must not be zero")
@@ -93,9 +95,7 @@ def _range(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
 
 @constructs(enumerate)
 def _enumerate(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    given = dict(zip(("iterable", "start"), args, strict=False)) | dict(kwargs)
-    if set(given) - {"iterable", "start"} or "iterable" not in given or len(args) > 2:
-        tr.raise_(TypeError, "enumerate() takes an iterable and an optional start")
+    given = named(tr, enumerate, args, kwargs, ("iterable", "start"), 1)
     start = index_of(tr, given["start"]) if "start" in given else 0
     return tracked(tr, EnumerateIterator(given["iterable"].iter_(tr), start, TupleValue))
 
@@ -103,7 +103,7 @@ def _enumerate(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value
 @constructs(zip)
 def _zip(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if set(kwargs) - {"strict"}:
-        tr.raise_(TypeError, "zip() got an unexpected keyword argument")
+        refuse(tr, zip, args, kwargs)
     strict = "strict" in kwargs and operations.truth(tr, kwargs["strict"])
     return tracked(tr, ZipIterator([arg.iter_(tr) for arg in args], strict, TupleValue))
 
@@ -111,35 +111,45 @@ def _zip(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
 @constructs(map)
 def _map(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if len(args) < 2 or kwargs:
-        tr.raise_(TypeError, "map() must have at least two arguments.")
+        refuse(tr, map, args, kwargs)
     return tracked(tr, MapIterator(args[0], [arg.iter_(tr) for arg in args[1:]]))
 
 
 @constructs(filter)
 def _filter(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    function, iterable = between(tr, "filter", args, kwargs, 2, 2)
+    function, iterable = between(tr, filter, args, kwargs, 2, 2)
     return tracked(tr, FilterIterator(function, iterable.iter_(tr)))
 
 
 @constructs(reversed)
 def _reversed(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    value = one(tr, "reversed", args, kwargs)
+    value = one(tr, reversed, args, kwargs)
     own = value.python_type()
     if type_lookup(own, "__reversed__") is not None:
         return value.call_method(tr, "__reversed__", [], {})
-    if type_lookup(own, "__getitem__") is None:
-        tr.raise_(TypeError, f"'{own.__name__}' object is not reversible")
-    return new_list(tr, value.unpack(tr)[::-1]).iter_(tr)
+    if type_lookup(own, "__getitem__") is None or type_lookup(own, "__len__") is None:
+        refuse(tr, reversed, args, kwargs)
+    if isinstance(value, TupleValue | ConstantValue):
+        return tracked(tr, SequenceIterator(value, value.size_now() - 1, -1))
+    return tr.call(tr.constant(reversed_by_index), [value], {})
 
 
 @constructs(itertools.count)
 def _count(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    given = dict(zip(("start", "step"), args, strict=False)) | dict(kwargs)
-    return tracked(tr, CountIterator(given.get("start", tr.constant(0)), given.get("step", tr.constant(1))))
+    given = named(tr, itertools.count, args, kwargs, ("start", "step"), 0)
+    start, step = given.get("start", tr.constant(0)), given.get("step", tr.constant(1))
+    for number in (start, step):
+        if all(type_lookup(number.python_type(), name) is None for name in ("__index__", "__float__", "__complex__")):
+            refuse(tr, itertools.count, (start, step), {})
+    if start.is_constant() and step.is_constant():  # True is counted from as 1, if the steps are of 1
+        start = fold(tr, lambda *bounds: next(itertools.count(*bounds)), (start, step))
+    return tracked(tr, CountIterator(start, step))
 
 
 @constructs(itertools.repeat)
 def _repeat(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    given = dict(zip(("object", "times"), args, strict=False)) | dict(kwargs)
+    given = named(tr, itertools.repeat, args, kwargs, ("object", "times"), 1)
     times = index_of(tr, given["times"]) if "times" in given else None
+    if times is not None and abs(times) > sys.maxsize:
+        refuse(tr, itertools.repeat, (tr.constant(None), given["times"]), {})
     return tracked(tr, RepeatIterator(given["object"], None if times is None else max(0, times)))

@@ -7,10 +7,13 @@ import math
 from typing import Any
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
-from framesmith_dynamo.builtins.registry import between, declare_pure, handles, one
+from framesmith_dynamo.builtins.construction import is_none
+from framesmith_dynamo.builtins.registry import between, declare_pure, handles, named, one
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import fold
+from framesmith_dynamo.values.containers import new_list
+from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.objects.classes import ClassValue, constructs
 
@@ -24,50 +27,56 @@ def special(tr: Tracer, value: Value, name: str, args: Args = ()) -> Value:
 
 @handles(len)
 def _len(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return one(tr, "len", args, kwargs).len_(tr)
+    return one(tr, len, args, kwargs).len_(tr)
 
 
 @handles(abs)
 def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    value = one(tr, "abs", args, kwargs)
+    value = one(tr, abs, args, kwargs)
     return fold(tr, abs, (value,)) if value.is_constant() else special(tr, value, "__abs__")
 
 
 @handles(round)
 def _round(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if all(arg.is_constant() for arg in (*args, *kwargs.values())):
+    given = named(tr, round, args, kwargs, ("number", "ndigits"), 1)
+    if all(arg.is_constant() for arg in given.values()):
         return fold(tr, round, args, kwargs)
-    return special(tr, args[0], "__round__", args[1:])
+    digits = [given["ndigits"]] if "ndigits" in given and not is_none(given["ndigits"]) else []
+    return special(tr, given["number"], "__round__", digits)
 
 
 @handles(divmod)
 def _divmod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    left, right = between(tr, "divmod", args, kwargs, 2, 2)
+    left, right = between(tr, divmod, args, kwargs, 2, 2)
     if left.is_constant() and right.is_constant():
         return fold(tr, divmod, (left, right))
-    return special(tr, left, "__divmod__", [right])
+    for value, other, name in ((left, right, "__divmod__"), (right, left, "__rdivmod__")):
+        if type_lookup(value.python_type(), name) is not None:
+            answer = value.call_method(tr, name, [other], {})
+            if not (answer.is_constant() and answer.as_constant() is NotImplemented):
+                return answer
+    return refuse(tr, divmod, args, kwargs)
 
 
 @handles(pow)
 def _pow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    given = [*args, *(kwargs[name] for name in ("base", "exp", "mod")[len(args) :] if name in kwargs)]
-    if len(given) == 2:
-        return operations.binary(tr, "**", given[0], given[1])
-    return fold(tr, pow, given)
+    given = named(tr, pow, args, kwargs, ("base", "exp", "mod"), 2)
+    if "mod" not in given or is_none(given["mod"]):
+        return operations.binary(tr, "**", given["base"], given["exp"])
+    return fold(tr, pow, [given["base"], given["exp"], given["mod"]])
 
 
-def extreme(tr: Tracer, name: str, op: str, args: Args, kwargs: Kwargs) -> Value:
+def extreme(tr: Tracer, function: Any, op: str, args: Args, kwargs: Kwargs) -> Value:
     """`min` (op "<") or `max` (op ">"): the first item that no other beats."""
-    unknown = set(kwargs) - {"key", "default"}
-    if unknown or not args:
-        tr.raise_(TypeError, f"{name}() got wrong arguments")
+    if set(kwargs) - {"key", "default"} or not args or (len(args) > 1 and "default" in kwargs):
+        refuse(tr, function, args, kwargs)
     items = args[0].unpack(tr) if len(args) == 1 else list(args)
     key = kwargs.get("key")
     if not items:
         if "default" in kwargs:
             return kwargs["default"]
-        tr.raise_(ValueError, f"{name}() iterable argument is empty")
-    keyed = key is not None and not (key.is_constant() and key.as_constant() is None)
+        refuse(tr, function, [new_list(tr, [])], kwargs)
+    keyed = key is not None and not is_none(key)
     best, best_key = items[0], tr.call(key, [items[0]], {}) if keyed and key is not None else items[0]
     for item in items[1:]:
         item_key = tr.call(key, [item], {}) if keyed and key is not None else item
@@ -78,21 +87,23 @@ def extreme(tr: Tracer, name: str, op: str, args: Args, kwargs: Kwargs) -> Value
 
 @handles(min)
 def _min(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return extreme(tr, "min", "<", args, kwargs)
+    return extreme(tr, min, "<", args, kwargs)
 
 
 @handles(max)
 def _max(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return extreme(tr, "max", ">", args, kwargs)
+    return extreme(tr, max, ">", args, kwargs)
 
 
 @handles(sum)
 def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if not 1 <= len(args) <= 2 or set(kwargs) - {"start"}:
-        tr.raise_(TypeError, "sum() takes an iterable and an optional start")
-    total = args[1] if len(args) == 2 else kwargs.get("start", tr.constant(0))
-    if total.python_type() in (str, bytes):
-        tr.raise_(TypeError, "sum() can't sum strings [use ''.join(seq) instead]")
+    given = named(tr, sum, args, kwargs, ("iterable", "start"), 1)
+    if "iterable" in kwargs:
+        refuse(tr, sum, args, kwargs)
+    total = given.get("start", tr.constant(0))
+    if issubclass(total.python_type(), str | bytes | bytearray):
+        args[0].iter_(tr)
+        refuse(tr, sum, [new_list(tr, []), total], {})
     items = args[0].unpack(tr)
     known = next((at for at, item in enumerate(items) if not item.is_constant()), len(items))
     if total.is_constant():  # sum() adds floats more exactly than `+` since 3.12
@@ -122,7 +133,7 @@ for _cls, _method in ((int, "__int__"), (float, "__float__"), (complex, "__compl
 
 @constructs(bool)
 def _bool(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    (*rest,) = between(tr, "bool", args, kwargs, 0, 1)
+    (*rest,) = between(tr, bool, args, kwargs, 0, 1)
     return tr.constant(operations.truth(tr, rest[0]) if rest else False)
 
 

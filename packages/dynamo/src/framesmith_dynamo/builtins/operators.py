@@ -10,6 +10,9 @@ from framesmith_dynamo.builtins.registry import Handler, between, handles
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import BINARY, COMPARE, UNARY
+from framesmith_dynamo.values.containers import index_of
+from framesmith_dynamo.values.errors import refuse
+from framesmith_dynamo.values.holders import type_lookup
 
 INPLACE: dict[str, Callable[[Any, Any], Any]] = {
     op: getattr(operator, "i" + name) for op, name in operations.BINARY_SLOTS.items()
@@ -18,7 +21,7 @@ INPLACE: dict[str, Callable[[Any, Any], Any]] = {
 
 def _binary(op: str) -> Handler:
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        left, right = between(tr, BINARY[op].__name__, args, kwargs, 2, 2)
+        left, right = between(tr, BINARY[op], args, kwargs, 2, 2)
         return operations.binary(tr, op, left, right)
 
     return handler
@@ -26,7 +29,7 @@ def _binary(op: str) -> Handler:
 
 def _inplace(op: str) -> Handler:
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        left, right = between(tr, INPLACE[op].__name__, args, kwargs, 2, 2)
+        left, right = between(tr, INPLACE[op], args, kwargs, 2, 2)
         return operations.inplace(tr, op, left, right)
 
     return handler
@@ -34,7 +37,7 @@ def _inplace(op: str) -> Handler:
 
 def _comparison(op: str) -> Handler:
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        left, right = between(tr, COMPARE[op].__name__, args, kwargs, 2, 2)
+        left, right = between(tr, COMPARE[op], args, kwargs, 2, 2)
         return operations.compare(tr, op, left, right)
 
     return handler
@@ -42,7 +45,7 @@ def _comparison(op: str) -> Handler:
 
 def _unary(op: str) -> Handler:
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        (value,) = between(tr, UNARY[op].__name__, args, kwargs, 1, 1)
+        (value,) = between(tr, UNARY[op], args, kwargs, 1, 1)
         return value.unary_op(tr, op)
 
     return handler
@@ -61,9 +64,7 @@ def _of(function: Any, count: int) -> Callable[[Callable[..., Value]], Callable[
     """Register a handler that takes a fixed number of values."""
 
     def register(meaning: Callable[..., Value]) -> Callable[..., Value]:
-        handles(function)(
-            lambda tr, args, kwargs: meaning(tr, *between(tr, function.__name__, args, kwargs, count, count))
-        )
+        handles(function)(lambda tr, args, kwargs: meaning(tr, *between(tr, function, args, kwargs, count, count)))
         return meaning
 
     return register
@@ -75,6 +76,21 @@ _of(operator.is_, 2)(lambda tr, a, b: tr.constant(operations.identical(tr, a, b)
 _of(operator.is_not, 2)(lambda tr, a, b: tr.constant(not operations.identical(tr, a, b)))
 _of(operator.getitem, 2)(lambda tr, obj, key: obj.getitem(tr, key))
 _of(operator.contains, 2)(lambda tr, obj, item: obj.contains(tr, item))
+
+
+def _joins(function: Any, combine: Callable[[Tracer, str, Value, Value], Value]) -> None:
+    def join(tr: Tracer, a: Value, b: Value) -> Value:
+        for value in (a, b):
+            cls = value.python_type()
+            if type_lookup(cls, "__getitem__") is None or issubclass(cls, dict):
+                refuse(tr, function, [a, b], {})
+        return combine(tr, "+", a, b)
+
+    _of(function, 2)(join)
+
+
+_joins(operator.concat, operations.binary)
+_joins(operator.iconcat, operations.inplace)
 
 
 @_of(operator.setitem, 3)
@@ -91,8 +107,4 @@ def _delitem(tr: Tracer, obj: Value, key: Value) -> Value:
 
 @_of(operator.index, 1)
 def _index(tr: Tracer, value: Value) -> Value:
-    if value.is_constant() and isinstance(value.as_constant(), int):
-        return tr.constant(int(value.as_constant()))
-    if value.is_constant():
-        tr.raise_(TypeError, f"'{value.python_type().__name__}' object cannot be interpreted as an integer")
-    return value.call_method(tr, "__index__", [], {})
+    return tr.constant(index_of(tr, value))

@@ -6,7 +6,7 @@ import builtins
 import warnings
 from typing import NoReturn
 
-from framesmith_dynamo.breaks import BreakKind, GraphBreak, register_break
+from framesmith_dynamo.breaks import READS_OWN_LOCALS, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.builtins.registry import HANDLERS, Handler
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer
 
@@ -50,5 +50,6 @@ def _breaker(kind: BreakKind, name: str) -> Handler:
 
 _breaks(PRINT, "print")
 _breaks(INPUT_OUTPUT, "open", "input")
-_breaks(INTERPRETER_ACCESS, "locals", "exec", "eval", "compile", "__import__", "dir", "breakpoint")
+_breaks(INTERPRETER_ACCESS, "compile", "__import__")
+_breaks(READS_OWN_LOCALS, "locals", "exec", "eval", "dir", "breakpoint")
 HANDLERS[warnings.warn] = _breaker(WARN, "warn")

@@ -11,15 +11,21 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from framesmith_dynamo.builtins.registry import POLYFILLS, between
+from framesmith_dynamo.builtins.construction import is_none
+from framesmith_dynamo.builtins.registry import POLYFILLS, REQUIRED, between, handles
 from framesmith_dynamo.polyfills import functional, iteration, ordering
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.containers import new_dict
+from framesmith_dynamo.values.errors import refuse, takes
 from framesmith_dynamo.values.functions.functions import MethodValue
 from framesmith_dynamo.values.functions.partials import PartialValue
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.objects.classes import ClassValue, Constructor, constructs
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
 
 #: Types of itertools, functools and operator: calling one makes an iterator or a callable.
 CLASSES: Mapping[type, Callable[..., Any]] = {
@@ -44,19 +50,20 @@ CLASSES: Mapping[type, Callable[..., Any]] = {
             "zip_longest",
         )
     },
+}
+#: Callables that make callables of a type of their own.
+MAKERS: Mapping[Any, Callable[..., Any]] = {
     operator.itemgetter: functional.itemgetter,
     operator.attrgetter: functional.attrgetter,
     operator.methodcaller: functional.methodcaller,
+    functools.cmp_to_key: functional.cmp_to_key,
 }
 FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     itertools.chain.from_iterable: iteration.chain_from_iterable,
     itertools.tee: iteration.tee,
     functools.reduce: functional.reduce,
-    functools.cmp_to_key: functional.cmp_to_key,
     operator.countOf: functional.count_of,
     operator.indexOf: functional.index_of,
-    operator.concat: functional.concat,
-    operator.iconcat: functional.iconcat,
     math.prod: functional.prod,
     collections._count_elements: ordering.count_elements,  # type: ignore[attr-defined]
     **{getattr(_heapq, name): getattr(ordering, name) for name in ("heappush", "heappop", "heapify", "heapreplace")},
@@ -72,6 +79,8 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
 
 def _inlined(polyfill: Callable[..., Any]) -> Constructor:
     def construct(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+        if not takes(polyfill, *args, **kwargs):
+            refuse(tr, cls.cls, args, kwargs)
         return tr.call(tr.constant(polyfill), args, kwargs)
 
     return construct
@@ -82,18 +91,90 @@ for _cls, _polyfill in CLASSES.items():
 if hasattr(itertools, "batched"):
     constructs(itertools.batched)(_inlined(iteration.batched))
 POLYFILLS.update(FUNCTIONS)
+ITERABLE = ("__iter__", "__getitem__")
+REQUIRED.update(
+    {
+        functools.reduce: (1, ITERABLE),
+        operator.countOf: (0, ITERABLE),
+        operator.indexOf: (0, ITERABLE),
+        **{function: (0, ("sort",)) for function in FUNCTIONS if function.__module__ == "_heapq"},
+    }
+)
+
+
+class MadeCallable(Value):
+    """What `maker(*args, **kwargs)` gives, one of `MAKERS`: `meaning` is called in its place."""
+
+    exact_operators = True
+    __slots__ = ("args", "kwargs", "maker", "meaning")
+
+    def __init__(self, maker: Any, args: Args, kwargs: Kwargs, meaning: Value) -> None:
+        super().__init__()
+        self.maker = maker
+        self.args = tuple(args)
+        self.kwargs = dict(kwargs)
+        self.meaning = meaning
+
+    def python_type(self) -> type:
+        return self.maker if isinstance(self.maker, type) else type(self.maker(None))
+
+    def bool_(self, tr: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tr: Tracer) -> object:
+        return self
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if kwargs or len(args) != 1:
+            refuse(tr, self.maker("real"), args, kwargs)
+        return tr.call(self.meaning, args, kwargs)
+
+    def referents(self) -> tuple[Value, ...]:
+        return (*self.args, *self.kwargs.values())
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen.push_callable(lambda: codegen.load_const(self.maker))
+        for value in self.referents():
+            codegen(value)
+        codegen.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
+
+
+def _makes_callables(maker: Any, polyfill: Callable[..., Any]) -> Callable[[Tracer, Args, Kwargs], Value]:
+    def make(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        names = [arg.python_type() for arg in (args if maker is operator.attrgetter else args[:1])]
+        texts = maker in (operator.attrgetter, operator.methodcaller)
+        if not takes(polyfill, *args, **kwargs) or (texts and not all(issubclass(cls, str) for cls in names)):
+            refuse(tr, maker, args, kwargs)
+        made = MadeCallable(maker, args, kwargs, tr.call(tr.constant(polyfill), args, kwargs))
+        tr.journal.track_new(made)
+        return made
+
+    return make
+
+
+def _constructs_callables(maker: type, make: Callable[[Tracer, Args, Kwargs], Value]) -> None:
+    constructs(maker)(lambda tr, cls, args, kwargs: make(tr, args, kwargs))
+
+
+for _maker, _polyfill in MAKERS.items():
+    if isinstance(_maker, type):
+        _constructs_callables(_maker, _makes_callables(_maker, _polyfill))
+    else:
+        handles(_maker)(_makes_callables(_maker, _polyfill))
 
 
 @constructs(MethodType)
 def _method(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    function, owner = between(tr, "method", args, kwargs, 2, 2)
+    function, owner = between(tr, MethodType, args, kwargs, 2, 2)
+    if is_none(owner) or type_lookup(function.python_type(), "__call__") is None:
+        refuse(tr, MethodType, args, kwargs)
     return MethodValue(function, owner)
 
 
 @constructs(functools.partial)
 def _partial(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    if not args:
-        tr.raise_(TypeError, "type 'partial' takes at least one argument")
+    if not args or type_lookup(args[0].python_type(), "__call__") is None:
+        refuse(tr, functools.partial, args, kwargs)
     inner, first, given = args[0], args[1:], dict(kwargs)
     if isinstance(inner, PartialValue):
         first, given = (*inner.args, *first), {**inner.keywords_now(tr), **given}

@@ -5,10 +5,11 @@ Order of a call: a handler here, a polyfill (Python code inlined instead), foldi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.errors import refuse
 
 Handler = Callable[[Tracer, Args, Kwargs], Value]
 
@@ -17,6 +18,8 @@ HANDLERS: dict[Any, Handler] = {}
 PURE: set[Any] = set()
 #: Python functions inlined in place of a callable.
 POLYFILLS: dict[Any, Callable[..., Any]] = {}
+#: Polyfilled callables that refuse an argument in words of their own: its position, and methods of which it has one.
+REQUIRED: dict[Any, tuple[int, tuple[str, ...]]] = {}
 
 
 def handles(*functions: Any) -> Callable[[Handler], Handler]:
@@ -42,18 +45,24 @@ def lookup_handler(function: Any) -> Handler | None:
     return HANDLERS.get(function)
 
 
-def one(tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+def one(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
     """The only argument of a call; the program's TypeError otherwise."""
-    if len(args) != 1 or kwargs:
-        tr.raise_(TypeError, f"{name}() takes exactly one argument ({len(args)} given)")
-    return args[0]
+    return between(tr, function, args, kwargs, 1, 1)[0]
 
 
-def between(tr: Tracer, name: str, args: Args, kwargs: Kwargs, least: int, most: int) -> Args:
+def between(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs, least: int, most: int) -> Args:
     """The positional arguments of a call that takes no keywords; the program's TypeError when their number is wrong."""
-    if kwargs:
-        tr.raise_(TypeError, f"{name}() takes no keyword arguments")
-    if not least <= len(args) <= most:
-        bound = f"at least {least}" if len(args) < least else f"at most {most}"
-        tr.raise_(TypeError, f"{name} expected {bound} argument{'s' * (most != 1)}, got {len(args)}")
+    if kwargs or not least <= len(args) <= most:
+        refuse(tr, function, args, kwargs)
     return args
+
+
+def named(
+    tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs, names: Sequence[str], least: int
+) -> dict[str, Value]:
+    """The arguments of a call by name, positional ones too; the program's TypeError when they do not fit."""
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    repeated = set(names[: len(args)]) & set(kwargs)
+    if repeated or set(given) - set(names) or len(args) > len(names) or not set(names[:least]) <= set(given):
+        refuse(tr, function, args, kwargs)
+    return given

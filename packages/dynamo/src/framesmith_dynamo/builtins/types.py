@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak, register_break
+from framesmith_dynamo.breaks import NOT_CONSTANT, READS_OWN_LOCALS, GraphBreak, register_break
 from framesmith_dynamo.builtins.registry import between, handles, one
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.constants.constant import fold, plain
 from framesmith_dynamo.values.containers import TupleValue
+from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import NO_SOURCE, class_source, guard_class, is_trusted, type_lookup, user_method
 from framesmith_dynamo.values.objects.attribute_dicts import ModuleDictValue
 from framesmith_dynamo.values.objects.attributes import class_value
@@ -44,7 +45,7 @@ TEXT_OF_OBJECT = register_break(
 _PLAIN_CHECKS = (torch.nn.Parameter, torch.nn.Buffer, torch.Tensor)
 
 
-def classes_of(tr: Tracer, value: Value, function: str) -> list[type]:
+def classes_of(tr: Tracer, value: Value, function: Any) -> list[type]:
     """The classes in the second argument of isinstance: a class, a union, or a tuple of them, nested."""
     if isinstance(value, ClassValue):
         return [value.cls]
@@ -52,8 +53,8 @@ def classes_of(tr: Tracer, value: Value, function: str) -> list[type]:
         return [cls for item in value.unpack(tr) for cls in classes_of(tr, item, function)]
     if value.is_constant() and isinstance(value.as_constant(), types.UnionType):
         return [type(None) if arg is None else arg for arg in value.as_constant().__args__]
-    if value.is_constant():
-        tr.raise_(TypeError, f"{function}() arg 2 must be a type, a tuple of types, or a union")
+    if type(value).exact_operators and type_lookup(value.python_type(), "__instancecheck__") is None:
+        refuse(tr, function, [tr.constant(int), value], {})
     raise GraphBreak(INSTANCE_CHECK, value.describe())
 
 
@@ -84,17 +85,17 @@ def is_registered(tr: Tracer, cls: type, of: type, instance: Source | None) -> b
 
 @handles(isinstance)
 def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    obj, classes = between(tr, "isinstance", args, kwargs, 2, 2)
+    obj, classes = between(tr, isinstance, args, kwargs, 2, 2)
     own = obj.python_type()
-    return tr.constant(any(is_subclass(tr, own, cls, obj.source) for cls in classes_of(tr, classes, "isinstance")))
+    return tr.constant(any(is_subclass(tr, own, cls, obj.source) for cls in classes_of(tr, classes, isinstance)))
 
 
 @handles(issubclass)
 def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    cls, classes = between(tr, "issubclass", args, kwargs, 2, 2)
+    cls, classes = between(tr, issubclass, args, kwargs, 2, 2)
     if not isinstance(cls, ClassValue):
-        tr.raise_(TypeError, "issubclass() arg 1 must be a class")
-    return tr.constant(any(is_subclass(tr, cls.cls, other) for other in classes_of(tr, classes, "issubclass")))
+        refuse(tr, issubclass, [cls, tr.constant(int)], {})
+    return tr.constant(any(is_subclass(tr, cls.cls, other) for other in classes_of(tr, classes, issubclass)))
 
 
 @constructs(type)
@@ -106,14 +107,14 @@ def _type(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(callable)
 def _callable(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    own = one(tr, "callable", args, kwargs).python_type()
+    own = one(tr, callable, args, kwargs).python_type()
     return tr.constant(type_lookup(own, "__call__") is not None)
 
 
-def attribute_name(tr: Tracer, value: Value, function: str) -> str:
+def attribute_name(tr: Tracer, value: Value, function: Any, *rest: Value) -> str:
     """The constant text of an attribute's name."""
-    if value.python_type() is not str:
-        tr.raise_(TypeError, f"{function}(): attribute name must be string")
+    if not issubclass(value.python_type(), str):
+        refuse(tr, function, [tr.constant(0), value, *rest], {})
     if not value.is_constant():
         raise GraphBreak(NOT_CONSTANT, "the name of an attribute")
     name: str = value.as_constant()
@@ -132,8 +133,8 @@ def attribute_or_none(tr: Tracer, obj: Value, name: str) -> Value | None:
 
 @handles(getattr)
 def _getattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    obj, name_value, *rest = between(tr, "getattr", args, kwargs, 2, 3)
-    name = attribute_name(tr, name_value, "getattr")
+    obj, name_value, *rest = between(tr, getattr, args, kwargs, 2, 3)
+    name = attribute_name(tr, name_value, getattr)
     if not rest:
         return obj.getattr_(tr, name)
     found = attribute_or_none(tr, obj, name)
@@ -142,43 +143,47 @@ def _getattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(hasattr)
 def _hasattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    obj, name = between(tr, "hasattr", args, kwargs, 2, 2)
-    return tr.constant(attribute_or_none(tr, obj, attribute_name(tr, name, "hasattr")) is not None)
+    obj, name = between(tr, hasattr, args, kwargs, 2, 2)
+    return tr.constant(attribute_or_none(tr, obj, attribute_name(tr, name, hasattr)) is not None)
 
 
 @handles(setattr)
 def _setattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    obj, name, value = between(tr, "setattr", args, kwargs, 3, 3)
-    obj.setattr_(tr, attribute_name(tr, name, "setattr"), value)
+    obj, name, value = between(tr, setattr, args, kwargs, 3, 3)
+    obj.setattr_(tr, attribute_name(tr, name, setattr, value), value)
     return tr.constant(None)
 
 
 @handles(delattr)
 def _delattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    obj, name = between(tr, "delattr", args, kwargs, 2, 2)
-    obj.delattr_(tr, attribute_name(tr, name, "delattr"))
+    obj, name = between(tr, delattr, args, kwargs, 2, 2)
+    obj.delattr_(tr, attribute_name(tr, name, delattr))
     return tr.constant(None)
 
 
 @handles(vars)
 def _vars(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return one(tr, "vars", args, kwargs).getattr_(tr, "__dict__")
+    if not args and not kwargs:
+        raise GraphBreak(READS_OWN_LOCALS, "vars()")
+    value = one(tr, vars, args, kwargs)
+    found = attribute_or_none(tr, value, "__dict__")
+    return refuse(tr, vars, args, {}) if found is None else found
 
 
 @handles(globals)
 def _globals(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    between(tr, "globals", args, kwargs, 0, 0)
+    between(tr, globals, args, kwargs, 0, 0)
     return ModuleDictValue(tr, tr.globals)
 
 
 @handles(id)
 def _id(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    raise GraphBreak(OBJECT_ID, one(tr, "id", args, kwargs).describe())
+    raise GraphBreak(OBJECT_ID, one(tr, id, args, kwargs).describe())
 
 
 @handles(hash)
 def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    value = one(tr, "hash", args, kwargs)
+    value = one(tr, hash, args, kwargs)
     method = user_method(value.python_type(), "__hash__")
     if method is not None:
         return tr.call(tr.constant(method), [value], {})
@@ -222,12 +227,12 @@ def text_of(tr: Tracer, function: Any, value: Value, *spec: Any) -> Value:
 
 @handles(repr)
 def _repr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return as_text(tr, one(tr, "repr", args, kwargs), repr, ("__repr__",))
+    return as_text(tr, one(tr, repr, args, kwargs), repr, ("__repr__",))
 
 
 @handles(ascii)
 def _ascii(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return text_of(tr, ascii, one(tr, "ascii", args, kwargs))
+    return text_of(tr, ascii, one(tr, ascii, args, kwargs))
 
 
 @constructs(str)
@@ -241,10 +246,10 @@ def _str(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(format)
 def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    value, *rest = between(tr, "format", args, kwargs, 1, 2)
+    value, *rest = between(tr, format, args, kwargs, 1, 2)
     spec = rest[0] if rest else tr.constant("")
-    if spec.python_type() is not str:
-        tr.raise_(TypeError, f"format() argument 2 must be str, not {spec.python_type().__name__}")
+    if not issubclass(spec.python_type(), str):
+        refuse(tr, format, args, kwargs)
     found = type_lookup(value.python_type(), "__format__")
     if found is not None and isinstance(found.raw, types.FunctionType):
         return _checked_text(tr, "__format__", value.call_method(tr, "__format__", [spec], {}))

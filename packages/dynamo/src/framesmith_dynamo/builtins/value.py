@@ -13,10 +13,11 @@ from types import (
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
-from framesmith_dynamo.builtins.registry import HANDLERS, POLYFILLS, PURE
+from framesmith_dynamo.builtins.registry import HANDLERS, POLYFILLS, PURE, REQUIRED
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, CONSTANT_TYPES, build, fold
+from framesmith_dynamo.values.errors import refuse, takes
 from framesmith_dynamo.values.holders import Found, type_lookup
 from framesmith_dynamo.values.intercepts import find_intercept
 from framesmith_dynamo.values.objects.attributes import CMethodValue
@@ -88,6 +89,8 @@ class BuiltinValue(Value):
             return handler(tr, args, kwargs)
         polyfill = POLYFILLS.get(self.function)
         if polyfill is not None:
+            if not takes(polyfill, *args, **kwargs) or not self._may_take(args):
+                refuse(tr, self.function, args, kwargs)
             return tr.call(tr.constant(polyfill), args, kwargs)
         if self.function in PURE:
             return fold(tr, self.function, args, kwargs)
@@ -95,12 +98,17 @@ class BuiltinValue(Value):
             return self._call_descriptor(tr, args, kwargs)
         return self._call_bound(tr, args, kwargs)
 
+    def _may_take(self, args: Args) -> bool:
+        position, methods = REQUIRED.get(self.function, (0, ()))
+        if not methods or len(args) <= position:
+            return True
+        return any(type_lookup(args[position].python_type(), name) is not None for name in methods)
+
     def _call_descriptor(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """`list.append(xs, x)`: the method of the class itself, whatever the object's own class overrides."""
         owner, name = self.function.__objclass__, self.function.__name__
         if not args or not issubclass(args[0].python_type(), owner):
-            got = f"'{args[0].python_type().__name__}' object" if args else "no argument"
-            tr.raise_(TypeError, f"descriptor '{name}' for '{owner.__name__}' objects doesn't apply to a {got}")
+            refuse(tr, self.function, args, kwargs)
         found = type_lookup(args[0].python_type(), name)
         if found is not None and found.raw is self.function and not hasattr(args[0], "call_c_method"):
             return args[0].call_method(tr, name, args[1:], kwargs)

@@ -6,17 +6,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
-def reduce(function: Callable[[Any, Any], Any], iterable: Iterable[Any], *initial: Any) -> Any:
+def missing() -> None:
+    """Stands for an argument that is not given."""
+
+
+def reduce(function: Callable[[Any, Any], Any], iterable: Iterable[Any], initial: Any = missing, /) -> Any:
     """`functools.reduce`."""
     iterator = iter(iterable)
-    if not initial:
+    total = initial
+    if initial is missing:
         for first in iterator:
             total = first
             break
         else:
             raise TypeError("reduce() of empty iterable with no initial value")
-    else:
-        (total,) = initial
     for item in iterator:
         total = function(total, item)
     return total
@@ -77,7 +80,7 @@ def methodcaller(name: str, /, *args: Any, **kwargs: Any) -> Callable[[Any], Any
     return lambda obj: getattr(obj, name)(*args, **kwargs)
 
 
-def count_of(items: Iterable[Any], value: Any) -> int:
+def count_of(items: Iterable[Any], value: Any, /) -> int:
     """`operator.countOf`."""
     count = 0
     for item in items:
@@ -86,7 +89,7 @@ def count_of(items: Iterable[Any], value: Any) -> int:
     return count
 
 
-def index_of(items: Iterable[Any], value: Any) -> int:
+def index_of(items: Iterable[Any], value: Any, /) -> int:
     """`operator.indexOf`."""
     for index, item in enumerate(items):
         if item is value or item == value:
@@ -94,18 +97,7 @@ def index_of(items: Iterable[Any], value: Any) -> int:
     raise ValueError("sequence.index(x): x not in sequence")
 
 
-def concat(a: Any, b: Any) -> Any:
-    """`operator.concat`."""
-    return a + b
-
-
-def iconcat(a: Any, b: Any) -> Any:
-    """`operator.iconcat`."""
-    a += b
-    return a
-
-
-def prod(iterable: Iterable[Any], *, start: Any = 1) -> Any:
+def prod(iterable: Iterable[Any], /, *, start: Any = 1) -> Any:
     """`math.prod`."""
     for item in iterable:
         start = start * item

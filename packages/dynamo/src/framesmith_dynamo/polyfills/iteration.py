@@ -5,8 +5,11 @@ Each takes exactly as many items from its inputs as the original does, in the sa
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from framesmith_dynamo.polyfills.functional import missing
 
 
 def chain(*iterables: Iterable[Any]) -> Iterator[Any]:
@@ -15,8 +18,13 @@ def chain(*iterables: Iterable[Any]) -> Iterator[Any]:
         yield from iterable
 
 
-def chain_from_iterable(iterables: Iterable[Iterable[Any]]) -> Iterator[Any]:
+def chain_from_iterable(iterable: Iterable[Iterable[Any]], /) -> Iterator[Any]:
     """`itertools.chain.from_iterable`."""
+    return chained(iter(iterable))
+
+
+def chained(iterables: Iterator[Iterable[Any]]) -> Iterator[Any]:
+    """The items of all iterables."""
     for iterable in iterables:
         yield from iterable
 
@@ -25,7 +33,11 @@ def accumulate(
     iterable: Iterable[Any], func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None
 ) -> Iterator[Any]:
     """`itertools.accumulate`."""
-    iterator = iter(iterable)
+    return totals(iter(iterable), func, initial)
+
+
+def totals(iterator: Iterator[Any], func: Callable[[Any, Any], Any] | None, initial: Any) -> Iterator[Any]:
+    """The totals so far."""
     total = initial
     if initial is None:
         for first in iterator:
@@ -41,24 +53,38 @@ def accumulate(
 
 def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
     """`itertools.compress`."""
-    for item, selected in zip(data, selectors):  # noqa: B905
+    return selected_items(zip(data, selectors))  # noqa: B905
+
+
+def selected_items(pairs: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
+    """The first of each pair whose second is true."""
+    for item, selected in pairs:
         if selected:
             yield item
 
 
-def cycle(iterable: Iterable[Any]) -> Iterator[Any]:
+def cycle(iterable: Iterable[Any], /) -> Iterator[Any]:
     """`itertools.cycle`."""
+    return repeated(iter(iterable))
+
+
+def repeated(iterator: Iterator[Any]) -> Iterator[Any]:
+    """The items again and again."""
     saved = []
-    for item in iterable:
+    for item in iterator:
         yield item
         saved.append(item)
     while saved:
         yield from saved
 
 
-def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any]) -> Iterator[Any]:
+def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
     """`itertools.dropwhile`."""
-    iterator = iter(iterable)
+    return items_from(predicate, iter(iterable))
+
+
+def items_from(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Iterator[Any]:
+    """The items from the first one on that the predicate refuses."""
     for item in iterator:
         if not predicate(item):
             yield item
@@ -66,30 +92,49 @@ def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any]) -> Itera
     yield from iterator
 
 
-def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any]) -> Iterator[Any]:
+def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
     """`itertools.takewhile`."""
-    for item in iterable:
+    return items_up_to(predicate, iter(iterable))
+
+
+def items_up_to(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Iterator[Any]:
+    """The items before the first one that the predicate refuses."""
+    for item in iterator:
         if not predicate(item):
             break
         yield item
 
 
-def filterfalse(predicate: Callable[[Any], Any] | None, iterable: Iterable[Any]) -> Iterator[Any]:
+def filterfalse(predicate: Callable[[Any], Any] | None, iterable: Iterable[Any], /) -> Iterator[Any]:
     """`itertools.filterfalse`."""
-    for item in iterable:
+    return items_without(predicate, iter(iterable))
+
+
+def items_without(predicate: Callable[[Any], Any] | None, iterator: Iterator[Any]) -> Iterator[Any]:
+    """The items that the predicate refuses."""
+    for item in iterator:
         if not (item if predicate is None else predicate(item)):
             yield item
 
 
-def starmap(function: Callable[..., Any], iterable: Iterable[Iterable[Any]]) -> Iterator[Any]:
+def starmap(function: Callable[..., Any], iterable: Iterable[Iterable[Any]], /) -> Iterator[Any]:
     """`itertools.starmap`."""
-    for args in iterable:
+    return results(function, iter(iterable))
+
+
+def results(function: Callable[..., Any], rows: Iterator[Iterable[Any]]) -> Iterator[Any]:
+    """What the function gives for each row of arguments."""
+    for args in rows:
         yield function(*args)
 
 
-def pairwise(iterable: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+def pairwise(iterable: Iterable[Any], /) -> Iterator[tuple[Any, Any]]:
     """`itertools.pairwise`."""
-    iterator = iter(iterable)
+    return neighbours(iter(iterable))
+
+
+def neighbours(iterator: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
+    """Each item with the one behind it."""
     for previous in iterator:
         for item in iterator:
             yield previous, item
@@ -100,8 +145,13 @@ def batched(iterable: Iterable[Any], n: int) -> Iterator[tuple[Any, ...]]:
     """`itertools.batched`."""
     if n < 1:
         raise ValueError("n must be at least one")
+    return batches(iter(iterable), n)
+
+
+def batches(iterator: Iterator[Any], n: int) -> Iterator[tuple[Any, ...]]:
+    """Tuples of n items."""
     batch: list[Any] = []
-    for item in iterable:
+    for item in iterator:
         batch.append(item)
         if len(batch) == n:
             yield tuple(batch)
@@ -112,7 +162,11 @@ def batched(iterable: Iterable[Any], n: int) -> Iterator[tuple[Any, ...]]:
 
 def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[tuple[Any, ...]]:
     """`itertools.zip_longest`."""
-    iterators: list[Iterator[Any] | None] = [iter(iterable) for iterable in iterables]
+    return filled_rows([iter(iterable) for iterable in iterables], fillvalue)
+
+
+def filled_rows(iterators: list[Iterator[Any] | None], fillvalue: Any) -> Iterator[tuple[Any, ...]]:
+    """Rows of the iterators' items until the last one has ended."""
     live = len(iterators)
     while live:
         row = []
@@ -131,17 +185,27 @@ def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[tu
         yield tuple(row)
 
 
-def islice(iterable: Iterable[Any], *bounds: int | None) -> Iterator[Any]:
+def islice(iterable: Iterable[Any], first: Any, second: Any = missing, third: Any = None, /) -> Iterator[Any]:
     """`itertools.islice`."""
-    limits = slice(*bounds)
-    start = 0 if limits.start is None else limits.start
-    stop = limits.stop
-    step = 1 if limits.step is None else limits.step
-    if start < 0 or (stop is not None and stop < 0):
+    start, stop = (None, first) if second is missing else (first, second)
+    start, stop, step = index_or_none(start), index_or_none(stop), index_or_none(third)
+    if stop == -1:
+        raise ValueError("Stop argument for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+    if (start is not None and start < 0) or (stop is not None and stop < 0):
         raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
-    if step < 1:
+    if step is not None and step < 1:
         raise ValueError("Step for islice() must be a positive integer or None.")
-    return islice_items(iter(iterable), start, stop, step)
+    return islice_items(iter(iterable), start or 0, stop, step or 1)
+
+
+def index_or_none(bound: int | None) -> int | None:
+    """A bound of a slice as an integer; -1, which is refused, for what is none."""
+    if bound is None:
+        return None
+    try:
+        return operator.index(bound)
+    except TypeError:
+        return -1
 
 
 def islice_items(iterator: Iterator[Any], start: int, stop: int | None, step: int) -> Iterator[Any]:
@@ -160,7 +224,11 @@ def islice_items(iterator: Iterator[Any], start: int, stop: int | None, step: in
 
 def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) -> Iterator[tuple[Any, Iterator[Any]]]:
     """`itertools.groupby`, for groups that are used before the next one is asked for (the documented use)."""
-    iterator = iter(iterable)
+    return groups(iter(iterable), key)
+
+
+def groups(iterator: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator[tuple[Any, Iterator[Any]]]:
+    """Keys with their items."""
     pending: list[Any] = list(take(iterator))
     while pending:
         current = pending[0] if key is None else key(pending[0])
@@ -190,8 +258,11 @@ def take(iterator: Iterator[Any]) -> list[Any]:
     return []
 
 
-def tee(iterable: Iterable[Any], n: int = 2) -> tuple[Iterator[Any], ...]:
+def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
     """`itertools.tee`."""
+    n = operator.index(n)
+    if n < 0:
+        raise ValueError("n must be >= 0")
     iterator = iter(iterable)
     queues: list[list[Any]] = [[] for _ in range(n)]
     return tuple(tee_items(iterator, queues, position) for position in range(n))
@@ -215,36 +286,51 @@ def tee_items(iterator: Iterator[Any], queues: list[list[Any]], position: int) -
 
 def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[tuple[Any, ...]]:
     """`itertools.product`."""
+    repeat = operator.index(repeat)
+    if repeat < 0:
+        raise ValueError("repeat argument cannot be negative")
     pools = [tuple(pool) for pool in iterables] * repeat
     rows: list[tuple[Any, ...]] = [()]
     for pool in pools:
         rows = [(*row, item) for row in rows for item in pool]
-    return iter(rows)
+    return in_turn(rows)
+
+
+def in_turn(rows: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """The rows, as an iterator that is no list's."""
+    yield from rows
 
 
 def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[tuple[Any, ...]]:
     """`itertools.permutations`."""
     pool = tuple(iterable)
+    if r is not None and not isinstance(r, int):
+        raise TypeError("Expected int as r")
     size = len(pool) if r is None else r
+    if size < 0:
+        raise ValueError("r must be non-negative")
     rows: list[tuple[int, ...]] = [()]
     for _ in range(size):
         rows = [(*row, index) for row in rows for index in range(len(pool)) if index not in row]
-    return iter([tuple([pool[index] for index in row]) for row in rows])
+    return in_turn([tuple([pool[index] for index in row]) for row in rows])
 
 
 def combinations(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
     """`itertools.combinations`."""
-    return chosen(tuple(iterable), r, 1)
+    return chosen(iterable, operator.index(r), 1)
 
 
 def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
     """`itertools.combinations_with_replacement`."""
-    return chosen(tuple(iterable), r, 0)
+    return chosen(iterable, operator.index(r), 0)
 
 
-def chosen(pool: tuple[Any, ...], r: int, apart: int) -> Iterator[tuple[Any, ...]]:
-    """Index tuples of length r whose neighbours differ by at least `apart`, as items of the pool."""
+def chosen(iterable: Iterable[Any], r: int, apart: int) -> Iterator[tuple[Any, ...]]:
+    """Index tuples of length r whose neighbours differ by at least `apart`, as items of the iterable."""
+    pool = tuple(iterable)
+    if r < 0:
+        raise ValueError("r must be non-negative")
     rows: list[tuple[int, ...]] = [()]
     for _ in range(r):
         rows = [(*row, index) for row in rows for index in range(row[-1] + apart if row else 0, len(pool))]
-    return iter([tuple([pool[index] for index in row]) for row in rows])
+    return in_turn([tuple([pool[index] for index in row]) for row in rows])

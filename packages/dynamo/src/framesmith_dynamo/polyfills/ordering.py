@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +116,7 @@ def heappushpop(heap: list[Any], item: Any, /) -> Any:
 
 def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> int:
     """`bisect.bisect_right`."""
+    lo = operator.index(lo)
     if lo < 0:
         raise ValueError("lo must be non-negative")
     end = len(a) if hi is None else hi
@@ -129,6 +131,7 @@ def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Cal
 
 def bisect_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> int:
     """`bisect.bisect_left`."""
+    lo = operator.index(lo)
     if lo < 0:
         raise ValueError("lo must be non-negative")
     end = len(a) if hi is None else hi
@@ -145,12 +148,14 @@ def insort_right(
     a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
 ) -> None:
     """`bisect.insort_right`."""
-    a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+    where = bisect_right(a, x if key is None else key(x), lo, hi, key=key)
+    a.insert(where, x)
 
 
 def insort_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> None:
     """`bisect.insort_left`."""
-    a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
+    where = bisect_left(a, x if key is None else key(x), lo, hi, key=key)
+    a.insert(where, x)
 
 
 def count_elements(mapping: dict[Any, int], iterable: Any) -> None:

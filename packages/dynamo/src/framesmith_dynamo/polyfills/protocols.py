@@ -21,3 +21,18 @@ def iterate_by_index(obj: Any) -> Iterator[Any]:
 def contains_by_iteration(obj: Any, wanted: Any) -> bool:
     """What `wanted in obj` means for a class without `__contains__`."""
     return any(item is wanted or item == wanted for item in obj)
+
+
+def reversed_by_index(obj: Any) -> Iterator[Any]:
+    """What `reversed(obj)` gives for a class with `__len__` and `__getitem__`."""
+    return items_backwards(obj, len(obj))
+
+
+def items_backwards(obj: Any, size: int) -> Iterator[Any]:
+    """The items of `obj` from the last of `size` to the first."""
+    for index in range(size - 1, -1, -1):
+        try:
+            item = obj[index]
+        except (IndexError, StopIteration):
+            return
+        yield item

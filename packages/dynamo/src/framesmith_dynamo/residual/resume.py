@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from framesmith_bytecode import OPS, Codegen, Continuation, Instr, Label, Parameter, observes_locals, pops, pushes
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import READS_OWN_LOCALS, GraphBreak
 from framesmith_dynamo.interpreter.generator import LIVE_GENERATOR
 from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
 from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot
@@ -21,12 +22,8 @@ if TYPE_CHECKING:
     from framesmith_dynamo.residual.output import Residual
     from framesmith_dynamo.values.base import Value
 
-READS_OWN_LOCALS = register_break(
-    "reads-own-locals",
-    what="the graph breaks in a function that may look at all its local variables",
-    why="compiled code keeps only the variables that are still needed, beside its own",
-    hint="call locals(), vars(), dir(), eval() or exec() in a function of its own",
-)
+
+Built = Literal["list", "set", "map"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +31,15 @@ class Slot:
     """How one slot of the value stack comes back.
 
     NULL (all None), a temporary, a value pushed then, a method looked up then, or the exit of an open block, whose
-    manager `block` is (held in the temporary, if it has one).
+    manager `block` is (held in the temporary, if it has one). `built`: what kind of container the breaking instruction
+    puts something into there; nothing else holds it, and it is filled again where the instruction can see its kind.
     """
 
     temporary: str | None = None
     value: Value | None = None
     method: str | None = None
     block: Value | None = None
+    built: Built | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,18 @@ class Arm:
     tail: tuple[Instr, ...] = ()
 
 
+#: Instructions that put something into a container under construction: its kind, and how many values they pop.
+BUILT: Final[dict[str, tuple[Built, int]]] = {
+    "LIST_APPEND": ("list", 1),
+    "LIST_EXTEND": ("list", 1),
+    "SET_ADD": ("set", 1),
+    "SET_UPDATE": ("set", 1),
+    "MAP_ADD": ("map", 2),
+    "DICT_UPDATE": ("map", 1),
+    "DICT_MERGE": ("map", 1),
+}
+#: How a container under construction is filled.
+FILLED: Final[dict[Built, str]] = {"list": "LIST_EXTEND", "set": "SET_UPDATE", "map": "DICT_UPDATE"}
 #: Instructions whose results may hold NULL, and those that run in their place: what they push is then known.
 INSTEAD = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
 
@@ -71,7 +82,7 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     """Generate the end of residual code at a break. Raises GraphBreak when the frame cannot be continued here."""
     frame = residual.frame
     index = frame.pc
-    if observes_locals(frame.code.bytecode.instructions):
+    if observes_locals(frame.code.bytecode.instructions) or (reason.kind is READS_OWN_LOCALS and not reason.frames[1:]):
         raise GraphBreak(READS_OWN_LOCALS, str(reason))
     for generator in frame.state.suspended:  # also one that is not needed: it will be closed, we would not know when
         raise GraphBreak(LIVE_GENERATOR, generator.describe())
@@ -84,6 +95,10 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     residual.change(grad_mode=not exits_of(frame.stack))
     below = len(slots) - pops(instr.op, instr.arg)
     outside = len(slots) if caught is None else caught.below
+    if instr.op in BUILT:
+        kind, above = BUILT[instr.op]
+        built = len(slots) - above - instr.arg
+        slots[built] = dataclasses.replace(slots[built], built=kind)
     restore_stack(residual, slots[:outside], below)
     with protection(residual, caught):
         restore_stack(residual, slots[outside:], below - outside)
@@ -277,12 +292,17 @@ def restore_stack(residual: Residual, slots: Sequence[Slot], below: int) -> None
 
 def restore_slot(residual: Residual, slot: Slot) -> None:
     """Push a value of the stack."""
+    codegen = residual.codegen
+    if slot.built is not None:
+        codegen.build(slot.built, 0)
     if slot.block is not None:
-        push_exit(residual.codegen, slot.block, slot.temporary)
+        push_exit(codegen, slot.block, slot.temporary)
     elif slot.temporary is not None:
-        residual.codegen.load(slot.temporary)
+        codegen.load(slot.temporary)
     elif slot.value is not None:
-        residual.codegen(slot.value)
+        codegen(slot.value)
+    if slot.built is not None:
+        codegen.emit(FILLED[slot.built], 1)
 
 
 def restore_method(residual: Residual, owner: Slot, name: str, *, waits: bool) -> None:

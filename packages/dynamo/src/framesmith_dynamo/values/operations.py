@@ -5,15 +5,19 @@ Handlers, containers and builtins all go through here: `a < b` means the same in
 
 from __future__ import annotations
 
+import operator
 from types import FunctionType
 from typing import Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
 
 #: What `b <op> a` asks when `a <op> b` was refused.
 SWAPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+#: The special method behind each comparison, without underscores.
+COMPARE_SLOTS: Final = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
 #: The special method behind each binary operator, without underscores.
 BINARY_SLOTS: Final = {
     "+": "add",
@@ -100,7 +104,7 @@ def compare(tr: Tracer, op: str, a: Value, b: Value) -> Value:
         return result
     if op in ("==", "!="):
         return _compare_identity(tr, op, a, b)
-    return _refused(tr, f"'{op}' not supported between instances of {_names(a, b)}", op, a, b)
+    return _refused(tr, op, f"__{COMPARE_SLOTS[op]}__", a, b)
 
 
 def _compare_identity(tr: Tracer, op: str, a: Value, b: Value) -> Value:
@@ -126,23 +130,24 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
 
 def binary(tr: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a <op> b` for the arithmetic and bit operators."""
+    result = _binary(tr, op, a, b)
+    return _refused(tr, op, f"__{BINARY_SLOTS[op]}__", a, b) if result is None else result
+
+
+def _binary(tr: Tracer, op: str, a: Value, b: Value) -> Value | None:
     if _reflected_first(a, b):
         result = b.reflected_op(tr, op, a)
-        if result is None:
-            result = a.binary_op(tr, op, b)
-    else:
-        result = a.binary_op(tr, op, b)
-        if result is None:
-            result = b.reflected_op(tr, op, a)
-    if result is not None:
-        return result
-    return _refused(tr, f"unsupported operand type(s) for {op}: {_names(a, b)}", op, a, b)
+        return a.binary_op(tr, op, b) if result is None else result
+    result = a.binary_op(tr, op, b)
+    return b.reflected_op(tr, op, a) if result is None else result
 
 
 def inplace(tr: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a <op>= b`: the value that the left side is bound to afterwards. `op` is written without its `=`."""
     result = a.inplace_op(tr, op, b)
-    return binary(tr, op, a, b) if result is None else result
+    if result is None:
+        result = _binary(tr, op, a, b)
+    return _refused(tr, op, f"__i{BINARY_SLOTS[op]}__", a, b) if result is None else result
 
 
 def _reflected_first(a: Value, b: Value) -> bool:
@@ -150,11 +155,7 @@ def _reflected_first(a: Value, b: Value) -> bool:
     return left is not right and issubclass(right, left) and left is not object
 
 
-def _names(a: Value, b: Value) -> str:
-    return f"'{a.python_type().__name__}' and '{b.python_type().__name__}'"
-
-
-def _refused(tr: Tracer, message: str, op: str, a: Value, b: Value) -> Value:
+def _refused(tr: Tracer, op: str, function: str, a: Value, b: Value) -> Value:
     if a.exact_operators and b.exact_operators:
-        tr.raise_(TypeError, message)
+        refused(tr, getattr(operator, function), a, b)
     raise GraphBreak(UNSUPPORTED_OPERATION, f"{op} between {a.describe()} and {b.describe()}")

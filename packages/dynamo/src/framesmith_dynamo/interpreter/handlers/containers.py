@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list, new_set
+from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.iteration.iterators import next_or_none
+from framesmith_dynamo.values.objects.objects import ObjectValue
 
 
 @handler("BUILD_TUPLE")
@@ -72,6 +78,8 @@ def map_add(frame: Frame, instr: Instr) -> None:
 def list_extend(frame: Frame, instr: Instr) -> None:
     """Extend the list below by an iterable."""
     items = frame.pop()
+    if all(type_lookup(items.python_type(), name) is None for name in ("__iter__", "__getitem__")):
+        refused(frame, lambda items: [*items], items)
     frame.peek(instr.arg).call_method(frame, "extend", (items,), {})
 
 
@@ -86,24 +94,28 @@ def set_update(frame: Frame, instr: Instr) -> None:
 def dict_update(frame: Frame, instr: Instr) -> None:
     """Update the dict below by a mapping."""
     items = frame.pop()
+    if type_lookup(items.python_type(), "keys") is None:
+        refused(frame, lambda items: {**items}, items)
     frame.peek(instr.arg).call_method(frame, "update", (items,), {})
 
 
 @handler("DICT_MERGE")
 def dict_merge(frame: Frame, instr: Instr) -> None:
-    """As DICT_UPDATE, refusing keys that are there already."""
+    """As DICT_UPDATE, refusing keys that are there already, in words that name the function to be called."""
     mapping = frame.pop()
     target = frame.peek(instr.arg)
+    if type_lookup(mapping.python_type(), "keys") is None:
+        mapping.refuse("merging keywords")
     for key in mapping.unpack(frame):
         if target.contains(frame, key).bool_(frame):
-            frame.raise_(TypeError, f"got multiple values for keyword argument {key.as_constant()!r}")
+            mapping.refuse("merging repeated keywords")
         target.setitem(frame, key, mapping.getitem(frame, key))
 
 
 @handler("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Frame, instr: Instr) -> None:
     """Push n values, the first on top."""
-    items = unpacked(frame, frame.pop())
+    items = unpacked(frame, frame.pop(), instr.arg + 1)
     check_count(frame, len(items), instr.arg, exact=True)
     frame.stack.extend(reversed(items))
 
@@ -118,9 +130,23 @@ def unpack_ex(frame: Frame, instr: Instr) -> None:
     frame.stack.extend(reversed([*items[:before], middle, *items[len(items) - after :]]))
 
 
-def unpacked(frame: Frame, value: Value) -> list[Value]:
-    """All items of an iterable."""
-    return value.unpack(frame)
+def unpacked(frame: Frame, value: Value, most: int | None = None) -> list[Value]:
+    """The items of an iterable, no more than `most`."""
+    cls = value.python_type()
+    if all(type_lookup(cls, name) is None for name in ("__iter__", "__getitem__")):
+        refused(frame, unpack_nothing, value)
+    iterator = value.iter_(frame) if isinstance(value, ObjectValue) else value
+    if most is None or type_lookup(iterator.python_type(), "__next__") is None:
+        return iterator.unpack(frame)
+    items: list[Value] = []
+    while len(items) < most and (item := next_or_none(frame, iterator)) is not None:
+        items.append(item)
+    return items
+
+
+def unpack_nothing(value: Any) -> None:
+    """Unpack what is not iterable."""
+    (_,) = value
 
 
 def check_count(frame: Frame, found: int, wanted: int, *, exact: bool) -> None:

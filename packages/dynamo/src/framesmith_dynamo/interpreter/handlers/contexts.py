@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import MethodType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.holders import type_lookup
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -48,10 +50,24 @@ class TracebackValue(Value):
         return True
 
 
+def enter(manager: Any) -> None:
+    """Enter an object that is no context manager."""
+    with manager:
+        pass
+
+
+def enter_without_exit(manager: Any) -> None:
+    """Enter an object that is half a context manager."""
+    enter(type(type(manager).__name__, (), {"__enter__": enter})())
+
+
 @handler("BEFORE_WITH")
 def before_with(frame: Frame, instr: Instr) -> None:
     """Enter a context manager: push its exit and what `__enter__` gave."""
     manager = frame.pop()
+    for name in ("__enter__", "__exit__"):
+        if type_lookup(manager.python_type(), name) is None:
+            refused(frame, enter_without_exit if name == "__exit__" else enter, manager)
     entered = manager.enter(frame)
     frame.push(ExitValue(manager))
     frame.push(entered)

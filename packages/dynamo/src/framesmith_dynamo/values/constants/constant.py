@@ -14,6 +14,8 @@ import torch
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.errors import refuse, refused
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
 from framesmith_dynamo.values.wrap_registry import wraps_type
 
@@ -158,16 +160,10 @@ class ConstantValue(Value):
         return tr.constant(found)
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
-        self._no_attribute(tr, name)
+        refused(tr, setattr, self, tr.constant(name), value)
 
     def delattr_(self, tr: Tracer, name: str) -> None:
-        self._no_attribute(tr, name)
-
-    def _no_attribute(self, tr: Tracer, name: str) -> NoReturn:
-        owner = type(self.value).__name__
-        if hasattr(self.value, name):
-            tr.raise_(AttributeError, f"'{owner}' object attribute '{name}' is read-only")
-        tr.raise_(AttributeError, f"'{owner}' object has no attribute '{name}'")
+        refused(tr, delattr, self, tr.constant(name))
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         tr.raise_(TypeError, f"'{type(self.value).__name__}' object is not callable")
@@ -185,10 +181,10 @@ class ConstantValue(Value):
         return fold(tr, operator.getitem, (self, key))
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
-        tr.raise_(TypeError, f"'{type(self.value).__name__}' object does not support item assignment")
+        refused(tr, operator.setitem, self, key, value)
 
     def delitem(self, tr: Tracer, key: Value) -> None:
-        tr.raise_(TypeError, f"'{type(self.value).__name__}' object doesn't support item deletion")
+        refused(tr, operator.delitem, self, key)
 
     def iter_(self, tr: Tracer) -> Value:
         self._items(tr)
@@ -207,7 +203,7 @@ class ConstantValue(Value):
 
     def _items(self, tr: Tracer) -> list[Any]:
         if not isinstance(self.value, str | bytes):
-            tr.raise_(TypeError, f"'{type(self.value).__name__}' object is not iterable")
+            refused(tr, iter, self)
         return list(self.value)
 
     def len_(self, tr: Tracer) -> Value:
@@ -226,7 +222,12 @@ class ConstantValue(Value):
             return fold(tr, operator.mod, (self, other))
         if not isinstance(other, ConstantValue) or _is_too_large(op, self.value, other.value):
             return None
-        return fold(tr, BINARY[op], (self, other))
+        try:
+            return fold(tr, BINARY[op], (self, other))
+        except TracedRaise as raised:
+            if raised.value.python_type() is TypeError:
+                return None  # `+` and `+=` are refused in different words
+            raise
 
     def unary_op(self, tr: Tracer, op: str) -> Value:
         return fold(tr, UNARY[op], (self,))
@@ -348,8 +349,9 @@ METHODS: dict[tuple[type, str], Method] = {}
 
 
 def _join(tr: Tracer, self: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1 or kwargs:
-        tr.raise_(TypeError, f"{type(self.value).__name__}.join() takes exactly one argument ({len(args)} given)")
+    iterable = (args and type_lookup(args[0].python_type(), name) for name in ("__iter__", "__getitem__"))
+    if len(args) != 1 or kwargs or not any(iterable):
+        refuse(tr, type(self.value).join, (self, *args), kwargs)
     return fold(tr, lambda *items: self.value.join(items), args[0].unpack(tr))
 
 

@@ -2,16 +2,14 @@
 
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
 from framesmith_dynamo.values.containers.deque import DequeValue, new_deque
-from framesmith_dynamo.values.containers.dict import DictValue, Entry, new_dict, pairs_of
+from framesmith_dynamo.values.containers.dict import DictValue, Entry, new_dict
 from framesmith_dynamo.values.containers.dict_found import fill_from
 from framesmith_dynamo.values.containers.dict_views import DictView, KeysView
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.containers.list import FoundList, ListValue, new_list, sorted_items
 from framesmith_dynamo.values.containers.named import (
     NamedTupleValue,
-    construct_named,
     is_namedtuple_class,
-    new_named_tuple,
 )
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of, subscript
 from framesmith_dynamo.values.containers.sets import (
@@ -45,7 +43,6 @@ __all__ = [
     "SizeValue",
     "SliceValue",
     "TupleValue",
-    "construct_named",
     "fill_from",
     "frozenset_of",
     "index_of",
@@ -53,9 +50,7 @@ __all__ = [
     "new_deque",
     "new_dict",
     "new_list",
-    "new_named_tuple",
     "new_set",
-    "pairs_of",
     "resolved",
     "set_of",
     "sorted_items",

@@ -6,8 +6,6 @@ signature decides which calls are errors.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,21 +13,12 @@ from framesmith_dynamo.breaks import NOT_CONSTANT
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.constants.constant import BINARY, COMPARE
+from framesmith_dynamo.values.constants.constant import BINARY, COMPARE, UNARY
+from framesmith_dynamo.values.errors import refuse, refused, takes
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
-
-
-@functools.cache
-def _signature(method: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(method)
-
-
-def type_name(value: Value) -> str:
-    """The name of a value's type, for messages."""
-    return value.python_type().__name__
 
 
 class ContainerValue(Value):
@@ -51,64 +40,55 @@ class ContainerValue(Value):
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__class__":
             return tr.constant(self.python_type())
+        if not hasattr(self.python_type(), name):
+            refused(tr, getattr, self, tr.constant(name))
         if hasattr(self, f"m_{name}") or name in DUNDERS:
             return BuiltinMethodValue(self, name)
-        if not hasattr(self.python_type(), name):
-            tr.raise_(AttributeError, f"'{type_name(self)}' object has no attribute '{name}'")
         if name != "__doc__":
             self.refuse(f"attribute {name!r}")
         return tr.constant(self.python_type().__doc__)
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
-        self._no_attribute(tr, name)
+        refused(tr, setattr, self, tr.constant(name), value)
 
     def delattr_(self, tr: Tracer, name: str) -> None:
-        self._no_attribute(tr, name)
-
-    def _no_attribute(self, tr: Tracer, name: str) -> NoReturn:
-        if hasattr(self.python_type(), name):
-            tr.raise_(AttributeError, f"'{type_name(self)}' object attribute '{name}' is read-only")
-        tr.raise_(AttributeError, f"'{type_name(self)}' object has no attribute '{name}'")
+        refused(tr, delattr, self, tr.constant(name))
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         method = getattr(self, f"m_{name}", None)
         if method is None:
             dunder = DUNDERS.get(name)
-            if dunder is None:
+            if dunder is None or not hasattr(self.python_type(), name):
                 return tr.call(self.getattr_(tr, name), args, kwargs)
-            return dunder(tr, self, *self._exactly(tr, name, args, kwargs))
-        try:
-            _signature(type(self).__dict__.get(f"m_{name}") or getattr(type(self), f"m_{name}")).bind(
-                self, tr, *args, **kwargs
-            )
-        except TypeError as error:
-            tr.raise_(TypeError, f"{type_name(self)}.{name}(): {error}")
+            if kwargs or len(args) != DUNDER_ARITY.get(name, 1):
+                self.refuse_call(tr, name, args, kwargs)
+            return dunder(tr, self, *args)
+        if not takes(getattr(type(self), f"m_{name}"), self, tr, *args, **kwargs):
+            self.refuse_call(tr, name, args, kwargs)
         result = method(tr, *args, **kwargs)
         return result if isinstance(result, Value) else tr.constant(result)
 
-    def _exactly(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Args:
-        expected = DUNDER_ARITY.get(name, 1)
-        if kwargs or len(args) != expected:
-            tr.raise_(TypeError, f"expected {expected} argument{'s' * (expected != 1)}, got {len(args)}")
-        return args
+    def refuse_call(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> NoReturn:
+        """Raise what the method raises for these arguments."""
+        refuse(tr, getattr(self.python_type(), name), (self, *args), kwargs)
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        tr.raise_(TypeError, f"'{type_name(self)}' object is not callable")
+        refuse(tr, lambda obj, *args, **kwargs: obj(*args, **kwargs), (self, *args), kwargs)
 
     def hash_key(self, tr: Tracer) -> object:
-        tr.raise_(TypeError, f"unhashable type: '{type_name(self)}'")
+        refused(tr, hash, self)
 
     def bool_(self, tr: Tracer) -> bool:
         return bool(self.len_(tr).as_constant())
 
     def unary_op(self, tr: Tracer, op: str) -> Value:
-        tr.raise_(TypeError, f"bad operand type for unary {op}: '{type_name(self)}'")
+        refused(tr, UNARY[op], self)
 
     def as_plain(self) -> Any:
         self.refuse("as a constant", kind=NOT_CONSTANT)
 
     def next_(self, tr: Tracer) -> Value:
-        tr.raise_(TypeError, f"'{type_name(self)}' object is not an iterator")
+        refused(tr, next, self)
 
 
 class MutableContainer(ContainerValue):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from framesmith_dynamo.values.constants.constant import build, builds
 from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of
+from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, next_or_none, tracked
 from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import AttrSource
@@ -65,8 +68,8 @@ class DequeValue(SequenceValue, MutableContainer):
         del self.items[where]
 
     def _needs_index(self, tr: Tracer, key: Value) -> None:
-        if key.python_type() is slice:
-            tr.raise_(TypeError, "sequence index must be integer, not 'slice'")
+        if type_lookup(key.python_type(), "__index__") is None:
+            refused(tr, operator.delitem, self, key)
 
     def iter_(self, tr: Tracer) -> Value:
         return tracked(tr, ConsumingIterator(type(iter(deque())), self.unpack(tr), self))

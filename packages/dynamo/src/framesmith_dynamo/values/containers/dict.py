@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
@@ -13,9 +13,9 @@ from framesmith_dynamo.values.constants.constant import build, builds, plain
 from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.dict_views import DictView, KeysView
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
+from framesmith_dynamo.values.containers.pairs import Paired, is_unhashable, pairs_of
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, next_or_none, tracked
+from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
 from framesmith_guards import is_constant
 from framesmith_sideeffects import DELETED, Deleted
 
@@ -32,7 +32,7 @@ class Entry:
     value: Value
 
 
-class DictValue(MutableContainer):
+class DictValue(MutableContainer, Paired):
     """A dict. Entries are found by their keys' `hash_key`. Make new ones with `new_dict`.
 
     For a dict found at a source: `found` holds the keys it had, `stored` and `deleted` what happened to single keys;
@@ -213,8 +213,15 @@ class DictValue(MutableContainer):
         return super().getattr_(tr, name)
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        if name in _ORDERED_ONLY and self.cls is not OrderedDict:
-            return tr.call(self.getattr_(tr, name), args, kwargs)
+        names = _ORDERED.get(name, ())
+        if names and self.cls is not OrderedDict:
+            if not hasattr(self.cls, name):
+                return tr.call(self.getattr_(tr, name), args, kwargs)
+            if kwargs or (args and name == "popitem"):
+                self.refuse_call(tr, name, args, kwargs)
+        by_name = names[len(args) :][: len(kwargs)]
+        if kwargs and set(by_name) == set(kwargs):
+            args, kwargs = [*args, *(kwargs[name] for name in by_name)], {}
         return super().call_method(tr, name, args, kwargs)
 
     def m_get(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
@@ -224,16 +231,19 @@ class DictValue(MutableContainer):
             return value
         return tr.constant(None) if default is None else default
 
-    def m_pop(self, tr: Tracer, key: Value, default: Value | None = None) -> Value:
+    def m_pop(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
         """`pop(key[, default])`."""
-        value = self.discard(tr, key)
-        if value is not None:
+        if not self.entries and is_unhashable(key):
+            self.fix_keys(tr)  # an empty dict does not ask for the hash
+        elif (value := self.discard(tr, key)) is not None:
             return value
-        if default is None:
-            tr.raise_(KeyError, key)
-        return default
+        return self._no_key(tr, key) if default is None else default
 
-    def m_setdefault(self, tr: Tracer, key: Value, default: Value | None = None) -> Value:
+    def _no_key(self, tr: Tracer, key: Value) -> NoReturn:
+        """An OrderedDict's own methods make a tuple the arguments of the error, not its argument."""
+        tr.raise_(KeyError, *(key.unpack(tr) if self.cls is OrderedDict and isinstance(key, TupleValue) else [key]))
+
+    def m_setdefault(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
         """`setdefault(key, default=None)`."""
         value = self.lookup(tr, key)
         if value is None:
@@ -244,10 +254,10 @@ class DictValue(MutableContainer):
     def m_update(self, tr: Tracer, other: Value | None = None, /, **kwargs: Value) -> None:
         """`update([mapping or pairs], **kwargs)`."""
         if other is not None:
-            self.merge(tr, pairs_of(tr, other))
+            self.merge(tr, pairs_of(tr, other, self.contents_type()))
         self.merge(tr, [(tr.constant(name), value) for name, value in kwargs.items()])
 
-    def m_popitem(self, tr: Tracer, last: Value | None = None) -> Value:
+    def m_popitem(self, tr: Tracer, last: Value | None = None, /) -> Value:
         """`popitem()`; `last=False` takes the first item of an OrderedDict."""
         pairs = self.pairs_now(tr)
         if not pairs:
@@ -256,12 +266,12 @@ class DictValue(MutableContainer):
         self.discard(tr, key)
         return TupleValue([key, value])
 
-    def m_move_to_end(self, tr: Tracer, key: Value, last: Value | None = None) -> None:
+    def m_move_to_end(self, tr: Tracer, key: Value, last: Value | None = None, /) -> None:
         """`move_to_end(key, last=True)` of an OrderedDict."""
         self.fix_keys(tr)
         hashed = operations.hash_key(tr, key)
         if hashed not in self.entries:
-            tr.raise_(KeyError, key)
+            self._no_key(tr, key)
         self.changes(tr)
         self.version += 1
         self.rewritten = True
@@ -300,7 +310,10 @@ class DictValue(MutableContainer):
     def m_fromkeys(self, tr: Tracer, keys: Value, value: Value | None = None, /) -> Value:
         """`fromkeys(keys, value=None)`."""
         filler = tr.constant(None) if value is None else value
-        return new_dict(tr, [(key, filler) for key in keys.unpack(tr)], self.cls)
+        factory = tr.constant(None) if self.cls is defaultdict else None
+        made = new_dict(tr, cls=self.cls, factory=factory)
+        made.merge(tr, ((key, filler) for key in keys.unpack(tr)))
+        return made
 
     def m___missing__(self, tr: Tracer, key: Value, /) -> Value:
         """What `d[key]` gives when there is none."""
@@ -365,29 +378,13 @@ class DictValue(MutableContainer):
         codegen.call(1 + (self.factory is not None))
 
 
-_ORDERED_ONLY = frozenset({"move_to_end"})
-
-
-def pairs_of(tr: Tracer, other: Value) -> Iterator[tuple[Value, Value]]:
-    """Key-value pairs from a mapping (anything with `keys`) or an iterable of pairs, one by one."""
-    if isinstance(other, DictValue):
-        yield from other.pairs_now(tr)
-    elif type_lookup(other.python_type(), "keys") is not None:
-        for key in other.call_method(tr, "keys", (), {}).unpack(tr):
-            yield key, other.getitem(tr, key)
-    else:
-        iterator, position = other.iter_(tr), 0
-        while (item := next_or_none(tr, iterator)) is not None:
-            yield _pair(tr, position, item)
-            position += 1
-
-
-def _pair(tr: Tracer, position: int, item: Value) -> tuple[Value, Value]:
-    parts = item.unpack(tr)
-    if len(parts) != 2:
-        message = f"dictionary update sequence element #{position} has length {len(parts)}; 2 is required"
-        tr.raise_(ValueError, message)
-    return parts[0], parts[1]
+#: The methods that an OrderedDict has alone, or that take keywords with it.
+_ORDERED: Final = {
+    "move_to_end": ("key", "last"),
+    "popitem": ("last",),
+    "pop": ("key", "default"),
+    "setdefault": ("key", "default"),
+}
 
 
 def new_dict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +14,8 @@ from framesmith_dynamo.values.containers.base import ContainerValue, MutableCont
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of, subscript
 from framesmith_dynamo.values.containers.tuple import TupleValue
+from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import next_or_none
 from framesmith_dynamo.values.wrap_registry import wraps_type
 
@@ -37,6 +40,8 @@ class ListValue(SequenceValue, MutableContainer):
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
         where = subscript(tr, self, key)
         if isinstance(where, slice):
+            if all(type_lookup(value.python_type(), name) is None for name in ("__iter__", "__getitem__")):
+                refused(tr, operator.setitem, self, key, value)
             self._set_slice(tr, where, value)
             return
         index = self.checked(tr, where, "assignment index out of range")
@@ -91,7 +96,7 @@ class ListValue(SequenceValue, MutableContainer):
 
     def m_insert(self, tr: Tracer, index: Value, item: Value, /) -> None:
         """`insert(index, item)`."""
-        where = index_of(tr, index)
+        where = place_of(tr, index)
         self.changes(tr)
         self.items.insert(where, item)
 
@@ -99,7 +104,7 @@ class ListValue(SequenceValue, MutableContainer):
         """`pop(index=-1)`."""
         if not self.items:
             tr.raise_(IndexError, "pop from empty list")
-        where = self.checked(tr, -1 if index is None else index_of(tr, index), "index out of range")
+        where = self.checked(tr, -1 if index is None else place_of(tr, index), "index out of range")
         item = self.at(where)
         self.changes(tr)
         del self.items[where]
@@ -146,6 +151,14 @@ class ListValue(SequenceValue, MutableContainer):
 
     def reconstruct_empty(self, codegen: Codegen) -> None:
         codegen.build("list", 0)
+
+
+def place_of(tr: Tracer, index: Value) -> int:
+    """A real index that a list's methods take."""
+    where = index_of(tr, index)
+    if abs(where) > sys.maxsize:
+        refused(tr, [].insert, index, index)
+    return where
 
 
 class _SortKey:

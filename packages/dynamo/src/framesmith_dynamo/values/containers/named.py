@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build, plain
 from framesmith_dynamo.values.containers.dict import new_dict
@@ -142,27 +141,3 @@ def wrap_named(tr: Tracer, obj: Any, source: Source) -> Value:
     """A named tuple met at a source: type guarded, items when they are looked at."""
     tr.guard(source, "TYPE_MATCH", type(obj))
     return NamedTupleValue(lazy_items(tr, tuple(obj), source), type(obj), source=source)
-
-
-def new_named_tuple(tr: Tracer, cls: type, items: Iterable[Value]) -> NamedTupleValue:
-    """An instance of a named tuple or structure sequence class, made in the trace from all its items."""
-    return NamedTupleValue(items, cls)
-
-
-def construct_named(tr: Tracer, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """`cls(*args, **kwargs)` for a named tuple class: fields by position, name or default."""
-    names: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
-    defaults: dict[str, Any] = cls._field_defaults  # type: ignore[attr-defined]
-    given = dict(zip(names, args, strict=False))
-    repeated = [name for name in kwargs if name in given or name not in names]
-    if repeated or len(args) > len(names):
-        tr.raise_(TypeError, f"{cls.__name__}.__new__() got unexpected arguments")
-    given.update(kwargs)
-    missing = [name for name in names if name not in given and name not in defaults]
-    if missing:
-        tr.raise_(TypeError, f"{cls.__name__}.__new__() missing required arguments: {', '.join(map(repr, missing))}")
-    try:
-        items = [given[name] if name in given else tr.constant(defaults[name]) for name in names]
-    except GraphBreak as found:
-        raise GraphBreak(UNSUPPORTED_OPERATION, f"a default of {cls.__name__}: {found}") from None
-    return NamedTupleValue(items, cls)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import MAX_FOLDED, plain
-from framesmith_dynamo.values.containers.base import ContainerValue, type_name
+from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
+from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
 
 if TYPE_CHECKING:
@@ -88,12 +93,12 @@ class SequenceValue(ContainerValue):
 
     def m_index(self, tr: Tracer, value: Value, start: Value | None = None, stop: Value | None = None, /) -> Value:
         """`index(value, start, stop)`."""
-        first = 0 if start is None else index_of(tr, start)
-        last = len(self.items) if stop is None else index_of(tr, stop)
+        first = 0 if start is None else bound_of(tr, start)
+        last = len(self.items) if stop is None else bound_of(tr, stop)
         found = self._position(tr, value, range(len(self.items))[first:last])
         if found is None:
-            missing = "tuple.index(x): x not in tuple" if self.family == "tuple" else f"{_shown(value)} is not in list"
-            tr.raise_(ValueError, missing)
+            fixed = "tuple.index(x): x not in tuple"
+            tr.raise_(ValueError, fixed if self.family == "tuple" else f"{plain(value)!r} is not in {self.family}")
         return tr.constant(found)
 
     def _position(self, tr: Tracer, value: Value, places: range) -> int | None:
@@ -144,18 +149,23 @@ def _is_count(value: Value) -> bool:
     return value.is_constant() and isinstance(value.as_constant(), int)
 
 
-def _shown(value: Value) -> str:
-    return repr(value.as_constant()) if value.is_constant() else "value"
-
-
 def index_of(tr: Tracer, value: Value) -> int:
-    """A real index from an int constant (or bool); the program's TypeError for other constants, a break otherwise."""
+    """A real index, as `operator.index` gives it; the program's TypeError for what is none."""
+    found = type_lookup(value.python_type(), "__index__")
+    if found is None:
+        refused(tr, operator.index, value)
+    if isinstance(found.raw, FunctionType):
+        return index_of(tr, value.call_method(tr, "__index__", (), {}))
     if not value.is_constant():
         raise GraphBreak(NOT_CONSTANT, f"{value.describe()} as an index")
-    index = value.as_constant()
-    if not isinstance(index, int):
-        tr.raise_(TypeError, "slice indices must be integers or None or have an __index__ method")
-    return int(index)
+    return operator.index(value.as_constant())
+
+
+def bound_of(tr: Tracer, value: Value) -> int:
+    """As `index_of`, in the words that slices use."""
+    if type_lookup(value.python_type(), "__index__") is None:
+        refused(tr, [].index, value, value)
+    return index_of(tr, value)
 
 
 def subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
@@ -163,12 +173,9 @@ def subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
     as_slice: Callable[[Tracer], slice] | None = getattr(key, "real_slice", None)
     if as_slice is not None:
         return as_slice(tr)
-    if not key.is_constant():
-        if isinstance(key, ContainerValue):
-            tr.raise_(TypeError, f"{type_name(owner)} indices must be integers or slices, not {type_name(key)}")
-        raise GraphBreak(NOT_CONSTANT, f"{key.describe()} as an index of {owner.describe()}")
-    index = key.as_constant()
-    if not isinstance(index, int):
-        name = type(index).__name__
-        tr.raise_(TypeError, f"{type_name(owner)} indices must be integers or slices, not {name}")
-    return int(index)
+    if type_lookup(key.python_type(), "__index__") is None:
+        refused(tr, operator.getitem, owner, key)
+    index = index_of(tr, key)
+    if abs(index) > sys.maxsize:
+        refused(tr, operator.getitem, owner, key)
+    return index

@@ -74,6 +74,11 @@ def hashed(tr: Tracer, other: Value) -> dict[object, Value]:
     return {operations.hash_key(tr, item): item for item in other.unpack(tr)}
 
 
+def member_key(tr: Tracer, item: Value) -> object:
+    """The hash key of what is looked for in a set: a set stands for the frozenset of its members."""
+    return frozenset(item.mirror) if isinstance(item, SetValue) else operations.hash_key(tr, item)
+
+
 def _argument(other: Value, keys: dict[object, Value]) -> Any:
     """The real object for a method of set in place of `other`: of a kind that sets treat alike when they make room."""
     if isinstance(other, FrozenSetValue):
@@ -146,7 +151,7 @@ class FrozenSetValue(SetLike):
         return tr.constant(len(self.mirror))
 
     def contains(self, tr: Tracer, item: Value) -> Value:
-        return tr.constant(operations.hash_key(tr, item) in self.mirror)
+        return tr.constant(member_key(tr, item) in self.mirror)
 
     def make(self, tr: Tracer, mirror: set[object] | frozenset[object], members: dict[object, Value]) -> Value:
         """A new set of the same type."""
@@ -209,10 +214,10 @@ class FrozenSetValue(SetLike):
         return self.members.values()
 
     def push_members(self, codegen: Codegen) -> None:
-        """Push a plain set of the members."""
-        for key in self.mirror:
-            codegen(self.members[key])
-        codegen.build("set", len(self.mirror))
+        """Push a plain set of the members, added in the order in which the program added them."""
+        for member in self.members.values():
+            codegen(member)
+        codegen.build("set", len(self.members))
 
     def reconstruct(self, codegen: Codegen) -> None:
         if self.source is not None:
@@ -269,14 +274,14 @@ class SetValue(FrozenSetValue, MutableContainer):
 
     def m_discard(self, tr: Tracer, item: Value, /) -> None:
         """`discard(item)`."""
-        key = operations.hash_key(tr, item)
+        key = member_key(tr, item)
         self.changes(tr)
         self.mirror.discard(key)
         self.members.pop(key, None)
 
     def m_remove(self, tr: Tracer, item: Value, /) -> None:
         """`remove(item)`."""
-        if operations.hash_key(tr, item) not in self.mirror:
+        if member_key(tr, item) not in self.mirror:
             tr.raise_(KeyError, item)
         self.m_discard(tr, item)
 

@@ -262,7 +262,8 @@ class ConsumingIterator(IteratorValue):
         return (self.shown,)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        if self._container.changed:
+        touched = self._container.version != self.version or self._container.size_now() != self.size
+        if touched or (self.owner.source is not None and self._container.changed):
             raise GraphBreak(LIVE_ITERATOR, self.owner.describe())
         push_call(codegen, reversed if self.backwards else iter, (self.shown,))
         if self.taken == 0:

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build
+from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build, fold
 from framesmith_dynamo.values.holders import (
     HEAP_TYPE,
     NO_SOURCE,
@@ -133,7 +134,10 @@ class ClassValue(Value):
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op == "|" and other.is_constant() and not isinstance(other.as_constant(), int):
-            return build(tr, self.cls | other.as_constant())
+            try:
+                return build(tr, self.cls | other.as_constant())
+            except TypeError:
+                return None
         return None
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
@@ -141,7 +145,7 @@ class ClassValue(Value):
         if found is not None and isinstance(found.raw, classmethod) and not is_trusted(found.owner.__module__):
             return tr.call(self.getattr_(tr, "__class_getitem__"), (key,), {})
         if user_method(type(self.cls), "__getitem__") is None and key.is_constant():
-            return build(tr, self.cls[key.as_constant()])  # type: ignore[index]
+            return fold(tr, operator.getitem, (self, key))
         return self._meta_special(tr, "__getitem__", key)
 
     def _meta_special(self, tr: Tracer, name: str, *args: Value) -> Value:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.containers.dict import DictValue, pairs_of
+from framesmith_dynamo.values.containers.dict import DictValue
 from framesmith_dynamo.values.containers.dict_found import fill_from
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.list import ListValue
+from framesmith_dynamo.values.containers.pairs import pairs_of
 from framesmith_dynamo.values.holders import MISSING, Found, guard_class, type_lookup, user_method
 from framesmith_dynamo.values.objects.attributes import C_METHOD
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION, makes

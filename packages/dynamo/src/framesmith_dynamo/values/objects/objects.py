@@ -7,13 +7,15 @@ trace has only the journal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from types import MemberDescriptorType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.polyfills.protocols import contains_by_iteration, iterate_by_index
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
+from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import (
     HEAP_TYPE,
     MISSING,
@@ -62,6 +64,20 @@ COMPARE_SLOTS = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", 
 #: The size of a pointer in bytes.
 POINTER = 8
 UNARY_SLOTS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
+
+
+#: What to ask of an object without a special method, to learn how Python refuses it.
+WITHOUT: Final[dict[str, Callable[..., object]]] = {
+    "__getitem__": operator.getitem,
+    "__setitem__": operator.setitem,
+    "__delitem__": operator.delitem,
+    "__iter__": iter,
+    "__next__": next,
+    "__len__": len,
+    "__neg__": operator.neg,
+    "__pos__": operator.pos,
+    "__invert__": operator.invert,
+}
 
 
 class ObjectValue(Value):
@@ -327,7 +343,7 @@ class ObjectValue(Value):
     def _special(self, tr: Tracer, name: str, *args: Value) -> Value:
         result = call_special(tr, self, name, args, {})
         if result is None:
-            tr.raise_(TypeError, f"'{self.cls.__name__}' object does not support {name}")
+            refused(tr, WITHOUT[name], self, *args)
         return result
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -370,6 +386,8 @@ class ObjectValue(Value):
         answer = call_special(tr, self, "__contains__", (item,), {})
         if answer is not None:
             return tr.constant(answer.bool_(tr))
+        if all(type_lookup(self.cls, name) is None for name in ("__iter__", "__getitem__")):
+            refused(tr, operator.contains, self, item)
         return tr.call(tr.constant(contains_by_iteration), (self, item), {})
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:

@@ -1,0 +1,79 @@
+"""Errors in Python's own words: where the tracer knows that Python refuses something, Python is asked how it says so.
+
+The operation runs on stand-ins: known objects of builtin types as they are, an empty object of a class of the same name
+for all others. No code of the program's runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
+from framesmith_dynamo.values.base import Tracer, Value
+
+#: Builtin types whose objects may be worked on: they run no code but their own.
+PLAIN: Final = (
+    int,
+    float,
+    complex,
+    bool,
+    str,
+    bytes,
+    type(None),
+    type(Ellipsis),
+    type(NotImplemented),
+    range,
+    slice,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+)
+#: Builtin containers, which are emptied: what is in them may be anything.
+EMPTY: Final = (list, tuple, dict, set, frozenset, OrderedDict, defaultdict, deque)
+
+
+def refuse(tr: Tracer, function: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> NoReturn:
+    """The program raises what `function(*args, **kwargs)` raises. Breaks the graph if Python does not refuse it."""
+    try:
+        function(*map(stand_in, args), **{name: stand_in(arg) for name, arg in kwargs.items()})
+    except Exception as error:
+        tr.raise_(type(error), *error.args)
+    shown = ", ".join(arg.describe() for arg in (*args, *kwargs.values()))
+    raise GraphBreak(UNSUPPORTED_CALL, f"{getattr(function, '__qualname__', function)}({shown})")
+
+
+def refused(tr: Tracer, function: Callable[..., Any], *args: Value) -> NoReturn:
+    """`refuse` of positional arguments."""
+    refuse(tr, function, args, {})
+
+
+@functools.cache
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def takes(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
+    """Whether a Python function can be called with these arguments."""
+    try:
+        _signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def stand_in(value: Value) -> Any:
+    """An object that Python refuses with the same words as the one a value stands for."""
+    cls = value.python_type()
+    if value.is_constant() and cls in PLAIN:
+        return value.as_constant()
+    if value.is_constant() and cls is type:
+        return type(value.as_constant().__name__, (), {})
+    if cls in EMPTY:
+        return cls()
+    if cls is types.FunctionType:
+        return lambda *args, **kwargs: None
+    return type(cls.__name__, (), {})()
