@@ -16,7 +16,7 @@ from framesmith_aten.contract import BoxedFn
 from framesmith_aten.layouts import restride
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
-from framesmith_backends.plan import Allocate, CallStep, Drop, Plan, Run, Step
+from framesmith_backends.schedule.plan import Allocate, CallStep, Drop, Plan, Run, Step
 
 
 @dataclass(slots=True)
