@@ -1,6 +1,6 @@
 """Elementary functions of float32 as straight-line IR, at most 2 ULP off over the whole range.
 
-Polynomials are weighted minimax fits made for these reductions (see tests/render/test_llvm_math.py, which
+Polynomials are weighted minimax fits made for these reductions (see tests/render/llvm/test_math.py, which
 checks the error of each function against float64). Everything works alike for scalars and vectors.
 """
 
