@@ -51,9 +51,7 @@ def _before_transposing(node: object) -> fx.Node | None:
     """The contiguous matrix of which the node is the transposed view."""
     if not isinstance(node, fx.Node) or not node.args or not isinstance(node.args[0], fx.Node):
         return None
-    swapped = node.target is aten.t.default
-    swapped = swapped or (node.target is aten.permute.default and node.args[1] == [1, 0])
-    swapped = swapped or (node.target is aten.transpose.int and node.args[1:] in ((0, 1), (1, 0)))
+    swapped = node.target is aten.permute.default and node.args[1] == [1, 0]
     return node.args[0] if swapped and is_plain(node.args[0], 2) else None
 
 
@@ -117,7 +115,7 @@ def _moved(graph: fx.Graph, match: Product, copies: dict[fx.Node, fx.Node]) -> f
     if match.weight is not None:
         weight = copies[match.weight]
     else:
-        weight = graph.call_function(aten.t.default, (copies[match.b],))
+        weight = graph.call_function(aten.permute.default, (copies[match.b], [1, 0]))
         weight.meta["val"] = match.b.meta["val"].t()
     bias = None if match.bias is None else copies[match.bias]
     args: tuple[Argument, ...] = (copies[match.a], weight, bias, "none", [], "")

@@ -127,11 +127,8 @@ def _checked(name: str, layout: Layout) -> list[str]:
 # Views through tensor methods, which take less time than the operators: (method, arguments after the tensor).
 METHODS: dict[str, tuple[str, int]] = {
     "aten.view.default": ("view", 1),
-    "aten._unsafe_view.default": ("view", 1),
     "aten.permute.default": ("permute", 1),
     "aten.expand.default": ("expand", 1),
-    "aten.transpose.int": ("transpose", 2),
-    "aten.t.default": ("t", 0),
     "aten.unsqueeze.default": ("unsqueeze", 1),
     "aten.squeeze.dim": ("squeeze", 1),
     "aten.select.int": ("select", 2),
