@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from framesmith_aot import CompiledGraph, compile_graph
-from framesmith_aten.verify import verify
+from framesmith_aten.graphs.verify import verify
 
 
 class Recording:

@@ -3,7 +3,7 @@
 from framesmith_aot.__about__ import __version__
 from framesmith_aot.compile import compile_graph
 from framesmith_aot.errors import AotError, AotUnsupported, DoubleBackwardError
-from framesmith_aot.runtime import CompiledGraph
+from framesmith_aot.runtime.compiled import CompiledGraph
 
 __all__ = [
     "AotError",

@@ -11,16 +11,16 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from framesmith_aot import ambient, functional
-from framesmith_aot.backward import BackwardGraph, BackwardPass
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.handover import compile_part
-from framesmith_aot.joint import Binding, JointGraph, trace_joint
-from framesmith_aot.partition import forward_graph, partition
-from framesmith_aot.random_order import rules_for
-from framesmith_aot.runtime import Calling, CallShape, CompiledGraph, inference_function, training_function
+from framesmith_aot.partition.split import forward_graph, partition
+from framesmith_aot.runtime.backward import BackwardGraph, BackwardPass
+from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, inference_function, training_function
+from framesmith_aot.runtime.handover import compile_part
+from framesmith_aot.trace import ambient, functional
+from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
+from framesmith_aot.trace.random_order import rules_for
 from framesmith_aten.contract import Compiler
-from framesmith_aten.decompositions import Whole, nothing_whole
+from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import new_fake_mode
 
 
@@ -38,7 +38,7 @@ def compile_graph(
     The result, called with run-time tensors of the same metadata, does what running `gm` eagerly
     does: values, strides, aliases, mutations, gradients. `compiler` gets the ATen graphs (see
     `framesmith_aten.contract.Compiler`), the backward one when a gradient is first asked for. `whole` says which
-    operators it wants whole (see `framesmith_aten.decompositions`). `training` says whether gradients are wanted
+    operators it wants whole. `training` says whether gradients are wanted
     (None: when grad mode is on, or turned on, and an input requires them);
     `keep_input_mutations` whether the compiler takes trailing `copy_` calls onto inputs.
 

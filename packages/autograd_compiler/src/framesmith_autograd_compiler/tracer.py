@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aten.cleanup import eliminate_dead
-from framesmith_aten.tracer import GraphTracer
+from framesmith_aten.graphs.cleanup import eliminate_dead
+from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards import new_fake_mode
 
 Values = Sequence[torch.Tensor | None]

@@ -15,8 +15,8 @@ from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
-from framesmith_backends.plan import Plan, Run, make_plan
-from framesmith_backends.rewrite.linear import use_onednn, with_fastest_products
+from framesmith_backends.rewrite import use_onednn, with_fastest_products
+from framesmith_backends.schedule.plan import Plan, Run, make_plan
 
 # What the option `matmul` does to the graph.
 PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
@@ -90,7 +90,7 @@ class CpuBackend:
         self, gm: fx.GraphModule, options: Mapping[str, object], on_error: OnError | None = None
     ) -> tuple[BoxedFn, Stages]:
         from framesmith_backends.launch.native import compile_module, machine
-        from framesmith_backends.render.llvm_module import Launch, Module, add_entry
+        from framesmith_backends.render.llvm.module import Launch, Module, add_entry
 
         gm = PROVIDERS[str(options["matmul"])](gm)
         lowering = lower_graph(gm, "cpu", on_error)

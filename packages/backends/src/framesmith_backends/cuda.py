@@ -17,8 +17,8 @@ from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
-from framesmith_backends.plan import Plan, Run, make_plan
 from framesmith_backends.render.triton import TritonKernel, render_triton
+from framesmith_backends.schedule.plan import Plan, Run, make_plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.verify import Malformed, verify_program
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.render.llvm_math import FLOAT32
-from framesmith_backends.render.llvm_ops import COMPARISONS, PLAIN
+from framesmith_backends.render.llvm.math import FLOAT32
+from framesmith_backends.render.llvm.ops import COMPARISONS, PLAIN
 from framesmith_backends.render.triton import CALLS, INFIX
 
 

@@ -12,11 +12,11 @@ from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.spec import Memory, flat_memory, run_kernel, run_program
 from framesmith_backends.ir.verify import verify_kernel, verify_program
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.plan import scheduled, stored_names
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.group import Group
 from framesmith_backends.schedule.inline import inline
 from framesmith_backends.schedule.liveness import needed
+from framesmith_backends.schedule.plan import scheduled, stored_names
 from framesmith_backends.schedule.split import split_reductions
 
 PURE = [s for s in SAMPLES if s.name not in ("attention", "linear grad")]

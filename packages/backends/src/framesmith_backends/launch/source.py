@@ -16,7 +16,7 @@ from framesmith_aten.contract import BoxedFn
 from framesmith_aten.layouts import restride
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
-from framesmith_backends.plan import Allocate, CallStep, Drop, Plan, Run, Step
+from framesmith_backends.schedule.plan import Allocate, CallStep, Drop, Plan, Run, Step
 
 
 @dataclass(slots=True)
@@ -127,11 +127,8 @@ def _checked(name: str, layout: Layout) -> list[str]:
 # Views through tensor methods, which take less time than the operators: (method, arguments after the tensor).
 METHODS: dict[str, tuple[str, int]] = {
     "aten.view.default": ("view", 1),
-    "aten._unsafe_view.default": ("view", 1),
     "aten.permute.default": ("permute", 1),
     "aten.expand.default": ("expand", 1),
-    "aten.transpose.int": ("transpose", 2),
-    "aten.t.default": ("t", 0),
     "aten.unsqueeze.default": ("unsqueeze", 1),
     "aten.squeeze.dim": ("squeeze", 1),
     "aten.select.int": ("select", 2),

@@ -1,1 +1,1 @@
-"""Scheduling: what is needed, split, inlined, fused into kernels, and in which loops."""
+"""Scheduling: what is needed, split, inlined, fused into kernels, in which loops, and launched in which order."""

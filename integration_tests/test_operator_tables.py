@@ -1,0 +1,150 @@
+"""No operator's name stands in two tables: what is known of an operator by its name stands in one place.
+
+A table is a module's (or class's) collection of operators' names, in whatever form: sets, sequences, keys of data, text
+of names, operators themselves. What maps a name to a function is no table of facts but a stage's rules, and each of
+those refuses a second rule for an operator itself.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: The packages that hold to it.
+PACKAGES = ("aten", "aot", "autograd_compiler", "backends")
+
+#: Folders about other things that are named as operators are: the loop IR's own operations, and the rules for lowering.
+OTHER_THINGS = ("framesmith_backends/ir", "framesmith_backends/render", "framesmith_backends/lower")
+
+OPERATORS = frozenset(
+    name.removeprefix("aten::").partition(".")[0].removesuffix("_")
+    for name in torch._C._dispatch_get_all_op_names()
+    if name.startswith("aten::")
+)
+
+
+def operator_of(word: str) -> str | None:
+    """The operator that a word names, `add_`, `aten.add.Tensor` and `aten::add` all being `add`; None for others."""
+    plain = word.removeprefix("aten::").removeprefix("aten.").partition(".")[0].removesuffix("_")
+    return plain if plain in OPERATORS else None
+
+
+def dotted(node: ast.expr) -> str:
+    """`torch.ops.aten.add.Tensor` as text; an empty text for anything else."""
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_rule(node: ast.expr) -> bool:
+    """Whether the expression gives code: a lambda, a function's name, a call that makes one."""
+    return isinstance(node, (ast.Lambda, ast.Call)) or (
+        isinstance(node, (ast.Name, ast.Attribute)) and not (dotted(node).isupper() or "aten." in dotted(node))
+    )
+
+
+def names_in(node: ast.expr) -> Iterator[str]:
+    """The operators that a collection names, those with a rule beside them left out."""
+    if isinstance(node, ast.Constant):
+        words = node.value.split() if isinstance(node.value, str) else []
+        found = [operator_of(word) for word in words]
+        yield from (name for name in found if name is not None and None not in found)
+    elif isinstance(node, ast.Attribute) and "aten." in dotted(node):
+        name = operator_of(dotted(node).partition("aten.")[2])
+        yield from [name] if name is not None else []
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is None or not is_rule(value):
+                yield from names_in(value) if key is None else names_in(key)
+    elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        if not (isinstance(node, ast.Tuple) and any(is_rule(item) for item in node.elts)):
+            for item in node.elts:
+                yield from names_in(item)
+    elif isinstance(node, ast.Call):
+        inner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        for item in (*inner, *node.args):
+            yield from names_in(item)
+    elif isinstance(node, (ast.Starred, ast.BinOp)):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                yield from names_in(child)
+
+
+def tables_of(source: Path) -> Iterator[tuple[str, set[str]]]:
+    """The tables of one file: where they stand, and the operators in them."""
+    tree = ast.parse(source.read_text())
+    bodies = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.ClassDef))]
+    for statement in (statement for body in bodies for statement in body):
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+            names = set(names_in(statement.value))
+            if len(names) > 1 or (names and not isinstance(statement.value, ast.Constant)):
+                yield f"{source.name}:{statement.lineno}", names
+
+
+def found_twice(root: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
+    """Operators in more than one table, with the tables."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for package in packages:
+        for source in sorted((root / "packages" / package / "src").rglob("*.py")):
+            if not any(part in source.as_posix() for part in OTHER_THINGS):
+                for where, names in tables_of(source):
+                    for name in names:
+                        places[name].append(where)
+    return {name: tables for name, tables in places.items() if len(tables) > 1}
+
+
+def test_no_operator_is_in_two_tables() -> None:
+    assert found_twice(ROOT, PACKAGES) == {}
+
+
+def test_the_scan_sees_the_table_of_operators() -> None:
+    tables = dict(tables_of(ROOT / "packages/aten/src/framesmith_aten/table.py"))
+    assert max(len(names) for names in tables.values()) > 100
+
+
+PLANTS = {
+    "set": 'KNOWN = frozenset({"sin", "gather"})',
+    "typed set": 'KNOWN: frozenset[str] = frozenset(["sin", "gather"])',
+    "tuple": 'KNOWN = ("gather", "sin")',
+    "text": 'KNOWN = "sin gather bernoulli_".split()',
+    "in place": 'KNOWN = {"index_add_"}',
+    "data by name": 'KNOWN = {"gather": 1, "other": 2}',
+    "data by operator": 'KNOWN = {"aten.gather.default": ("method", 1)}',
+    "operators": "KNOWN = frozenset({torch.ops.aten.gather.default, aten.cos.default})",
+    "function of text": 'KNOWN = {**_at(slice(1), "gather sin"), **_at(slice(2), "cos")}',
+    "in a class": 'class Rules:\n    KNOWN = {"gather", "sin"}',
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_table_is_found(plant: str, tmp_path: Path) -> None:
+    source = tmp_path / "packages" / "aten" / "src"
+    source.mkdir(parents=True)
+    (source / "one.py").write_text('TABLE = _rows("gather index_add bernoulli", costly=True)\n')
+    (source / "other.py").write_text(PLANTS[plant] + "\n")
+    assert found_twice(tmp_path, ("aten",))
+
+
+HARMLESS = {
+    "rules": "RULES = {aten.gather.default: lower_gather, 'index_add': lambda x: x}",
+    "rows of rules": "RULES = (('gather', lowered), ('bernoulli', lambda x: x))",
+    "prose": 'REASON = "an index may gather dust"',
+    "other words": 'NAMES = ("cpu", "cuda")',
+}
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_rules_and_prose_are_no_tables(text: str, tmp_path: Path) -> None:
+    source = tmp_path / "packages" / "aten" / "src"
+    source.mkdir(parents=True)
+    (source / "one.py").write_text('TABLE = _rows("gather index_add bernoulli", costly=True)\n')
+    (source / "other.py").write_text(HARMLESS[text] + "\n")
+    assert found_twice(tmp_path, ("aten",)) == {}

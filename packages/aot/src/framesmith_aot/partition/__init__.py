@@ -1,0 +1,1 @@
+"""The joint graph split into a forward and a backward graph."""

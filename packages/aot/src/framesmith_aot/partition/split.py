@@ -1,0 +1,206 @@
+"""Splits a joint graph into a forward and a backward graph.
+
+Note [Partition]: what the backward pass needs of the forward one is either saved or computed again.
+The choice is a minimum cut. Each forward node is a pair of vertices: cutting `in -> out` saves it
+(capacity: its bytes), cutting `source -> in` computes it again (capacity: the price of the work,
+infinite for what must not run twice). Saved values are restricted so that memory the user can see is
+saved only where eager mode saves it as well: otherwise mutating it later would raise where eager
+does not.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
+from framesmith_aot.trace.joint import JointGraph, clone_node
+from framesmith_aten.graphs.cleanup import is_removable
+from framesmith_aten.graphs.nodes import is_pure, tensor_bytes, view_root, view_source
+from framesmith_aten.operators import is_factory, is_pointwise, is_view, row
+
+aten = torch.ops.aten
+
+#: Price of computing a costly element again, in saved bytes an element.
+COSTLY_PRICE = 1.0
+
+#: Share of its bytes that keeping a node of this kind costs: an input is usually alive anyway.
+PRICE_OF_EXISTING = {"placeholder": 0.25}
+
+
+@dataclass
+class Partition:
+    """The two graphs. `saved` lists what the backward graph takes before the tangents."""
+
+    forward: fx.Graph
+    backward: fx.Graph
+    saved: list[Saved]
+    grads: list[int | None]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A tensor kept for the backward pass: input `index` or result `index` of the forward graph."""
+
+    from_input: bool
+    index: int
+
+
+def backward_nodes(joint: JointGraph) -> set[fx.Node]:
+    """Nodes that depend on a tangent, and calls with effects traced in the backward pass."""
+    found: set[fx.Node] = set(joint.tangents)
+    for node in joint.graph.nodes:
+        if node.op == "output":
+            continue
+        late = node.op == "call_function" and node.meta["phase"] == "backward" and not is_pure(node)
+        if late or any(source in found for source in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def partition(joint: JointGraph) -> Partition:
+    """Splits `joint`; inputs the graph overwrites are never saved themselves (a copy is)."""
+    late = backward_nodes(joint)
+    _copy_overwritten(joint, late)
+    return _extract(joint, late, choose_saved(joint, late))
+
+
+def overwritten_inputs(joint: JointGraph) -> set[fx.Node]:
+    """The inputs whose memory changes during the call."""
+    indices = [*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)]
+    return {joint.inputs[index] for index in indices}
+
+
+def _copy_overwritten(joint: JointGraph, late: set[fx.Node]) -> None:
+    """Backward work that reads an overwritten input reads a copy made before it is overwritten."""
+    overwritten = overwritten_inputs(joint)
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in [node for node in joint.graph.nodes if node in late]:
+        for operand in node.all_input_nodes:
+            if operand not in late and view_root(operand) in overwritten:
+                if operand not in copies:
+                    copies[operand] = clone_node(joint, operand)
+                node.replace_input_with(operand, copies[operand])
+
+
+def choose_saved(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
+    """The forward nodes to save, in graph order."""
+    early = [node for node in joint.graph.nodes if node not in late and node.op != "output"]
+    number = {node: 2 * index for index, node in enumerate(early)}
+    wanted = _wanted(joint, late)
+    source, sink = 2 * len(early), 2 * len(early) + 1
+    network = FlowNetwork(sink + 1)
+    visible = _visible(joint) | overwritten_inputs(joint)
+    for node in early:
+        vertex = number[node]
+        network.add_edge(vertex, vertex + 1, _saving_price(node, visible))
+        again = _repeat_price(node)
+        if again > 0:
+            network.add_edge(source, vertex, again)
+        if again < INFINITE:
+            for operand in node.all_input_nodes:
+                network.add_edge(number[operand] + 1, vertex, INFINITE)
+    for node in wanted:
+        network.add_edge(number[node] + 1, sink, INFINITE)
+    side = network.source_side(source, sink)
+    if side is None:  # the restriction on visible memory left no finite cut: save what is used
+        return [node for node in early if node in wanted]
+    return [node for node in early if number[node] in side and number[node] + 1 not in side and node.op != "get_attr"]
+
+
+def _wanted(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
+    """Forward nodes that the backward pass reads."""
+    found: dict[fx.Node, None] = {}
+    for node in joint.graph.nodes:
+        if node in late:
+            found.update((source, None) for source in node.all_input_nodes if source not in late)
+    found.update((grad, None) for grad in joint.grads if grad is not None and grad not in late)
+    return list(found)
+
+
+def _visible(joint: JointGraph) -> set[fx.Node]:
+    """Nodes whose memory the user holds (inputs and results) and eager mode does not keep."""
+    held = [*joint.inputs, *(view_root(node) for node in joint.slots)]
+    return {node for node in held if not node.meta.get("kept_by_eager")}
+
+
+def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:
+    val = node.meta["val"]
+    if node.op == "get_attr":
+        return 0.0
+    if node in visible or not isinstance(val, torch.Tensor) or view_source(node) is not None:
+        return INFINITE
+    return PRICE_OF_EXISTING.get(node.op, 1.0) * float(tensor_bytes(val)) + 64.0
+
+
+def _repeat_price(node: fx.Node) -> float:
+    """Price of computing the node in the backward pass again."""
+    if node.op != "call_function":
+        return INFINITE
+    if is_view(node.target) or node.target is operator.getitem or is_factory(node.target):
+        return 0.0
+    if not is_pointwise(node.target) or not is_pure(node):
+        return INFINITE
+    val = node.meta["val"]
+    if row(node.target).costly and isinstance(val, torch.Tensor):
+        return COSTLY_PRICE * float(val.numel())
+    return 0.0
+
+
+def _extract(joint: JointGraph, late: set[fx.Node], saved: list[fx.Node]) -> Partition:
+    for index, slot in enumerate(joint.slots):
+        if view_source(slot) is not None and view_root(slot) in saved:
+            joint.slots[index] = clone_node(joint, slot)
+    results = list(dict.fromkeys(node for node in saved if node not in joint.inputs and node not in joint.slots))
+    forward = forward_graph(joint, results, late)
+    wanted = list(dict.fromkeys(grad for grad in joint.grads if grad is not None))
+    backward = fx.Graph()
+    env = _copy_needed(joint.graph, backward, [*saved, *joint.tangents], wanted, late)
+    backward.output(tuple(env[node] for node in wanted))
+
+    places = {node: Saved(False, index) for index, node in enumerate([*joint.slots, *results])}
+    places.update({node: Saved(True, index) for index, node in enumerate(joint.inputs)})
+    grads = [None if grad is None else wanted.index(grad) for grad in joint.grads]
+    return Partition(forward, backward, [places[node] for node in saved], grads)
+
+
+def forward_graph(joint: JointGraph, results: Sequence[fx.Node] = (), late: Collection[fx.Node] = ()) -> fx.Graph:
+    """The graph of the slots and `results`, then the writes to inputs, and no node of `late`."""
+    for index, value in enumerate(joint.written):
+        if view_root(value).op == "placeholder":
+            joint.written[index] = clone_node(joint, value)
+    forward = fx.Graph()
+    early = [node for node in joint.graph.nodes if node not in late]
+    env = _copy_needed(joint.graph, forward, joint.inputs, [*joint.slots, *joint.written, *results], early)
+    for index, value in zip(joint.meta.written, joint.written, strict=True):
+        write = forward.call_function(aten.copy_.default, (env[joint.inputs[index]], env[value]))
+        write.meta = dict(value.meta)
+        write.meta["val"] = joint.inputs[index].meta["val"]
+    forward.output(tuple(env[node] for node in [*joint.slots, *results]))
+    return forward
+
+
+def _copy_needed(
+    graph: fx.Graph,
+    into: fx.Graph,
+    inputs: Iterable[fx.Node],
+    outputs: Iterable[fx.Node],
+    whole: Collection[fx.Node],
+) -> dict[fx.Node, fx.Node]:
+    """Copies what computes `outputs` from `inputs`, and every call of `whole` that must run anyway."""
+    env: dict[fx.Node, fx.Node] = {}
+    for node in inputs:
+        env[node] = into.placeholder(node.name)
+        env[node].meta = dict(node.meta)
+    needed = {*outputs, *(node for node in whole if node.op == "call_function" and not is_removable(node))}
+    for node in reversed(graph.nodes):
+        if node in needed and node not in env:
+            needed.update(node.all_input_nodes)
+    for node in graph.nodes:
+        if node in needed and node not in env:
+            env[node] = into.node_copy(node, env.__getitem__)
+    return env

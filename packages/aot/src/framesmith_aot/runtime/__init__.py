@@ -1,0 +1,1 @@
+"""The compiled parts joined into one function with eager's meaning."""

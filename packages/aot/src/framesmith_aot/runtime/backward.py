@@ -1,0 +1,136 @@
+"""The backward pass of a compiled graph: compiled when first needed, for the gradients that came."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aot.errors import DoubleBackwardError
+from framesmith_aot.runtime.handover import compile_part
+from framesmith_aot.runtime.tangents import without_tangents
+from framesmith_aten.contract import BoxedFn, Compiler
+from framesmith_aten.layouts import restride
+
+Grads = tuple[torch.Tensor | None, ...]
+
+
+@dataclass(frozen=True)
+class BackwardGraph:
+    """`graph` takes `saved` saved tensors, then the tangents, and returns gradients.
+
+    For each input, `places` gives the position of its gradient among the results (None for none) and
+    `reached` the tangents it can depend on: without any of them it has no gradient.
+    """
+
+    graph: fx.Graph
+    saved: int
+    places: tuple[int | None, ...]
+    reached: tuple[frozenset[int], ...]
+
+    def tangents(self) -> list[fx.Node]:
+        return [node for node in self.graph.nodes if node.op == "placeholder"][self.saved :]
+
+    def without(self, absent: Sequence[bool]) -> BackwardGraph:
+        """The graph for tangents of which some are absent: smaller, with fewer gradients."""
+        if not any(absent):
+            return self
+        present = {index for index, missing in enumerate(absent) if not missing}
+        kept = [place if reached & present else None for place, reached in zip(self.places, self.reached, strict=True)]
+        wanted = sorted({place for place in kept if place is not None})
+        nodes = [node for node, missing in zip(self.tangents(), absent, strict=True) if missing]
+        places = tuple(None if place is None else wanted.index(place) for place in kept)
+        return BackwardGraph(without_tangents(self.graph, nodes, wanted), self.saved, places, self.reached)
+
+
+class BackwardPass:
+    """Runs a backward graph through `compiler`; one program for each pattern of absent tangents that occurs.
+
+    `root` holds the attributes the graph reads.
+    """
+
+    def __init__(self, whole: BackwardGraph, root: dict[str, torch.Tensor], compiler: Compiler) -> None:
+        self.whole = whole
+        self._root = root
+        self._compiler = compiler
+        self._programs: dict[tuple[bool, ...], tuple[BoxedFn | None, tuple[int | None, ...]]] = {}
+        self._lock = threading.Lock()
+        self._strides = [tuple(node.meta["val"].stride()) for node in whole.tangents()]
+
+    @property
+    def graph(self) -> fx.Graph:
+        return self.whole.graph
+
+    def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
+        """The gradients of all inputs; `saved` is emptied.
+
+        They are not differentiable again: that raises DoubleBackwardError.
+        """
+        if torch.is_grad_enabled() or torch._C._is_any_autocast_enabled():
+            with torch.no_grad(), torch._C._DisableAutocast():
+                grads = self._run(saved, tangents)
+            return _refuse_derivative(grads) if torch.is_grad_enabled() else grads
+        return self._run(saved, tangents)
+
+    def evaluate(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
+        """The gradients computed by torch's own operators, one by one: what a tracer of the backward pass runs."""
+        part = self.whole.without([tangent is None for tangent in tangents])
+        if all(place is None for place in part.places):
+            return (None,) * len(part.places)
+        module = fx.GraphModule(self._root, part.graph)
+        out = fx.Interpreter(module).run(*saved, *self._expected(tangents))
+        return tuple([None if place is None else out[place] for place in part.places])
+
+    def _run(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
+        pattern = tuple(tangent is None for tangent in tangents)
+        program = self._programs.get(pattern)
+        if program is None:
+            with self._lock:
+                program = self._programs.get(pattern) or self._compile(pattern)
+                self._programs[pattern] = program
+        run, places = program
+        if run is None:
+            return (None,) * len(places)
+        args = [*saved, *self._expected(tangents)]
+        saved.clear()
+        out = run(args)
+        return tuple([None if place is None else out[place] for place in places])
+
+    def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        """The tangents that came, with the strides the graph was traced with."""
+        pairs = zip(tangents, self._strides, strict=True)
+        return [restride(tangent, stride) for tangent, stride in pairs if tangent is not None]
+
+    def _compile(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
+        part = self.whole.without(pattern)
+        if all(place is None for place in part.places):
+            return None, part.places
+        return compile_part(self._root, part.graph, self._compiler, "backward"), part.places
+
+
+class _NotDifferentiable(torch.autograd.Function):
+    """Passes gradients through; its own derivative is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple([grad.view_as(grad) for grad in grads])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        raise DoubleBackwardError
+
+
+_not_differentiable: Callable[..., tuple[torch.Tensor, ...]] = _NotDifferentiable.apply
+
+
+def _refuse_derivative(grads: Grads) -> Grads:
+    present = [grad for grad in grads if grad is not None]
+    if not present:
+        return grads
+    anchor = torch.zeros((), requires_grad=True)
+    marked = iter(_not_differentiable(anchor, *present))
+    return tuple([None if grad is None else next(marked) for grad in grads])

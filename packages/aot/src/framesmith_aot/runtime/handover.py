@@ -1,0 +1,18 @@
+"""Hands one finished graph to the compiler below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from framesmith_aten.contract import BoxedFn, Compiler, Role
+from framesmith_aten.graphs.verify import verify
+
+
+def compile_part(root: dict[str, Any], graph: fx.Graph, compiler: Compiler, role: Role) -> BoxedFn:
+    """Verifies `graph`, wraps it in a module (its Python text is made only if asked for) and compiles it."""
+    verify(graph)
+    inputs = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
+    return compiler(_LazyGraphModule(root, graph), inputs, role)

@@ -1,0 +1,143 @@
+"""The generated Python function around a compiled graph: one flat text, no layers of wrappers."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from framesmith_aot.trace.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
+from framesmith_aot.trace.views import Restride, Steps, ViewStep
+from framesmith_aten.operators import op_name
+
+#: Outputs that are not a repetition of an earlier one.
+Made = Constant | SameInput | InputView | Slot | SlotView
+
+_LITERALS = (int, float, bool, str, type(None))
+_serial = itertools.count()
+
+
+class FunctionText:
+    """Collects lines and the values their names stand for, and makes the function out of them."""
+
+    def __init__(self, name: str, parameters: Sequence[str]) -> None:
+        self.lines = [f"def {name}({', '.join(parameters)}):"]
+        self.names: dict[str, Any] = {}
+        self.name = name
+
+    def line(self, text: str, depth: int = 1) -> None:
+        self.lines.append("    " * depth + text)
+
+    def bind(self, hint: str, value: Any) -> str:
+        """A name for `value`; the same value keeps its name."""
+        for number in itertools.count():
+            name = hint if number == 0 else f"{hint}_{number}"
+            if self.names.setdefault(name, value) is value:
+                return name
+        raise AssertionError("unreachable")
+
+    def literal(self, value: Any) -> str:
+        """Source text for a constant."""
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self.literal(item) for item in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+        if type(value) in _LITERALS and value == value and value not in (float("inf"), -float("inf")):
+            return repr(value)
+        return self.bind("const", value)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+    def build(self) -> Callable[..., Any]:
+        """Compiles the text; its lines show in tracebacks."""
+        filename = f"<framesmith_aot {self.name} {next(_serial)}>"
+        linecache.cache[filename] = (len(self.text), None, self.text.splitlines(True), filename)
+        exec(compile(self.text, filename, "exec"), self.names)
+        function: Callable[..., Any] = self.names[self.name]
+        return function
+
+
+def input_names(count: int) -> list[str]:
+    return [f"in{index}" for index in range(count)]
+
+
+def result_names(count: int) -> list[str]:
+    return [f"r{index}" for index in range(count)]
+
+
+def unpacking(names: Sequence[str]) -> str:
+    """The left side of an assignment from a sequence of `len(names)` items."""
+    return f"[{', '.join(names)}]"
+
+
+def write_epilogue(text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *, record: bool) -> None:
+    """Copies to inputs, makes views again, leaves the grad mode, returns the outputs.
+
+    `inputs` are the names of the graph's inputs; its slots are bound to `r0`, `r1`, ... With `record`, what is not to
+    be made in no_grad is made in enable_grad.
+    """
+    if meta.written:
+        text.bind("increment_version", torch.autograd.graph.increment_version)
+        text.line(f"increment_version(({''.join(inputs[index] + ', ' for index in meta.written)}))")
+    for copy in meta.copy_back:
+        _guarded(text, _mode(copy.no_grad, record), f"{inputs[copy.index]}.copy_(r{copy.slot})")
+    names: list[str] = []
+    for at, output in enumerate(meta.outputs):
+        if isinstance(output, Repeat):
+            names.append(names[output.index])
+        else:
+            names.append(_write_output(text, at, output, inputs, record))
+    if meta.grad_mode_after is not None:
+        text.bind("set_grad_enabled", torch._C._set_grad_enabled)
+        text.line(f"set_grad_enabled({meta.grad_mode_after})")
+    text.line(f"return ({''.join(name + ', ' for name in names)})")
+
+
+def _mode(no_grad: bool, record: bool) -> Callable[..., Any] | None:
+    """The context a statement of the epilogue needs, None for none."""
+    if no_grad:
+        return torch.no_grad
+    return torch.enable_grad if record else None
+
+
+def _write_output(text: FunctionText, position: int, output: Made, inputs: Sequence[str], record: bool) -> str:
+    if isinstance(output, Constant):
+        return text.literal(output.value)
+    if isinstance(output, SameInput):
+        return inputs[output.index]
+    if isinstance(output, Slot):
+        return f"r{output.index}"
+    base = inputs[output.index] if isinstance(output, InputView) else f"r{output.index}"
+    name = f"out{position}"
+    _guarded(text, _mode(output.no_grad, record), f"{name} = {_view_text(text, base, output.steps)}")
+    return name
+
+
+def _guarded(text: FunctionText, mode: Callable[..., Any] | None, statement: str) -> None:
+    if mode is None:
+        text.line(statement)
+    else:
+        text.line(f"with {text.bind(mode.__name__, mode)}():")
+        text.line(statement, 2)
+
+
+def _view_text(text: FunctionText, base: str, steps: Steps) -> str:
+    value = base
+    for step in steps:
+        if isinstance(step, Restride):
+            offset = f"{value}.storage_offset() + {text.literal(step.offset)}"
+            value = f"{value}.as_strided({text.literal(step.size)}, {text.literal(step.stride)}, {offset})"
+        else:
+            value = _step_text(text, value, step)
+    return value if steps else f"{base}.data"  # another tensor without a step between them: it was made by `.data`
+
+
+def _step_text(text: FunctionText, value: str, step: ViewStep) -> str:
+    parts = [value, *(text.literal(arg) for arg in step.args)]
+    parts += [f"{key}={text.literal(arg)}" for key, arg in step.kwargs]
+    call = f"{text.bind(op_name(step.target), step.target)}({', '.join(parts)})"
+    return call if step.item is None else f"{call}[{step.item}]"

@@ -1,0 +1,198 @@
+"""Runs a torch-level graph node by node, telling the tracer which node it is at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+from torch._ops import OpOverload
+
+from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.trace import functional
+from framesmith_aot.trace.overlap import Overlaps
+from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
+from framesmith_aten.tracing.tracer import GraphTracer
+
+aten = torch.ops.aten
+
+_NO_REPLAY = "the change to the tensor object cannot be replayed after the graph"
+
+#: Calls that the traced form cannot express: name -> reason.
+REFUSED_METHODS: dict[str, str] = {
+    "requires_grad_": _NO_REPLAY,
+    "retain_grad": _NO_REPLAY,
+    "register_hook": _NO_REPLAY,
+    "register_post_accumulate_grad_hook": _NO_REPLAY,
+    "resize_": _NO_REPLAY,
+    "resize_as_": _NO_REPLAY,
+    "set_": _NO_REPLAY,
+    "backward": "it writes to `.grad` of tensors outside the graph",
+    "item": "its value is not known while compiling",
+    "tolist": "its value is not known while compiling",
+    "numpy": "its value is not known while compiling",
+}
+
+
+def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any], tracer: GraphTracer) -> list[Any]:
+    """The flat outputs of `gm` run on `args`; `attributes` gives the values of its `get_attr` nodes."""
+    env: dict[fx.Node, Any] = {}
+    inputs = iter(args)
+    overlaps = Overlaps()
+    for value in [*args, *attributes.values()]:
+        overlaps.note(value)
+    for node in gm.graph.nodes:
+        tracer.source = node
+        if node.op == "placeholder":
+            env[node] = next(inputs)
+        elif node.op == "get_attr":
+            env[node] = attributes[node.target]
+        elif node.op == "output":
+            tracer.source = None
+            return _flat_outputs(fx.node.map_arg(node.args[0], env.__getitem__))
+        else:
+            env[node] = _call(node, env, overlaps)
+            overlaps.note(env[node])
+    raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
+
+
+def _call(node: fx.Node, env: dict[fx.Node, Any], overlaps: Overlaps) -> Any:
+    args = fx.node.map_arg(node.args, env.__getitem__)
+    kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
+    before = [
+        (value, functional.mutation_count(value), value.shape, value.stride()) for value in _wrappers((args, kwargs))
+    ]
+    result = _run(node, args, kwargs)
+    for value, count, size, stride in before:
+        if functional.mutation_count(value) != count:
+            overlaps.check(value, str(node.target))
+            functional.keep_layout(value, size, stride)
+    return result
+
+
+def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if node.op == "call_method":
+        return _call_method(str(node.target), args, kwargs)
+    if node.op == "call_module":
+        raise AotUnsupported("module-call", f"a call of submodule {node.target!r}", "the graph must be flat")
+    op = writing_operator(node.target)
+    if op is not None:
+        return _write_functionally(op, args, kwargs)
+    target: Any = node.target
+    return REPLACEMENTS.get(target, target)(*args, **kwargs)
+
+
+def _write_functionally(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if torch.is_grad_enabled() and any(value.requires_grad for value in _wrappers((args, kwargs))):
+        raise AotUnsupported("custom-mutation", str(op), "its derivative, or the lack of one, would be lost")
+    return run_functionally(op, args, kwargs)
+
+
+def _wrappers(value: Any) -> Iterator[torch.Tensor]:
+    if functional.is_functional(value):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _wrappers(item)
+    elif isinstance(value, dict):
+        yield from _wrappers(tuple(value.values()))
+
+
+def _call_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    reason = REFUSED_METHODS.get(name)
+    if reason is not None and not _changes_nothing(name, args, kwargs):
+        raise AotUnsupported("tensor-method", f"Tensor.{name}", reason)
+    return getattr(args[0], name)(*args[1:], **kwargs)
+
+
+def _changes_nothing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    wanted = kwargs.get("requires_grad", args[1] if len(args) > 1 else True)
+    return name == "requires_grad_" and bool(args[0].requires_grad) == bool(wanted)
+
+
+def _flat_outputs(outputs: Any) -> list[Any]:
+    if not isinstance(outputs, (tuple, list)):
+        raise AotUnsupported("output-form", f"a graph output of type {type(outputs).__name__}", "a tuple is expected")
+    for item in outputs:
+        if isinstance(item, (tuple, list, dict)):
+            raise AotUnsupported("output-form", "a nested graph output", "a flat tuple of tensors is expected")
+    return list(outputs)
+
+
+def _batch_norm(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> torch.Tensor:
+    """`torch.batch_norm` through the operators whose schemas declare the running statistics' update."""
+    stats = running_mean is not None and running_var is not None
+    out: torch.Tensor
+    if not training and stats:
+        out = aten._native_batch_norm_legit_no_training.default(
+            input, weight, bias, running_mean, running_var, momentum, eps
+        )[0]
+    elif stats:
+        out = aten._native_batch_norm_legit.default(
+            input, weight, bias, running_mean, running_var, training, momentum, eps
+        )[0]
+    else:
+        out = aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)[0]
+    return out
+
+
+def _functional_batch_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    if training:
+        F._verify_batch_size(list(input.size()))  # type: ignore[attr-defined]
+    return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def _lstm(*args: Any, **kwargs: Any) -> Any:
+    """`torch.lstm` out of ATen primitives where gradients are wanted.
+
+    oneDNN's kernel keeps what its own backward needs only while autograd records, which it does not
+    while a compiled forward graph runs.
+    """
+    if not torch.is_grad_enabled():
+        return torch.lstm(*args, **kwargs)
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        return torch.lstm(*args, **kwargs)
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """`torch.one_hot` with its check as an operator: its own reads the data. A wrong class raises some RuntimeError."""
+    if num_classes < 0:
+        return torch.nn.functional.one_hot(tensor, num_classes)
+    torch._assert_async(((tensor >= 0) & (tensor < num_classes)).all(), "Class values must be below num_classes.")
+    classes = torch.arange(num_classes, device=tensor.device)
+    return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+
+
+#: Torch calls run through another function of the same meaning.
+REPLACEMENTS: dict[Any, Callable[..., Any]] = {
+    torch.batch_norm: _batch_norm,
+    F.batch_norm: _functional_batch_norm,
+    F.one_hot: _one_hot,
+    torch.lstm: _lstm,
+    torch._VF.lstm: _lstm,
+}

@@ -1,0 +1,291 @@
+"""Traces a torch-level graph once, forward and (for training) backward, into one functional graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.trace import ambient, functional
+from framesmith_aot.trace.interpret import run_graph
+from framesmith_aot.trace.metadata import Collected, GraphMeta, InputPair, collect
+from framesmith_aot.trace.reach import reaching
+from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
+from framesmith_aten.graphs.nodes import view_root
+from framesmith_aten.layouts import overlaps_itself
+from framesmith_aten.tracing.decompositions import Rule, Whole
+from framesmith_aten.tracing.tracer import GraphTracer
+
+aten = torch.ops.aten
+
+
+@dataclass
+class JointGraph:
+    """The traced graph, and which nodes mean what.
+
+    `inputs` and `tangents` are placeholders; `slots` the fresh results (see `metadata`), `written`
+    the final values of the inputs that the graph itself overwrites, `grads` the gradient of each
+    input (None: no gradient), `reached` the positions among the tangents that it can depend on. For
+    inference `tangents`, `grads` and `reached` are empty.
+    """
+
+    graph: fx.Graph
+    fake_mode: FakeTensorMode
+    meta: GraphMeta
+    attributes: dict[str, torch.Tensor]
+    inputs: list[fx.Node]
+    slots: list[fx.Node]
+    written: list[fx.Node]
+    tangents: list[fx.Node]
+    grads: list[fx.Node | None]
+    reached: list[frozenset[int]] = field(default_factory=list)
+
+    @property
+    def training(self) -> bool:
+        return bool(self.tangents)
+
+    def write_output(self) -> None:
+        """Puts slots, written values and gradients (in this order) into the graph's output node."""
+        for node in reversed(self.graph.nodes):
+            if node.op == "output":
+                self.graph.erase_node(node)
+            break
+        self.graph.output((*self.slots, *self.written, *self.grads))
+
+    def read_output(self) -> None:
+        """Takes them back from the output node, after a pass replaced nodes."""
+        values: Any = next(iter(reversed(self.graph.nodes))).args[0]
+        first, second = len(self.slots), len(self.slots) + len(self.written)
+        self.slots, self.written = list(values[:first]), list(values[first:second])
+        self.grads = list(values[second:])
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Where a graph's operands come from: positions among the distinct inputs, or fixed `values`."""
+
+    placeholders: list[int]
+    attributes: dict[str, int]
+    values: dict[str, Any]
+
+
+def trace_joint(
+    gm: fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    binding: Binding,
+    fake_mode: FakeTensorMode,
+    whole: Whole,
+    rules: Mapping[OpOverload, Rule],
+    *,
+    training: bool,
+    keep_input_mutations: bool,
+) -> JointGraph:
+    """Traces `gm` on the fake `inputs`. Raises AotUnsupported, also for errors of the graph's own calls.
+
+    `binding` says which of `inputs` each placeholder and each attribute of `gm` is.
+    """
+    tracer = GraphTracer(fake_mode, whole, rules)
+    with _refusing(), _tracing(tracer, training) as before:
+        pairs, nodes = _make_inputs(tracer, inputs, training)
+        try:
+            values = {name: pairs[at].run for name, at in binding.attributes.items()} | binding.values
+            outputs = run_graph(gm, [pairs[at].run for at in binding.placeholders], values, tracer)
+        except (AotUnsupported, TraceUnsupported):
+            raise
+        except Exception as error:
+            raise AotUnsupported("trace-error", f"{type(error).__name__} while tracing", str(error)) from error
+        found = collect(
+            pairs,
+            outputs,
+            tracer,
+            keep_input_mutations=keep_input_mutations,
+            grad_mode_after=_compare_ambient(before, ambient.read()),
+        )
+        joint = JointGraph(tracer.graph, fake_mode, found.meta, tracer.attributes, nodes, [], [], [], [])
+        joint.slots = [_fresh_node(tracer, wrapper) for wrapper in found.slots]
+        joint.written = [tracer.node_of(value) for value in found.written]
+        if training and found.meta.differentiable:
+            _trace_backward(tracer, joint, found, pairs)
+    _finish(joint)
+    return joint
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What the tracer refuses, as this package's error."""
+    try:
+        yield
+    except TraceUnsupported as error:
+        raise AotUnsupported(error.id, error.what, error.why) from error
+
+
+@contextmanager
+def _tracing(tracer: GraphTracer, training: bool) -> Iterator[ambient.Ambient]:
+    """The tracing environment; yields the ambient switches the graph starts with."""
+    with ambient.preserved() as before, torch.inference_mode(False), _no_saved_tensor_hooks():
+        torch._C._set_grad_enabled(before.grad)
+        with (
+            _own_autocast_cache(),
+            torch.autograd.set_multithreading_enabled(False),
+            tracer.fake_mode,
+            tracer,
+            functional.functionalising(),
+        ):
+            yield ambient.read()
+
+
+@contextmanager
+def _own_autocast_cache() -> Iterator[None]:
+    """Keeps the casts of fake weights that autocast remembers out of real calls."""
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+
+
+@contextmanager
+def _no_saved_tensor_hooks() -> Iterator[None]:
+    """Keeps the user's saved-tensor hooks away from the fake tensors autograd saves while tracing."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(lambda value: value, lambda value: value):
+        yield
+
+
+def _make_inputs(
+    tracer: GraphTracer, inputs: Sequence[torch.Tensor], training: bool
+) -> tuple[list[InputPair], list[fx.Node]]:
+    pairs: list[InputPair] = []
+    nodes: list[fx.Node] = []
+    for index, value in enumerate(inputs):
+        nodes.append(tracer.placeholder(f"input_{index}", value))
+        leaf, run = functional.wrap_input(value, value.requires_grad, value.is_leaf)
+        pairs.append(InputPair(leaf, run, value.requires_grad, value.is_leaf, run.grad_fn))
+    return pairs, nodes
+
+
+def _compare_ambient(before: ambient.Ambient, after: ambient.Ambient) -> bool | None:
+    """The grad mode to leave behind, None for no change. Raises AotUnsupported for other changes."""
+    if before.autocast != after.autocast or before.nesting != after.nesting:
+        raise AotUnsupported("autocast-change", "the graph", "it leaves autocast in another state than it found")
+    return after.grad if after.grad != before.grad else None
+
+
+def _fresh_node(tracer: GraphTracer, wrapper: torch.Tensor) -> fx.Node:
+    """The node of a slot's value, with the strides that eager mode gives it."""
+    value = functional.current_value(wrapper)
+    node = tracer.node_of(value)
+    if tuple(value.stride()) == tuple(wrapper.stride()):
+        return node
+    with functional.below():
+        frame = aten.empty_strided.default(
+            list(wrapper.shape), list(wrapper.stride()), dtype=value.dtype, device=value.device
+        )
+        return tracer.node_of(aten.copy.default(frame, value))
+
+
+def _trace_backward(tracer: GraphTracer, joint: JointGraph, found: Collected, pairs: Sequence[InputPair]) -> None:
+    tracer.phase = "backward"
+    roots = [wrapper for wrapper in found.slots if functional.differentiable(wrapper)]
+    seeds: list[torch.Tensor] = []
+    for node, wrapper in zip(joint.slots, found.slots, strict=True):
+        if functional.differentiable(wrapper):
+            with functional.below():
+                value = _tangent_like(wrapper)
+            joint.tangents.append(tracer.placeholder(f"tangent_{node.name}", value))
+            joint.tangents[-1].meta["tangent"] = True
+            seeds.append(functional.wrap(value))
+    wanted = [pair.leaf for pair in pairs if pair.requires_grad]
+    reached = iter(reaching(roots, wanted) if len(roots) > 1 else [frozenset([0])] * len(wanted))
+    joint.reached = [next(reached) if pair.requires_grad else frozenset() for pair in pairs]
+    with _no_autocast(), torch.no_grad():
+        try:
+            grads = torch.autograd.grad(roots, wanted, seeds, allow_unused=True)
+        except (AotUnsupported, TraceUnsupported):
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__} in the backward pass"
+            raise AotUnsupported("backward-error", what, str(error)) from error
+    results = iter(grads)
+    for pair in pairs:
+        grad = next(results) if pair.requires_grad else None
+        joint.grads.append(None if grad is None else tracer.node_of(functional.current_value(grad)))
+
+
+def _tangent_like(wrapper: torch.Tensor) -> torch.Tensor:
+    """What a slot's gradient will look like: the slot's own strides, or contiguous where elements overlap."""
+    if overlaps_itself(wrapper):
+        return torch.empty(wrapper.shape, dtype=wrapper.dtype, device=wrapper.device)
+    return torch.empty_strided(wrapper.shape, wrapper.stride(), dtype=wrapper.dtype, device=wrapper.device)
+
+
+@contextmanager
+def _no_autocast() -> Iterator[None]:
+    """Gradients are computed in the types of the forward pass."""
+    with ambient.preserved() as state:
+        ambient.write(ambient.without_autocast(state))
+        yield
+
+
+def _finish(joint: JointGraph) -> None:
+    """Tidies the graph and makes the slots fresh: none shares memory with another or with an input."""
+    joint.write_output()
+    canonicalise(joint.graph)
+    joint.read_output()
+    _isolate(joint)
+    joint.write_output()
+    _mark_kept(joint.graph)
+    merge_equal(joint.graph, set(joint.slots))
+    eliminate_dead(joint.graph)
+    joint.read_output()
+
+
+def _mark_kept(graph: fx.Graph) -> None:
+    """Marks what eager mode keeps for the backward pass: memory that a derivative's formula reads."""
+    for node in graph.nodes:
+        if node.op == "call_function" and node.meta["phase"] == "backward":
+            for operand in node.all_input_nodes:
+                if operand.meta["phase"] == "forward":
+                    view_root(operand).meta["kept_by_eager"] = True
+
+
+def _isolate(joint: JointGraph) -> None:
+    owned: set[fx.Node] = set()
+    for index, node in enumerate(joint.slots):
+        root = view_root(node)
+        if root.op in ("placeholder", "get_attr") or root in owned:
+            joint.slots[index] = clone_node(joint, node)
+        owned.add(view_root(joint.slots[index]))
+    returned: set[fx.Node] = set()
+    for index, grad in enumerate(joint.grads):
+        if grad is None or grad in returned:
+            continue
+        if _shares_memory(grad, returned):
+            joint.grads[index] = clone_node(joint, grad)
+        returned.add(joint.grads[index] or grad)
+
+
+def _shares_memory(grad: fx.Node, others: set[fx.Node]) -> bool:
+    """Whether a gradient shows memory that another gradient, an input or a saved value shows too."""
+    root = view_root(grad)
+    return root.meta["phase"] == "forward" or any(view_root(other) is root for other in others)
+
+
+def clone_node(joint: JointGraph, node: fx.Node) -> fx.Node:
+    """A new node that copies `node`, placed right after it."""
+    with joint.graph.inserting_after(node):
+        copy = joint.graph.call_function(aten.clone.default, (node,))
+    copy.meta = dict(node.meta)
+    with joint.fake_mode, torch.no_grad():
+        copy.meta["val"] = aten.clone.default(node.meta["val"])
+    return copy

@@ -1,0 +1,289 @@
+"""What a traced graph does besides computing: collected once, read by every later stage.
+
+Note [Outputs]: a *slot* is a fresh tensor that the ATen graph returns. Each output of the user's
+graph is a constant, an input itself, a view of an input, a slot, or a view of a slot. Views are made
+again outside the graph, on the run-time tensors, so that they alias (and differentiate) as in eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.trace import functional
+from framesmith_aot.trace.views import Restride, Steps, ViewStep, chain, restride
+from framesmith_aten.graphs.nodes import view_root
+from framesmith_aten.layouts import is_dense
+from framesmith_aten.operators import IDENTITY_VIEWS
+from framesmith_aten.tracing.tracer import GraphTracer
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An output that is no tensor: the same at every call."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class SameInput:
+    """An output that is the very object passed as input `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class InputView:
+    """An output that is a view of input `index`; `no_grad`: made where autograd does not record."""
+
+    index: int
+    steps: Steps
+    no_grad: bool
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An output that is the graph's slot `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class SlotView:
+    """An output that is a view of slot `index`."""
+
+    index: int
+    steps: Steps
+    no_grad: bool
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """An output that is the very object returned as output `index`."""
+
+    index: int
+
+
+Output = Constant | SameInput | InputView | Slot | SlotView | Repeat
+
+
+@dataclass(frozen=True)
+class CopyBack:
+    """Input `index` receives slot `slot` after the graph; `no_grad`: autograd must not see it."""
+
+    index: int
+    slot: int
+    no_grad: bool
+
+
+@dataclass(frozen=True)
+class GraphMeta:
+    """Roles of the inputs and outputs. `slots` holds, for each slot, whether gradients flow through it."""
+
+    requires_grad: tuple[bool, ...]
+    is_leaf: tuple[bool, ...]
+    slots: tuple[bool, ...]
+    outputs: tuple[Output, ...]
+    copy_back: tuple[CopyBack, ...]
+    written: tuple[int, ...]
+    grad_mode_after: bool | None
+
+    @property
+    def differentiable(self) -> bool:
+        return any(self.slots)
+
+
+@dataclass(frozen=True)
+class InputPair:
+    """One input during tracing: the tensor gradients are asked for and the one the graph runs on.
+
+    `history` is the `grad_fn` of the latter before the graph ran.
+    """
+
+    leaf: torch.Tensor
+    run: torch.Tensor
+    requires_grad: bool
+    is_leaf: bool
+    history: Any = None
+
+
+@dataclass(frozen=True)
+class Collected:
+    """`meta`, with the wrappers of the slots and the written inputs' final values (fake tensors)."""
+
+    meta: GraphMeta
+    slots: list[torch.Tensor]
+    written: list[torch.Tensor]
+
+
+def collect(
+    inputs: Sequence[InputPair],
+    outputs: Sequence[Any],
+    tracer: GraphTracer,
+    *,
+    keep_input_mutations: bool,
+    grad_mode_after: bool | None,
+) -> Collected:
+    """Reads off mutations and aliases after the graph ran. Raises AotUnsupported."""
+    slots = _Slots(tracer)
+    written, copies = _mutations(inputs, slots, keep_input_mutations)
+    forms = _outputs(inputs, outputs, slots)
+    meta = GraphMeta(
+        requires_grad=tuple(pair.requires_grad for pair in inputs),
+        is_leaf=tuple(pair.is_leaf for pair in inputs),
+        slots=tuple(functional.differentiable(wrapper) for wrapper in slots.wrappers),
+        outputs=tuple(forms),
+        copy_back=tuple(copies),
+        written=tuple(written),
+        grad_mode_after=grad_mode_after,
+    )
+    values = [functional.current_value(inputs[index].run) for index in written]
+    return Collected(meta, slots.wrappers, values)
+
+
+class _Slots:
+    """The fresh tensors the graph must return, each once."""
+
+    def __init__(self, tracer: GraphTracer) -> None:
+        self.tracer = tracer
+        self.wrappers: list[torch.Tensor] = []
+        self._index: dict[int, int] = {}
+
+    def add(self, wrapper: torch.Tensor) -> int:
+        if id(wrapper) not in self._index:
+            self._index[id(wrapper)] = len(self.wrappers)
+            self.wrappers.append(wrapper)
+        return self._index[id(wrapper)]
+
+    def steps(self, wrapper: torch.Tensor, base: torch.Tensor) -> Steps | None:
+        node = self.tracer.node_of(functional.current_value(wrapper))
+        return chain(node, self.tracer.node_of(functional.current_value(base)))
+
+
+def _mutations(inputs: Sequence[InputPair], slots: _Slots, keep: bool) -> tuple[list[int], list[CopyBack]]:
+    written: list[int] = []
+    copies: list[CopyBack] = []
+    for index, pair in enumerate(inputs):
+        if functional.has_metadata_mutation(pair.run):
+            raise AotUnsupported(
+                "metadata-mutation", f"input {index}", "its shape, strides or storage are changed in place"
+            )
+        if not functional.has_data_mutation(pair.run):
+            if pair.run.requires_grad != pair.requires_grad:
+                raise AotUnsupported("requires-grad-change", f"input {index}", "its requires_grad is changed in place")
+            continue
+        # Changed in no_grad, or through a detached alias: autograd knows nothing of it.
+        hidden = pair.run.grad_fn is pair.history
+        if hidden and keep:
+            written.append(index)
+        else:
+            copies.append(CopyBack(index, slots.add(_mutated_value(pair, hidden)), hidden))
+    return written, copies
+
+
+def _mutated_value(pair: InputPair, hidden: bool) -> torch.Tensor:
+    """A wrapper of the final value; its own object, since the input's wrapper stands for the input."""
+    return functional.wrap(functional.current_value(pair.run)) if hidden else pair.run
+
+
+def _outputs(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots) -> list[Output]:
+    owners = {functional.storage_id(pair.run): index for index, pair in enumerate(inputs)}
+    objects = {id(pair.run): index for index, pair in enumerate(inputs)}
+    groups: dict[int, list[torch.Tensor]] = {}
+    for value in outputs:
+        if functional.is_functional(value) and functional.storage_id(value) not in owners:
+            groups.setdefault(functional.storage_id(value), []).append(value)
+    bases = {storage: _common_base(group, slots) for storage, group in groups.items()}
+    forms: list[Output] = []
+    seen: dict[int, int] = {}
+    for position, value in enumerate(outputs):
+        if not functional.is_functional(value):
+            forms.append(_constant(value, position))
+        elif seen.setdefault(id(value), position) != position:
+            forms.append(Repeat(seen[id(value)]))
+        elif id(value) in objects:
+            forms.append(SameInput(objects[id(value)]))
+        elif (owner := owners.get(functional.storage_id(value))) is not None:
+            forms.append(_input_view(inputs[owner].run, value, owner, slots))
+        else:
+            _check_fresh(value, position)
+            forms.append(_slot(value, *bases[functional.storage_id(value)], slots))
+    return forms
+
+
+def _constant(value: Any, position: int) -> Constant:
+    if isinstance(value, torch.Tensor):
+        raise AotUnsupported("foreign-output", f"output {position}", "a tensor that the graph did not compute")
+    return Constant(value)
+
+
+def _check_fresh(value: torch.Tensor, position: int) -> None:
+    if value.requires_grad and value.is_leaf and not value._is_view():
+        raise AotUnsupported("leaf-output", f"output {position}", "a leaf that requires gradients made in the graph")
+
+
+def _input_view(base: torch.Tensor, value: torch.Tensor, index: int, slots: _Slots) -> InputView:
+    steps = slots.steps(value, base)
+    if steps is None:
+        steps = _restrided(value, base, f"a view of input {index}")
+    return InputView(index, steps, _outside_autograd(value, base, steps))
+
+
+def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots: _Slots) -> Slot | SlotView:
+    index = slots.add(base)
+    if value is base:
+        return Slot(index)
+    steps = ways[id(value)]
+    return SlotView(index, steps, _outside_autograd(value, base, steps))
+
+
+def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor, dict[int, Steps]]:
+    """The tensor that all of the group are views of, and the way to each of them."""
+    alone = all(value is group[0] for value in group)
+    if alone and (is_dense(group[0].shape, group[0].stride()) or group[0]._base is None):
+        return group[0], {}
+    bases = [value._base for value in group if value._base is not None]
+    candidates = [*(value for value in group if value._base is None), *bases]
+    needs_grad = any(functional.differentiable(value) for value in group)
+    if not needs_grad:
+        root = view_root(slots.tracer.node_of(functional.current_value(group[0])))
+        candidates.append(functional.wrap(root.meta["val"]))
+    for way_to, among in ((slots.steps, candidates), (_strided_steps, candidates), (slots.steps, group)):
+        for candidate in among:
+            if needs_grad and not functional.differentiable(candidate):
+                continue
+            steps = {id(value): way_to(value, candidate) for value in group}
+            known = {key: way for key, way in steps.items() if way is not None}
+            if len(known) == len(steps):
+                return candidate, known
+    raise AotUnsupported("aliased-outputs", "outputs that share memory", "their common base is not known")
+
+
+def _restrided(value: torch.Tensor, base: torch.Tensor, what: str) -> tuple[Restride]:
+    step = restride(value, base)
+    if step is None:
+        raise AotUnsupported("view-replay", what, "no chain of view operators leads to it")
+    return (step,)
+
+
+def _strided_steps(value: torch.Tensor, base: torch.Tensor) -> Steps | None:
+    """The view by its strides, where `base` is what autograd knows as its base, and compact."""
+    if value is base:
+        return ()
+    step = restride(value, base) if value._base is base and is_dense(base.shape, base.stride()) else None
+    return None if step is None else (step,)
+
+
+def _outside_autograd(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> bool:
+    """Whether the view has to be made in no_grad: its base has gradients, but they do not flow through it."""
+    detached = any(isinstance(step, ViewStep) and step.target in IDENTITY_VIEWS for step in steps)
+    if not functional.differentiable(value):
+        return base.requires_grad and not detached
+    whole = base if base._base is None else base._base
+    if detached or not base.requires_grad or (value is not whole and value._base is not whole):
+        raise AotUnsupported("view-replay", "a view with gradients", "they do not come from its base")
+    return False

@@ -1,0 +1,68 @@
+"""How one tensor is a view of another: the chain of view operators between them, and its text."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aten.graphs.nodes import view_source
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """One view operator: `target(previous, *args, **kwargs)`, then `[item]` where it gives several."""
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    item: int | None = None
+
+    def __call__(self, value: torch.Tensor) -> Any:
+        out = self.target(value, *self.args, **dict(self.kwargs))
+        return out if self.item is None else out[self.item]
+
+
+@dataclass(frozen=True)
+class Restride:
+    """The view given by sizes, strides and the storage offset relative to the base's (in elements)."""
+
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        return value.as_strided(self.size, self.stride, value.storage_offset() + self.offset)
+
+
+Steps = tuple[ViewStep | Restride, ...]
+
+
+def chain(node: fx.Node, base: fx.Node) -> Steps | None:
+    """The steps from `base` to its view `node`; () when they are the same, None when no chain leads there."""
+    steps: list[ViewStep] = []
+    while node is not base:
+        source = view_source(node)
+        if source is None:
+            return None
+        steps.append(_step(node))
+        node = source
+    return tuple(reversed(steps))
+
+
+def _step(node: fx.Node) -> ViewStep:
+    call: Any = node
+    item: Any = None
+    if node.target is operator.getitem:
+        call, item = node.args
+    return ViewStep(call.target, tuple(call.args[1:]), tuple(call.kwargs.items()), item)
+
+
+def restride(view: torch.Tensor, base: torch.Tensor) -> Restride | None:
+    """The view as sizes and strides over its base; None where element types differ."""
+    if view.dtype != base.dtype or view.is_conj() != base.is_conj() or view.is_neg() != base.is_neg():
+        return None
+    return Restride(tuple(view.shape), tuple(view.stride()), view.storage_offset() - base.storage_offset())

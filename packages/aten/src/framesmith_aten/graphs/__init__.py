@@ -1,0 +1,1 @@
+"""ATen graphs: facts about their nodes, tidying, and their invariants."""

@@ -1,0 +1,180 @@
+"""Tidies a traced graph: one name for each meaning, no unused work, nothing computed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aten.graphs.nodes import is_pure, may_fail
+from framesmith_aten.operators import IDENTITY_VIEWS
+
+aten = torch.ops.aten
+
+Rewrite = Callable[[fx.Node], "tuple[Any, tuple[Any, ...], dict[str, Any]] | None"]
+"""Gives the new (target, args, kwargs) of a node that keeps its value, or None to decline."""
+
+
+def _rank(node: fx.Node) -> int:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    return len(source.meta["val"].shape)
+
+
+def _t(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    return aten.permute.default, (node.args[0], [1, 0] if _rank(node) == 2 else list(range(_rank(node)))), {}
+
+
+def _transpose(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    rank = _rank(node)
+    order = list(range(rank))
+    if rank:
+        dims: Any = node.args[1:3]
+        first, second = (dim % rank for dim in dims)
+        order[first], order[second] = order[second], order[first]
+    return aten.permute.default, (node.args[0], order), {}
+
+
+def _shape_of_result(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    return aten.view.default, (node.args[0], list(node.meta["val"].shape)), {}
+
+
+def _full(value: float) -> Rewrite:
+    def rewrite(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+        val = node.meta["val"]
+        if not val.is_contiguous():
+            return None
+        fill: Any = bool(value) if val.dtype is torch.bool else value
+        return aten.full.default, (list(val.shape), fill), _factory_options(val)
+
+    return rewrite
+
+
+def _filled(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    val = node.meta["val"]
+    if not val.is_contiguous() or isinstance(node.args[1], fx.Node):
+        return None
+    return aten.full.default, (list(val.shape), node.args[1]), _factory_options(val)
+
+
+def _factory_options(val: torch.Tensor) -> dict[str, Any]:
+    return {"dtype": val.dtype, "layout": val.layout, "device": val.device, "pin_memory": False}
+
+
+def _rsub(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    if node.target is not aten.rsub.Tensor or len(node.args) > 2 or node.kwargs:
+        return None
+    return aten.sub.Tensor, (node.args[1], node.args[0]), {}
+
+
+def _permute(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    inner: Any = node.args[0]
+    if inner.target is not aten.permute.default:
+        return None
+    outer: Any = node.args[1]
+    first = [dim % len(outer) for dim in inner.args[1]]
+    return aten.permute.default, (inner.args[0], [first[dim % len(outer)] for dim in outer]), {}
+
+
+def _view(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    inner: Any = node.args[0]
+    if inner.target is not aten.view.default or not inner.args[0].meta["val"].is_contiguous():
+        return None
+    return aten.view.default, (inner.args[0], node.args[1]), {}
+
+
+def _batch_norm_backward(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """In training the running statistics are not read; without them they need not be saved."""
+    args = list(node.args)
+    if not args[7] or args[3] is None:
+        return None
+    args[3] = args[4] = None
+    return node.target, tuple(args), dict(node.kwargs)
+
+
+#: Operators that are another spelling of a core one.
+REWRITES: dict[Any, Rewrite] = {
+    aten.t.default: _t,
+    aten.transpose.int: _transpose,
+    aten.permute.default: _permute,
+    aten.view.default: _view,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten._unsafe_view.default: _shape_of_result,
+    aten._reshape_alias.default: _shape_of_result,
+    aten.zeros.default: _full(0),
+    aten.ones.default: _full(1),
+    aten.zeros_like.default: _full(0),
+    aten.ones_like.default: _full(1),
+    aten.new_zeros.default: _full(0),
+    aten.new_ones.default: _full(1),
+    aten.zero.default: _full(0),
+    aten.fill.Scalar: _filled,
+    aten.rsub.Tensor: _rsub,
+}
+
+
+def canonicalise(graph: fx.Graph) -> None:
+    """Applies REWRITES until they decline, and drops views that change nothing."""
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        tried: set[Any] = set()
+        while node.target not in tried and (rewrite := REWRITES.get(node.target)) is not None:
+            tried.add(node.target)
+            if (change := rewrite(node)) is not None:
+                node.target, node.args, node.kwargs = change
+        if _changes_nothing(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _changes_nothing(node: fx.Node) -> bool:
+    if node.target in IDENTITY_VIEWS:
+        return True
+    if node.target is aten.permute.default:
+        order: Any = node.args[1]
+        return all(dim == at for at, dim in enumerate(order))
+    if node.target is aten.view.default:
+        before, after = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
+        return bool(before.shape == after.shape and before.stride() == after.stride())
+    return False
+
+
+def is_removable(node: fx.Node) -> bool:
+    """Whether the node may go when nothing uses it: pure, and no call of the forward pass that eager sees fail."""
+    return is_pure(node) and not (node.meta.get("phase") != "backward" and may_fail(node))
+
+
+def eliminate_dead(graph: fx.Graph) -> None:
+    """Removes unused nodes, except inputs and those that advance a random generator, mutate or may raise."""
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output") and is_removable(node):
+            graph.erase_node(node)
+
+
+def merge_equal(graph: fx.Graph, kept: set[fx.Node]) -> None:
+    """Makes equal pure calls one. `kept` nodes (results the caller must get apart) stay themselves."""
+    seen: dict[Any, fx.Node] = {}
+    for node in graph.nodes:
+        if node.op != "call_function" or node in kept or not is_pure(node):
+            continue
+        key = _key((node.target, node.args, node.kwargs))
+        other = seen.setdefault(key, node)
+        if other is not node:
+            node.replace_all_uses_with(other)
+            graph.erase_node(node)
+
+
+def _key(value: Any) -> Any:
+    """Hashable, equal only for arguments of equal type and value (0, 0.0, -0.0 and False are four)."""
+    if isinstance(value, (tuple, list)):
+        return ("sequence", *(_key(item) for item in value))
+    if isinstance(value, dict):
+        return ("dict", *((name, _key(item)) for name, item in value.items()))
+    if isinstance(value, float):
+        return (float, value.hex())
+    if isinstance(value, slice):
+        return (slice, value.start, value.stop, value.step)
+    return (type(value), value)

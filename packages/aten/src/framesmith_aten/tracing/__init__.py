@@ -1,0 +1,1 @@
+"""Tracing: what runs on fake tensors becomes a graph of ATen calls."""

@@ -1,0 +1,162 @@
+"""Records the ATen calls that reach it into an FX graph, `meta["val"]` on every node.
+
+The tracer sits below autograd (and functionalisation, where that is on) and above the fake tensor mode. What it sees
+is ATen on fake tensors; composite operators, which nothing has taken apart in inference mode, it takes apart itself.
+
+Note [What is recorded]: a call that returns tensors, and one that is run for its effect (`operators.is_effect`). A
+call of torch's own that returns something else is a question about types and shapes, answered while tracing. The
+value that another library's operator returns beside tensors is not known, and is refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from framesmith_aten import table, trials
+from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.failures import why_may_fail
+from framesmith_aten.operators import gives_unknown_value, row, undeclared_writes
+from framesmith_aten.tracing.decompositions import Rule, Whole, decomposition_of, nothing_whole
+from framesmith_aten.tracing.shape_rules import SHAPE_RULES
+
+_PROVENANCE = ("stack_trace", "nn_module_stack")
+_QUERIES: dict[Any, Callable[..., Any]] = {torch.ops.prim.device.default: lambda tensor: tensor.device}
+_LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
+
+
+class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that appends every call to `graph`; enter it inside `fake_mode`.
+
+    Operators are taken apart by `rules`, and by `decompositions` unless they are to be left `whole`. `source` is the
+    torch-level node being run (its stack trace is copied), `phase` is written to `meta["phase"]`. Real tensors met as
+    arguments become attributes, listed in `attributes`. Raises TraceUnsupported.
+    """
+
+    def __init__(
+        self, fake_mode: FakeTensorMode, whole: Whole = nothing_whole, rules: Mapping[OpOverload, Rule] | None = None
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = fx.Graph()
+        self.fake_mode = fake_mode
+        self.whole = whole
+        self.rules = rules or {}
+        self.source: fx.Node | None = None
+        self.phase = "forward"
+        self.attributes: dict[str, torch.Tensor] = {}
+        self._nodes: dict[int, fx.Node] = {}
+        self._kept: list[torch.Tensor] = []
+
+    def placeholder(self, name: str, value: torch.Tensor) -> fx.Node:
+        """Adds a graph input standing for the fake tensor `value`."""
+        node = self.graph.placeholder(name)
+        self._describe(node, value)
+        self._bind(value, node)
+        return node
+
+    def node_of(self, value: torch.Tensor) -> fx.Node:
+        """The node that computed the fake tensor `value`; a constant becomes an attribute."""
+        node = self._nodes.get(id(value))
+        return node if node is not None else self._attribute(value)
+
+    def dispatch(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        query = _QUERIES.get(func)
+        if query is not None:
+            return query(*args, **kwargs)
+        rule = self.rules.get(func) or decomposition_of(func, self.whole)
+        if rule is not None:
+            with self:
+                result = rule(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        _refuse(func, args, kwargs)
+        shape_rule = SHAPE_RULES.get(func)
+        out = shape_rule(*args, **kwargs) if shape_rule is not None else None
+        if out is None:
+            out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs))
+        self._record(func, args, kwargs, out)
+        return out
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """See Note [What is recorded]."""
+        if gives_unknown_value(func, out):
+            raise TraceUnsupported("unknown-value", f"a result of {func}", "it is no tensor: its value is not known")
+        results = out if isinstance(out, (tuple, list)) else (out,)
+        tensors = {at: result for at, result in enumerate(results) if isinstance(result, torch.Tensor)}
+        if not tensors and func._schema.returns:
+            return
+        # A lifted constant must stay what it is: what the graph computes with is a copy of it.
+        target = torch.ops.aten.clone.default if func in _LIFTS else func
+        node = self.graph.create_node("call_function", target, self._strip(args), self._strip(kwargs))
+        self._describe(node, out)
+        if isinstance(out, torch.Tensor):
+            self._bind(out, node)
+            return
+        for at, result in tensors.items():
+            part = self.graph.create_node("call_function", operator.getitem, (node, at))
+            self._describe(part, result)
+            self._bind(result, part)
+
+    def _bind(self, value: torch.Tensor, node: fx.Node) -> None:
+        """From now on `value` is the result of `node`."""
+        self._nodes[id(value)] = node
+        self._kept.append(value)
+
+    def _attribute(self, value: torch.Tensor) -> fx.Node:
+        if isinstance(value, FakeTensor):
+            raise TraceUnsupported("unknown-tensor", "a fake tensor from outside the graph", "its value is not known")
+        name = f"_constant{len(self.attributes)}"
+        self.attributes[name] = value
+        node = self.graph.create_node("get_attr", name)
+        self._describe(node, self.fake_mode.from_tensor(value, static_shapes=True))
+        self._bind(value, node)
+        return node
+
+    def _describe(self, node: fx.Node, value: Any) -> None:
+        node.meta["val"] = value
+        node.meta["phase"] = self.phase
+        if self.source is not None:
+            node.meta["source_node"] = self.source.name
+            for key in _PROVENANCE:
+                if key in self.source.meta:
+                    node.meta[key] = self.source.meta[key]
+
+    def _strip(self, value: Any) -> Any:
+        """Arguments with tensors replaced by their nodes."""
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)([self._strip(item) for item in value])
+        if isinstance(value, dict):
+            return {key: self._strip(item) for key, item in value.items()}
+        if isinstance(value, torch.Generator):
+            why = "its state cannot be made a graph input"
+            raise TraceUnsupported("generator", "a random generator as an argument", why)
+        return value
+
+
+# Assigned after the class is made: a `__torch_dispatch__` in the class body gets wrapped by torch in a
+# function that imports torch._dynamo (a second) at its first call.
+setattr(GraphTracer, "__torch_dispatch__", GraphTracer.dispatch)  # noqa: B010
+
+
+def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises TraceUnsupported where recording the call would lose what it does."""
+    if not isinstance(func, OpOverload):
+        raise TraceUnsupported("no-operator", str(func), "only ATen and custom operators are recorded")
+    if undeclared_writes(func, args, kwargs):
+        why = "it updates running statistics that its schema does not declare"
+        raise TraceUnsupported("hidden-mutation", str(func), why)
+    # Fake tensors would make their storage larger.
+    if row(func).fails == table.STORAGE and why_may_fail(func, args, kwargs) is not None:
+        raise TraceUnsupported("outside-storage", str(func), "the view goes beyond its storage")

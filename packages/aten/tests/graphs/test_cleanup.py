@@ -1,0 +1,66 @@
+"""Tidying keeps effects, their number and their order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from traced import targets, trace
+
+from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(scope="module")
+def ops():
+    with torch.library._scoped_library("aten_cleanup", "FRAGMENT") as made:
+        for name in ("first", "second"):
+            made.define(f"{name}(Tensor x) -> Tensor")
+            made.impl(name, torch.empty_like, "Meta")
+        yield torch.ops.aten_cleanup
+
+
+def tidied(run, *inputs):
+    gm = trace(run, *inputs)
+    canonicalise(gm.graph)
+    merge_equal(gm.graph, set())
+    eliminate_dead(gm.graph)
+    return targets(gm)
+
+
+def test_unused_and_equal_pure_calls_go():
+    assert tidied(lambda x: (x.exp(), x.sin() + x.sin())[1:], torch.ones(2)) == [aten.sin.default, aten.add.Tensor]
+
+
+def test_effects_are_neither_dropped_nor_merged_nor_moved(ops):
+
+    def run(x):
+        ops.first(x)
+        ops.second(x)
+        torch.rand(2)
+        ops.first(x)
+        torch.rand(2)
+        torch._assert_async(x.sum())
+        torch._assert_async(x.sum())
+        return (x.neg(),)
+
+    effects = [t for t in tidied(run, torch.ones(2)) if t not in (aten.sum.default, aten.neg.default)]
+    draw, check = aten.rand.default, aten._assert_async.default
+    assert effects == [ops.first.default, ops.second.default, draw, ops.first.default, draw, check, check]
+
+
+def test_what_may_raise_stays_in_the_forward_pass_only():
+    gm = trace(lambda x: (x[torch.tensor([0])], x + 1)[1:], torch.ones(2))
+    eliminate_dead(gm.graph)
+    assert aten.index.Tensor in targets(gm)
+    for node in gm.graph.nodes:
+        node.meta["phase"] = "backward"
+    eliminate_dead(gm.graph)
+    assert targets(gm) == [aten.add.Tensor]
+
+
+def test_views_are_one_spelling():
+    assert tidied(lambda x: (x.t().transpose(0, 1).t() + 1,), torch.ones(2, 3)) == [
+        aten.permute.default,
+        aten.add.Tensor,
+    ]

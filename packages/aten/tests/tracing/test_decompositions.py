@@ -1,0 +1,78 @@
+"""What is taken apart gives the same values; what a backend wants whole stays whole; checks are put back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from overloads import ROWS, overloads
+from traced import targets, trace
+
+from framesmith_aten import operators
+from framesmith_aten.table import TABLE
+from framesmith_aten.tracing.decompositions import decomposition_of, nothing_whole
+
+aten = torch.ops.aten
+F = torch.nn.functional
+
+APART = [name for name in ROWS if TABLE[name].apart]
+
+
+@pytest.mark.parametrize("name", APART)
+def test_operators_marked_apart_have_a_rule_that_gives_way_to_whole(name):
+    found = [op for op in overloads(name) if decomposition_of(op, nothing_whole) is not None]
+    assert found
+    assert all(decomposition_of(op, lambda op: True) is None for op in found)
+
+
+def test_writing_forms_are_left_to_functionalisation():
+    assert decomposition_of(aten.masked_fill_.Scalar, nothing_whole) is None
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        F.silu, F.mish, F.hardswish, F.celu, F.logsigmoid, torch.frac, lambda x: x.masked_fill(x > 0, 2.0),
+        lambda x: torch.lerp(x, x.exp(), 0.3), lambda x: F.huber_loss(x, x * 2), lambda x: torch.stack([x, x], 1),
+        lambda x: torch.addcdiv(x, x, x.exp()), lambda x: aten.gelu_backward(x, x),
+    ],
+)  # fmt: skip
+def test_values_do_not_depend_on_it(run):
+    x = torch.randn(5, 3)
+    apart, whole = (trace(lambda v: (run(v),), x, whole=which) for which in (nothing_whole, lambda op: True))
+    assert len(targets(apart)) > len(targets(whole))
+    torch.testing.assert_close(apart(x)[0], run(x))
+    torch.testing.assert_close(whole(x)[0], run(x))
+
+
+def test_composites_are_always_taken_apart():
+    x, w = torch.randn(2, 3), torch.randn(4, 3)
+    with torch.inference_mode():
+        gm = trace(lambda x, w: (F.linear(x, w),), x, w, whole=lambda op: True)
+    assert aten.mm.default in targets(gm)
+
+
+def test_a_network_in_inference_mode_keeps_its_dropout():
+    """torch's decomposition of `lstm` in Python has none."""
+    lstm = torch.nn.LSTM(3, 3, num_layers=2, dropout=0.5)
+
+    def run(x, state, *weights):
+        return torch.lstm(x, (state, state), weights, True, 2, 0.5, True, False, False)[:1]
+
+    with torch.inference_mode():
+        weights = [weight.detach() for weight in lstm.parameters()]
+        gm = trace(run, torch.randn(4, 2, 3), torch.zeros(2, 2, 3), *weights)
+    assert any(operators.is_random(target) for target in targets(gm))
+
+
+@pytest.mark.parametrize("whole", [nothing_whole, lambda op: True])
+def test_the_check_of_eigenvalues_is_put_back(whole):
+    gm = trace(lambda x: (torch.linalg.eigvals(x),), torch.eye(2), whole=whole)
+    assert gm(torch.eye(2))[0].tolist() == [1, 1]
+    with pytest.raises(RuntimeError):
+        gm(torch.eye(2) * float("nan"))
+
+
+def test_the_check_of_probabilities_is_put_back():
+    gm = trace(lambda p: (F.binary_cross_entropy(p, p),), torch.full((3,), 0.5))
+    with pytest.raises(RuntimeError):
+        gm(torch.full((3,), 2.0))

@@ -1,0 +1,291 @@
+"""Expressions, memory reads and writes in LLVM IR, each emitted in the outermost loop where it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Op, Ref, children, walk
+from framesmith_backends.ir.index import Div, Ix, Mod, Var
+from framesmith_backends.ir.kernel import Store
+from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
+from framesmith_backends.render.llvm.ops import emit_cast, emit_op, from_memory, memory_kind, to_memory
+from framesmith_backends.render.llvm.state import Rendering
+
+
+def emit(r: Rendering, root: Expr) -> Value:
+    """The value of the expression, written where it is first known; parts already known are used again."""
+    for node in walk(root):
+        level = r.levels[_depth(r, node)]
+        if node not in level.values:  # a level's values also hold partial index sums, keyed by tuples
+            outside, r.b.out = r.b.out, level.lines
+            level.values[node] = _EMITTERS[type(node)](r, node)
+            r.b.out = outside
+    return _value(r, root)
+
+
+def _value(r: Rendering, node: Expr) -> Value:
+    return r.levels[_depth(r, node)].values[node]
+
+
+def _depth(r: Rendering, node: Expr) -> int:
+    """The level of the innermost loop the node depends on."""
+    found = r.depth.get(node)
+    if found is None:
+        found = max((_depth(r, child) for child in children(node)), default=0)
+        if isinstance(node, Ref):
+            found = max(found, r.ref_level)
+        elif isinstance(node, Load):
+            found = max(found, *(_ix_depth(r, ix) for ix in node.index))
+        elif isinstance(node, Index):
+            found = max(found, _ix_depth(r, node.ix))
+        r.depth[node] = found
+    return found
+
+
+def _ix_depth(r: Rendering, ix: Ix) -> int:
+    return max((r.level_of[var] for var in index.variables(ix)), default=0)
+
+
+def _const(r: Rendering, node: Const) -> Value:
+    return constant(node.value, REGISTER[node.dtype])
+
+
+def _ref(r: Rendering, node: Ref) -> Value:
+    if node.name not in r.arrays:
+        return r.refs[node.name]
+    array, first, kind = r.arrays[node.name]
+    return tile_load(r, tile_address(r, array, first, kind), kind)
+
+
+def tile_address(r: Rendering, array: Value, first: Value, kind: str) -> Value:
+    """Where the current block of lanes has its place in an array over the tile that starts at lane `first`."""
+    assert r.kernel.lane is not None
+    offset = r.b.binary("sub", r.variables[r.kernel.lane], first)
+    return r.b.emit(f"getelementptr {kind}, ptr {array.text}, {offset.typed}", "ptr")
+
+
+def tile_load(r: Rendering, place: Value, kind: str) -> Value:
+    vector = Value("", kind, r.lanes).type
+    return r.b.emit(f"load {vector}, ptr {place.text}, align {_align(kind)}", kind, r.lanes)
+
+
+def _cast(r: Rendering, node: Cast) -> Value:
+    return emit_cast(r.b, _value(r, node.value), node.value.dtype, node.dtype)
+
+
+def _op(r: Rendering, node: Op) -> Value:
+    return emit_op(r.b, node.name, tuple(_value(r, arg) for arg in node.args), node.args[-1].dtype)
+
+
+def _index(r: Rendering, node: Index) -> Value:
+    step = index.coefficient(node.ix, r.kernel.lane) if r.kernel.lane is not None else 0
+    if step == 0:
+        return scalar_index(r, node.ix)
+    return _lane_indices(r, node.ix)
+
+
+def _load(r: Rendering, node: Load) -> Value:
+    (ix,) = node.index
+    guard = None if node.guard is None else _value(r, node.guard)
+    lane = r.kernel.lane
+    step = index.coefficient(ix, lane) if lane is not None else 0
+    kind = memory_kind(node.dtype)
+    align = _align(kind)
+    if _is_wide_scratch(r, node.source):
+        pointer = _address(r, node.source, kind, _wide_position(r, ix))
+        raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
+    elif step == 0:
+        raw = _scalar_load(r, node.source, ix, kind, guard)
+    elif step == 1:
+        pointer = _address(r, node.source, kind, scalar_index(r, ix))
+        mask = _both(r, guard)
+        if mask is None:
+            raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
+        else:
+            raw = _masked(r, "load", kind, "ptr", pointer.typed, mask, align)
+    else:
+        pointers = _lane_pointers(r, node.source, kind, ix)
+        mask = _both(r, guard) or constant(True, "i1", r.lanes)
+        raw = _masked(r, "gather", kind, f"v{r.lanes}p0", pointers, mask, align)
+    return from_memory(r.b, raw, node.dtype)
+
+
+def _is_wide_scratch(r: Rendering, name: str) -> bool:
+    """Whether this is a scratch row that holds all lanes of each of its elements, the lanes being outer."""
+    return r.lanes > 1 and r.kernel.lane in r.kernel.outer and any(s.name == name for s in r.kernel.scratch)
+
+
+def _wide_position(r: Rendering, ix: Ix) -> Value:
+    return r.b.binary("mul nsw", scalar_index(r, ix), r.lanes)
+
+
+def _scalar_load(r: Rendering, source: str, ix: Ix, kind: str, guard: Value | None) -> Value:
+    """A load of one element; under a condition the address is that of element 0 where it does not hold."""
+    position = scalar_index(r, ix)
+    if guard is None:
+        pointer = _address(r, source, kind, position)
+        return r.b.emit(f"load {kind}, ptr {pointer.text}, align {_align(kind)}", kind)
+    if guard.lanes > 1:
+        pointers = _broadcast_pointers(r, source, kind, position)
+        return _masked(r, "gather", kind, f"v{r.lanes}p0", pointers, _both(r, guard), _align(kind))
+    position = r.b.select(guard, position, constant(0, "i64"))
+    pointer = _address(r, source, kind, position)
+    raw = r.b.emit(f"load {kind}, ptr {pointer.text}, align {_align(kind)}", kind)
+    return r.b.select(guard, raw, Value("zeroinitializer", kind))
+
+
+def _both(r: Rendering, guard: Value | None) -> Value | None:
+    """The lanes to be read: those of the guard and of the mask of an incomplete block."""
+    if guard is not None:
+        guard = r.b.splat(guard, r.lanes)
+    if r.mask is None or guard is None:
+        return guard if r.mask is None else r.mask
+    return r.b.binary("and", guard, r.mask)
+
+
+def _masked(r: Rendering, what: str, kind: str, suffix: str, pointers: str, mask: Value | None, align: int) -> Value:
+    assert mask is not None
+    scalar = {"float": "f32", "double": "f64", "half": "f16"}.get(kind, kind)
+    vector = f"<{r.lanes} x {kind}>"
+    place = "p0" if suffix == "ptr" else suffix
+    pointer_type = "ptr" if suffix == "ptr" else f"<{r.lanes} x ptr>"
+    name = f"@llvm.masked.{what}.v{r.lanes}{scalar}.{place}"
+    mask = r.b.splat(mask, r.lanes)
+    r.b.declare(f"declare {vector} {name}({pointer_type}, i32, <{r.lanes} x i1>, {vector})")
+    return r.b.emit(
+        f"call {vector} {name}({pointers}, i32 {align}, {mask.typed}, {vector} zeroinitializer)", kind, r.lanes
+    )
+
+
+def _align(kind: str) -> int:
+    return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4}.get(kind, 8)
+
+
+def _address(r: Rendering, source: str, kind: str, position: Value) -> Value:
+    return r.b.emit(f"getelementptr {kind}, ptr {r.pointers[source].text}, {position.typed}", "ptr")
+
+
+def _broadcast_pointers(r: Rendering, source: str, kind: str, position: Value) -> str:
+    pointer = r.b.splat(_address(r, source, kind, position), r.lanes)
+    return pointer.typed
+
+
+def _lane_pointers(r: Rendering, source: str, kind: str, ix: Ix) -> str:
+    positions = _lane_indices(r, ix)
+    base = r.pointers[source]
+    return r.b.emit(f"getelementptr {kind}, ptr {base.text}, {positions.typed}", "ptr", r.lanes).typed
+
+
+def _lane_indices(r: Rendering, ix: Ix) -> Value:
+    """The index in each lane."""
+    lane = r.kernel.lane
+    assert lane is not None
+    step = index.coefficient(ix, lane)
+    if step is not None:
+        if r.lanes == 1:
+            return scalar_index(r, ix)
+        offsets = ", ".join(f"i64 {k * step}" for k in range(r.lanes))
+        base = scalar_index(r, ix)
+        return r.b.binary("add", base, Value(f"<{offsets}>", "i64", r.lanes))
+    return _general(r, ix, lambda var: _lane_variable(r, var))
+
+
+def _lane_variable(r: Rendering, var: Var) -> Value:
+    value = r.variables[var]
+    if var is not r.kernel.lane or r.lanes == 1:
+        return value
+    offsets = ", ".join(f"i64 {k}" for k in range(r.lanes))
+    return r.b.binary("add", value, Value(f"<{offsets}>", "i64", r.lanes))
+
+
+def scalar_index(r: Rendering, ix: Ix) -> Value:
+    """The index at the first lane. Terms of outer loops are summed in those loops."""
+    by_level: dict[int, list[tuple[index.Atom, int]]] = {}
+    for atom, k in ix.terms:
+        by_level.setdefault(_ix_depth(r, index.of(atom)), []).append((atom, k))
+    known: tuple[object, ...] = ("index", ix.const)
+    total = constant(ix.const, "i64")
+    for depth in sorted(by_level):
+        level = r.levels[depth]
+        known = (*known, *by_level[depth])
+        found = level.values.get(known)
+        if found is None:
+            outside, r.b.out = r.b.out, level.lines
+            found = total
+            for atom, k in by_level[depth]:
+                found = _plus(r, found, _atom(r, atom, lambda var: r.variables[var]), k)
+            level.values[known] = found
+            r.b.out = outside
+        total = found
+    return total
+
+
+def _plus(r: Rendering, total: Value, value: Value, k: int) -> Value:
+    if k != 1:
+        value = r.b.binary("mul nsw", value, k)
+    return value if total.text == "0" else r.b.binary("add nsw", total, value)
+
+
+def _general(r: Rendering, ix: Ix, variable: Callable[[Var], Value]) -> Value:
+    total = constant(ix.const, "i64")
+    for atom, k in ix.terms:
+        total = _plus(r, total, _atom(r, atom, variable), k)
+    return total
+
+
+def _atom(r: Rendering, atom: index.Atom, variable: Callable[[Var], Value]) -> Value:
+    if isinstance(atom, Var):
+        return variable(atom)
+    # Where a base may be negative, the element is not read (its guard is false), so rounding does not matter.
+    signed = index.bounds(atom.base)[0] < 0
+    op = {Div: "sdiv" if signed else "udiv", Mod: "srem" if signed else "urem"}[type(atom)]
+    return r.b.binary(op, _general(r, atom.base, variable), atom.divisor)
+
+
+def emit_store(r: Rendering, store: Store) -> None:
+    """Write one element, or one for each lane."""
+    value = emit(r, store.value)
+    dtype = store.value.dtype
+    lane = r.kernel.lane
+    step = index.coefficient(store.index, lane) if lane is not None else 0
+    kind = memory_kind(dtype)
+    align = _align(kind)
+    if _is_wide_scratch(r, store.buffer):
+        raw = to_memory(r.b, r.b.splat(value, r.lanes), dtype)
+        pointer = _address(r, store.buffer, kind, _wide_position(r, store.index))
+        r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
+        return
+    if step == 0:
+        raw = to_memory(r.b, value, dtype)
+        pointer = _address(r, store.buffer, kind, scalar_index(r, store.index))
+        r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
+        return
+    raw = to_memory(r.b, r.b.splat(value, r.lanes), dtype)
+    if step == 1:
+        pointer = _address(r, store.buffer, kind, scalar_index(r, store.index))
+        if r.mask is None:
+            r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
+        else:
+            _masked_write(r, "store", kind, raw, pointer.typed, "p0", "ptr", align)
+        return
+    pointers = _lane_pointers(r, store.buffer, kind, store.index)
+    _masked_write(r, "scatter", kind, raw, pointers, f"v{r.lanes}p0", f"<{r.lanes} x ptr>", align)
+
+
+def _masked_write(
+    r: Rendering, what: str, kind: str, raw: Value, pointers: str, place: str, pointer_type: str, align: int
+) -> None:
+    scalar = {"float": "f32", "double": "f64", "half": "f16"}.get(kind, kind)
+    if r.lanes == 1:
+        r.b.line(f"store {raw.typed}, {pointers}, align {align}")
+        return
+    mask = r.mask if r.mask is not None else constant(True, "i1", r.lanes)
+    name = f"@llvm.masked.{what}.v{r.lanes}{scalar}.{place}"
+    r.b.declare(f"declare void {name}({raw.type}, {pointer_type}, i32, <{r.lanes} x i1>)")
+    r.b.line(f"call void {name}({raw.typed}, {pointers}, i32 {align}, {mask.typed})")
+
+
+_EMITTERS: dict[type, Callable[..., Value]] = {
+    Const: _const, Ref: _ref, Cast: _cast, Op: _op, Index: _index, Load: _load,
+}  # fmt: skip

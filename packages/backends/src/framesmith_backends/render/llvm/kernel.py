@@ -1,0 +1,229 @@
+"""One kernel as an LLVM function `void(ptr buffers, i64 begin, i64 end)` over a range of its parallel loop.
+
+Loops are written with explicit vectors (see the README for why): `lanes` consecutive values of the kernel's
+lane variable are computed side by side, and a last incomplete block under a mask. Every expression is
+emitted in the outermost loop in which all its variables are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from framesmith_backends.ir.expr import cost
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.kernel import Kernel, Pass
+from framesmith_backends.render.llvm.builder import Builder, Value, constant
+from framesmith_backends.render.llvm.emit import emit, emit_store
+from framesmith_backends.render.llvm.loops import lane_blocks, lane_tail, opened_loop
+from framesmith_backends.render.llvm.ops import memory_kind
+from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, Accumulator
+from framesmith_backends.render.llvm.state import Rendering
+from framesmith_backends.render.llvm.tiles import tiled_passes
+from framesmith_backends.render.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a kernel's loops are laid out: `extent` is the size of the parallel loop, in points or lane blocks."""
+
+    lanes: int
+    lane_outer: bool
+    by_lane: bool
+    extent: int
+    points: int
+    # Lanes of one tile, where rows are walked a tile of lanes at a time (0: a block of lanes at a time).
+    tile: int = 0
+
+
+def choose_lanes(kernel: Kernel, target: Target) -> int:
+    """Lanes for this kernel: several vectors where the work per point is small or is a sum down columns."""
+    if kernel.lane is None:
+        return 1
+    lanes = target.float_lanes
+    roots = [s.value for p in kernel.passes for s in (*p.stores, *p.before)]
+    roots += [a.value for p in kernel.passes for a in p.reductions]
+    price = cost(*roots)
+    reduces = any(p.reductions for p in kernel.passes)
+    if price <= 12 and reduces:
+        lanes *= 4
+    elif price <= 24:
+        lanes *= 2
+    while lanes > 2 and lanes // 2 >= kernel.lane.size:
+        lanes //= 2
+    return lanes
+
+
+def shape_of(kernel: Kernel, target: Target) -> Shape:
+    lanes = choose_lanes(kernel, target)
+    lane_outer = kernel.lane in kernel.outer
+    others = math.prod(v.size for v in kernel.outer if v is not kernel.lane)
+    if not lane_outer or kernel.lane is None:
+        return Shape(lanes, False, False, others, kernel.points)
+    tile = tile_of(kernel, lanes, target)
+    blocks = -(-kernel.lane.size // (tile or lanes))
+    by_lane = others < 32 and blocks > others
+    return Shape(lanes, True, by_lane, blocks if by_lane else others, kernel.points, tile)
+
+
+# Tiles are wide enough that memory is read along rows, narrow enough that running sums stay in the L1 cache.
+TILE_LANES = 512
+
+
+def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
+    """The width of a tile for sums down columns whose values are too costly for many lanes at once, else 0."""
+    if not kernel.row or kernel.scratch or kernel.lane is None or lanes >= 4 * target.float_lanes:
+        return 0
+    if any(a.value.dtype == "b1" for one in kernel.passes for a in one.reductions):
+        return 0  # a vector of bits is packed in memory, single bits are not
+    return TILE_LANES if kernel.lane.size > lanes else 0
+
+
+def render_kernel(
+    kernel: Kernel, name: str, target: Target, strict: bool = False
+) -> tuple[str, Shape, dict[str, None]]:
+    """(the function's text, its shape, the declarations it needs)."""
+    shape = shape_of(kernel, target)
+    r = Rendering(kernel, shape.lanes, Builder(flags="" if strict else " contract", scalef=target.bytes == 64))
+    r.b.out = r.entry
+    _open_buffers(r)
+    body: list[object] = []
+    r.b.out = body
+    _parallel_loop(r, shape)
+    lines: list[str] = []
+    _flatten([r.entry, body], lines)
+    text = "\n".join(line if line.endswith(":") else f"  {line}" for line in lines)
+    head = f"define internal void @{name}(ptr noalias readonly %buffers, i64 %begin, i64 %end) #0 {{\nentry:"
+    return f"{head}\n{text}\n  ret void\n}}", shape, r.b.declared
+
+
+def _flatten(items: list[object], into: list[str]) -> None:
+    for item in items:
+        if isinstance(item, str):
+            into.append(item)
+        else:
+            _flatten(item, into)  # type: ignore[arg-type]
+
+
+def _open_buffers(r: Rendering) -> None:
+    for k, param in enumerate(r.kernel.params):
+        slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
+        r.pointers[param.name] = r.b.emit(f"load ptr, ptr {slot.text}, align 8, !invariant.load !1", "ptr")
+    wide = r.lanes if r.kernel.lane in r.kernel.outer else 1
+    for scratch in r.kernel.scratch:
+        kind = memory_kind(scratch.dtype)
+        r.pointers[scratch.name] = r.b.emit(f"alloca [{scratch.numel * wide} x {kind}], align 64", "ptr")
+
+
+def _parallel_loop(r: Rendering, shape: Shape) -> None:
+    """The loop over outer points (and over blocks of lanes, where the lanes are outer)."""
+    lane = r.kernel.lane
+    others = tuple(v for v in r.kernel.outer if v is not lane)
+    begin, end = Value("%begin", "i64"), Value("%end", "i64")
+    low, high = constant(0, "i64"), constant(lane.size if lane is not None else 1, "i64")
+    if shape.by_lane:
+        assert lane is not None
+        step = shape.tile or r.lanes
+        low, far = r.b.mul(begin, step), r.b.mul(end, step)
+        high = r.b.select(r.b.compare("ult", far, lane.size), far, high)
+        begin, end = constant(0, "i64"), constant(math.prod(v.size for v in others), "i64")
+    with opened_loop(r, begin, end, 1, None, shape.by_lane) as point:
+        _decode(r, point, others)
+        if shape.tile and lane is not None:
+            with opened_loop(r, low, high, shape.tile, None, not shape.by_lane) as first:
+                far = r.b.add(first, shape.tile)
+                tiled_passes(r, lane, first, r.b.select(r.b.compare("ult", far, high), far, high), shape.tile)
+        elif shape.lane_outer and lane is not None:
+            lane_blocks(r, lane, low, high, lambda: _passes(r))
+        else:
+            _passes(r)
+
+
+def _decode(r: Rendering, point: Value, loops: tuple[Var, ...]) -> None:
+    """The values of the outer variables at a point of the parallel loop."""
+    for k, var in enumerate(reversed(loops)):
+        r.level_of[var] = 0
+        if k == len(loops) - 1:
+            r.variables[var] = point
+        else:
+            r.variables[var] = r.b.binary("urem", point, var.size)
+            point = r.b.binary("udiv", point, var.size)
+
+
+def _passes(r: Rendering) -> None:
+    r.ref_level = len(r.levels) - 1
+    for one in r.kernel.passes:
+        for store in one.before:
+            emit_store(r, store)
+        if one.has_loop:
+            _row_loops(r, one)
+
+
+def _row_loops(r: Rendering, one: Pass) -> None:
+    """The row loops of one pass, innermost the lanes if they are a row variable."""
+    accumulators = [Accumulator.start(r, a) for a in one.reductions]
+    inner = r.kernel.lane if r.kernel.lane in r.kernel.row else None
+    _row_nest(
+        r, [v for v in r.kernel.row if v is not inner], lambda: _row_inner(r, inner, one, accumulators), accumulators
+    )
+    for a in accumulators:
+        a.finish(r, inner is not None)
+
+
+def _row_nest(r: Rendering, loops: list[Var], inside: Callable[[], None], accumulators: list[Accumulator]) -> None:
+    """Open the loops from the outside in, and run `inside` in the innermost."""
+    if not loops:
+        inside()
+        return
+    var, *rest = loops
+    vertical = not rest and r.kernel.lane not in r.kernel.row and any(a.blocked for a in accumulators)
+    zero, end = constant(0, "i64"), constant(var.size, "i64")
+    if vertical and var.size > BLOCK_STEPS:
+        with opened_loop(r, zero, end, BLOCK_STEPS) as start:
+            far = r.b.add(start, BLOCK_STEPS)
+            stop = r.b.select(r.b.compare("ult", far, var.size), far, end)
+            with opened_loop(r, start, stop, 1, var):
+                inside()
+            _flush(r, accumulators)
+        return
+    with opened_loop(r, zero, end, 1, var):
+        _row_nest(r, rest, inside, accumulators)
+    if vertical:
+        _flush(r, accumulators)
+
+
+def _flush(r: Rendering, accumulators: list[Accumulator]) -> None:
+    for a in accumulators:
+        a.flush(r)
+
+
+def _row_inner(r: Rendering, lane: Var | None, one: Pass, accumulators: list[Accumulator]) -> None:
+    """One point of the row loops outside the lanes: the lane loop, or one step where the lanes are outer."""
+    if lane is None:
+        _body(r, one, accumulators)
+        return
+    step = BLOCK_STEPS * r.lanes
+    zero, end = constant(0, "i64"), constant(lane.size, "i64")
+    blocked = any(a.blocked for a in accumulators)
+    whole = lane.size // r.lanes * r.lanes
+    if not blocked or whole <= step:
+        lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators))
+    else:
+        with opened_loop(r, zero, constant(whole, "i64"), step) as start:
+            far = r.b.add(start, step)
+            stop = r.b.select(r.b.compare("ult", far, whole), far, constant(whole, "i64"))
+            with opened_loop(r, start, stop, r.lanes, lane):
+                _body(r, one, accumulators)
+            _flush(r, accumulators)
+        if lane.size > whole:
+            lane_tail(r, lane, end, whole, True, lambda: _body(r, one, accumulators))
+    if blocked:
+        _flush(r, accumulators)
+
+
+def _body(r: Rendering, one: Pass, accumulators: list[Accumulator]) -> None:
+    for a in accumulators:
+        a.step(r, emit(r, a.spec.value))
+    for store in one.stores:
+        emit_store(r, store)

@@ -1,0 +1,403 @@
+"""Elementary functions of float32 as straight-line IR, at most 2 ULP off over the whole range.
+
+Polynomials are weighted minimax fits made for these reductions (see tests/render/llvm/test_math.py, which
+checks the error of each function against float64). Everything works alike for scalars and vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from framesmith_backends.render.llvm.builder import Builder, Value
+
+LOG2E = 1.4426950408889634
+# ln 2 in two parts, the first with trailing zeros so that n * LN2_HIGH is exact.
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+EXP_Q = (0.49999994, 0.166665167, 0.0416682847, 0.00836925022, 0.00138204684)
+# One more term where relative accuracy near 0 counts (expm1).
+EXPM1_Q = (0.5, 0.166666657, 0.0416664854, 0.00833354052, 0.00139332283, 0.000197677509)
+EXP2_P = (0.693147182, 0.240226477, 0.0555035807, 0.00961850397, 0.00133918913, 0.000153288624)
+LOG_P = (
+    0.333333135, -0.250000089, 0.20002073, -0.166679963, 0.142203271,
+    -0.124060318, 0.11883568, -0.116714492, 0.0675095618,
+)  # fmt: skip
+SIN_P = (-0.166666672, 0.0083333794, -0.00019853047, 2.8320992e-06)
+COS_P = (0.0416666456, -0.00138873048, 2.44314251e-05)
+TANH_P = (-0.333333313, 0.133332208, -0.0539481826, 0.0217069369, -0.00819016993, 0.00215286738)
+ERF_SMALL = (
+    0.128379166, -0.376126289, 0.112836242, -0.026855588, 0.0051919478, -0.000804383948, 7.96966342e-05,
+)  # fmt: skip
+# -log2(erfc(t)) / t on [0.925, 4].
+ERF_LARGE = (
+    1.62829971, 0.916312873, 0.153295159, -0.0343052968, 0.00526624685, -0.000468483107, 1.64805951e-05,
+)  # fmt: skip
+# pi / 2 in three parts of a float each.
+HALF_PI = (1.57079637050628662109375, -4.37113900018624283e-8, -1.71512449515e-15)
+# Beyond this the three parts are not enough, and the C library's exact reduction is called.
+TRIG_LIMIT = 100000.0
+INFINITY = math.inf
+
+
+def _scale(b: Builder, x: Value, n: Value) -> Value:
+    """x * 2**n for a whole n within [-280, 254], rounding once if the result is subnormal."""
+    if b.scalef and x.lanes % 16 == 0:
+        return _scalef(b, x, n)
+    whole = _to_int(b, n)
+    half = b.binary("ashr", whole, 1)
+    for part in (half, b.sub(whole, half)):
+        power = b.bits(b.binary("shl", b.add(part, 127), 23), "float")
+        x = b.emit(f"fmul {x.typed}, {power.text}", "float", x.lanes)
+    return x
+
+
+def _scalef(b: Builder, x: Value, n: Value) -> Value:
+    """The same in one AVX-512 instruction for each 16 lanes."""
+    vector = "<16 x float>"
+    name = "@llvm.x86.avx512.mask.scalef.ps.512"
+    b.declare(f"declare {vector} {name}({vector}, {vector}, {vector}, i16, i32)")
+    parts = []
+    for first in range(0, x.lanes, 16):
+        a, c = (b.pick(v, range(first, first + 16)) for v in (x, n))
+        parts.append(
+            b.emit(f"call {vector} {name}({a.typed}, {c.typed}, {vector} zeroinitializer, i16 -1, i32 4)", "float", 16)
+        )
+    return b.join(parts)
+
+
+def _clamp(b: Builder, x: Value, low: float, high: float) -> Value:
+    """x within [low, high]; NaN stays NaN."""
+    x = b.select(b.compare("olt", x, low), b.number(low, x), x)
+    return b.select(b.compare("ogt", x, high), b.number(high, x), x)
+
+
+# Adding this rounds a float below 2**22 to a whole number, which is then in the low bits of the sum.
+ROUNDING = 12582912.0
+
+
+def _whole_part(b: Builder, x: Value, factor: float) -> tuple[Value, Value]:
+    """(n, t): n is x * factor rounded to a whole number, t the sum whose low bits hold it."""
+    t = b.fma(x, factor, ROUNDING)
+    return b.sub(t, ROUNDING), t
+
+
+def _reduced_exponent(b: Builder, x: Value) -> tuple[Value, Value, Value]:
+    """(n, t, r) with x = n ln 2 + r and |r| <= ln(2)/2; t holds n as in `_whole_part`."""
+    n, t = _whole_part(b, x, LOG2E)
+    r = b.fma(n, -LN2_HIGH, x)
+    return n, t, b.fma(n, -LN2_LOW, r)
+
+
+def _times_power(b: Builder, p: Value, t: Value) -> Value:
+    """p * 2**n, with n as `_whole_part` left it in t, where p and the result are positive and normal."""
+    return b.bits(b.add(b.bits(p, "i32"), b.binary("shl", b.bits(t, "i32"), 23)), "float")
+
+
+def _to_int(b: Builder, x: Value) -> Value:
+    # A NaN may arrive here; freezing makes its (unused) conversion some number instead of poison.
+    converted = b.convert("fptosi", x, "i32")
+    return b.emit(f"freeze {converted.typed}", "i32", x.lanes)
+
+
+def exp(b: Builder, x: Value) -> Value:
+    clamped = _clamp(b, x, -104.5, 89.0)
+    n, _, r = _reduced_exponent(b, clamped)
+    p = b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0)
+    return _scale(b, p, n)
+
+
+def _exp_with_tail(b: Builder, x: Value) -> Value:
+    """exp of x <= 0, a little more accurate: the part of r that rounding loses is added back."""
+    x = b.select(b.compare("olt", x, -104.5), b.number(-104.5, x), x)
+    n, _ = _whole_part(b, x, LOG2E)
+    head = b.fma(n, -LN2_HIGH, x)
+    low = b.mul(n, LN2_LOW)
+    r = b.sub(head, low)
+    tail = b.sub(b.sub(head, r), low)
+    p = b.add(b.add(r, b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), tail)), 1.0)
+    return _scale(b, p, n)
+
+
+def exp2(b: Builder, x: Value) -> Value:
+    clamped = _clamp(b, x, -151.0, 129.0)
+    n, _ = _whole_part(b, clamped, 1.0)
+    r = b.sub(clamped, n)
+    p = b.fma(b.polynomial(r, EXP2_P), r, 1.0)
+    return _scale(b, p, n)
+
+
+def expm1(b: Builder, x: Value) -> Value:
+    clamped = _clamp(b, x, -20.0, 89.0)
+    n, _, r = _reduced_exponent(b, clamped)
+    p = b.fma(b.polynomial(r, EXPM1_Q), b.mul(r, r), r)
+    # 2 * (s p + (s - 1/2)) with s = 2**(n-1), which stays finite for n = 128.
+    s = b.bits(b.binary("shl", b.add(_to_int(b, n), 126), 23), "float")
+    half = b.fma(s, p, b.sub(s, 0.5))
+    result = b.select(b.compare("oeq", n, 0.0), p, b.mul(half, 2.0))
+    return b.select(b.compare("oeq", x, 0.0), x, result)
+
+
+def sigmoid(b: Builder, x: Value) -> Value:
+    # From exp(-|x|), so that the small results are accurate down to the subnormals.
+    e = _exp_with_tail(b, b.neg(b.intrinsic("fabs", x)))
+    top = b.select(b.compare("oge", x, 0.0), b.number(1.0, x), e)
+    top = b.select(b.compare("uno", x, 0.0), x, top)
+    # One step of refinement, which also makes up for what rounding 1 + e lost.
+    d = b.add(e, 1.0)
+    lost = b.sub(e, b.sub(d, 1.0))
+    inverse = _reciprocal(b, d)
+    q = b.mul(top, inverse)
+    rest = b.fma(b.neg(q), d, top)
+    return b.fma(b.fma(b.neg(q), lost, rest), inverse, q)
+
+
+def _split(b: Builder, x: Value) -> tuple[Value, Value]:
+    """(k, m) as floats, x = m * 2**k with m in [sqrt(1/2), sqrt(2)), for positive finite x, subnormal too."""
+    small = b.compare("olt", x, 1.1754943508222875e-38)
+    scaled = b.select(small, b.mul(x, 8388608.0), x)
+    raw = b.add(b.bits(scaled, "i32"), 0x3F800000 - 0x3F3504F3)
+    k = b.sub(b.binary("lshr", raw, 23), 127)
+    k = b.sub(k, b.select(small, b.number(23, k), b.number(0, k)))
+    m = b.bits(b.add(b.binary("and", raw, 0x7FFFFF), 0x3F3504F3), "float")
+    return b.convert("sitofp", k, "float"), m
+
+
+def _log_parts(b: Builder, f: Value) -> tuple[Value, Value]:
+    """log(1 + f) = f + second, for 1 + f in [sqrt(1/2), sqrt(2))."""
+    z = b.mul(f, f)
+    tail = b.mul(b.mul(b.polynomial(f, LOG_P), f), z)
+    return f, b.fma(z, -0.5, tail)
+
+
+def _log_range(b: Builder, x: Value, result: Value) -> Value:
+    """The values of a logarithm at infinity, zero, negative numbers and NaN."""
+    result = b.select(b.compare("oeq", x, INFINITY), x, result)
+    result = b.select(b.compare("ult", x, 0.0), b.number(math.nan, x), result)
+    return b.select(b.compare("oeq", x, 0.0), b.number(-INFINITY, x), result)
+
+
+def log(b: Builder, x: Value) -> Value:
+    k, m = _split(b, x)
+    f, tail = _log_parts(b, b.sub(m, 1.0))
+    tail = b.fma(k, LN2_LOW, tail)
+    return _log_range(b, x, b.fma(k, LN2_HIGH, b.add(f, tail)))
+
+
+def log1p(b: Builder, x: Value) -> Value:
+    u = b.add(x, 1.0)
+    k, m = _split(b, u)
+    # What rounding 1 + x lost, relative to 1 + x.
+    big = b.compare("ogt", x, 1.0)
+    above = b.sub(b.number(1.0, x), b.sub(u, x))
+    lost = b.select(big, above, b.sub(x, b.sub(u, 1.0)))
+    correction = b.div(lost, u)
+    whole = b.compare("oeq", k, 0.0)
+    f, tail = _log_parts(b, b.select(whole, x, b.sub(m, 1.0)))
+    tail = b.add(b.fma(k, LN2_LOW, tail), b.select(whole, b.number(0.0, x), correction))
+    result = b.fma(k, LN2_HIGH, b.add(f, tail))
+    result = b.select(b.compare("oeq", x, INFINITY), x, result)
+    result = b.select(b.compare("ult", x, -1.0), b.number(math.nan, x), result)
+    result = b.select(b.compare("oeq", x, -1.0), b.number(-INFINITY, x), result)
+    return b.select(b.compare("oeq", x, 0.0), x, result)
+
+
+def _log_in_base(b: Builder, x: Value, factor: float, unit_high: float, unit_low: float) -> Value:
+    """factor * log(m) + k * (unit_high + unit_low), the first product kept with its rounding error."""
+    k, m = _split(b, x)
+    f, tail = _log_parts(b, b.sub(m, 1.0))
+    high = _rounded(factor)
+    head = b.mul(f, high)
+    rest = b.fma(f, high, b.neg(head))
+    rest = b.fma(f, factor - high, rest)
+    rest = b.fma(tail, high, rest)
+    rest = b.fma(k, unit_low, rest)
+    return _log_range(b, x, b.fma(k, unit_high, b.add(head, rest)))
+
+
+def _rounded(value: float) -> float:
+    import struct
+
+    found: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return found
+
+
+def log2(b: Builder, x: Value) -> Value:
+    return _log_in_base(b, x, LOG2E, 1.0, 0.0)
+
+
+def log10(b: Builder, x: Value) -> Value:
+    return _log_in_base(b, x, 0.4342944819032518, 0.30102539062, math.log10(2.0) - 0.30102539062)
+
+
+def _reciprocal(b: Builder, d: Value) -> Value:
+    """1 / d within about 1 ULP, for finite d in a small range: the processor's estimate, refined."""
+    return b.emit(f"fdiv arcp {d.type} {b.number(1.0, d).text}, {d.text}", "float", d.lanes)
+
+
+def tanh(b: Builder, x: Value) -> Value:
+    size = b.intrinsic("fabs", x)
+    z = b.mul(x, x)
+    near = b.fma(b.mul(b.polynomial(z, TANH_P), z), x, x)
+    # Beyond 10, tanh is 1 to the last bit.
+    bounded = b.select(b.compare("ogt", size, 10.0), b.number(10.0, x), size)
+    _, t, r = _reduced_exponent(b, b.mul(bounded, 2.0))
+    e = _times_power(b, b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0), t)
+    far = b.fma(_reciprocal(b, b.add(e, 1.0)), -2.0, 1.0)
+    # copysign last: it also keeps the sign of zero.
+    return b.intrinsic("copysign", b.select(b.compare("ult", size, 0.625), near, far), x)
+
+
+def erf(b: Builder, x: Value) -> Value:
+    size = b.intrinsic("fabs", x)
+    near = b.fma(b.polynomial(b.mul(x, x), ERF_SMALL), x, x)
+    # A NaN stays in t, and so in the result.
+    t = b.select(b.compare("ogt", size, 4.0), b.number(4.0, x), size)
+    y = b.mul(b.polynomial(t, ERF_LARGE), b.neg(t))
+    n, exponent = _whole_part(b, y, 1.0)
+    r = b.sub(y, n)
+    p = b.fma(b.polynomial(r, EXP2_P), r, 1.0)
+    far = b.sub(b.number(1.0, x), _times_power(b, p, exponent))
+    return b.select(b.compare("ult", size, 0.927734375), near, b.intrinsic("copysign", far, x))
+
+
+def _trig(b: Builder, x: Value, shift: int, library: str) -> Value:
+    n = b.intrinsic("rint", b.mul(x, 2.0 / math.pi))
+    r = b.fma(n, -HALF_PI[0], x)
+    r = b.fma(n, -HALF_PI[1], r)
+    r = b.fma(n, -HALF_PI[2], r)
+    size = b.intrinsic("fabs", x)
+    # Outside the limit the quotient is not used; NaN and infinity give NaN through r.
+    bounded = b.select(b.compare("olt", size, TRIG_LIMIT), n, b.number(0.0, x))
+    quadrant = b.add(_to_int(b, bounded), shift)
+    z = b.mul(r, r)
+    sine = b.fma(b.mul(b.polynomial(z, SIN_P), z), r, r)
+    cosine = b.fma(b.mul(b.polynomial(z, COS_P), z), z, b.fma(z, -0.5, 1.0))
+    odd = b.compare("ne", b.binary("and", quadrant, 1), 0)
+    value = b.bits(b.select(odd, cosine, sine), "i32")
+    sign = b.binary("shl", b.binary("and", quadrant, 2), 30)
+    result = b.bits(b.binary("xor", value, sign), "float")
+    return _library_where_large(b, x, size, result, library)
+
+
+def _library_where_large(b: Builder, x: Value, size: Value, result: Value, library: str) -> Value:
+    """`result`, except that the lanes of finite |x| beyond the limit are computed by the C library, one by one."""
+    large = b.compare("oge", size, TRIG_LIMIT)
+    if x.lanes == 1:
+        anywhere = large
+    else:
+        packed = b.emit(f"bitcast {large.typed} to i{x.lanes}", f"i{x.lanes}")
+        anywhere = b.compare("ne", packed, 0)
+    n = b.name()[1:]
+    slow = f"@fs.{library}.{x.lanes}"
+    b.declare(f"declare float @{library}(float)")
+    b.declare("declare float @llvm.fabs.f32(float)")
+    b.declare(library_loop(slow, library, x.lanes))
+    b.line(f"br label %{n}.here")
+    b.line(f"{n}.here:")
+    b.line(f"br i1 {anywhere.text}, label %{n}.slow, label %{n}.join, !prof !0")
+    b.line(f"{n}.slow:")
+    found = b.emit(f"call {x.type} {slow}({x.typed}, {result.typed})", "float", x.lanes)
+    b.line(f"br label %{n}.join")
+    b.line(f"{n}.join:")
+    return b.emit(f"phi {x.type} [ {result.text}, %{n}.here ], [ {found.text}, %{n}.slow ]", "float", x.lanes)
+
+
+def library_loop(name: str, library: str, lanes: int) -> str:
+    """A function that replaces the lanes of the second argument where |first| is beyond the limit."""
+    kind = "float" if lanes == 1 else f"<{lanes} x float>"
+    if lanes == 1:
+        return (
+            f"define internal float {name}(float %x, float %y) noinline {{\n"
+            f"  %r = call float @{library}(float %x)\n  ret float %r\n}}"
+        )
+    limit = Builder().number(TRIG_LIMIT, Value("", "float")).text
+    return f"""define internal {kind} {name}({kind} %x, {kind} %y) noinline {{
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %latch ]
+  %v = phi {kind} [ %y, %entry ], [ %w, %latch ]
+  %e = extractelement {kind} %x, i64 %k
+  %a = call float @llvm.fabs.f32(float %e)
+  %c = fcmp oge float %a, {limit}
+  br i1 %c, label %far, label %latch
+far:
+  %r = call float @{library}(float %e)
+  %i = insertelement {kind} %v, float %r, i64 %k
+  br label %latch
+latch:
+  %w = phi {kind} [ %v, %loop ], [ %i, %far ]
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, {lanes}
+  br i1 %more, label %loop, label %done
+done:
+  ret {kind} %w
+}}"""
+
+
+def sin(b: Builder, x: Value) -> Value:
+    # sin(-0.0) is -0.0: the polynomial keeps it, since r is x there.
+    return b.select(b.compare("oeq", x, 0.0), x, _trig(b, x, 0, "sinf"))
+
+
+def cos(b: Builder, x: Value) -> Value:
+    return _trig(b, x, 1, "cosf")
+
+
+def rsqrt(b: Builder, x: Value) -> Value:
+    return b.div(b.number(1.0, x), b.intrinsic("sqrt", x))
+
+
+# log2 of m in [sqrt(1/2), sqrt(2)] as s * L(s*s), s = (m-1)/(m+1): the series of atanh, in double precision.
+POW_LOG = tuple(2.0 * LOG2E / (2 * k + 1) for k in range(10))
+POW_EXP = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(11))
+
+
+def pow(b: Builder, x: Value, y: Value) -> Value:
+    """x ** y through double precision, rounded once at the end."""
+    x, y = b.same(x, y)
+    size = b.convert("fpext", b.intrinsic("fabs", x), "double")
+    raw = b.bits(size, "i64")
+    shifted = b.add(raw, 0x3FF0000000000000 - 0x3FE6A09E667F3BCD)
+    k = b.convert("sitofp", b.sub(b.binary("lshr", shifted, 52), 1023), "double")
+    m = b.bits(b.add(b.binary("and", shifted, 0xFFFFFFFFFFFFF), 0x3FE6A09E667F3BCD), "double")
+    s = b.div(b.sub(m, 1.0), b.add(m, 1.0))
+    log = b.fma(b.polynomial(b.mul(s, s), POW_LOG), s, k)
+    power = b.mul(log, b.convert("fpext", y, "double"))
+    power = _clamp(b, power, -200.0, 200.0)
+    n = b.intrinsic("rint", power)
+    whole = b.convert("fptosi", b.select(b.compare("uno", n, 0.0), b.number(0.0, n), n), "i64")
+    scale = b.bits(b.binary("shl", b.add(whole, 1023), 52), "double")
+    result = b.convert("fptrunc", b.mul(b.polynomial(b.sub(power, n), POW_EXP), scale), "float")
+    return _pow_range(b, x, y, result)
+
+
+def _pow_range(b: Builder, x: Value, y: Value, result: Value) -> Value:
+    """The cases of C's pow: zeros, infinities, negative bases, NaN."""
+    one, zero, inf = (b.number(v, x) for v in (1.0, 0.0, INFINITY))
+    ax, ay = b.intrinsic("fabs", x), b.intrinsic("fabs", y)
+    is_whole = b.compare("oeq", b.intrinsic("trunc", y), y)
+    half = b.mul(y, 0.5)
+    is_odd = b.binary("and", is_whole, b.compare("one", b.intrinsic("trunc", half), half))
+    down = b.compare("olt", y, 0.0)
+    # |x| zero or infinite, and |y| infinite.
+    result = b.select(b.compare("oeq", x, 0.0), b.select(down, inf, zero), result)
+    result = b.select(b.compare("oeq", ax, INFINITY), b.select(down, zero, inf), result)
+    grows = b.binary("xor", b.compare("ogt", ax, 1.0), down)
+    at_infinity = b.select(b.compare("oeq", ax, 1.0), one, b.select(grows, inf, zero))
+    result = b.select(b.compare("oeq", ay, INFINITY), at_infinity, result)
+    # The sign: negative for an odd power of a negative base; NaN for a broken power of a finite one.
+    signed = b.select(is_odd, b.intrinsic("copysign", result, x), result)
+    broken = b.binary("and", b.compare("olt", x, 0.0), b.binary("xor", is_whole, True))
+    broken = b.binary("and", broken, b.compare("olt", ax, INFINITY))
+    signed = b.select(broken, b.number(math.nan, x), signed)
+    nan = b.compare("uno", x, y)
+    signed = b.select(nan, b.number(math.nan, x), signed)
+    always_one = b.binary("or", b.compare("oeq", y, 0.0), b.compare("oeq", x, 1.0))
+    return b.select(always_one, one, signed)
+
+
+FLOAT32: dict[str, Callable[..., Value]] = {
+    "exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": log2, "log10": log10, "log1p": log1p,
+    "sin": sin, "cos": cos, "tanh": tanh, "erf": erf, "sigmoid": sigmoid, "rsqrt": rsqrt, "pow": pow,
+}  # fmt: skip

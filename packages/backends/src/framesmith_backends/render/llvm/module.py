@@ -1,0 +1,229 @@
+"""A module of kernels and the native entries that launch them.
+
+An entry is a CPython function in the vectorcall style of METH_FASTCALL: it takes the tensors of one launch
+list, reads their data pointers through torch's stable C shim, and runs the kernels in order, those with
+enough work on the process's own OpenMP threads. The interpreter lock is released for long lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from framesmith_backends.ir.expr import cost
+from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.render.llvm.kernel import Shape, render_kernel
+from framesmith_backends.render.target import Target
+
+# Below this many estimated cycles a kernel is not worth waking threads for; each thread gets at least half.
+PARALLEL_CYCLES = 60_000
+# Above this many the interpreter lock is released.
+RELEASE_CYCLES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel on the entry's arguments at these positions."""
+
+    kernel: Kernel
+    arguments: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Module:
+    """The text being gathered: distinct kernel functions by body, declarations, entries."""
+
+    target: Target
+    bytes_to_handle: int
+    tensor_types: tuple[int, ...]
+    strict: bool = False
+    functions: dict[str, str] = field(default_factory=dict)
+    declarations: dict[str, None] = field(default_factory=dict)
+    entries: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        width = self.target.bytes * 8
+        attributes = (
+            f'attributes #0 = {{ nounwind "target-cpu"="{self.target.name}" "prefer-vector-width"="{width}" '
+            f'"min-legal-vector-width"="{width}" "no-trapping-math"="true" }}'
+        )
+        metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
+        parts = [*self.declarations, RUNTIME, _pointers(self), *self.functions.values(), *self.entries]
+        return "\n\n".join([*parts, attributes, metadata])
+
+
+RUNTIME = """declare void @GOMP_parallel(ptr, ptr, i32, i32)
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+declare i32 @omp_in_parallel()
+declare i32 @fs_num_threads()
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)
+declare void @PyErr_SetString(ptr, ptr)
+declare void @Py_IncRef(ptr)
+declare i32 @PyType_IsSubtype(ptr, ptr)
+declare i32 @aoti_torch_get_data_ptr(ptr, ptr)
+@_Py_NoneStruct = external global i8
+@PyExc_TypeError = external global ptr
+@fs.message = private constant [59 x i8] c"a compiled graph's argument is not a dense torch.Tensor   \\00"
+
+define internal void @fs.worker(ptr %job) {
+  %rank32 = call i32 @omp_get_thread_num()
+  %count32 = call i32 @omp_get_num_threads()
+  %rank = zext i32 %rank32 to i64
+  %count = zext i32 %count32 to i64
+  %fn = load ptr, ptr %job
+  %s1 = getelementptr ptr, ptr %job, i64 1
+  %buffers = load ptr, ptr %s1
+  %s2 = getelementptr i64, ptr %job, i64 2
+  %extent = load i64, ptr %s2
+  %lo = mul i64 %rank, %extent
+  %begin = udiv i64 %lo, %count
+  %hi = add i64 %lo, %extent
+  %end = udiv i64 %hi, %count
+  call void %fn(ptr %buffers, i64 %begin, i64 %end)
+  ret void
+}
+
+define internal void @fs.parallel(ptr %fn, ptr %buffers, i64 %extent, i32 %most) {
+entry:
+  %job = alloca [3 x i64]
+  %threads = call i32 @fs_num_threads()
+  %fewer = icmp slt i32 %threads, %most
+  %n = select i1 %fewer, i32 %threads, i32 %most
+  %one = icmp slt i32 %n, 2
+  br i1 %one, label %serial, label %ask
+ask:
+  %nested = call i32 @omp_in_parallel()
+  %inside = icmp ne i32 %nested, 0
+  br i1 %inside, label %serial, label %team
+serial:
+  call void %fn(ptr %buffers, i64 0, i64 %extent)
+  ret void
+team:
+  store ptr %fn, ptr %job
+  %s1 = getelementptr ptr, ptr %job, i64 1
+  store ptr %buffers, ptr %s1
+  %s2 = getelementptr i64, ptr %job, i64 2
+  store i64 %extent, ptr %s2
+  call void @GOMP_parallel(ptr @fs.worker, ptr %job, i32 %n, i32 0)
+  ret void
+}"""
+
+
+def _pointers(m: Module) -> str:
+    """`fs.pointers(args, n, table)`: data pointers of n tensors; nonzero with a Python error set if one is none."""
+    tests = []
+    for k, address in enumerate(m.tensor_types):
+        tests.append(f"  %is{k} = icmp eq i64 %type, {address}")
+    exact = "%is0"
+    for k in range(1, len(m.tensor_types)):
+        tests.append(f"  %any{k} = or i1 {exact}, %is{k}")
+        exact = f"%any{k}"
+    joined = "\n".join(tests)
+    return f"""define internal i32 @fs.pointers(ptr %args, i64 %n, ptr %table) {{
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %good ]
+  %slot = getelementptr ptr, ptr %args, i64 %k
+  %object = load ptr, ptr %slot
+  %typeslot = getelementptr i8, ptr %object, i64 8
+  %type = load i64, ptr %typeslot
+{joined}
+  br i1 {exact}, label %tensor, label %subclass
+subclass:
+  %typeptr = inttoptr i64 %type to ptr
+  %derived = call i32 @PyType_IsSubtype(ptr %typeptr, ptr inttoptr (i64 {m.tensor_types[0]} to ptr))
+  %yes = icmp ne i32 %derived, 0
+  br i1 %yes, label %tensor, label %bad
+tensor:
+  %handle = getelementptr i8, ptr %object, i64 {m.bytes_to_handle}
+  %where = getelementptr ptr, ptr %table, i64 %k
+  %error = call i32 @aoti_torch_get_data_ptr(ptr %handle, ptr %where)
+  %failed = icmp ne i32 %error, 0
+  br i1 %failed, label %bad, label %good
+good:
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret i32 0
+bad:
+  %exception = load ptr, ptr @PyExc_TypeError
+  call void @PyErr_SetString(ptr %exception, ptr @fs.message)
+  ret i32 1
+}}"""
+
+
+def cycles(kernel: Kernel, target: Target) -> int:
+    """A rough count of cycles the kernel takes on one thread."""
+    roots = [s.value for p in kernel.passes for s in (*p.stores, *p.before)]
+    roots += [a.value for p in kernel.passes for a in p.reductions]
+    return kernel.points * (cost(*roots) + 4) // target.float_lanes
+
+
+def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
+    """The name of the kernel's function, and the kernel's own extents.
+
+    Kernels whose functions have the same text share one: they may differ in names, and in the extent of the
+    parallel loop, which is an argument.
+    """
+    text, shape, declarations = render_kernel(kernel, "KERNEL", m.target, m.strict)
+    if text not in m.functions:
+        m.functions[text] = text.replace("@KERNEL", f"@k{len(m.functions)}", 1)
+        m.declarations.update(declarations)
+    return m.functions[text].split("@", 1)[1].split("(", 1)[0], shape
+
+
+def add_entry(m: Module, name: str, count: int, launches: Sequence[Launch]) -> None:
+    """An entry taking `count` tensors that runs the launches in order."""
+    total = sum(cycles(one.kernel, m.target) for one in launches)
+    lines = [
+        f"define ptr @{name}(ptr %self, ptr %args, i64 %n) {{",
+        "entry:",
+        f"  %table = alloca [{count} x ptr], align 16",
+    ]
+    body: list[str] = []
+    for number, launch in enumerate(launches):
+        body += _launch_lines(m, number, launch, lines)
+    lines += [
+        f"  %failed = call i32 @fs.pointers(ptr %args, i64 {count}, ptr %table)",
+        "  %bad = icmp ne i32 %failed, 0",
+        "  br i1 %bad, label %error, label %run",
+        "error:",
+        "  ret ptr null",
+        "run:",
+    ]
+    release = total > RELEASE_CYCLES
+    if release:
+        lines.append("  %state = call ptr @PyEval_SaveThread()")
+    lines += body
+    if release:
+        lines.append("  call void @PyEval_RestoreThread(ptr %state)")
+    lines += ["  call void @Py_IncRef(ptr @_Py_NoneStruct)", "  ret ptr @_Py_NoneStruct", "}"]
+    m.entries.append("\n".join(lines))
+
+
+def _launch_lines(m: Module, number: int, launch: Launch, head: list[str]) -> list[str]:
+    """Fill the kernel's own table of buffers and call it."""
+    function, shape = add_kernel(m, launch.kernel)
+    table = f"%t{number}"
+    head.append(f"  {table} = alloca [{len(launch.arguments)} x ptr], align 16")
+    lines: list[str] = []
+    for k, argument in enumerate(launch.arguments):
+        lines += [
+            f"  %f{number}.{k} = getelementptr ptr, ptr %table, i64 {argument}",
+            f"  %p{number}.{k} = load ptr, ptr %f{number}.{k}",
+            f"  %g{number}.{k} = getelementptr ptr, ptr {table}, i64 {k}",
+            f"  store ptr %p{number}.{k}, ptr %g{number}.{k}",
+        ]
+    if launch.kernel.points == 0:
+        return []
+    work = cycles(launch.kernel, m.target)
+    most = min(shape.extent, work * 2 // PARALLEL_CYCLES, 1 << 16)
+    if most < 2:
+        lines.append(f"  call void @{function}(ptr {table}, i64 0, i64 {shape.extent})")
+    else:
+        lines.append(f"  call void @fs.parallel(ptr @{function}, ptr {table}, i64 {shape.extent}, i32 {most})")
+    return lines

@@ -1,0 +1,197 @@
+"""The core operations in LLVM IR: one row each, and conversions between the types in registers and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.render.llvm.builder import MEMORY, REGISTER, Builder, Value
+from framesmith_backends.render.llvm.math import FLOAT32
+
+Emit = Callable[..., Value]
+
+
+def _is_float(v: Value) -> bool:
+    return v.kind in ("float", "double")
+
+
+def _maximum(greater: str, integer: str) -> Emit:
+    """NaN in either operand wins; on a tie the second operand (this decides between -0.0 and 0.0)."""
+
+    def emit(b: Builder, a: Value, c: Value) -> Value:
+        a, c = b.same(a, c)
+        if not _is_float(a):
+            return b.select(b.compare(integer, a, c), a, c)
+        wins = b.binary("or", b.compare(greater, a, c), b.compare("uno", a, b.number(0.0, a)))
+        return b.select(wins, a, c)
+
+    return emit
+
+
+def _comparison(floating: str, signed: str, unsigned: str) -> Emit:
+    def emit(b: Builder, a: Value, c: Value, dtype: str) -> Value:
+        kind = DTYPES[dtype].kind
+        return b.compare({"f": floating, "i": signed}.get(kind, unsigned), a, c)
+
+    return emit
+
+
+def _rounding(name: str) -> Emit:
+    return lambda b, a: b.intrinsic(name, a)
+
+
+def _copysign(b: Builder, a: Value, c: Value) -> Value:
+    return b.intrinsic("copysign", a, c)
+
+
+def _abs(b: Builder, a: Value) -> Value:
+    if _is_float(a):
+        return b.intrinsic("fabs", a)
+    return b.select(b.compare("slt", a, 0), b.neg(a), a)
+
+
+def _fmod(b: Builder, a: Value, c: Value) -> Value:
+    return b.binary("frem", a, c) if _is_float(a) else b.binary("srem", a, c)
+
+
+def _not(b: Builder, a: Value) -> Value:
+    return b.binary("xor", a, True if a.kind == "i1" else -1)
+
+
+def _signbit(b: Builder, a: Value) -> Value:
+    kind = "i32" if a.kind == "float" else "i64"
+    return b.compare("slt", b.bits(a, kind), 0)
+
+
+# Operations that do not ask for the signedness of their operands.
+PLAIN: dict[str, Emit] = {
+    "add": Builder.add,
+    "sub": Builder.sub,
+    "mul": Builder.mul,
+    "div": Builder.div,
+    "neg": Builder.neg,
+    "abs": _abs,
+    "fmod": _fmod,
+    "copysign": _copysign,
+    "isnan": lambda b, a: b.compare("uno", a, b.number(0.0, a)),
+    "signbit": _signbit,
+    "and": lambda b, a, c: b.binary("and", a, c),
+    "or": lambda b, a, c: b.binary("or", a, c),
+    "xor": lambda b, a, c: b.binary("xor", a, c),
+    "not": _not,
+    "where": Builder.select,
+    "sqrt": _rounding("sqrt"),
+    "floor": _rounding("floor"),
+    "ceil": _rounding("ceil"),
+    "round": _rounding("rint"),
+    "trunc": _rounding("trunc"),
+    "rsqrt": lambda b, a: b.div(b.number(1.0, a), b.intrinsic("sqrt", a)),
+}
+
+COMPARISONS: dict[str, Emit] = {
+    "eq": _comparison("oeq", "eq", "eq"),
+    "ne": _comparison("une", "ne", "ne"),
+    "lt": _comparison("olt", "slt", "ult"),
+    "le": _comparison("ole", "sle", "ule"),
+    "gt": _comparison("ogt", "sgt", "ugt"),
+    "ge": _comparison("oge", "sge", "uge"),
+}
+
+
+def emit_op(b: Builder, name: str, args: tuple[Value, ...], dtype: str) -> Value:
+    """The operation on values of type `dtype` (of the last operand)."""
+    if name in COMPARISONS:
+        return COMPARISONS[name](b, *args, dtype)
+    unsigned = DTYPES[dtype].kind == "u"
+    if name in ("max", "min"):
+        sign = "u" if unsigned else "s"
+        row = _maximum("ogt", f"{sign}gt") if name == "max" else _maximum("olt", f"{sign}lt")
+        return row(b, *args)
+    if name == "idiv":
+        return b.binary("udiv" if unsigned else "sdiv", *args)
+    if dtype == "f32" and name in FLOAT32:
+        return _elementary(b, FLOAT32[name], args)
+    return PLAIN[name](b, *args)
+
+
+def _elementary(b: Builder, function: Emit, args: tuple[Value, ...]) -> Value:
+    flags, b.flags = b.flags, ""
+    try:
+        return function(b, *args)
+    finally:
+        b.flags = flags
+
+
+def emit_cast(b: Builder, a: Value, source: str, target: str) -> Value:
+    """The conversion of a register value; a value converted to a half type is the rounded float."""
+    if target in ("bf16", "f16"):
+        single = emit_cast(b, a, source, "f32")
+        return round_bf16(b, single) if target == "bf16" else _round_f16(b, single)
+    old, new = DTYPES[source], DTYPES[target]
+    if target == "b1":
+        if source == "b1":
+            return a
+        return b.compare("une" if old.kind == "f" else "ne", a, 0)
+    if old.kind == "f" and new.kind == "f":
+        if REGISTER[source] == REGISTER[target]:
+            return a
+        return b.convert("fpext" if new.bits > old.bits else "fptrunc", a, REGISTER[target])
+    if old.kind == "f":
+        return _to_integer(b, a, target)
+    if new.kind == "f":
+        return b.convert("sitofp" if old.kind == "i" else "uitofp", a, REGISTER[target])
+    if old.bits == new.bits:
+        return a
+    if old.bits > new.bits:
+        return b.convert("trunc", a, REGISTER[target])
+    return b.convert("sext" if old.kind == "i" else "zext", a, REGISTER[target])
+
+
+def _to_integer(b: Builder, a: Value, target: str) -> Value:
+    """Truncation; through 64 bits for the small types, so that a value out of range wraps as on x86."""
+    wide = "i32" if target == "i32" else "i64"
+    whole = b.convert("fptosi", a, wide)
+    whole = b.emit(f"freeze {whole.typed}", wide, a.lanes)
+    return whole if wide == REGISTER[target] else b.convert("trunc", whole, REGISTER[target])
+
+
+def bf16_bits(b: Builder, a: Value) -> Value:
+    """The upper 16 bits of the float rounded to nearest even, as i32; a NaN stays a NaN."""
+    raw = b.bits(a, "i32")
+    odd = b.binary("and", b.binary("lshr", raw, 16), 1)
+    rounded = b.binary("lshr", b.add(b.add(raw, 0x7FFF), odd), 16)
+    return b.select(b.compare("uno", a, b.number(0.0, a)), b.number(0x7FC0, rounded), rounded)
+
+
+def round_bf16(b: Builder, a: Value) -> Value:
+    return b.bits(b.binary("shl", bf16_bits(b, a), 16), "float")
+
+
+def _round_f16(b: Builder, a: Value) -> Value:
+    return b.convert("fpext", b.convert("fptrunc", a, "half"), "float")
+
+
+def from_memory(b: Builder, raw: Value, dtype: str) -> Value:
+    """A loaded value as it is held in registers."""
+    if dtype == "b1":
+        return b.compare("ne", raw, 0)
+    if dtype == "bf16":
+        return b.bits(b.binary("shl", b.convert("zext", raw, "i32"), 16), "float")
+    if dtype == "f16":
+        return b.convert("fpext", raw, "float")
+    return raw
+
+
+def to_memory(b: Builder, value: Value, dtype: str) -> Value:
+    """The register value as it is stored; half values have been rounded already, so this is exact."""
+    if dtype == "b1":
+        return b.convert("zext", value, "i8")
+    if dtype == "bf16":
+        return b.convert("trunc", b.binary("lshr", b.bits(value, "i32"), 16), "i16")
+    if dtype == "f16":
+        return b.convert("fptrunc", value, "half")
+    return value
+
+
+def memory_kind(dtype: str) -> str:
+    return MEMORY[dtype]

@@ -1,0 +1,53 @@
+"""The state of writing one kernel as LLVM IR: open loops, values known in each, pointers and masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from framesmith_backends.ir.expr import Expr
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.render.llvm.builder import Builder, Value
+
+
+@dataclass(slots=True)
+class Level:
+    """An open loop body: its lines, and the values already computed in it."""
+
+    lines: list[object] = field(default_factory=list)
+    values: dict[object, Value] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Rendering:
+    """The state of writing one kernel. `levels[k]` is the body of the k-th loop, level 0 the parallel one."""
+
+    kernel: Kernel
+    lanes: int
+    b: Builder
+    level_of: dict[Var, int] = field(default_factory=dict)
+    levels: list[Level] = field(default_factory=list)
+    variables: dict[Var, Value] = field(default_factory=dict)
+    pointers: dict[str, Value] = field(default_factory=dict)
+    refs: dict[str, Value] = field(default_factory=dict)
+    # In tiles, a reduction's results lie in memory: the array, and the tile's first lane.
+    arrays: dict[str, tuple[Value, Value, str]] = field(default_factory=dict)
+    depth: dict[Expr, int] = field(default_factory=dict)
+    entry: list[object] = field(default_factory=list)
+    mask: Value | None = None
+    ref_level: int = 0
+
+    def enter(self, lines: list[object], var: Var | None, value: Value) -> None:
+        """Write into `lines`, the body of a new innermost loop over `var`."""
+        if var is not None:
+            self.level_of[var] = len(self.levels)
+            self.variables[var] = value
+        self.levels.append(Level(lines))
+        self.depth.clear()
+        self.b.out = lines
+
+    def leave(self, lines: list[object]) -> None:
+        """Back to writing into `lines`, around the loop entered last."""
+        self.levels.pop()
+        self.depth.clear()
+        self.b.out = lines

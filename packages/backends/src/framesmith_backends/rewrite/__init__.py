@@ -1,1 +1,0 @@
-"""Rewrites of the FX graph before lowering, as pattern tables."""

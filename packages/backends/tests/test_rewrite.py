@@ -1,0 +1,66 @@
+"""Matrix products moved to oneDNN give the same numbers, and only those that fit are moved."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tracing import trace
+
+from framesmith_backends import CpuBackend
+from framesmith_backends.rewrite import FORMS, onednn_is_faster, use_onednn, with_fastest_products
+
+
+def targets(gm: torch.fx.GraphModule) -> list[str]:
+    return [str(n.target) for n in gm.graph.nodes if n.op == "call_function"]
+
+
+def test_a_large_linear_is_moved_and_equal() -> None:
+    x, w, b = torch.randn(256, 256), torch.randn(300, 256), torch.randn(300)
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(x, w, b)) + F.linear(x, w)
+
+    gm = trace(function, [x, w, b])
+    before = targets(gm)
+    assert targets(use_onednn(gm)).count("mkldnn._linear_pointwise.default") == 2
+    assert targets(gm) == before
+    call = CpuBackend().compile(gm, [x, w, b], options={"matmul": "onednn"})
+    (found,) = call([x, w, b])
+    wanted = function(x, w, b)
+    assert found.stride() == wanted.stride()
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_product(form: str) -> None:
+    sizes = {"n": (256, 300), "t": (300, 256)}
+    a, b = torch.randn(sizes[form[0]]), torch.randn(tuple(reversed(sizes[form[1]])))
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        left = a.t() if form[0] == "t" else a
+        return (left @ (b.t() if form[1] == "t" else b)).relu()
+
+    gm = trace(function, [a, b])
+    assert "mkldnn._linear_pointwise.default" in targets(use_onednn(gm))
+    assert use_onednn(gm, frozenset()) is gm
+    (found,) = CpuBackend().compile(gm, [a, b], options={"matmul": "onednn"})([a, b])
+    wanted = function(a, b)
+    assert found.stride() == wanted.stride()
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_what_does_not_fit_stays() -> None:
+    for x, w in (
+        (torch.randn(8, 16), torch.randn(8, 16)),
+        (torch.randn(256, 512)[:, ::2], torch.randn(256, 256)),
+        (torch.randn(256, 256).double(), torch.randn(256, 256).double()),
+    ):
+        gm = trace(F.linear, [x, w])
+        assert use_onednn(gm) is gm
+        assert with_fastest_products(gm) is gm
+
+
+def test_the_trial_answers_the_same_again() -> None:
+    for form in FORMS:
+        assert onednn_is_faster(form) is onednn_is_faster(form)
