@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-import types
-import unittest
-
 import torch
 from torch import fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
-
-if importlib.util.find_spec("expecttest") is None:
-    # torch's test helpers import this for golden texts, which the database does not use.
-    stand_in = types.ModuleType("expecttest")
-    stand_in.TestCase = unittest.TestCase
-    sys.modules["expecttest"] = stand_in
-
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 OPS = {f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name: op for op in op_db}
 

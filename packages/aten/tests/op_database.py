@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-import types
-import unittest
-
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
-if importlib.util.find_spec("expecttest") is None:
-    # torch's test helpers import this for golden texts, which the database does not use.
-    stand_in = types.ModuleType("expecttest")
-    stand_in.TestCase = unittest.TestCase
-    sys.modules["expecttest"] = stand_in
-
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Watch(TorchDispatchMode):

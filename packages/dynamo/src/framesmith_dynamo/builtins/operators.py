@@ -72,8 +72,8 @@ def _of(function: Any, count: int) -> Callable[[Callable[..., Value]], Callable[
 
 _of(operator.truth, 1)(lambda tr, value: tr.constant(operations.truth(tr, value)))
 _of(operator.not_, 1)(lambda tr, value: tr.constant(not operations.truth(tr, value)))
-_of(operator.is_, 2)(lambda tr, a, b: tr.constant(operations.identical(tr, a, b)))
-_of(operator.is_not, 2)(lambda tr, a, b: tr.constant(not operations.identical(tr, a, b)))
+_of(operator.is_, 2)(lambda tr, a, b: tr.constant(operations.identity(tr, a, b)))
+_of(operator.is_not, 2)(lambda tr, a, b: tr.constant(not operations.identity(tr, a, b)))
 _of(operator.getitem, 2)(lambda tr, obj, key: obj.getitem(tr, key))
 _of(operator.contains, 2)(lambda tr, obj, item: obj.contains(tr, item))
 

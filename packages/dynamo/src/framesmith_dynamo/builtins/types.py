@@ -58,8 +58,8 @@ def classes_of(tr: Tracer, value: Value, function: Any) -> list[type]:
     raise GraphBreak(INSTANCE_CHECK, value.describe())
 
 
-def is_subclass(tr: Tracer, cls: type, of: type, instance: Source | None = None) -> bool:
-    """`issubclass` of two real classes, without running user code. `instance`: where an object of the class is."""
+def subclass_check(tr: Tracer, cls: type, of: type, instance: Source | None = None) -> bool:
+    """What `issubclass` answers for real classes, without running user code. `instance`: where an object of it is."""
     if of in _PLAIN_CHECKS:
         return of in cls.__mro__
     check = type_lookup(type(of), "__instancecheck__")
@@ -67,12 +67,12 @@ def is_subclass(tr: Tracer, cls: type, of: type, instance: Source | None = None)
         return of in cls.__mro__
     hook = type_lookup(of, "__subclasshook__")
     if check.owner is ABCMeta and hook is not None and (hook.owner is object or is_trusted(hook.owner.__module__)):
-        return is_registered(tr, cls, of, instance)
+        return registration_check(tr, cls, of, instance)
     raise GraphBreak(INSTANCE_CHECK, f"{of.__module__}.{of.__qualname__}")
 
 
-def is_registered(tr: Tracer, cls: type, of: type, instance: Source | None) -> bool:
-    """`issubclass` of an abstract class, which knows subclasses by registration and by what they have."""
+def registration_check(tr: Tracer, cls: type, of: type, instance: Source | None) -> bool:
+    """The answer of `issubclass` of an abstract class, which knows subclasses by registration and by what they have."""
     guard_class(tr, cls, instance)
     answer = issubclass(cls, of)
     source = class_source(tr, cls, instance)
@@ -87,7 +87,7 @@ def is_registered(tr: Tracer, cls: type, of: type, instance: Source | None) -> b
 def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     obj, classes = between(tr, isinstance, args, kwargs, 2, 2)
     own = obj.python_type()
-    return tr.constant(any(is_subclass(tr, own, cls, obj.source) for cls in classes_of(tr, classes, isinstance)))
+    return tr.constant(any(subclass_check(tr, own, cls, obj.source) for cls in classes_of(tr, classes, isinstance)))
 
 
 @handles(issubclass)
@@ -95,7 +95,7 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     cls, classes = between(tr, issubclass, args, kwargs, 2, 2)
     if not isinstance(cls, ClassValue):
         refuse(tr, issubclass, [cls, tr.constant(int)], {})
-    return tr.constant(any(is_subclass(tr, cls.cls, other) for other in classes_of(tr, classes, issubclass)))
+    return tr.constant(any(subclass_check(tr, cls.cls, other) for other in classes_of(tr, classes, issubclass)))
 
 
 @constructs(type)

@@ -48,8 +48,8 @@ def same_object(a: Value, b: Value) -> bool:
     return type(left) is type(right) is tuple and not left and not right
 
 
-def identical(tr: Tracer, a: Value, b: Value) -> bool:
-    """`a is b`; two objects found at two sources are guarded to stay two."""
+def identity(tr: Tracer, a: Value, b: Value) -> bool:
+    """The answer of `a is b`; two objects found at two sources are guarded to stay two."""
     if a is not b and a.python_type() is b.python_type():
         a.pin(tr)
         b.pin(tr)
@@ -111,7 +111,7 @@ def _compare_identity(tr: Tracer, op: str, a: Value, b: Value) -> Value:
     for value in (a, b):
         if not (value.exact_operators or _was_asked(value.python_type())):
             raise GraphBreak(UNSUPPORTED_OPERATION, f"{op} between {a.describe()} and {b.describe()}")
-    return tr.constant(identical(tr, a, b) is (op == "=="))
+    return tr.constant(identity(tr, a, b) is (op == "=="))
 
 
 def _was_asked(cls: type) -> bool:

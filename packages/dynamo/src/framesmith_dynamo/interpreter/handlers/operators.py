@@ -51,7 +51,7 @@ def compare_op(frame: Frame, instr: Instr) -> None:
 def is_op(frame: Frame, instr: Instr) -> None:
     """left is right, or is not"""
     right = frame.pop()
-    frame.push(frame.constant(operations.identical(frame, frame.pop(), right) != instr.arg))
+    frame.push(frame.constant(operations.identity(frame, frame.pop(), right) != instr.arg))
 
 
 @handler("CONTAINS_OP")

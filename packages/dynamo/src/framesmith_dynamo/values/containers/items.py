@@ -12,7 +12,11 @@ from framesmith_guards import ItemSource
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
-_SIMPLE = frozenset({*CONSTANT_TYPES, tuple})
+_SIMPLE = frozenset(CONSTANT_TYPES)
+
+
+def _is_simple(obj: Any) -> bool:
+    return type(obj) in _SIMPLE or (type(obj) is tuple and all(map(_is_simple, obj)))
 
 
 class LazyItem(Value):
@@ -39,10 +43,8 @@ class LazyItem(Value):
     def python_type(self) -> type:
         return type(self.obj)
 
-    @property
-    def may_be_constant(self) -> bool:
-        """Whether it is worth wrapping to learn if it is a constant."""
-        return type(self.obj) in _SIMPLE
+    def is_constant(self) -> bool:
+        return _is_simple(self.obj)
 
 
 def resolved(item: Value) -> Value:

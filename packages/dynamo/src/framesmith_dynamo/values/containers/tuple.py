@@ -33,13 +33,7 @@ class TupleValue(SequenceValue):
         return TupleValue(items)
 
     def is_constant(self) -> bool:
-        return all(self._is_constant_at(index) for index in range(len(self.items)))
-
-    def _is_constant_at(self, index: int) -> bool:
-        item = self.items[index]
-        if isinstance(item, LazyItem) and not item.may_be_constant:
-            return False
-        return self.at(index).is_constant()
+        return all(item.is_constant() for item in self.items)
 
     def as_constant(self) -> Any:
         return tuple(self.at(index).as_constant() for index in range(len(self.items)))

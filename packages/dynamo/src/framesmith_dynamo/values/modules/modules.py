@@ -48,6 +48,8 @@ GLOBAL_HOOKS: Final = (
 )
 _MODULE_FILE: Final = torch.nn.modules.module.__name__
 _MODULE_CODE: Final = torch.nn.modules.module.__file__
+#: What a module may have of its own, and then uses in a call.
+_OWN_CALLS: Final = ("_call_impl", "_compiled_call_impl")
 _PLAIN_CALL: Final = {"__call__": Module.__call__, "_call_impl": Module._call_impl}
 
 
@@ -137,27 +139,37 @@ class ModuleValue(ObjectValue):
     # Calls
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        if not self._is_called_plainly(tr):
+        if not self._is_called_plainly():
             return super().call(tr, args, kwargs)
+        self._rely_on_plain_calls(tr)
         guard_global_hooks(tr)
-        if self._has_hooks(tr, BACKWARD) or _global_backward_hooks():
+        if self._count_hooks(tr, BACKWARD) or _global_backward_hooks():
             raise GraphBreak(BACKWARD_HOOKS, self.describe())
-        if self._has_hooks(tr, FORWARD_HOOKS) or has_global_hooks():
+        if self._count_hooks(tr, FORWARD_HOOKS) or has_global_hooks():
             return tr.call(self.getattr_(tr, "_call_impl"), args, kwargs)
         return self.call_method(tr, "forward", args, kwargs)
 
-    def _is_called_plainly(self, tr: Tracer) -> bool:
+    def _is_called_plainly(self) -> bool:
+        """Whether calling the module means what `nn.Module` says."""
         for name, plain in _PLAIN_CALL.items():
             found = type_lookup(self.cls, name)
             if found is None or found.raw is not plain or plain.__code__.co_filename != _MODULE_CODE:
                 return False
-            entry_value(tr, self.cls, found, name, self.source)  # the library keeps it
         entries = self.entries() or {}
-        return "_call_impl" not in entries and entries.get("_compiled_call_impl") is None
+        return not any(name in entries for name in _OWN_CALLS)
 
-    def _has_hooks(self, tr: Tracer, names: tuple[str, ...]) -> bool:
-        """Whether any of the module's hook dictionaries has entries; their lengths are guarded."""
-        return sum(self._hook_count(tr, name) for name in names) > 0
+    def _rely_on_plain_calls(self, tr: Tracer) -> None:
+        """Rely on the module being called plainly."""
+        for name in _PLAIN_CALL:
+            found = type_lookup(self.cls, name)
+            assert found is not None
+            entry_value(tr, self.cls, found, name, self.source)
+        for name in _OWN_CALLS:
+            self.guard_absent(tr, name)
+
+    def _count_hooks(self, tr: Tracer, names: tuple[str, ...]) -> int:
+        """How many entries these hook dictionaries of the module have; their lengths are guarded."""
+        return sum(self._hook_count(tr, name) for name in names)
 
     def _hook_count(self, tr: Tracer, name: str) -> int:
         real = self._unchanged_registry(tr, name)

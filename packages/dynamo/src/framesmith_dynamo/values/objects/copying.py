@@ -70,6 +70,7 @@ def deep(tr: Tracer, value: Value, memo: Memo) -> Value:
     if id(value) in memo:
         return memo[id(value)]
     if value.is_constant():
+        value.as_constant()  # that all in it stays constant is relied on
         return value
     if isinstance(value, InstanceDictValue):
         value = value.snapshot(tr)
