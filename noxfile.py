@@ -39,6 +39,8 @@ TORCH_FREE = ["bytecode", "frames"]
 NATIVE = ["frames", "guards"]
 TORCHES = ["2.11.0", "2.13.0"]
 SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+#: Python compiles what is imported; compiling all of torch takes longer than most packages' tests.
+INSTALL = ["-q", "--no-compile"]
 TEST_TOOLS = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100"]
 LINT_TOOLS = ["ruff>=0.9,<0.18"]
 TYPE_TOOLS = ["mypy>=1.15", "nox", "pytest>=8", "hypothesis>=6.100"]
@@ -67,7 +69,7 @@ def build_wheels(session: nox.Session, folders: list[str]) -> Path:
     """Build the wheels of these folders with the session's interpreter; returns the folder they are in."""
     wheels = Path(session.create_tmp()) / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
-    session.install("-q", "hatchling>=1.27")
+    session.install(*INSTALL, "hatchling>=1.27")
     command = ["pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(wheels)]
     session.run("python", "-m", *command, *[str(ROOT / "packages" / folder) for folder in folders])
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", "hatchling", "pathspec", "trove-classifiers", "pluggy")
@@ -79,7 +81,7 @@ def install_wheel(session: nox.Session, folder: str, *more: str, extras: str = "
     wheels = build_wheels(session, own_dependencies(folder))
     constraints = ["-c", str(ROOT / "constraints.txt"), "--find-links", str(wheels)]
     name = project(folder)["project"]["name"] + extras
-    session.install("-q", *constraints, name, *more)
+    session.install(*INSTALL, *constraints, name, *more)
 
 
 def test_requirements(folder: str) -> list[str]:
@@ -104,7 +106,7 @@ def run_tests(session: nox.Session, folder: str, *options: str, env: dict[str, s
 @nox.session
 def layers(session: nox.Session) -> None:
     """Imports go downwards only, no cycles, nothing undeclared or unused."""
-    session.install("-q", "import-linter>=2.4", "deptry>=0.23")
+    session.install(*INSTALL, "import-linter>=2.4", "deptry>=0.23")
     session.run("python", "tools/check_layers.py")
     sources = [str(ROOT / "packages" / folder / "src") for folder in PACKAGES]
     session.run("lint-imports", "--no-cache", env={"PYTHONPATH": ":".join(sources)})
@@ -116,7 +118,7 @@ def layers(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Ruff: rules and formatting."""
-    session.install("-q", *LINT_TOOLS)
+    session.install(*INSTALL, *LINT_TOOLS)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
 
@@ -124,7 +126,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict, over every package."""
-    session.install("-q", "-c", "constraints.txt", *TYPE_TOOLS, "torch", "sympy", "numpy")
+    session.install(*INSTALL, "-c", "constraints.txt", *TYPE_TOOLS, "torch", "sympy", "numpy")
     session.run("mypy", *[str(ROOT / "packages" / folder / "src") for folder in PACKAGES], "tools", "noxfile.py")
 
 
@@ -167,7 +169,7 @@ def side_by_side(session: nox.Session) -> None:
     wheels = build_wheels(session, NATIVE)
     for version in TORCHES:
         names = [project(folder)["project"]["name"] for folder in NATIVE]
-        session.install("-q", f"torch=={version}", "--find-links", str(wheels), *names, *TEST_TOOLS)
+        session.install(*INSTALL, f"torch=={version}", "--find-links", str(wheels), *names, *TEST_TOOLS)
         for folder in NATIVE:
             run_tests(session, folder)
 
