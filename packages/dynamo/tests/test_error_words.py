@@ -174,6 +174,13 @@ def test_arguments_that_do_not_fit(call: Any) -> None:
     assert not [text for text in found if text]
 
 
+def test_bounds_of_islice() -> None:
+    bounds = [None, 0, 2, -1, -2, 1.5, 2**70, -(2**70), True]
+    found = [differences(itertools.islice, ([1, 2, 3], *chosen)) for chosen in itertools.product(bounds, repeat=2)]
+    found += [differences(itertools.islice, ([1, 2, 3], 0, stop, step)) for stop in bounds for step in bounds]
+    assert not [text for text in found if text]
+
+
 def test_a_sequence_is_unpacked_no_further_than_needed() -> None:
     def endless() -> Iterator[int]:
         yield from itertools.count()

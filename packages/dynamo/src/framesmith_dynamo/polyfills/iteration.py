@@ -6,10 +6,13 @@ Each takes exactly as many items from its inputs as the original does, in the sa
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from framesmith_dynamo.polyfills.functional import missing
+
+LARGEST = sys.maxsize
 
 
 def chain(*iterables: Iterable[Any]) -> Iterator[Any]:
@@ -199,13 +202,14 @@ def islice(iterable: Iterable[Any], first: Any, second: Any = missing, third: An
 
 
 def index_or_none(bound: int | None) -> int | None:
-    """A bound of a slice as an integer; -1, which is refused, for what is none."""
+    """A bound of a slice as an integer; -1, which is refused, for what is none or is too large for C."""
     if bound is None:
         return None
     try:
-        return operator.index(bound)
+        index = operator.index(bound)
     except TypeError:
         return -1
+    return index if -LARGEST - 1 <= index <= LARGEST else -1
 
 
 def islice_items(iterator: Iterator[Any], start: int, stop: int | None, step: int) -> Iterator[Any]:

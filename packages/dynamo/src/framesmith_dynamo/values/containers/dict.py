@@ -24,6 +24,21 @@ if TYPE_CHECKING:
     from framesmith_guards import Source
 
 
+def _is_clearing_seen() -> bool:
+    """Whether iterators of an OrderedDict see more of a `clear` than the other size, which depends on the Python."""
+    ordered = OrderedDict(a=1)
+    iterator = iter(ordered)
+    ordered.clear()
+    try:
+        next(iterator)
+    except RuntimeError as error:
+        return "mutated" in str(error)
+    return False
+
+
+CLEARING_IS_SEEN: Final = _is_clearing_seen()
+
+
 @dataclass(slots=True)
 class Entry:
     """A key as the program gave it and its value."""
@@ -284,7 +299,7 @@ class DictValue(MutableContainer, Paired):
     def m_clear(self, tr: Tracer) -> None:
         """`clear()`."""
         self.changes(tr)
-        self.version += self.cls is not OrderedDict  # whose iterators see only the size
+        self.version += self.cls is not OrderedDict or CLEARING_IS_SEEN
         self.rewritten = True
         self.entries.clear()
         self.found.clear()
