@@ -83,5 +83,5 @@ def test_a_continuation_is_made_once_and_not_chained_at_one_instruction() -> Non
 
 def test_an_operation_has_one_handler() -> None:
     assert "LOAD_FAST" in HANDLERS
-    with pytest.raises(ValueError, match="LOAD_FAST has a handler already"):
+    with pytest.raises(ValueError, match="'LOAD_FAST' is registered already"):
         handler("LOAD_FAST")(unknown_instruction)

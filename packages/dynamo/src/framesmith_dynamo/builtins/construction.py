@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import OrderedDict, defaultdict, deque
 
 import torch
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
-from framesmith_dynamo.builtins.registry import between, handles, named
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import fold
+from framesmith_dynamo.values.c_methods import c_method
+from framesmith_dynamo.values.callables import between, folding, handles, named
 from framesmith_dynamo.values.containers import (
     NamedTupleValue,
     SizeValue,
@@ -29,53 +30,56 @@ from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.functions.binding import bind
 from framesmith_dynamo.values.functions.functions import FunctionValue
 from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.objects.classes import ClassValue, constructs, constructs_family, makes
+from framesmith_dynamo.values.objects.classes import ClassValue, constructs_family
 from framesmith_guards import AttrSource
 
 
-@constructs(list)
-def _list(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(list)
+def _list(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = between(tr, list, args, kwargs, 0, 1)
     return new_list(tr, given[0].unpack(tr) if given else [])
 
 
-@constructs(tuple)
-def _tuple(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(tuple)
+def _tuple(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = between(tr, tuple, args, kwargs, 0, 1)
     if given and type(given[0]) is TupleValue:
         return given[0]
     return TupleValue(given[0].unpack(tr) if given else [])
 
 
-@constructs(torch.Size)
-def _size(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(torch.Size)
+def _size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = between(tr, torch.Size, args, kwargs, 0, 1)
     items = given[0].unpack(tr) if given else []
     return SizeValue([tr.constant(index_of(tr, item)) for item in items])
 
 
-@constructs(set)
-def _set(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(set)
+def _set(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = between(tr, set, args, kwargs, 0, 1)
     return set_of(tr, given[0]) if given else new_set(tr)
 
 
-@constructs(frozenset)
-def _frozenset(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(frozenset)
+def _frozenset(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = between(tr, frozenset, args, kwargs, 0, 1)
     return frozenset_of(tr, given[0]) if given else tr.constant(frozenset())
 
 
-@constructs(dict, OrderedDict)
-def _dict(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    between(tr, cls.cls, args, {}, 0, 1)
-    made = new_dict(tr, cls=cls.cls)
+def _dict(cls: type, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    between(tr, cls, args, {}, 0, 1)
+    made = new_dict(tr, cls=cls)
     made.m_update(tr, *args, **kwargs)
     return made
 
 
-@constructs(defaultdict)
-def _defaultdict(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+for _cls in (dict, OrderedDict):
+    handles(_cls)(functools.partial(_dict, _cls))
+
+
+@handles(defaultdict)
+def _defaultdict(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     factory = args[0] if args else tr.constant(None)
     if not is_none(factory) and type_lookup(factory.python_type(), "__call__") is None:
         refuse(tr, defaultdict, args, kwargs)
@@ -108,8 +112,8 @@ def _default_from_keys(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return new_dict(tr, cls=defaultdict, factory=tr.constant(None)).m_fromkeys(tr, keys, *rest)
 
 
-@constructs(deque)
-def _deque(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(deque)
+def _deque(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = named(tr, deque, args, kwargs, ("iterable", "maxlen"), 0)
     bound = given.get("maxlen", tr.constant(None))
     maxlen = None
@@ -120,8 +124,8 @@ def _deque(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     return new_deque(tr, given["iterable"].unpack(tr) if "iterable" in given else [], maxlen)
 
 
-@constructs(slice)
-def _slice(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(slice)
+def _slice(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = list(between(tr, slice, args, kwargs, 1, 3))
     nothing = tr.constant(None)
     if len(given) == 1:
@@ -129,9 +133,8 @@ def _slice(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     return SliceValue(given[0], given[1], given[2] if len(given) == 3 else nothing)
 
 
-@constructs(torch.device, torch.finfo, torch.iinfo)
-def _folded(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    return fold(tr, cls.cls, args, kwargs)
+for _folded in (torch.device, torch.finfo, torch.iinfo, bytes):
+    handles(_folded)(folding(_folded))
 
 
 @constructs_family(is_namedtuple_class)
@@ -148,7 +151,7 @@ def _named(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     return NamedTupleValue([bound[name] for name in function.__code__.co_varnames[1 : len(bound)]], cls.cls)
 
 
-@makes(tuple)
+@c_method("__new__", tuple)
 def _new_tuple(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     """`tuple.__new__(cls, items)`: what `_make` of a named tuple calls."""
     items = args[0].unpack(tr) if args else []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import sys
 
-from framesmith_dynamo.builtins.registry import between, handles, named, one
 from framesmith_dynamo.polyfills.protocols import reversed_by_index
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import between, handles, named, one
 from framesmith_dynamo.values.constants.constant import ConstantValue, fold
 from framesmith_dynamo.values.containers import FrozenSetValue, TupleValue, index_of, new_list, sorted_items
 from framesmith_dynamo.values.errors import refuse
@@ -23,7 +23,6 @@ from framesmith_dynamo.values.iteration.iterator_adapters import (
     ZipIterator,
 )
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, next_or_none, tracked
-from framesmith_dynamo.values.objects.classes import ClassValue, constructs
 
 
 @handles(iter)
@@ -84,8 +83,8 @@ def _all(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return quantified(tr, one(tr, all, args, kwargs), False)
 
 
-@constructs(range)
-def _range(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(range)
+def _range(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     bounds = between(tr, range, args, kwargs, 1, 3)
     numbers = [index_of(tr, bound) for bound in bounds]
     if len(numbers) == 3 and numbers[2] == 0:
@@ -93,36 +92,36 @@ def _range(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(range(*numbers))
 
 
-@constructs(enumerate)
-def _enumerate(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(enumerate)
+def _enumerate(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = named(tr, enumerate, args, kwargs, ("iterable", "start"), 1)
     start = index_of(tr, given["start"]) if "start" in given else 0
     return tracked(tr, EnumerateIterator(given["iterable"].iter_(tr), start, TupleValue))
 
 
-@constructs(zip)
-def _zip(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(zip)
+def _zip(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if set(kwargs) - {"strict"}:
         refuse(tr, zip, args, kwargs)
     strict = "strict" in kwargs and operations.truth(tr, kwargs["strict"])
     return tracked(tr, ZipIterator([arg.iter_(tr) for arg in args], strict, TupleValue))
 
 
-@constructs(map)
-def _map(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(map)
+def _map(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if len(args) < 2 or kwargs:
         refuse(tr, map, args, kwargs)
     return tracked(tr, MapIterator(args[0], [arg.iter_(tr) for arg in args[1:]]))
 
 
-@constructs(filter)
-def _filter(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(filter)
+def _filter(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     function, iterable = between(tr, filter, args, kwargs, 2, 2)
     return tracked(tr, FilterIterator(function, iterable.iter_(tr)))
 
 
-@constructs(reversed)
-def _reversed(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(reversed)
+def _reversed(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     value = one(tr, reversed, args, kwargs)
     own = value.python_type()
     if type_lookup(own, "__reversed__") is not None:
@@ -134,8 +133,8 @@ def _reversed(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     return tr.call(tr.constant(reversed_by_index), [value], {})
 
 
-@constructs(itertools.count)
-def _count(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(itertools.count)
+def _count(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = named(tr, itertools.count, args, kwargs, ("start", "step"), 0)
     start, step = given.get("start", tr.constant(0)), given.get("step", tr.constant(1))
     for number in (start, step):
@@ -146,8 +145,8 @@ def _count(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     return tracked(tr, CountIterator(start, step))
 
 
-@constructs(itertools.repeat)
-def _repeat(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(itertools.repeat)
+def _repeat(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = named(tr, itertools.repeat, args, kwargs, ("object", "times"), 1)
     times = index_of(tr, given["times"]) if "times" in given else None
     if times is not None and abs(times) > sys.maxsize:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import cmath
 import math
+from types import BuiltinFunctionType
 from typing import Any
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.builtins.construction import is_none
-from framesmith_dynamo.builtins.registry import between, declare_pure, handles, named, one
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import Handler, between, folding, handles, named, one
 from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.objects.classes import ClassValue, constructs
 
 
 def special(tr: Tracer, value: Value, name: str, args: Args = ()) -> Value:
@@ -114,10 +114,10 @@ def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return total
 
 
-def _number(cls: type, method: str) -> Any:
+def _number(cls: type, method: str) -> Handler:
     """A constructor of numbers: constants fold, other objects are asked for their special method."""
 
-    def construct(tr: Tracer, value: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    def construct(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if all(arg.is_constant() for arg in (*args, *kwargs.values())):
             return fold(tr, cls, args, kwargs)
         if len(args) == 1 and not kwargs:
@@ -128,20 +128,17 @@ def _number(cls: type, method: str) -> Any:
 
 
 for _cls, _method in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
-    constructs(_cls)(_number(_cls, _method))
+    handles(_cls)(_number(_cls, _method))
 
 
-@constructs(bool)
-def _bool(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(bool)
+def _bool(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     (*rest,) = between(tr, bool, args, kwargs, 0, 1)
     return tr.constant(operations.truth(tr, rest[0]) if rest else False)
 
 
-@constructs(bytes)
-def _bytes(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    return fold(tr, bytes, args, kwargs)
-
-
-for _module in (math, cmath):
-    declare_pure(function for function in vars(_module).values() if callable(function))
-declare_pure((bin, oct, hex, ord, chr, int.from_bytes, float.fromhex, str.maketrans, bytes.fromhex))
+#: Pure functions, and `math.prod`'s neighbours; `prod` itself multiplies whatever it is given.
+_PURE = (bin, oct, hex, ord, chr, int.from_bytes, float.fromhex, str.maketrans, bytes.fromhex)
+for _function in (*_PURE, *vars(math).values(), *vars(cmath).values()):
+    if isinstance(_function, BuiltinFunctionType) and _function is not math.prod:
+        handles(_function)(folding(_function))

@@ -6,9 +6,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from framesmith_dynamo.builtins.registry import Handler, between, handles
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import Handler, between, handles
 from framesmith_dynamo.values.constants.constant import BINARY, COMPARE, UNARY
 from framesmith_dynamo.values.containers import index_of
 from framesmith_dynamo.values.errors import refuse

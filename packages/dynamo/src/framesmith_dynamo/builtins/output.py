@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import builtins
 import warnings
-from typing import NoReturn
 
-from framesmith_dynamo.breaks import READS_OWN_LOCALS, BreakKind, GraphBreak, register_break
-from framesmith_dynamo.builtins.registry import HANDLERS, Handler
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer
+from framesmith_dynamo.breaks import READS_OWN_LOCALS, BreakKind, register_break
+from framesmith_dynamo.values.callables import breaking, handles
 
 PRINT = register_break(
     "print",
@@ -38,18 +36,11 @@ INPUT_OUTPUT = register_break(
 
 def _breaks(kind: BreakKind, *names: str) -> None:
     for name in names:
-        HANDLERS[getattr(builtins, name)] = _breaker(kind, name)
-
-
-def _breaker(kind: BreakKind, name: str) -> Handler:
-    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> NoReturn:
-        raise GraphBreak(kind, f"{name}({', '.join(arg.describe() for arg in args)})")
-
-    return handler
+        handles(getattr(builtins, name))(breaking(kind, name))
 
 
 _breaks(PRINT, "print")
 _breaks(INPUT_OUTPUT, "open", "input")
 _breaks(INTERPRETER_ACCESS, "compile", "__import__")
 _breaks(READS_OWN_LOCALS, "locals", "exec", "eval", "dir", "breakpoint")
-HANDLERS[warnings.warn] = _breaker(WARN, "warn")
+handles(warnings.warn)(breaking(WARN, "warn"))

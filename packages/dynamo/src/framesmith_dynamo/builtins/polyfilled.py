@@ -14,42 +14,41 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.builtins.construction import is_none
-from framesmith_dynamo.builtins.registry import POLYFILLS, REQUIRED, between, handles
 from framesmith_dynamo.polyfills import functional, iteration, ordering
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import Handler, between, handles, inlining
 from framesmith_dynamo.values.containers import new_dict
 from framesmith_dynamo.values.errors import refuse, takes
 from framesmith_dynamo.values.functions.functions import MethodValue
 from framesmith_dynamo.values.functions.partials import PartialValue
 from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.objects.classes import ClassValue, Constructor, constructs
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
 
-#: Types of itertools, functools and operator: calling one makes an iterator or a callable.
-CLASSES: Mapping[type, Callable[..., Any]] = {
-    **{
-        getattr(itertools, name): getattr(iteration, name)
-        for name in (
-            "accumulate",
-            "chain",
-            "combinations",
-            "combinations_with_replacement",
-            "compress",
-            "cycle",
-            "dropwhile",
-            "filterfalse",
-            "groupby",
-            "islice",
-            "pairwise",
-            "permutations",
-            "product",
-            "starmap",
-            "takewhile",
-            "zip_longest",
-        )
-    },
+#: Types of itertools: calling one makes an iterator.
+CLASSES: dict[Any, Callable[..., Any]] = {
+    getattr(itertools, name): getattr(iteration, name)
+    for name in (
+        "accumulate",
+        "chain",
+        "combinations",
+        "combinations_with_replacement",
+        "compress",
+        "cycle",
+        "dropwhile",
+        "filterfalse",
+        "groupby",
+        "islice",
+        "pairwise",
+        "permutations",
+        "product",
+        "starmap",
+        "takewhile",
+        "zip_longest",
+        "batched",
+    )
+    if hasattr(itertools, name)
 }
 #: Callables that make callables of a type of their own.
 MAKERS: Mapping[Any, Callable[..., Any]] = {
@@ -58,7 +57,7 @@ MAKERS: Mapping[Any, Callable[..., Any]] = {
     operator.methodcaller: functional.methodcaller,
     functools.cmp_to_key: functional.cmp_to_key,
 }
-FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
     itertools.chain.from_iterable: iteration.chain_from_iterable,
     itertools.tee: iteration.tee,
     functools.reduce: functional.reduce,
@@ -77,29 +76,17 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
 }
 
 
-def _inlined(polyfill: Callable[..., Any]) -> Constructor:
-    def construct(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-        if not takes(polyfill, *args, **kwargs):
-            refuse(tr, cls.cls, args, kwargs)
-        return tr.call(tr.constant(polyfill), args, kwargs)
-
-    return construct
-
-
-for _cls, _polyfill in CLASSES.items():
-    constructs(_cls)(_inlined(_polyfill))
-if hasattr(itertools, "batched"):
-    constructs(itertools.batched)(_inlined(iteration.batched))
-POLYFILLS.update(FUNCTIONS)
+#: Functions that refuse an argument in words of their own: its position, and methods of which it has one.
 ITERABLE = ("__iter__", "__getitem__")
-REQUIRED.update(
-    {
-        functools.reduce: (1, ITERABLE),
-        operator.countOf: (0, ITERABLE),
-        operator.indexOf: (0, ITERABLE),
-        **{function: (0, ("sort",)) for function in FUNCTIONS if function.__module__ == "_heapq"},
-    }
-)
+REQUIRED: Mapping[Any, tuple[int, *tuple[str, ...]]] = {
+    functools.reduce: (1, *ITERABLE),
+    operator.countOf: (0, *ITERABLE),
+    operator.indexOf: (0, *ITERABLE),
+    **{function: (0, "sort") for function in FUNCTIONS if function.__module__ == "_heapq"},
+}
+
+for _function, _polyfill in (CLASSES | FUNCTIONS).items():
+    handles(_function)(inlining(_function, _polyfill, *REQUIRED.get(_function, ())))
 
 
 class MadeCallable(Value):
@@ -139,7 +126,7 @@ class MadeCallable(Value):
         codegen.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
 
 
-def _makes_callables(maker: Any, polyfill: Callable[..., Any]) -> Callable[[Tracer, Args, Kwargs], Value]:
+def _makes_callables(maker: Any, polyfill: Callable[..., Any]) -> Handler:
     def make(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         names = [arg.python_type() for arg in (args if maker is operator.attrgetter else args[:1])]
         texts = maker in (operator.attrgetter, operator.methodcaller)
@@ -152,27 +139,20 @@ def _makes_callables(maker: Any, polyfill: Callable[..., Any]) -> Callable[[Trac
     return make
 
 
-def _constructs_callables(maker: type, make: Callable[[Tracer, Args, Kwargs], Value]) -> None:
-    constructs(maker)(lambda tr, cls, args, kwargs: make(tr, args, kwargs))
-
-
 for _maker, _polyfill in MAKERS.items():
-    if isinstance(_maker, type):
-        _constructs_callables(_maker, _makes_callables(_maker, _polyfill))
-    else:
-        handles(_maker)(_makes_callables(_maker, _polyfill))
+    handles(_maker)(_makes_callables(_maker, _polyfill))
 
 
-@constructs(MethodType)
-def _method(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(MethodType)
+def _method(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     function, owner = between(tr, MethodType, args, kwargs, 2, 2)
     if is_none(owner) or type_lookup(function.python_type(), "__call__") is None:
         refuse(tr, MethodType, args, kwargs)
     return MethodValue(function, owner)
 
 
-@constructs(functools.partial)
-def _partial(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(functools.partial)
+def _partial(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not args or type_lookup(args[0].python_type(), "__call__") is None:
         refuse(tr, functools.partial, args, kwargs)
     inner, first, given = args[0], args[1:], dict(kwargs)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, READS_OWN_LOCALS, GraphBreak, register_break
-from framesmith_dynamo.builtins.registry import between, handles, one
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
+from framesmith_dynamo.values.callables import between, handles, one
 from framesmith_dynamo.values.constants.constant import fold, plain
 from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import NO_SOURCE, class_source, guard_class, is_trusted, type_lookup, user_method
 from framesmith_dynamo.values.objects.attribute_dicts import ModuleDictValue
 from framesmith_dynamo.values.objects.attributes import class_value
-from framesmith_dynamo.values.objects.classes import CLASS_DEFINITION, ClassValue, constructs
+from framesmith_dynamo.values.objects.classes import CLASS_DEFINITION, ClassValue
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -98,8 +98,8 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(any(subclass_check(tr, cls.cls, other) for other in classes_of(tr, classes, issubclass)))
 
 
-@constructs(type)
-def _type(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(type)
+def _type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or kwargs:
         raise GraphBreak(CLASS_DEFINITION, "type(name, bases, dict)")
     return class_value(tr, args[0].python_type(), args[0].source)
@@ -235,8 +235,8 @@ def _ascii(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return text_of(tr, ascii, one(tr, ascii, args, kwargs))
 
 
-@constructs(str)
-def _str(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(str)
+def _str(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not args and not kwargs:
         return tr.constant("")
     if len(args) == 1 and not kwargs:

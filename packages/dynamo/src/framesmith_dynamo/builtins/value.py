@@ -13,16 +13,15 @@ from types import (
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
-from framesmith_dynamo.builtins.registry import HANDLERS, POLYFILLS, PURE, REQUIRED
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, CONSTANT_TYPES, build, fold
-from framesmith_dynamo.values.errors import refuse, takes
+from framesmith_dynamo.values.callables import find_handler
+from framesmith_dynamo.values.constants.constant import CONSTANT_TYPES
+from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import Found, type_lookup
-from framesmith_dynamo.values.intercepts import find_intercept
 from framesmith_dynamo.values.objects.attributes import CMethodValue
 from framesmith_dynamo.values.objects.classes import make_new
-from framesmith_dynamo.values.wrap_registry import BY_TYPE, wraps_protocol
+from framesmith_dynamo.values.wrap_registry import WRAPPERS, build, builds_family, wraps_family
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
@@ -84,25 +83,12 @@ class BuiltinValue(Value):
     # Calls
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        handler = HANDLERS.get(self.function) or find_intercept(self.function)
+        handler = find_handler(self.function)
         if handler is not None:
             return handler(tr, args, kwargs)
-        polyfill = POLYFILLS.get(self.function)
-        if polyfill is not None:
-            if not takes(polyfill, *args, **kwargs) or not self._may_take(args):
-                refuse(tr, self.function, args, kwargs)
-            return tr.call(tr.constant(polyfill), args, kwargs)
-        if self.function in PURE:
-            return fold(tr, self.function, args, kwargs)
         if isinstance(self.function, DESCRIPTOR_TYPES):
             return self._call_descriptor(tr, args, kwargs)
         return self._call_bound(tr, args, kwargs)
-
-    def _may_take(self, args: Args) -> bool:
-        position, methods = REQUIRED.get(self.function, (0, ()))
-        if not methods or len(args) <= position:
-            return True
-        return any(type_lookup(args[position].python_type(), name) is not None for name in methods)
 
     def _call_descriptor(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """`list.append(xs, x)`: the method of the class itself, whatever the object's own class overrides."""
@@ -134,13 +120,13 @@ def _is_bound(obj: Any) -> bool:
     if type(obj) is MethodWrapperType:
         return True
     owner = getattr(obj, "__self__", None)  # a function of an extension module has the module, None, or some record
-    return type(obj) is BuiltinFunctionType and owner is not None and type(owner) in BY_TYPE
+    return type(obj) is BuiltinFunctionType and owner is not None and type(owner) in WRAPPERS
 
 
-@wraps_protocol(_is_builtin, priority=50)
+@wraps_family(_is_builtin, priority=50)
 def wrap_builtin(tr: Tracer, obj: Any, source: Source) -> Value:
     """A C callable met at a source: the same at every call; a bound method is one of the same name and owner."""
-    if _is_bound(obj) and find_intercept(obj) is None:
+    if _is_bound(obj) and find_handler(obj) is None:
         tr.guard(source, "TYPE_MATCH", type(obj))
         tr.guard(AttrSource(source, "__name__"), "EQUALS_MATCH", obj.__name__)
         return BuiltinMethodValue(tr.wrap(obj.__self__, AttrSource(source, "__self__")), obj.__name__)
@@ -152,4 +138,4 @@ def _build_builtin(tr: Tracer, obj: Any) -> Value:
     return BuiltinValue(obj)
 
 
-BUILD_PROTOCOLS.append((_is_builtin, _build_builtin))
+builds_family(_is_builtin)(_build_builtin)

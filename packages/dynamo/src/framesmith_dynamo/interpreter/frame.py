@@ -15,13 +15,13 @@ from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_dynamo.tensor_calls import calls
 from framesmith_dynamo.trace_state import TraceState
 from framesmith_dynamo.values.base import Args, Kwargs, Memo, TracedRaise, Value
-from framesmith_dynamo.values.constants.constant import build
 from framesmith_dynamo.values.functions.cells import CellValue
 from framesmith_dynamo.values.holders import SETTLED_KINDS, guard_same, is_settled
 from framesmith_dynamo.values.objects.exceptions import ExceptionValue
 from framesmith_dynamo.values.opaque import OpaqueValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.wrap import wrap_object
+from framesmith_dynamo.values.wrap_registry import build
 from framesmith_guards import Guard, GuardError, TensorSpec
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.registry import register
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Instr
@@ -25,15 +26,7 @@ UNKNOWN_INSTRUCTION = register_break(
 
 def handler(*ops: str) -> Callable[[Handler], Handler]:
     """Register a handler for canonical operations. Raises ValueError for one already taken."""
-
-    def register(fn: Handler) -> Handler:
-        for op in ops:
-            if op in HANDLERS:
-                raise ValueError(f"{op} has a handler already: {HANDLERS[op].__qualname__}")
-            HANDLERS[op] = fn
-        return fn
-
-    return register
+    return register(HANDLERS, *ops)
 
 
 def unknown_instruction(frame: Any, instr: Instr) -> None:

@@ -1,69 +1,80 @@
-"""Registries of `wrap`: from a Python object met at a source to the value that stands for it.
+"""From a Python object to its value: of one met at a source (`wraps_...`), of one made in the trace (`builds_...`).
 
-First the exact type's row, then the protocols in order of priority. A row's function installs the guards the value
-relies on.
+First the exact type's row, then the families in order. A wrapper installs the guards its value relies on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.registry import register
 from framesmith_dynamo.values.base import Tracer, Value
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
+UNKNOWN_RESULT = register_break(
+    "unknown-result",
+    what="a folded call gave an object the tracer has no value for",
+    why="no row says how to stand for its type",
+    hint="call it outside the compiled function and pass in plain Python data",
+)
+
 Wrapper = Callable[[Tracer, Any, "Source"], Value]
+Builder = Callable[[Tracer, Any], Value]
 Predicate = Callable[[Any], bool]
 
-
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """A family of types told by a predicate; lower priorities are asked first."""
-
-    priority: int
-    name: str
-    accepts: Predicate
-    wrapper: Wrapper
-
-
-BY_TYPE: dict[type, Wrapper] = {}
-PROTOCOLS: list[Protocol] = []
+WRAPPERS: dict[type, Wrapper] = {}
+#: (priority, what it accepts, wrapper); lower priorities are asked first.
+WRAPPER_FAMILIES: list[tuple[int, Predicate, Wrapper]] = []
+BUILDERS: dict[type, Builder] = {}
+BUILDER_FAMILIES: list[tuple[Predicate, Builder]] = []
 
 
 def wraps_type(*types: type) -> Callable[[Wrapper], Wrapper]:
-    """Register a wrapper for objects whose type is exactly one of `types`. Raises ValueError for a type already
-    taken.
-    """
+    """Register a wrapper for objects of exactly these types. Raises ValueError for a type already taken."""
+    return register(WRAPPERS, *types)
 
-    def register(wrapper: Wrapper) -> Wrapper:
-        for cls in types:
-            if cls in BY_TYPE:
-                raise ValueError(f"{cls.__qualname__} has a wrapper already: {BY_TYPE[cls].__qualname__}")
-            BY_TYPE[cls] = wrapper
+
+def wraps_family(accepts: Predicate, *, priority: int) -> Callable[[Wrapper], Wrapper]:
+    """Register a wrapper for objects a predicate accepts; it must not run user code (no isinstance on proxies)."""
+
+    def enter(wrapper: Wrapper) -> Wrapper:
+        WRAPPER_FAMILIES.append((priority, accepts, wrapper))
+        WRAPPER_FAMILIES.sort(key=lambda row: row[0])
         return wrapper
 
-    return register
+    return enter
 
 
-def wraps_protocol(accepts: Predicate, *, priority: int) -> Callable[[Wrapper], Wrapper]:
-    """Register a wrapper for objects a predicate accepts. The predicate must not run user code (no isinstance on
-    proxies).
-    """
+def builds_type(*types: type) -> Callable[[Builder], Builder]:
+    """Register how objects of exact types, made while tracing, become values. Raises ValueError for a type taken."""
+    return register(BUILDERS, *types)
 
-    def register(wrapper: Wrapper) -> Wrapper:
-        PROTOCOLS.append(Protocol(priority, wrapper.__qualname__, accepts, wrapper))
-        PROTOCOLS.sort(key=lambda row: row.priority)
-        return wrapper
 
-    return register
+def builds_family(accepts: Predicate) -> Callable[[Builder], Builder]:
+    """Register how objects that a predicate accepts, made while tracing, become values."""
+
+    def enter(builder: Builder) -> Builder:
+        BUILDER_FAMILIES.append((accepts, builder))
+        return builder
+
+    return enter
 
 
 def find_wrapper(obj: object) -> Wrapper | None:
     """The registered wrapper for an object, or None."""
-    found = BY_TYPE.get(type(obj))
-    if found is not None:
-        return found
-    return next((row.wrapper for row in PROTOCOLS if row.accepts(obj)), None)
+    found = WRAPPERS.get(type(obj))
+    return found or next((wrapper for _, accepts, wrapper in WRAPPER_FAMILIES if accepts(obj)), None)
+
+
+def build(tr: Tracer, obj: Any) -> Value:
+    """The value of an object made while tracing. Mutable containers are new objects. A Value passes through."""
+    if isinstance(obj, Value):
+        return obj
+    builder = BUILDERS.get(type(obj)) or next((row for accepts, row in BUILDER_FAMILIES if accepts(obj)), None)
+    if builder is None:
+        raise GraphBreak(UNKNOWN_RESULT, f"{type(obj).__module__}.{type(obj).__qualname__}")
+    return builder(tr, obj)

@@ -1,6 +1,6 @@
 """Constants: values whose object is known at compile time and cannot change, and how objects become values.
 
-`build` gives the value of an object made while tracing (a folded call's result); other families add rows to `BUILDERS`.
+`fold` calls pure functions of them.
 """
 
 from __future__ import annotations
@@ -11,24 +11,18 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
-from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak, register_break
+from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.errors import refuse, refused
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
-from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
-
-UNKNOWN_RESULT = register_break(
-    "unknown-result",
-    what="a folded call gave an object the tracer has no value for",
-    why="no row says how to stand for its type",
-    hint="call it outside the compiled function and pass in plain Python data",
-)
 
 #: Types whose objects are constants wherever they are met: immutable, compared by value or identity.
 CONSTANT_TYPES: Final = (
@@ -169,7 +163,7 @@ class ConstantValue(Value):
         tr.raise_(TypeError, f"'{type(self.value).__name__}' object is not callable")
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        special = METHODS.get((type(self.value), name))
+        special = C_METHODS.get((type(self.value), name))
         if special is not None:
             return special(tr, self, args, kwargs)
         method = self.getattr_(tr, name)
@@ -288,37 +282,8 @@ def plain_arguments(args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, An
 
 # Values from real objects
 
-Builder = Callable[[Tracer, Any], Value]
-BUILDERS: dict[type, Builder] = {}
-#: Asked in order for objects whose exact type has no row.
-BUILD_PROTOCOLS: list[tuple[Callable[[Any], bool], Builder]] = []
 
-
-def builds(*types: type) -> Callable[[Builder], Builder]:
-    """Register how objects of exact types, made while tracing, become values."""
-
-    def register(builder: Builder) -> Builder:
-        for cls in types:
-            BUILDERS[cls] = builder
-        return builder
-
-    return register
-
-
-def build(tr: Tracer, obj: Any) -> Value:
-    """The value of an object made while tracing. Mutable containers are new objects. A Value passes through."""
-    if isinstance(obj, Value):
-        return obj
-    builder = BUILDERS.get(type(obj))
-    if builder is not None:
-        return builder(tr, obj)
-    for accepts, protocol_builder in BUILD_PROTOCOLS:
-        if accepts(obj):
-            return protocol_builder(tr, obj)
-    raise GraphBreak(UNKNOWN_RESULT, f"{type(obj).__module__}.{type(obj).__qualname__}")
-
-
-@builds(*CONSTANT_TYPES, *FOLDED_TYPES)
+@builds_type(*CONSTANT_TYPES, *FOLDED_TYPES)
 def _build_constant(tr: Tracer, obj: Any) -> Value:
     return ConstantValue(obj)
 
@@ -344,16 +309,10 @@ def wrap_folded(tr: Tracer, obj: Any, source: Source) -> Value:
 
 # Methods that take more than constants
 
-Method = Callable[[Tracer, ConstantValue, Args, Kwargs], Value]
-METHODS: dict[tuple[type, str], Method] = {}
 
-
+@c_method("join", str, bytes)
 def _join(tr: Tracer, self: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
     iterable = (args and type_lookup(args[0].python_type(), name) for name in ("__iter__", "__getitem__"))
     if len(args) != 1 or kwargs or not any(iterable):
         refuse(tr, type(self.value).join, (self, *args), kwargs)
     return fold(tr, lambda *items: self.value.join(items), args[0].unpack(tr))
-
-
-METHODS[str, "join"] = _join
-METHODS[bytes, "join"] = _join

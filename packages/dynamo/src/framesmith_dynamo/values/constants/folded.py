@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.constants.constant import builds, fold, plain_arguments
-from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_dynamo.values.constants.constant import fold, plain_arguments
+from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def fold_list(result: Any) -> Any:
     return tuple(result) if isinstance(result, KeysView | ValuesView | ItemsView) else result
 
 
-@builds(*FOLDED_TYPES)
+@builds_type(*FOLDED_TYPES)
 def build_folded(tr: Tracer, obj: Any) -> Value:
     """The value of a folded object."""
     return FoldedValue(obj)

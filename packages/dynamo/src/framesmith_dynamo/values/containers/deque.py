@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constants.constant import build, builds
 from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, next_or_none, tracked
-from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
@@ -51,23 +50,23 @@ class DequeValue(SequenceValue, MutableContainer):
         return super().getattr_(tr, name)
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
-        self._needs_index(tr, key)
+        self._check_index(tr, key)
         return super().getitem(tr, key)
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
-        self._needs_index(tr, key)
+        self._check_index(tr, key)
         where = self.checked(tr, index_of(tr, key), "index out of range")
         self.changes(tr)
         self.version -= 1  # a replaced item does not disturb iterators
         self.items[where] = value
 
     def delitem(self, tr: Tracer, key: Value) -> None:
-        self._needs_index(tr, key)
+        self._check_index(tr, key)
         where = self.checked(tr, index_of(tr, key), "index out of range")
         self.changes(tr)
         del self.items[where]
 
-    def _needs_index(self, tr: Tracer, key: Value) -> None:
+    def _check_index(self, tr: Tracer, key: Value) -> None:
         if type_lookup(key.python_type(), "__index__") is None:
             refused(tr, operator.delitem, self, key)
 
@@ -210,7 +209,7 @@ def new_deque(tr: Tracer, items: Sequence[Value], maxlen: int | None) -> DequeVa
     return value
 
 
-@builds(deque)
+@builds_type(deque)
 def _build_deque(tr: Tracer, obj: deque[Any]) -> Value:
     return new_deque(tr, [build(tr, item) for item in obj], obj.maxlen)
 

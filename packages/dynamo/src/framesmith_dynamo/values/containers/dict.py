@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import build, builds, plain
+from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.dict_views import DictView, KeysView
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.containers.pairs import Paired, is_unhashable, pairs_of
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
+from framesmith_dynamo.values.wrap_registry import build, builds_type
 from framesmith_guards import is_constant
 from framesmith_sideeffects import DELETED, Deleted
 
@@ -415,6 +416,6 @@ def new_dict(
     return value
 
 
-@builds(dict, OrderedDict)
+@builds_type(dict, OrderedDict)
 def _build_dict(tr: Tracer, obj: dict[Any, Any]) -> Value:
     return new_dict(tr, [(build(tr, key), build(tr, item)) for key, item in obj.items()], type(obj))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constants.constant import build, builds
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of, subscript
@@ -17,7 +16,7 @@ from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import next_or_none
-from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -188,7 +187,7 @@ def new_list(tr: Tracer, items: Iterable[Value]) -> ListValue:
     return value
 
 
-@builds(list)
+@builds_type(list)
 def _build_list(tr: Tracer, obj: list[Any]) -> Value:
     return new_list(tr, [build(tr, item) for item in obj])
 

@@ -7,11 +7,11 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build, plain
+from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue, lazy_items
 from framesmith_dynamo.values.holders import Found, entry_value, type_lookup
-from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -133,10 +133,10 @@ def _build_named(tr: Tracer, obj: Any) -> Value:
     return NamedTupleValue([build(tr, item) for item in tuple.__iter__(obj)], type(obj))
 
 
-BUILD_PROTOCOLS.append((is_named, _build_named))
+builds_family(is_named)(_build_named)
 
 
-@wraps_protocol(is_named, priority=5)
+@wraps_family(is_named, priority=5)
 def wrap_named(tr: Tracer, obj: Any, source: Source) -> Value:
     """A named tuple met at a source: type guarded, items when they are looked at."""
     tr.guard(source, "TYPE_MATCH", type(obj))

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constants.constant import build, builds, plain
+from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
-from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import is_constant
 
 if TYPE_CHECKING:
@@ -379,14 +379,14 @@ def frozenset_of(tr: Tracer, iterable: Value) -> FrozenSetValue:
     return value
 
 
-@builds(set)
+@builds_type(set)
 def _build_set(tr: Tracer, obj: set[Any]) -> Value:
     value = SetValue(obj.copy(), {item: build(tr, item) for item in obj})
     tr.journal.track_new(value)
     return value
 
 
-@builds(frozenset)
+@builds_type(frozenset)
 def _build_frozenset(tr: Tracer, obj: frozenset[Any]) -> Value:
     return FrozenSetValue(obj, {item: build(tr, item) for item in obj})
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constants.constant import build, builds, fold, plain
+from framesmith_dynamo.values.constants.constant import fold, plain
 from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.sequence import subscript
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
-from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -164,12 +164,12 @@ class RangeValue(ContainerValue):
         codegen.load_const(self.value)
 
 
-@builds(slice)
+@builds_type(slice)
 def _build_slice(tr: Tracer, obj: slice) -> Value:
     return SliceValue(build(tr, obj.start), build(tr, obj.stop), build(tr, obj.step))
 
 
-@builds(range)
+@builds_type(range)
 def _build_range(tr: Tracer, obj: range) -> Value:
     return RangeValue(obj)
 

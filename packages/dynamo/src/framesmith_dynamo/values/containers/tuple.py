@@ -9,10 +9,10 @@ import torch
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constants.constant import build, builds, fold, plain
+from framesmith_dynamo.values.constants.constant import fold, plain
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue
-from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -113,12 +113,12 @@ class SizeValue(TupleValue):
         codegen.call(1)
 
 
-@builds(tuple)
+@builds_type(tuple)
 def _build_tuple(tr: Tracer, obj: tuple[Any, ...]) -> Value:
     return TupleValue([build(tr, item) for item in obj])
 
 
-@builds(torch.Size)
+@builds_type(torch.Size)
 def _build_size(tr: Tracer, obj: torch.Size) -> Value:
     return SizeValue([tr.constant(int(item)) for item in obj])
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.constants.constant import ConstantValue, builds
+from framesmith_dynamo.values.callables import find_handler
+from framesmith_dynamo.values.constants.constant import ConstantValue
 from framesmith_dynamo.values.functions.binding import Default, bind
 from framesmith_dynamo.values.functions.cells import CellValue
 from framesmith_dynamo.values.holders import at_home, is_library_entry, is_settled, value_at
-from framesmith_dynamo.values.intercepts import find_intercept
-from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
 from framesmith_sideeffects import DELETED
 
@@ -181,9 +181,9 @@ class FunctionValue(Value):
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if not self.made:
-            intercept = find_intercept(self.function)
-            if intercept is not None:
-                return intercept(tr, args, kwargs)
+            handler = find_handler(self.function)
+            if handler is not None:
+                return handler(tr, args, kwargs)
         code = self.function.__code__
         if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise GraphBreak(GENERATOR_FUNCTION, self.describe())
@@ -356,9 +356,9 @@ def wrap_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
     return MethodValue(function, tr.wrap(obj.__self__, AttrSource(source, "__self__")), source=source)
 
 
-builds(FunctionType)(at_home)
+builds_type(FunctionType)(at_home)
 
 
-@builds(CodeType)
+@builds_type(CodeType)
 def _build_code(tr: Tracer, obj: CodeType) -> Value:
     return ConstantValue(obj)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import build, builds, fold, plain_arguments
+from framesmith_dynamo.values.callables import find_handler, folding, handles
+from framesmith_dynamo.values.constants.constant import plain_arguments
 from framesmith_dynamo.values.functions.functions import FunctionValue
 from framesmith_dynamo.values.holders import at_home, is_trusted, value_at
-from framesmith_dynamo.values.intercepts import Intercept, find_intercept, intercepts
-from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ CACHED_FUNCTION = register_break(
 )
 
 
-@intercepts(functools.update_wrapper)
+@handles(functools.update_wrapper)
 def update_wrapper(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`functools.update_wrapper(wrapper, wrapped)` with the default lists of attributes."""
     wrapper, wrapped = args[0], args[1] if len(args) > 1 else kwargs["wrapped"]
@@ -59,24 +59,17 @@ FOLDED: Final = (
 )
 
 
-def _folds(function: Any) -> Intercept:
-    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        return fold(tr, function, args, kwargs)
-
-    return intercept
-
-
 for _function in FOLDED:
-    intercepts(_function)(_folds(_function))
+    handles(_function)(folding(_function))
 
 
-@intercepts(typing.cast)
+@handles(typing.cast)
 def cast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`typing.cast(type, value)`: the value."""
     return args[1] if len(args) > 1 else kwargs["val"]
 
 
-@intercepts(typing.assert_type)
+@handles(typing.assert_type)
 def assert_type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`typing.assert_type(value, type)`: the value."""
     return args[0]
@@ -117,9 +110,9 @@ class CachedFunctionValue(Value):
         return super().getattr_(tr, name)
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        intercept = find_intercept(self.function)
-        if intercept is not None:
-            return intercept(tr, args, kwargs)
+        handler = find_handler(self.function)
+        if handler is not None:
+            return handler(tr, args, kwargs)
         if self.function.__name__ in ONCE and is_trusted(self.function.__module__) and not kwargs:
             return self._later(tr, args)
         constant = all(arg.is_constant() for arg in (*args, *kwargs.values()))
@@ -154,4 +147,4 @@ def wrap_cached(tr: Tracer, obj: Any, source: Source) -> Value:
     return CachedFunctionValue(obj, source=source)
 
 
-builds(functools._lru_cache_wrapper)(at_home)
+builds_type(functools._lru_cache_wrapper)(at_home)

@@ -11,6 +11,7 @@ import torch
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.modules.modules import (
     MODULE_CONSTRUCTION,
@@ -18,7 +19,6 @@ from framesmith_dynamo.values.modules.modules import (
     guard_global_hooks,
     has_global_hooks,
 )
-from framesmith_dynamo.values.objects.classes import ClassValue, constructs
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -84,28 +84,28 @@ def build_sequence(cls: type, *modules: torch.nn.Module) -> torch.nn.Module:
     return made
 
 
-@constructs(torch.nn.ModuleList)
-def make_module_list(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(torch.nn.ModuleList)
+def make_module_list(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`ModuleList(modules)`."""
     if len(args) > 1 or kwargs:
-        raise GraphBreak(MODULE_CONSTRUCTION, self.describe())
-    return _sequence(self, args[0].unpack(tr) if args else ())
+        raise GraphBreak(MODULE_CONSTRUCTION, "ModuleList")
+    return _sequence(torch.nn.ModuleList, args[0].unpack(tr) if args else ())
 
 
-@constructs(torch.nn.Sequential)
-def make_sequential(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(torch.nn.Sequential)
+def make_sequential(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`Sequential(*modules)` and `Sequential(OrderedDict(...))`, whose names are dropped only while it stays
     inside the trace.
     """
     if len(args) == 1 and issubclass(args[0].python_type(), dict):
         names = [key.as_constant() for key in args[0].unpack(tr)]
         if names != [str(i) for i in range(len(names))]:
-            raise GraphBreak(MODULE_CONSTRUCTION, f"{self.describe()} with names {names}")
+            raise GraphBreak(MODULE_CONSTRUCTION, f"Sequential with names {names}")
         args = args[0].call_method(tr, "values", (), {}).unpack(tr)
-    return _sequence(self, args)
+    return _sequence(torch.nn.Sequential, args)
 
 
-def _sequence(self: ClassValue, modules: Sequence[Value]) -> Value:
+def _sequence(cls: type, modules: Sequence[Value]) -> Value:
     if not all(isinstance(module, ModuleValue) for module in modules):
-        raise GraphBreak(MODULE_CONSTRUCTION, self.describe())
-    return ModuleSequenceValue(self.cls, modules)
+        raise GraphBreak(MODULE_CONSTRUCTION, cls.__name__)
+    return ModuleSequenceValue(cls, modules)

@@ -12,12 +12,12 @@ import torch
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import DictValue
 from framesmith_dynamo.values.holders import entry_value, guard_class, type_lookup
-from framesmith_dynamo.values.intercepts import intercepts
 from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
 from framesmith_dynamo.values.objects.objects import FAMILIES, ObjectValue
-from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_family
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _global_backward_hooks() -> bool:
     return bool(hooks._global_backward_hooks or hooks._global_backward_pre_hooks)
 
 
-@intercepts(Module.__getattr__)
+@handles(Module.__getattr__)
 def module_getattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`nn.Module.__getattr__(module, name)`, also reached by `super().__getattr__(name)`."""
     module, name = args[0], args[1].as_constant()
@@ -216,7 +216,7 @@ def module_getattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return found
 
 
-@intercepts(Module.__call__)
+@handles(Module.__call__)
 def module_call(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`nn.Module.__call__(module, ...)`, also reached by `super().__call__(...)`."""
     return tr.call(args[0].getattr_(tr, "_call_impl"), args[1:], kwargs)
@@ -227,7 +227,7 @@ def is_module(obj: Any) -> bool:
     return issubclass(type(obj), Module)
 
 
-@wraps_protocol(is_module, priority=10)
+@wraps_family(is_module, priority=10)
 def wrap_module(tr: Tracer, obj: torch.nn.Module, source: Source) -> Value:
     """A module: guarded by type; everything else is guarded when it is read."""
     tr.guard(source, "TYPE_MATCH", type(obj))

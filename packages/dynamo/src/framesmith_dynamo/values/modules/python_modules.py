@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS
 from framesmith_dynamo.values.holders import at_home, home_source, is_library_entry, is_trusted, type_lookup, value_at
 from framesmith_dynamo.values.objects.attribute_dicts import ModuleDictValue
-from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import builds_family, wraps_family
 from framesmith_guards import AttrSource, InstanceDictSource
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def _is_python_module(obj: object) -> bool:
     return issubclass(type(obj), ModuleType)
 
 
-@wraps_protocol(_is_python_module, priority=4)
+@wraps_family(_is_python_module, priority=4)
 def wrap_python_module(tr: Tracer, obj: ModuleType, source: Source) -> Value:
     """A module met at a source: the same module at every call."""
     tr.guard(source, "ID_MATCH", obj)
@@ -133,4 +132,4 @@ def wrap_python_module(tr: Tracer, obj: ModuleType, source: Source) -> Value:
     return PythonModuleValue(obj, source=source)
 
 
-BUILD_PROTOCOLS.append((_is_python_module, at_home))
+builds_family(_is_python_module)(at_home)

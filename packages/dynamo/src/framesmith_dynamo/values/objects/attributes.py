@@ -21,6 +21,7 @@ from types import (
 from typing import TYPE_CHECKING
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.registry import register
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.functions.functions import MethodValue
 from framesmith_dynamo.values.functions.partials import PartialValue
@@ -107,13 +108,9 @@ Binder = Callable[[Tracer, Found, str, Value], Value]
 BINDERS: dict[type, Binder] = {}
 
 
-def _binds(*types: type) -> Callable[[Binder], Binder]:
-    def register(binder: Binder) -> Binder:
-        for cls in types:
-            BINDERS[cls] = binder
-        return binder
-
-    return register
+def binds(*types: type) -> Callable[[Binder], Binder]:
+    """Register what entries of exactly these types become. Raises ValueError for a type already taken."""
+    return register(BINDERS, *types)
 
 
 def bind_entry(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
@@ -138,12 +135,12 @@ def call_descriptor(tr: Tracer, descriptor: Value, name: str, args: Args) -> Val
     return tr.call(method, (descriptor, *args), {})
 
 
-@_binds(FunctionType, functools._lru_cache_wrapper)
+@binds(FunctionType, functools._lru_cache_wrapper)
 def _function(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     return MethodValue(entry_value(tr, instance.python_type(), found, name, instance.source), instance)
 
 
-@_binds(property, DynamicClassAttribute)
+@binds(property, DynamicClassAttribute)
 def _property(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     if found.raw.fget is None:
         guard_no_accessor(tr, instance.python_type(), found, name, instance.source, "fget")
@@ -151,25 +148,25 @@ def _property(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     return tr.call(part_value(tr, found, name, instance, "fget"), (instance,), {})
 
 
-@_binds(classmethod)
+@binds(classmethod)
 def _classmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     function = part_value(tr, found, name, instance, "__func__")
     return MethodValue(function, class_value(tr, instance.python_type(), instance.source))
 
 
-@_binds(staticmethod)
+@binds(staticmethod)
 def _staticmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     return part_value(tr, found, name, instance, "__func__")
 
 
-@_binds(functools.cached_property)
+@binds(functools.cached_property)
 def _cached_property(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     value = tr.call(part_value(tr, found, name, instance, "func"), (instance,), {})
     store_plain(tr, instance, found.raw.attrname, value)
     return value
 
 
-@_binds(functools.partialmethod)
+@binds(functools.partialmethod)
 def _partialmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     function, args = (part_value(tr, found, name, instance, step) for step in ("func", "args"))
     keywords = part_value(tr, found, name, instance, "keywords").call_method(tr, "copy", (), {})
@@ -181,17 +178,17 @@ def part_value(tr: Tracer, found: Found, name: str, instance: Value, step: str) 
     return entry_value(tr, instance.python_type(), found, name, instance.source, step)
 
 
-@_binds(MethodDescriptorType, WrapperDescriptorType)
+@binds(MethodDescriptorType, WrapperDescriptorType)
 def _c_method(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     return CMethodValue(instance, found, name)
 
 
-@_binds(ClassMethodDescriptorType)
+@binds(ClassMethodDescriptorType)
 def _c_classmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     return tr.constant(found.raw.__get__(None, instance.python_type()))
 
 
-@_binds(MemberDescriptorType, GetSetDescriptorType)
+@binds(MemberDescriptorType, GetSetDescriptorType)
 def _c_data(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     reader = getattr(instance, "read_c_data", None)
     if reader is None:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build, fold
+from framesmith_dynamo.values.c_methods import C_METHODS
+from framesmith_dynamo.values.callables import find_handler
+from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.holders import (
     HEAP_TYPE,
     NO_SOURCE,
@@ -35,7 +37,7 @@ from framesmith_dynamo.values.objects.attributes import (
     class_value,
 )
 from framesmith_dynamo.values.objects.mapping_proxies import class_proxy
-from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
@@ -65,31 +67,20 @@ CLASS_DEFINITION = register_break(
 COMPUTED = frozenset({"__name__", "__qualname__", "__module__", "__mro__", "__base__", "__bases__", "__doc__"})
 
 Constructor = Callable[[Tracer, "ClassValue", Args, Kwargs], Value]
-#: What calling a class means, by class; asked along the MRO of the called class only for the class itself.
-CONSTRUCTORS: dict[type, Constructor] = {}
-#: Families of classes, asked in order: (predicate, constructor).
-CONSTRUCTOR_PROTOCOLS: list[tuple[Callable[[type], bool], Constructor]] = []
 
-
-def constructs(*classes: type) -> Callable[[Constructor], Constructor]:
-    """Register what calling exactly these classes means."""
-
-    def register(constructor: Constructor) -> Constructor:
-        for cls in classes:
-            CONSTRUCTORS[cls] = constructor
-        return constructor
-
-    return register
+#: What calling the classes of a family means, asked in order: (predicate, constructor). Single classes are among the
+#: callables (`handles`).
+CLASS_FAMILIES: list[tuple[Callable[[type], bool], Constructor]] = []
 
 
 def constructs_family(accepts: Callable[[type], bool]) -> Callable[[Constructor], Constructor]:
     """Register what calling the classes of a family means; earlier registrations are asked first."""
 
-    def register(constructor: Constructor) -> Constructor:
-        CONSTRUCTOR_PROTOCOLS.append((accepts, constructor))
+    def enter(constructor: Constructor) -> Constructor:
+        CLASS_FAMILIES.append((accepts, constructor))
         return constructor
 
-    return register
+    return enter
 
 
 class ClassValue(Value):
@@ -230,9 +221,10 @@ class ClassValue(Value):
     # Construction
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        constructor = CONSTRUCTORS.get(self.cls)
-        if constructor is None:
-            constructor = next((row for accepts, row in CONSTRUCTOR_PROTOCOLS if accepts(self.cls)), None)
+        handler = find_handler(self.cls)
+        if handler is not None:
+            return handler(tr, args, kwargs)
+        constructor = next((row for accepts, row in CLASS_FAMILIES if accepts(self.cls)), None)
         if constructor is not None:
             return constructor(tr, self, args, kwargs)
         if issubclass(self.cls, type):
@@ -271,25 +263,9 @@ class ClassValue(Value):
             codegen.load_const(self.cls)
 
 
-Maker = Callable[[Tracer, type, Args, Kwargs], Value]
-#: C implementations of `__new__`, by the class that has them: an empty object of a subclass.
-MAKERS: dict[type, Maker] = {}
-
-
-def makes(*owners: type) -> Callable[[Maker], Maker]:
-    """Register the meaning of `owner.__new__(cls, ...)`."""
-
-    def register(maker: Maker) -> Maker:
-        for owner in owners:
-            MAKERS[owner] = maker
-        return maker
-
-    return register
-
-
 def make_new(tr: Tracer, cls: type, owner: type, args: Args, kwargs: Kwargs) -> Value:
     """An object of `cls` by the `__new__` of its base `owner`, which is implemented in C."""
-    maker = MAKERS.get(BaseException if issubclass(owner, BaseException) else owner)
+    maker = C_METHODS.get((BaseException if issubclass(owner, BaseException) else owner, "__new__"))
     if maker is None:
         raise GraphBreak(CONSTRUCTION, f"{cls.__module__}.{cls.__qualname__}")
     return maker(tr, cls, args, kwargs)
@@ -299,7 +275,7 @@ def _is_class(obj: Any) -> bool:
     return issubclass(type(obj), type)
 
 
-@wraps_protocol(_is_class, priority=5)
+@wraps_family(_is_class, priority=5)
 def wrap_class(tr: Tracer, obj: type, source: Source) -> Value:
     """A class met at a source: the same class at every call."""
     tr.guard(source, "ID_MATCH", obj)
@@ -317,4 +293,4 @@ def _build_class(tr: Tracer, obj: type) -> Value:
     return tr.memo.classes[obj]
 
 
-BUILD_PROTOCOLS.append((_is_class, _build_class))
+builds_family(_is_class)(_build_class)

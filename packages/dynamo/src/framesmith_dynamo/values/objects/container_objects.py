@@ -5,23 +5,22 @@ in a base value.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.containers.dict import DictValue
 from framesmith_dynamo.values.containers.dict_found import fill_from
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.list import ListValue
 from framesmith_dynamo.values.containers.pairs import pairs_of
 from framesmith_dynamo.values.holders import MISSING, Found, guard_class, type_lookup, user_method
-from framesmith_dynamo.values.objects.attributes import C_METHOD
-from framesmith_dynamo.values.objects.classes import CONSTRUCTION, makes
+from framesmith_dynamo.values.objects.classes import CONSTRUCTION
 from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
-from framesmith_dynamo.values.objects.object_methods import OBJECT_METHODS
 from framesmith_dynamo.values.objects.objects import ObjectValue, has_python_layout
-from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_family
 from framesmith_guards import ItemSource, StoredItemSource
 from framesmith_sideeffects.contents import row_for
 
@@ -86,15 +85,9 @@ class ContainerObjectValue(ObjectValue):
         self.base: DictContents | ListContents = ListContents((), self) if kind is list else DictContents(kind, self)
 
     def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
-        if found.owner not in KINDS:
-            method = OBJECT_METHODS.get((found.owner, name))
-            if method is None:
-                raise GraphBreak(C_METHOD, f"{found.owner.__qualname__}.{name} of {self.describe()}")
-            return method(tr, self, args, kwargs)
-        special = METHODS.get((found.owner, name))
-        if special is not None:
-            return special(tr, self, args, kwargs)
-        return self.base.call_method(tr, name, args, kwargs)
+        if found.owner in KINDS and (found.owner, name) not in C_METHODS:
+            return self.base.call_method(tr, name, args, kwargs)
+        return super().call_c_method(tr, found, name, args, kwargs)
 
     # What the journal asks of containers
 
@@ -138,9 +131,8 @@ def build_container(cls: type, kind: Any, contents: Any) -> Any:
     return made
 
 
-Method = Callable[[Tracer, ContainerObjectValue, Args, Kwargs], Value]
-
-
+@c_method("__init__", OrderedDict, dict)
+@c_method("update", OrderedDict)
 def _update(tr: Tracer, self: ContainerObjectValue, args: Args, kwargs: Kwargs) -> Value:
     """OrderedDict's update and constructor store through an overridden `__setitem__`; dict's do not."""
     store = self.setitem if self.kind is OrderedDict and user_method(self.cls, "__setitem__") else self.base.setitem
@@ -152,18 +144,11 @@ def _update(tr: Tracer, self: ContainerObjectValue, args: Args, kwargs: Kwargs) 
     return tr.constant(None)
 
 
+@c_method("__init__", list)
 def _list_init(tr: Tracer, self: ContainerObjectValue, args: Args, kwargs: Kwargs) -> Value:
     if args:
         self.base.call_method(tr, "extend", args, kwargs)
     return tr.constant(None)
-
-
-METHODS: dict[tuple[type, str], Method] = {
-    (OrderedDict, "__init__"): _update,
-    (dict, "__init__"): _update,
-    (OrderedDict, "update"): _update,
-    (list, "__init__"): _list_init,
-}
 
 
 def _extends_container(obj: Any) -> bool:
@@ -179,7 +164,7 @@ def _has_no_other_layout(cls: type) -> bool:
     )
 
 
-@wraps_protocol(_extends_container, priority=20)
+@wraps_family(_extends_container, priority=20)
 def wrap_container_object(tr: Tracer, obj: Any, source: Source) -> Value:
     """An object of a class that extends dict, OrderedDict or list."""
     kind = kind_of(type(obj))
@@ -199,7 +184,7 @@ def wrap_container_object(tr: Tracer, obj: Any, source: Source) -> Value:
     return value
 
 
-@makes(dict, OrderedDict, list)
+@c_method("__new__", dict, OrderedDict, list)
 def make_container_object(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     """`dict.__new__(cls)` and the like, for a subclass."""
     kind = kind_of(cls)

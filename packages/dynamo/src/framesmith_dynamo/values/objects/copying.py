@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import DictValue, FoundList, ListValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.intercepts import intercepts
 from framesmith_dynamo.values.objects.attributes import lookup_or_none
 from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue
 from framesmith_dynamo.values.objects.objects import ObjectValue
@@ -37,7 +37,7 @@ _HOOKS = (
 Memo = dict[int, Value]
 
 
-@intercepts(copy.deepcopy)
+@handles(copy.deepcopy)
 def deepcopy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`copy.deepcopy(x)` without a memo of the caller's."""
     if len(args) != 1 or kwargs:
@@ -45,7 +45,7 @@ def deepcopy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return deep(tr, args[0], {})
 
 
-@intercepts(copy.copy)
+@handles(copy.copy)
 def shallow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`copy.copy(x)`."""
     if len(args) != 1 or kwargs:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.holders import Found, user_method
-from framesmith_dynamo.values.objects.object_methods import OBJECT_METHODS, c_method
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_sideeffects import DELETED
 
@@ -78,8 +78,8 @@ class ExceptionValue(ObjectValue):
 
     def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Builtin exceptions repeat the methods of BaseException in their own dictionaries."""
-        if found.owner is not object and (BaseException, name) in OBJECT_METHODS:
-            return OBJECT_METHODS[BaseException, name](tr, self, args, kwargs)
+        if found.owner is not object and (BaseException, name) in C_METHODS:
+            found = Found(BaseException, found.raw)
         return super().call_c_method(tr, found, name, args, kwargs)
 
     def as_plain(self) -> Any:
@@ -127,18 +127,18 @@ def build_exception(cls: type[BaseException], *args: Any) -> BaseException:
     return made
 
 
-@c_method(BaseException, "__init__")
+@c_method("__init__", BaseException)
 def _init(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
     self.args = tuple(args)
     return tr.constant(None)
 
 
-@c_method(BaseException, "with_traceback")
+@c_method("with_traceback", BaseException)
 def _with_traceback(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
     return self
 
 
-@c_method(BaseException, "__str__")
+@c_method("__str__", BaseException)
 def _str(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
     if not self.args:
         return tr.constant("")
@@ -146,8 +146,6 @@ def _str(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
     return tr.call(tr.constant(str), (shown,), {})
 
 
-def make_exception(tr: Tracer, cls: type[BaseException], args: Sequence[Value]) -> Value:
-    """The exception the tracer itself raises in the traced program: `cls(*args)` for a class without a Python
-    `__init__`.
-    """
+@c_method("__new__", BaseException)
+def _new(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     return ExceptionValue.new(tr, cls, args)

@@ -10,6 +10,8 @@ from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.callables import handles
+from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import (
     HEAP_TYPE,
     NO_SOURCE,
@@ -18,6 +20,7 @@ from framesmith_dynamo.values.holders import (
     class_source,
     entry_value,
     guard_class,
+    type_lookup,
 )
 from framesmith_dynamo.values.objects.attribute_dicts import AttributeDictValue
 from framesmith_dynamo.values.wrap_registry import wraps_type
@@ -146,3 +149,12 @@ def wrap_mapping_proxy(tr: Tracer, obj: MappingProxyType[Any, Any], source: Sour
     """A mapping proxy met at a source: the mapping behind it is guarded as it is read."""
     tr.guard(source, "TYPE_MATCH", MappingProxyType)
     return MappingProxyValue(tr.wrap(mapping_behind(obj), ProxiedSource(source)), source=source)
+
+
+@handles(MappingProxyType)
+def make_mapping_proxy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`MappingProxyType(mapping)`."""
+    own = args[0].python_type() if args else object
+    if len(args) != 1 or kwargs or issubclass(own, list | tuple) or type_lookup(own, "__getitem__") is None:
+        refuse(tr, MappingProxyType, args, kwargs)
+    return MappingProxyValue(args[0])

@@ -1,46 +1,50 @@
-"""What the C methods of `object` mean for an object value, by (owner, name): reached through `super()` or by name."""
+"""What the C methods of `object`, `__new__` among them, mean for an object value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-
-CMethod = Callable[[Tracer, Any, Args, Kwargs], Value]
-OBJECT_METHODS: dict[tuple[type, str], CMethod] = {}
-
-
-def c_method(owner: type, *names: str) -> Callable[[CMethod], CMethod]:
-    """Register what calling `owner.name` on an object value means; `self` is the value."""
-
-    def register(method: CMethod) -> CMethod:
-        for name in names:
-            OBJECT_METHODS[owner, name] = method
-        return method
-
-    return register
+from framesmith_dynamo.values.c_methods import c_method
+from framesmith_dynamo.values.holders import type_lookup, user_method
+from framesmith_dynamo.values.objects.classes import CONSTRUCTION
+from framesmith_dynamo.values.objects.objects import family_of, has_plain_layout
 
 
-@c_method(object, "__setattr__")
+@c_method("__new__", object)
+def _new(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
+    if (args or kwargs) and user_method(cls, "__init__") is None and user_method(cls, "__new__") is None:
+        tr.raise_(TypeError, f"{cls.__name__}() takes no arguments")
+    if getattr(cls, "__abstractmethods__", None):
+        names = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]
+        tr.raise_(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
+    if not has_plain_layout(cls) or type_lookup(cls, "__del__") is not None:
+        raise GraphBreak(CONSTRUCTION, f"{cls.__module__}.{cls.__qualname__}")
+    value = family_of(cls)(cls)
+    value.track(tr)
+    return value
+
+
+@c_method("__setattr__", object)
 def _setattr(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
     name, value = args
     self.generic_setattr(tr, name.as_constant(), value)
     return tr.constant(None)
 
 
-@c_method(object, "__getattribute__")
+@c_method("__getattribute__", object)
 def _getattribute(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
     return self.generic_getattr(tr, args[0].as_constant())  # type: ignore[no-any-return]
 
 
-@c_method(object, "__delattr__")
+@c_method("__delattr__", object)
 def _delattr(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
     self.generic_delattr(tr, args[0].as_constant())
     return tr.constant(None)
 
 
-@c_method(object, "__init__")
+@c_method("__init__", object)
 def _init(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
     if args or kwargs:
         tr.raise_(
@@ -50,11 +54,11 @@ def _init(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-@c_method(object, "__init_subclass__")
+@c_method("__init_subclass__", object)
 def _init_subclass(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-@c_method(object, "__eq__")
+@c_method("__eq__", object)
 def _eq(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(True if args[0] is self else NotImplemented)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.polyfills.protocols import contains_by_iteration, iterate_by_index
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
+from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import (
     HEAP_TYPE,
@@ -38,7 +39,6 @@ from framesmith_dynamo.values.objects.attributes import (
     class_value,
 )
 from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue, refuse_shared
-from framesmith_dynamo.values.objects.object_methods import OBJECT_METHODS
 from framesmith_dynamo.values.operations import BINARY_SLOTS
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
 from framesmith_sideeffects import DELETED, has_own_attribute
@@ -333,7 +333,7 @@ class ObjectValue(Value):
 
     def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
         """A bound method that is implemented in C; `found` says which class has it."""
-        method = OBJECT_METHODS.get((found.owner, name))
+        method = C_METHODS.get((found.owner, name))
         if method is None:
             raise GraphBreak(C_METHOD, f"{found.owner.__qualname__}.{name} of {self.describe()}")
         return method(tr, self, args, kwargs)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import new_dict
 from framesmith_dynamo.values.functions.functions import FunctionValue, MethodValue
 from framesmith_dynamo.values.functions.library_functions import INTROSPECTION
-from framesmith_dynamo.values.intercepts import intercepts
 from framesmith_dynamo.values.objects.mapping_proxies import MappingProxyValue
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class ParameterValue(Value):
         codegen.load_item(self.real.name)
 
 
-@intercepts(inspect.signature)
+@handles(inspect.signature)
 def signature(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`inspect.signature(function)` of functions and methods that exist."""
     target = args[0] if args else kwargs["obj"]

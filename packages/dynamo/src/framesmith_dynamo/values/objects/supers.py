@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.holders import mro, type_lookup
 from framesmith_dynamo.values.objects.attributes import bind_entry, bind_through_class
+from framesmith_dynamo.values.objects.classes import CONSTRUCTION
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -66,3 +69,13 @@ class SuperValue(Value):
         codegen.load_const(self.after)
         codegen(self.instance)
         codegen.call(2)
+
+
+@handles(super)
+def make_super(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`super()` and `super(cls, obj)`."""
+    if not args:
+        args = tr.super_arguments()
+    if len(args) != 2 or not args[0].is_constant():
+        raise GraphBreak(CONSTRUCTION, "super() with one argument")
+    return SuperValue(args[0].as_constant(), args[1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS, build, plain_arguments
+from framesmith_dynamo.values.constants.constant import plain_arguments
 from framesmith_dynamo.values.holders import (
     Found,
     entry_source,
@@ -22,7 +22,7 @@ from framesmith_dynamo.values.holders import (
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION, ClassValue, constructs_family
 from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
 from framesmith_dynamo.values.objects.objects import ObjectValue, has_plain_layout
-from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
 from framesmith_guards import ItemSource
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _is_enum(obj: Any) -> bool:
     return issubclass(type(obj), Enum)
 
 
-@wraps_protocol(_is_enum, priority=3)
+@wraps_family(_is_enum, priority=3)
 def wrap_enum(tr: Tracer, obj: Enum, source: Source) -> Value:
     """An enum member met at a source: the same member at every call."""
     tr.guard(source, "ID_MATCH", obj)
@@ -100,7 +100,7 @@ def _build_enum(tr: Tracer, obj: Enum) -> Value:
     return value_at(tr, obj, None)
 
 
-BUILD_PROTOCOLS.append((_is_enum, _build_enum))
+builds_family(_is_enum)(_build_enum)
 
 
 @constructs_family(lambda cls: issubclass(cls, Enum))
@@ -120,7 +120,7 @@ def _is_plain_object(obj: Any) -> bool:
     return has_plain_layout(type(obj))
 
 
-@wraps_protocol(_is_plain_object, priority=50)
+@wraps_family(_is_plain_object, priority=50)
 def wrap_plain_object(tr: Tracer, obj: Any, source: Source) -> Value:
     """An instance of a class written in Python: guarded by type; attributes are guarded when they are read."""
     tr.guard(source, "TYPE_MATCH", type(obj))

@@ -9,8 +9,8 @@ from torch.autograd.function import Function
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.intercepts import intercepts
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.torch_context import GradModeValue, call_inside
@@ -46,7 +46,7 @@ class ForwardContextValue(ObjectValue):
         raise GraphBreak(CUSTOM_AUTOGRAD, "ctx outlives its forward")
 
 
-@intercepts(
+@handles(
     ForwardContext.save_for_backward,
     ForwardContext.save_for_forward,
     ForwardContext.mark_non_differentiable,
@@ -57,7 +57,7 @@ def prepare_backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-@intercepts(vars(Function)["apply"].__func__)
+@handles(vars(Function)["apply"].__func__)
 def apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`cls.apply(*args)`."""
     cls, rest = args[0].as_constant(), args[1:]

@@ -14,6 +14,7 @@ import torch
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.tensors.tensor_tables import (
     AUTOGRAD_STATE,
     BREAKING_ATTRIBUTES,
@@ -23,7 +24,7 @@ from framesmith_dynamo.values.tensors.tensor_tables import (
     FOLDED_METHODS,
     GRAPH_ATTRIBUTES,
 )
-from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import wraps_family
 from framesmith_guards import AttrSource, TensorPropertySource
 from framesmith_sideeffects import load_source
 
@@ -177,7 +178,7 @@ class TensorValue(Value):
         folded = FOLDED_METHODS.get(name)
         if folded is not None and all(_folds(v) for v in (*args, *kwargs.values())):
             return tr.constant(folded(self.fake, *map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()}))
-        special = SPECIAL_METHODS.get(name)
+        special = C_METHODS.get((torch.Tensor, name))
         if special is not None:
             return special(tr, self, args, kwargs)
         if not callable(getattr(torch.Tensor, name, None)):
@@ -276,12 +277,14 @@ class TensorMethodValue(Value):
         codegen.load_attr(self.name)
 
 
+@c_method("type", torch.Tensor)
 def _type_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     if args or kwargs:
         return tr.call_torch("type", (self, *args), kwargs)
     return tr.constant(self.fake.type())
 
 
+@c_method("storage_offset", torch.Tensor)
 def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """Guarded of the inputs whose memory the tensor is in: nothing else looks at where in its storage one starts."""
     storage = self.fake.untyped_storage()._cdata
@@ -292,34 +295,33 @@ def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -
     return tr.constant(int(self.fake.storage_offset(*args, **kwargs)))
 
 
+@c_method("new", torch.Tensor)
 def _new_tensor_like(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     raise GraphBreak(TENSOR_ATTRIBUTE, f"Tensor.new on {self.describe()}; use new_zeros, new_full ...")
 
 
+@c_method("__setitem__", torch.Tensor)
 def _setitem_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     self.setitem(tr, *args)
     return tr.constant(None)
 
 
-SPECIAL_METHODS: dict[str, Callable[[Tracer, TensorValue, Args, Kwargs], Value]] = {
-    "type": _type_method,
-    "new": _new_tensor_like,
-    "storage_offset": _storage_offset,
+for _name, _meaning in {
     "__len__": lambda tr, self, args, kwargs: self.len_(tr),
     "__iter__": lambda tr, self, args, kwargs: self.iter_(tr),
     "__getitem__": lambda tr, self, args, kwargs: self.getitem(tr, args[0]),
     "__bool__": lambda tr, self, args, kwargs: tr.constant(self.bool_(tr)),
     "__contains__": lambda tr, self, args, kwargs: self.contains(tr, args[0]),
     "__hash__": lambda tr, self, args, kwargs: self.refuse("hash()"),
-    "__setitem__": _setitem_method,
-}
+}.items():
+    c_method(_name, torch.Tensor)(_meaning)
 
 
 def _is_tensor(obj: Any) -> bool:
     return issubclass(type(obj), torch.Tensor)
 
 
-@wraps_protocol(_is_tensor, priority=0)
+@wraps_family(_is_tensor, priority=0)
 def wrap_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
     """A tensor input. Subclasses other than Parameter break: their `__torch_function__` may run anything."""
     if type(obj) not in TensorValue.python_types:

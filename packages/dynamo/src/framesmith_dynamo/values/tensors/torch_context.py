@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,8 @@ from torch.amp import autocast_mode
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import plain_arguments
-from framesmith_dynamo.values.intercepts import intercepts
-from framesmith_dynamo.values.objects.classes import ClassValue, constructs
+from framesmith_dynamo.values.callables import handles
+from framesmith_dynamo.values.constants.constant import all_constant, plain_arguments
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -200,21 +200,23 @@ class AutocastValue(TorchContextValue):
         return tr.constant(None)
 
 
-@constructs(torch.no_grad, torch.enable_grad)
-def make_grad_mode(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+def _grad_mode(cls: type, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.no_grad()`, `@torch.no_grad()` and `torch.no_grad(function)`."""
-    if args:
-        return DecoratedValue(GradModeValue(self.cls, (), {}), args[0])
-    return GradModeValue(self.cls, (), {})
+    context = GradModeValue(cls, (), {})
+    return DecoratedValue(context, args[0]) if args else context
 
 
-@constructs(torch.set_grad_enabled)
-def make_set_grad_enabled(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+for _mode in (torch.no_grad, torch.enable_grad):
+    handles(_mode)(functools.partial(_grad_mode, _mode))
+
+
+@handles(torch.set_grad_enabled)
+def make_set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.set_grad_enabled(mode)`, as a call or as a context manager."""
-    return SetGradEnabledValue(self.cls, *plain_arguments(args, kwargs)).act(tr)
+    return SetGradEnabledValue(torch.set_grad_enabled, *plain_arguments(args, kwargs)).act(tr)
 
 
-@intercepts(autocast_mode.autocast.__enter__)
+@handles(autocast_mode.autocast.__enter__)
 def enter_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`autocast.__enter__(context)` of a context that exists, as a decorated function has one."""
     context = args[0]
@@ -224,7 +226,7 @@ def enter_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return context
 
 
-@intercepts(autocast_mode.autocast.__exit__)
+@handles(autocast_mode.autocast.__exit__)
 def exit_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`autocast.__exit__(context, ...)`."""
     opened = tr.memo.entered_autocast.get(id(args[0]))
@@ -246,21 +248,24 @@ class NoEffectValue(TorchContextValue):
         return tr.constant(None)
 
 
-@constructs(torch.autograd.profiler.record_function)
-def make_no_effect(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(torch.autograd.profiler.record_function)
+def make_no_effect(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`record_function(name)`."""
-    return NoEffectValue(self.cls, *plain_arguments(args, kwargs))
+    return NoEffectValue(torch.autograd.profiler.record_function, *plain_arguments(args, kwargs))
 
 
-@constructs(torch.inference_mode)
-def make_inference_mode(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+@handles(torch.inference_mode)
+def make_inference_mode(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.inference_mode()` breaks: it makes tensors of another kind."""
     raise GraphBreak(INFERENCE_MODE)
 
 
-@constructs(torch.autocast, torch.cuda.amp.autocast_mode.autocast, torch.cpu.amp.autocast_mode.autocast)
-def make_autocast(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+def _autocast(cls: type, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.autocast(...)` with constant arguments."""
-    if not all(value.is_constant() for value in (*args, *kwargs.values())):
-        raise GraphBreak(AUTOCAST_INSIDE, self.describe())
-    return AutocastValue(self.cls, *plain_arguments(args, kwargs))
+    if not all_constant(args, kwargs):
+        raise GraphBreak(AUTOCAST_INSIDE, cls.__qualname__)
+    return AutocastValue(cls, *plain_arguments(args, kwargs))
+
+
+for _cls in (torch.autocast, torch.cuda.amp.autocast_mode.autocast, torch.cpu.amp.autocast_mode.autocast):
+    handles(_cls)(functools.partial(_autocast, _cls))

@@ -1,10 +1,10 @@
-"""Calls of torch's functions: the tables of `torch_tables` turned into intercepts by function object."""
+"""Calls of torch's functions: the tables of `torch_tables` turned into handlers by function object."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -13,13 +13,13 @@ import torch.distributed
 import torch.nn.functional
 import torch.utils.checkpoint
 
-from framesmith_dynamo.breaks import BreakKind, GraphBreak
 from framesmith_dynamo.polyfills import normalization
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import build, fold, plain_arguments
-from framesmith_dynamo.values.intercepts import INTERCEPTS, Intercept, intercepts
+from framesmith_dynamo.values.callables import HANDLERS, Handler, answering, breaking, folding, handles
+from framesmith_dynamo.values.constants.constant import plain_arguments
 from framesmith_dynamo.values.tensors import torch_tables as tables
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.wrap_registry import build
 from framesmith_guards import AttrSource, ModuleSource
 
 
@@ -35,53 +35,21 @@ def resolve(path: str) -> Any:
     return None
 
 
-def into_graph(function: Any) -> Intercept:
-    """The intercept that puts a call into the graph as it is."""
-
-    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        return tr.call_torch(function, args, kwargs)
-
-    return intercept
+def into_graph(function: Any) -> Handler:
+    """The handler that puts a call into the graph as it is."""
+    return lambda tr, args, kwargs: tr.call_torch(function, args, kwargs)
 
 
-def breaking(kind: BreakKind, name: str) -> Intercept:
-    """The intercept that ends the graph."""
+def as_method(name: str) -> Handler:
+    """The handler of `torch.name(x, ...)` that asks `x.name(...)`."""
 
-    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        raise GraphBreak(kind, name)
-
-    return intercept
-
-
-def answering(answer: Any) -> Intercept:
-    """The intercept that gives a constant whatever the arguments are."""
-
-    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        return tr.constant(answer)
-
-    return intercept
-
-
-def folding(function: Callable[..., Any]) -> Intercept:
-    """The intercept that calls a pure function of constants and guarded state now."""
-
-    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        plain_args, plain_kwargs = plain_arguments(args, kwargs)
-        return fold(tr, function, plain_args, plain_kwargs)
-
-    return intercept
-
-
-def as_method(name: str) -> Intercept:
-    """The intercept of `torch.name(x, ...)` that asks `x.name(...)`."""
-
-    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if args:
             return args[0].call_method(tr, name, args[1:], kwargs)
         rest = {key: value for key, value in kwargs.items() if key != "input"}
         return kwargs["input"].call_method(tr, name, (), rest)
 
-    return intercept
+    return handler
 
 
 def graph_functions() -> Iterator[Any]:
@@ -115,10 +83,10 @@ def _public_functions(module: str) -> Iterator[Any]:
             yield found
 
 
-def _register(function: Any, intercept: Intercept) -> None:
+def _register(function: Any, handler: Handler) -> None:
     """The first registration wins: rows are registered from the most to the least specific."""
-    if function is not None and id(function) not in INTERCEPTS:
-        intercepts(function)(intercept)
+    if function is not None and function not in HANDLERS:
+        handles(function)(handler)
 
 
 def _load() -> None:
@@ -140,14 +108,14 @@ def _load() -> None:
         _register(function, into_graph(function))
 
 
-@intercepts(torch.is_tensor)
+@handles(torch.is_tensor)
 def is_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.is_tensor(x)`."""
     value = args[0] if args else kwargs["obj"]
     return tr.constant(issubclass(value.python_type(), torch.Tensor))
 
 
-@intercepts(torch._assert)
+@handles(torch._assert)
 def assert_(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch._assert(condition, message)` on a condition known while tracing."""
     condition, message = args
@@ -156,14 +124,14 @@ def assert_(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-@intercepts(torch.get_device_module)
+@handles(torch.get_device_module)
 def get_device_module(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.get_device_module(device)`: a module by constant arguments."""
     plain_args, plain_kwargs = plain_arguments(args, kwargs)
     return build(tr, torch.get_device_module(*plain_args, **plain_kwargs))
 
 
-@intercepts(torch.nn.functional.instance_norm)
+@handles(torch.nn.functional.instance_norm)
 def instance_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """With running statistics to update, its parts; else the operation."""
     bound = dict(zip(("input", "running_mean", "running_var"), args, strict=False)) | dict(kwargs)
@@ -177,7 +145,7 @@ def instance_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 if torch.distributed.is_available():
 
-    @intercepts(torch.distributed.is_initialized)
+    @handles(torch.distributed.is_initialized)
     def is_initialized(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """`torch.distributed.is_initialized()`: guarded by the default process group being there or not."""
         group = AttrSource(ModuleSource("torch.distributed.distributed_c10d"), "GroupMember")
@@ -193,12 +161,12 @@ def call_tensor_function(tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> V
     return None
 
 
-def _tensor_method(name: str, function: Any) -> Intercept:
-    def intercept(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _tensor_method(name: str, function: Any) -> Handler:
+    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         found = call_tensor_function(tr, name, args, kwargs)
         return tr.call_torch(function, args, kwargs) if found is None else found
 
-    return intercept
+    return handler
 
 
 def _load_tensor_methods() -> None:

@@ -9,9 +9,8 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import BUILD_PROTOCOLS
 from framesmith_dynamo.values.tensors.torch_tables import HIGHER_ORDER
-from framesmith_dynamo.values.wrap_registry import wraps_protocol
+from framesmith_dynamo.values.wrap_registry import builds_family, wraps_family
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -72,11 +71,11 @@ def _is_operator(obj: Any) -> bool:
     return issubclass(type(obj), OPERATORS)
 
 
-@wraps_protocol(_is_operator, priority=2)
+@wraps_family(_is_operator, priority=2)
 def wrap_operator(tr: Tracer, obj: Any, source: Source) -> Value:
     """An operator met at a source: the same at every call."""
     tr.guard(source, "ID_MATCH", obj)
     return TorchOpValue(obj, source=source)
 
 
-BUILD_PROTOCOLS.append((_is_operator, lambda tr, obj: TorchOpValue(obj)))
+builds_family(_is_operator)(lambda tr, obj: TorchOpValue(obj))

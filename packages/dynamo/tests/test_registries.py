@@ -1,0 +1,52 @@
+"""The tables of handlers: no key twice, whichever file enters it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from framesmith_dynamo.breaks import register_break
+from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handlers import load
+from framesmith_dynamo.values.c_methods import c_method
+from framesmith_dynamo.values.callables import HANDLERS, handles
+from framesmith_dynamo.values.objects.attributes import binds
+from framesmith_dynamo.values.wrap import load_tables
+from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
+
+load()
+load_tables()
+
+
+@pytest.mark.parametrize(
+    "enter",
+    [
+        handler("LOAD_FAST"),
+        handles(len),
+        handles(list),
+        handles(dict.fromkeys),
+        c_method("__init__", object),
+        c_method("join", str),
+        wraps_type(dict),
+        builds_type(dict),
+        binds(property),
+    ],
+)
+def test_a_key_has_one_row(enter: Callable[[Any], Any]) -> None:
+    with pytest.raises(ValueError, match="is registered already"):
+        enter(lambda *args: None)
+
+
+def test_a_break_has_one_kind() -> None:
+    with pytest.raises(ValueError, match="registered twice"):
+        register_break("print", what="", why="", hint="")
+
+
+def test_a_row_enters_under_all_its_keys_or_raises_at_import() -> None:
+    class First: ...
+
+    class Second: ...
+
+    row: Any = lambda tr, args, kwargs: None  # noqa: E731
+    handles(First, Second)(row)
+    assert HANDLERS.pop(First) is HANDLERS.pop(Second) is row
