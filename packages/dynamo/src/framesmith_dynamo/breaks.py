@@ -71,3 +71,15 @@ READS_OWN_LOCALS = register_break(
     why="compiled code keeps only the variables that are still needed, beside its own",
     hint="call locals(), vars(), dir(), eval() or exec() in a function of its own",
 )
+OPAQUE_DESCRIPTOR = register_break(
+    "opaque-descriptor",
+    what="an attribute is computed by a descriptor that is not written in Python",
+    why="its code cannot be inlined and may have effects",
+    hint="read the attribute outside the compiled function",
+)
+C_METHOD = register_break(
+    "c-method",
+    what="a method implemented in C is called on an object",
+    why="the tracer has no rule for this method",
+    hint="move the call out of the compiled function",
+)

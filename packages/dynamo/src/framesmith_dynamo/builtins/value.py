@@ -13,12 +13,12 @@ from types import (
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import CONSTANT_TYPES
 from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.holders import Found, type_lookup
+from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.objects.attributes import CMethodValue
 from framesmith_dynamo.values.objects.classes import make_new
 from framesmith_dynamo.values.wrap_registry import WRAPPERS, build, builds_family, wraps_family
@@ -96,7 +96,8 @@ class BuiltinValue(Value):
         if not args or not issubclass(args[0].python_type(), owner):
             refuse(tr, self.function, args, kwargs)
         found = type_lookup(args[0].python_type(), name)
-        if found is not None and found.raw is self.function and not hasattr(args[0], "call_c_method"):
+        own = found is not None and found.raw is self.function
+        if own and type(args[0]).call_c_method is Value.call_c_method:
             return args[0].call_method(tr, name, args[1:], kwargs)
         return CMethodValue(args[0], Found(owner, self.function), name).call(tr, args[1:], kwargs)
 

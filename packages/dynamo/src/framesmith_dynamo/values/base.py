@@ -11,7 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
-from framesmith_dynamo.breaks import NOT_CONSTANT, UNSUPPORTED_CALL, UNSUPPORTED_OPERATION, BreakKind, GraphBreak
+from framesmith_dynamo.breaks import (
+    C_METHOD,
+    NOT_CONSTANT,
+    OPAQUE_DESCRIPTOR,
+    UNSUPPORTED_CALL,
+    UNSUPPORTED_OPERATION,
+    BreakKind,
+    GraphBreak,
+)
 from framesmith_sideeffects import load_source
 
 if TYPE_CHECKING:
@@ -124,6 +132,14 @@ class Tracer(Protocol):
         """The fake tensor of a tensor value."""
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry of a class dictionary: the class that has it and the raw object (descriptors not called)."""
+
+    owner: type
+    raw: Any
+
+
 class TracedRaise(Exception):
     """An exception of the traced program, on its way through interpreted frames. `value` is the exception's value."""
 
@@ -144,6 +160,8 @@ class Value:
     #: Whether None from an operator method is Python's NotImplemented (TypeError when both refuse), not the tracer's
     #: gap.
     exact_operators: ClassVar[bool] = False
+    #: Counts the changes of a container that an iterator over it notices.
+    version: int = 0
 
     __slots__ = ("mutation", "source")
 
@@ -280,6 +298,46 @@ class Value:
     def exit_(self, tr: Tracer, args: Args) -> Value:
         """`__exit__(*args)` of a context manager."""
         return self.call_method(tr, "__exit__", args, {})
+
+    # What some families offer; asking relies on nothing
+
+    def real_object(self) -> Any:
+        """The object itself, of immutable ones met at a source: equal ones may not be it. None of all others."""
+        return None
+
+    def real_slice(self, tr: Tracer) -> slice | None:
+        """The slice itself, to index with, or None of what is no slice; the program's TypeError for wrong parts."""
+        return None
+
+    def has_known_order(self) -> bool:
+        """Whether the order in which it is iterated over is the same at every call."""
+        return True
+
+    def has_changed(self) -> bool:
+        """Whether the trace has changed the contents of this container."""
+        return False
+
+    def size_now(self) -> int:
+        """The present number of items, for iterators over items that are guarded."""
+        self.refuse("iteration")
+
+    def item_now(self, tr: Tracer, index: int) -> Value:
+        """The item at a real, valid index, for iterators by position."""
+        self.refuse("iteration by position")
+
+    # What C code keeps of an object, and does with it
+
+    def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """A method implemented in C, whatever the object's own class overrides; `found` says which class has it."""
+        raise GraphBreak(C_METHOD, f"{found.owner.__qualname__}.{name} of {self.describe()}")
+
+    def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:
+        """A slot, or an attribute that C code computes."""
+        raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} of {self.describe()}")
+
+    def store_own(self, tr: Tracer, name: str, value: Value) -> None:
+        """Store into the instance dictionary or slot, past descriptors and `__setattr__`."""
+        raise GraphBreak(OPAQUE_DESCRIPTOR, f"storing {name!r} into {self.describe()}")
 
     # Back to bytecode
 

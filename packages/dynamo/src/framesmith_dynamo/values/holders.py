@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
-from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 import torch
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Found
 from framesmith_guards import AttrSource, CellContentsSource, InstanceDictSource, ItemSource, ModuleSource, TypeSource
 
 if TYPE_CHECKING:
@@ -57,14 +57,6 @@ class Missing:
 
 
 MISSING: Final = Missing()
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An entry of a class dictionary: the class that has it and the raw object (descriptors not called)."""
-
-    owner: type
-    raw: Any
 
 
 def class_dict(cls: type) -> Any:

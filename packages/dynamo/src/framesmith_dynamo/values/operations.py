@@ -67,7 +67,7 @@ def identity(tr: Tracer, a: Value, b: Value) -> bool:
 
 def _compare_found(tr: Tracer, a: Value, b: Value) -> bool | None:
     """`a is b` of tuples, numbers ... met at two sources, where one object has a value for each. None: another kind."""
-    left, right = getattr(a, "real", None), getattr(b, "real", None)
+    left, right = a.real_object(), b.real_object()
     if a is b or a.source is None or b.source is None or type(left) is not type(right) or left is None:
         return None
     if left is right:

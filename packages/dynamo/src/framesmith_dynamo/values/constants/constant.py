@@ -120,9 +120,7 @@ class ConstantValue(Value):
     def python_type(self) -> type:
         return type(self.value)
 
-    @property
-    def real(self) -> Any:
-        """The object itself, when there may be equal ones that are not it: `is` of two arguments has to be guarded."""
+    def real_object(self) -> Any:
         return None if _is_singleton(self.value) else self.value
 
     def is_constant(self) -> bool:
@@ -185,11 +183,9 @@ class ConstantValue(Value):
         return tracked(tr, SequenceIterator(self))
 
     def size_now(self) -> int:
-        """The number of characters, for iterators."""
         return len(self.value)
 
     def item_now(self, tr: Tracer, index: int) -> Value:
-        """A character, for iterators."""
         return tr.constant(self.value[index])
 
     def unpack(self, tr: Tracer) -> list[Value]:

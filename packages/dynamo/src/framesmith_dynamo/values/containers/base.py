@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 class ContainerValue(Value):
     """A container of a builtin type: its operators are Python's.
 
-    `changed`: the trace has changed its contents. `version` counts the changes that an iterator over it may notice.
-    `real`: the object itself, of immutable ones found at a source.
+    `changed`: the trace has changed its contents. `real`: the object itself, of immutable ones found at a source.
     """
 
     exact_operators = True
@@ -36,6 +35,12 @@ class ContainerValue(Value):
         self.changed = False
         self.version = 0
         self.real: Any = None
+
+    def real_object(self) -> Any:
+        return self.real
+
+    def has_changed(self) -> bool:
+        return self.changed
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__class__":

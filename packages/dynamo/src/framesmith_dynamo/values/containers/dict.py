@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.constants.constant import plain
+from framesmith_dynamo.values.constants.constant import ConstantValue, plain
 from framesmith_dynamo.values.containers.base import MutableContainer
-from framesmith_dynamo.values.containers.dict_views import DictView, KeysView
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
-from framesmith_dynamo.values.containers.pairs import Paired, is_unhashable, pairs_of
+from framesmith_dynamo.values.containers.mappings import MappingValue, is_unhashable
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
-from framesmith_dynamo.values.wrap_registry import build, builds_type
-from framesmith_guards import is_constant
+from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
+from framesmith_guards import AttrSource, DictKeySource, DictValueSource, ItemSource, is_constant
 from framesmith_sideeffects import DELETED, Deleted
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Entry:
     value: Value
 
 
-class DictValue(MutableContainer, Paired):
+class DictValue(MutableContainer, MappingValue):
     """A dict. Entries are found by their keys' `hash_key`. Make new ones with `new_dict`.
 
     For a dict found at a source: `found` holds the keys it had, `stored` and `deleted` what happened to single keys;
@@ -95,7 +94,6 @@ class DictValue(MutableContainer, Paired):
     # Access
 
     def lookup(self, tr: Tracer, key: Value) -> Value | None:
-        """The value of a key, or None; guarded either way."""
         hashed = operations.hash_key(tr, key)
         entry = self.entries.get(hashed)
         self._fix_presence(tr, hashed, key)
@@ -108,20 +106,14 @@ class DictValue(MutableContainer, Paired):
         return entry.value
 
     def keys_now(self, tr: Tracer) -> list[Value]:
-        """All keys in order."""
         self.fix_keys(tr)
         for entry in self.entries.values():
             entry.key = resolved(entry.key)
         return [entry.key for entry in self.entries.values()]
 
     def values_now(self, tr: Tracer) -> list[Value]:
-        """All values in order."""
         self.fix_keys(tr)
         return [self._value_of(entry) for entry in self.entries.values()]
-
-    def pairs_now(self, tr: Tracer) -> list[tuple[Value, Value]]:
-        """All items in order."""
-        return list(zip(self.keys_now(tr), self.values_now(tr), strict=True))
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
         value = self.lookup(tr, key)
@@ -174,11 +166,7 @@ class DictValue(MutableContainer, Paired):
         return tr.constant(len(self.entries))
 
     def size_now(self) -> int:
-        """The present number of keys, for iterators over keys that are guarded."""
         return len(self.entries)
-
-    def unpack(self, tr: Tracer) -> list[Value]:
-        return self.keys_now(tr)
 
     def iter_(self, tr: Tracer) -> Value:
         return tracked(tr, ConsumingIterator(type(iter(self.cls())), self.keys_now(tr), self))
@@ -216,11 +204,6 @@ class DictValue(MutableContainer, Paired):
         """A new dict of the same type with the same items."""
         return new_dict(tr, self.pairs_now(tr), self.cls, factory=self.factory)
 
-    def merge(self, tr: Tracer, pairs: Iterable[tuple[Value, Value]]) -> None:
-        """Store all pairs."""
-        for key, value in pairs:
-            self.setitem(tr, key, value)
-
     # Methods
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
@@ -240,13 +223,6 @@ class DictValue(MutableContainer, Paired):
             args, kwargs = [*args, *(kwargs[name] for name in by_name)], {}
         return super().call_method(tr, name, args, kwargs)
 
-    def m_get(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
-        """`get(key, default=None)`."""
-        value = self.lookup(tr, key)
-        if value is not None:
-            return value
-        return tr.constant(None) if default is None else default
-
     def m_pop(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
         """`pop(key[, default])`."""
         if not self.entries and is_unhashable(key):
@@ -258,20 +234,6 @@ class DictValue(MutableContainer, Paired):
     def _no_key(self, tr: Tracer, key: Value) -> NoReturn:
         """An OrderedDict's own methods make a tuple the arguments of the error, not its argument."""
         tr.raise_(KeyError, *(key.unpack(tr) if self.cls is OrderedDict and isinstance(key, TupleValue) else [key]))
-
-    def m_setdefault(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
-        """`setdefault(key, default=None)`."""
-        value = self.lookup(tr, key)
-        if value is None:
-            value = tr.constant(None) if default is None else default
-            self.setitem(tr, key, value)
-        return value
-
-    def m_update(self, tr: Tracer, other: Value | None = None, /, **kwargs: Value) -> None:
-        """`update([mapping or pairs], **kwargs)`."""
-        if other is not None:
-            self.merge(tr, pairs_of(tr, other, self.contents_type()))
-        self.merge(tr, [(tr.constant(name), value) for name, value in kwargs.items()])
 
     def m_popitem(self, tr: Tracer, last: Value | None = None, /) -> Value:
         """`popitem()`; `last=False` takes the first item of an OrderedDict."""
@@ -310,18 +272,6 @@ class DictValue(MutableContainer, Paired):
     def m_copy(self, tr: Tracer) -> Value:
         """`copy()`."""
         return self.copied(tr)
-
-    def m_keys(self, tr: Tracer) -> Value:
-        """`keys()`."""
-        return KeysView("keys", self)
-
-    def m_values(self, tr: Tracer) -> Value:
-        """`values()`."""
-        return DictView("values", self)
-
-    def m_items(self, tr: Tracer) -> Value:
-        """`items()`."""
-        return KeysView("items", self)
 
     def m_fromkeys(self, tr: Tracer, keys: Value, value: Value | None = None, /) -> Value:
         """`fromkeys(keys, value=None)`."""
@@ -419,3 +369,49 @@ def new_dict(
 @builds_type(dict, OrderedDict)
 def _build_dict(tr: Tracer, obj: dict[Any, Any]) -> Value:
     return new_dict(tr, [(build(tr, key), build(tr, item)) for key, item in obj.items()], type(obj))
+
+
+# Dicts that exist already: their keys are known from the start, their items wrapped when they are looked at
+
+
+@wraps_type(dict, OrderedDict, defaultdict)
+def wrap_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
+    """A dict met at a source: its type is guarded; keys and items when they are looked at."""
+    tr.guard(source, "TYPE_MATCH", type(obj))
+    value = DictValue(type(obj), source=source)
+    if isinstance(obj, defaultdict):
+        value.factory = tr.wrap(obj.default_factory, AttrSource(source, "default_factory"))
+    fill_from(tr, value, obj, source)
+    tr.journal.track_existing(value, obj)
+    return value
+
+
+def fill_from(
+    tr: Tracer, value: DictValue, obj: dict[Any, Any], source: Source, step: Callable[..., Source] = ItemSource
+) -> None:
+    """Enter an existing dict's items: by key if that is a constant, else by position under a guard on all keys.
+
+    The order is the one in which it is iterated over; positions are those of its table, which `move_to_end` leaves.
+    `step` is the way to an item: `StoredItemSource` past the class's own `__getitem__`.
+    """
+    rows = list(enumerate(dict.items(obj)))
+    value.real_keys = tuple(dict.keys(obj))
+    if isinstance(obj, OrderedDict) and (order := tuple(OrderedDict.keys(obj))) != value.real_keys:
+        at = {id(key): place for place, key in enumerate(order)}
+        rows.sort(key=lambda row: at[id(row[1][0])])
+        value.real_keys = order
+    for index, (key, item) in rows:
+        if type(key) is str:  # the usual case, and there may be many
+            value.entries[key] = Entry(ConstantValue(key), LazyItem(tr, item, source, key, step))
+            value.found.add(key)
+            continue
+        if is_constant(key):
+            key_value = tr.constant(key)
+            entry = Entry(key_value, LazyItem(tr, item, source, key, step))
+        else:
+            value.fix_keys(tr)
+            key_value = tr.wrap(key, DictKeySource(source, index))
+            entry = Entry(key_value, LazyItem(tr, item, source, index, DictValueSource))
+        hashed = operations.hash_key(tr, key_value)
+        value.entries[hashed] = entry
+        value.found.add(hashed)

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.base import Found, Tracer, Value
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue, lazy_items
-from framesmith_dynamo.values.holders import Found, entry_value, type_lookup
+from framesmith_dynamo.values.holders import entry_value, type_lookup
 from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
 
 if TYPE_CHECKING:

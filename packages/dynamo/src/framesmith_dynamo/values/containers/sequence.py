@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +61,9 @@ class SequenceValue(ContainerValue):
         return tracked(tr, SequenceIterator(self, len(self.items) - 1, -1))
 
     def size_now(self) -> int:
-        """The present number of items, for iterators."""
         return len(self.items)
 
     def item_now(self, tr: Tracer, index: int) -> Value:
-        """An item, for iterators."""
         return self.at(index)
 
     def as_plain(self) -> Any:
@@ -170,9 +168,9 @@ def bound_of(tr: Tracer, value: Value) -> int:
 
 def subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
     """A real index or slice from the value between brackets."""
-    as_slice: Callable[[Tracer], slice] | None = getattr(key, "real_slice", None)
-    if as_slice is not None:
-        return as_slice(tr)
+    where = key.real_slice(tr)
+    if where is not None:
+        return where
     if type_lookup(key.python_type(), "__index__") is None:
         refused(tr, operator.getitem, owner, key)
     index = index_of(tr, key)

@@ -135,6 +135,9 @@ class FrozenSetValue(SetLike):
     def members_now(self, tr: Tracer) -> dict[object, Value]:
         return self.members
 
+    def has_known_order(self) -> bool:
+        return self.ordered
+
     def unpack(self, tr: Tracer) -> list[Value]:
         if not self.ordered and len(self.mirror) > 1:
             raise GraphBreak(SET_ORDER, self.describe())
@@ -144,7 +147,6 @@ class FrozenSetValue(SetLike):
         return tracked(tr, ConsumingIterator(type(iter(set())), self.unpack(tr), self))
 
     def size_now(self) -> int:
-        """The present number of members, for iterators."""
         return len(self.mirror)
 
     def len_(self, tr: Tracer) -> Value:
@@ -175,7 +177,7 @@ class FrozenSetValue(SetLike):
         mirror = getattr(self.mirror, name)(*arguments)
         result = self.make(tr, mirror, _members_of(mirror, [self.members, *theirs]))
         assert isinstance(result, FrozenSetValue)
-        result.ordered = self.ordered and all(getattr(other, "ordered", True) for other in others)
+        result.ordered = self.ordered and all(other.has_known_order() for other in others)
         return result
 
     # Methods
@@ -308,7 +310,7 @@ class SetValue(FrozenSetValue, MutableContainer):
         self.changes(tr)
         getattr(self.mirror, name)(*arguments)
         self.members = _members_of(self.mirror, [self.members, *theirs])
-        self.ordered = self.ordered and all(getattr(other, "ordered", True) for other in others)
+        self.ordered = self.ordered and all(other.has_known_order() for other in others)
 
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op not in _OPERATORS or not isinstance(other, SetLike):
@@ -364,7 +366,7 @@ def set_of(tr: Tracer, iterable: Value) -> SetValue:
     """`set(iterable)`."""
     members = hashed(tr, iterable)
     value = SetValue(set(_argument(iterable, members)), dict(members))
-    value.ordered = getattr(iterable, "ordered", True)
+    value.ordered = iterable.has_known_order()
     tr.journal.track_new(value)
     return value
 
@@ -375,7 +377,7 @@ def frozenset_of(tr: Tracer, iterable: Value) -> FrozenSetValue:
         return iterable
     members = hashed(tr, iterable)
     value = FrozenSetValue(frozenset(_argument(iterable, members)), dict(members))
-    value.ordered = getattr(iterable, "ordered", True)
+    value.ordered = iterable.has_known_order()
     return value
 
 

@@ -44,7 +44,6 @@ class SliceValue(ContainerValue):
         return slice(*(part.as_proxy() for part in self.referents()))
 
     def real_slice(self, tr: Tracer) -> slice:
-        """The slice itself, to index with; the program's TypeError for parts that cannot be indices."""
         if not self.is_constant():
             raise GraphBreak(NOT_CONSTANT, f"{self.describe()} as an index")
         found: slice = self.as_constant()
@@ -130,11 +129,9 @@ class RangeValue(ContainerValue):
         return tracked(tr, SequenceIterator(self))
 
     def size_now(self) -> int:
-        """The number of items, for iterators."""
         return len(self.value)
 
     def item_now(self, tr: Tracer, index: int) -> Value:
-        """An item, for iterators."""
         return tr.constant(self.value[index])
 
     def m___reversed__(self, tr: Tracer) -> Value:

@@ -48,12 +48,8 @@ class TupleValue(SequenceValue):
         return tuple(operations.hash_key(tr, item) for item in self.unpack(tr))
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
-        where = getattr(key, "real_slice", None)
-        if (
-            where is not None
-            and type(self) is TupleValue
-            and range(len(self.items))[where(tr)] == range(len(self.items))
-        ):
+        where = key.real_slice(tr) if type(self) is TupleValue else None
+        if where is not None and range(len(self.items))[where] == range(len(self.items)):
             return self  # a whole slice of a tuple is the tuple
         return super().getitem(tr, key)
 

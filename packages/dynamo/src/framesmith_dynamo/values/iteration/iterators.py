@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values import operations
@@ -114,16 +114,6 @@ def tracked(tr: Tracer, iterator: T) -> T:
     return iterator
 
 
-class Indexed(Protocol):
-    """What a sequence value offers to iterate over it by position."""
-
-    def size_now(self) -> int:
-        """The present number of items."""
-
-    def item_now(self, tr: Tracer, index: int) -> Value:
-        """The item at a real, valid index."""
-
-
 class SequenceIterator(IteratorValue):
     """`iter` or `reversed` of a list, tuple, string or range: reads it at each step, so that it sees mutations."""
 
@@ -136,19 +126,15 @@ class SequenceIterator(IteratorValue):
         self.step = step
         self.done = False
 
-    @property
-    def _sequence(self) -> Indexed:
-        return cast(Indexed, self.owner)
-
     def python_type(self) -> type:
         empty = range(0) if self.owner.python_type() is range else self.owner.python_type()()
         return type(iter(empty) if self.step > 0 else reversed(empty))
 
     def next_(self, tr: Tracer) -> Value:
-        if self.done or not 0 <= self.index < self._sequence.size_now():
+        if self.done or not 0 <= self.index < self.owner.size_now():
             self.done = True
             stop(tr)
-        item = self._sequence.item_now(tr, self.index)
+        item = self.owner.item_now(tr, self.index)
         self.index += self.step
         return item
 
@@ -163,7 +149,7 @@ class SequenceIterator(IteratorValue):
             codegen.call(1)
             return
         push_call(codegen, iter if forward else reversed, (self.owner,))
-        start = 0 if forward else self._sequence.size_now() - 1
+        start = 0 if forward else self.owner.size_now() - 1
         if self.index != start or not forward:
             self._check_unchanged()
         if self.index != start:
@@ -174,7 +160,7 @@ class SequenceIterator(IteratorValue):
             codegen.pop()
 
     def _check_unchanged(self) -> None:
-        if self.owner.mutation is not None and not self.owner.mutation.is_new and getattr(self.owner, "changed", False):
+        if self.owner.mutation is not None and not self.owner.mutation.is_new and self.owner.has_changed():
             raise GraphBreak(LIVE_ITERATOR, self.owner.describe())
 
 
@@ -182,16 +168,6 @@ Reader = Callable[[Tracer, Value], Value]
 #: What Python calls a container that changes under an iterator, and those whose iterators notice every change.
 WORDS: dict[type, str] = {set: "Set", deque: "deque", OrderedDict: "OrderedDict"}
 EVERY_CHANGE = (deque, OrderedDict)
-
-
-class Watched(Protocol):
-    """What a dict, set or deque offers its iterators."""
-
-    changed: bool
-    version: int
-
-    def size_now(self) -> int:
-        """The present number of items."""
 
 
 class ConsumingIterator(IteratorValue):
@@ -221,14 +197,10 @@ class ConsumingIterator(IteratorValue):
         self.shown = owner if shown is None else shown
         self.read = read
         self.remaining = deque(items)
-        self.size = self._container.size_now()
-        self.version = self._container.version
+        self.size = self.owner.size_now()
+        self.version = self.owner.version
         self.taken = 0
         self.done = False
-
-    @property
-    def _container(self) -> Watched:
-        return cast(Watched, self.owner)
 
     def python_type(self) -> type:
         return self.cls
@@ -236,7 +208,7 @@ class ConsumingIterator(IteratorValue):
     def next_(self, tr: Tracer) -> Value:
         if self.done:
             stop(tr)
-        if self._container.version != self.version or self._container.size_now() != self.size:
+        if self.owner.version != self.version or self.owner.size_now() != self.size:
             self._notice(tr)
         if not self.remaining:
             self.done = True
@@ -250,8 +222,8 @@ class ConsumingIterator(IteratorValue):
         kind = next((kind for kind in WORDS if issubclass(self.owner.python_type(), kind)), dict)
         if kind in EVERY_CHANGE:
             self.done = kind is OrderedDict
-            word = "mutated" if self._container.version != self.version else "changed size"
-        elif self._container.size_now() == self.size:
+            word = "mutated" if self.owner.version != self.version else "changed size"
+        elif self.owner.size_now() == self.size:
             raise GraphBreak(LIVE_ITERATOR, f"{self.owner.describe()}, which has other items now")
         else:
             self.size = -1  # it complains again when it is asked again
@@ -262,8 +234,8 @@ class ConsumingIterator(IteratorValue):
         return (self.shown,)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        touched = self._container.version != self.version or self._container.size_now() != self.size
-        if touched or (self.owner.source is not None and self._container.changed):
+        touched = self.owner.version != self.version or self.owner.size_now() != self.size
+        if touched or (self.owner.source is not None and self.owner.has_changed()):
             raise GraphBreak(LIVE_ITERATOR, self.owner.describe())
         push_call(codegen, reversed if self.backwards else iter, (self.shown,))
         if self.taken == 0:

@@ -20,13 +20,12 @@ from types import (
 )
 from typing import TYPE_CHECKING
 
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import OPAQUE_DESCRIPTOR, GraphBreak, register_break
 from framesmith_dynamo.registry import register
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.functions.functions import MethodValue
 from framesmith_dynamo.values.functions.partials import PartialValue
 from framesmith_dynamo.values.holders import (
-    Found,
     class_source,
     entry_value,
     guard_no_accessor,
@@ -41,23 +40,11 @@ if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
 
-OPAQUE_DESCRIPTOR = register_break(
-    "opaque-descriptor",
-    what="an attribute is computed by a descriptor that is not written in Python",
-    why="its code cannot be inlined and may have effects",
-    hint="read the attribute outside the compiled function",
-)
 CLASS_ATTRIBUTE = register_break(
     "class-attribute",
     what="an attribute of a class is computed by code the tracer cannot follow",
     why="its metaclass or a descriptor written in C computes it",
     hint="read the attribute outside the compiled function",
-)
-C_METHOD = register_break(
-    "c-method",
-    what="a method implemented in C is called on an object",
-    why="the tracer has no rule for this method",
-    hint="move the call out of the compiled function",
 )
 
 
@@ -79,11 +66,7 @@ class CMethodValue(Value):
         return f"{self.found.owner.__qualname__}.{self.name} of {self.owner.describe()}"
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        handler = getattr(self.owner, "call_c_method", None)
-        if handler is None:
-            raise GraphBreak(C_METHOD, self.describe())
-        result: Value = handler(tr, self.found, self.name, args, kwargs)
-        return result
+        return self.owner.call_c_method(tr, self.found, self.name, args, kwargs)
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__self__":
@@ -162,7 +145,7 @@ def _staticmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Value
 @binds(functools.cached_property)
 def _cached_property(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     value = tr.call(part_value(tr, found, name, instance, "func"), (instance,), {})
-    store_plain(tr, instance, found.raw.attrname, value)
+    instance.store_own(tr, found.raw.attrname, value)
     return value
 
 
@@ -190,11 +173,7 @@ def _c_classmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Valu
 
 @binds(MemberDescriptorType, GetSetDescriptorType)
 def _c_data(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
-    reader = getattr(instance, "read_c_data", None)
-    if reader is None:
-        raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} of {instance.describe()}")
-    value: Value = reader(tr, found, name)
-    return value
+    return instance.read_c_data(tr, found, name)
 
 
 def bind_through_class(tr: Tracer, found: Found, name: str, owner: Value, cls: type) -> Value:
@@ -222,14 +201,6 @@ def class_value(tr: Tracer, cls: type, instance: Source | None) -> Value:
     if instance is not None and value.source is None:
         value.source = class_source(tr, cls, instance)
     return value
-
-
-def store_plain(tr: Tracer, instance: Value, name: str, value: Value) -> None:
-    """Store into the instance dictionary, past descriptors and `__setattr__`."""
-    store = getattr(instance, "store_own", None)
-    if store is None:
-        raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} of {instance.describe()}")
-    store(tr, name, value)
 
 
 def lookup_or_none(tr: Tracer, instance: Value, name: str) -> Value | None:

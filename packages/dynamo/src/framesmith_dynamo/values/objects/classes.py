@@ -10,14 +10,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.holders import (
     HEAP_TYPE,
     NO_SOURCE,
-    Found,
     class_source,
     entry_value,
     guard_class,

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import GraphBreak
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
-from framesmith_dynamo.values.containers.dict import DictValue
-from framesmith_dynamo.values.containers.dict_found import fill_from
+from framesmith_dynamo.values.containers.dict import DictValue, fill_from
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.list import ListValue
-from framesmith_dynamo.values.containers.pairs import pairs_of
-from framesmith_dynamo.values.holders import MISSING, Found, guard_class, type_lookup, user_method
+from framesmith_dynamo.values.containers.mappings import pairs_of
+from framesmith_dynamo.values.holders import MISSING, guard_class, type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
 from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
 from framesmith_dynamo.values.objects.objects import ObjectValue, has_python_layout

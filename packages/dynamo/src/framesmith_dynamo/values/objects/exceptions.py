@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.holders import Found, user_method
+from framesmith_dynamo.values.holders import user_method
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_sideeffects import DELETED
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values import operations
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import (
     HEAP_TYPE,
     NO_SOURCE,
-    Found,
     class_dict,
     class_source,
     entry_value,

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import OPAQUE_DESCRIPTOR, GraphBreak, register_break
 from framesmith_dynamo.polyfills.protocols import contains_by_iteration, iterate_by_index
-from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
+from framesmith_dynamo.values.base import Args, Found, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import (
     HEAP_TYPE,
     MISSING,
-    Found,
     class_dict,
     entry_value,
     guard_no_accessor,
@@ -31,8 +30,6 @@ from framesmith_dynamo.values.holders import (
 )
 from framesmith_dynamo.values.iteration.iterators import drain
 from framesmith_dynamo.values.objects.attributes import (
-    C_METHOD,
-    OPAQUE_DESCRIPTOR,
     bind_entry,
     call_descriptor,
     call_special,
@@ -198,14 +195,13 @@ class ObjectValue(Value):
         tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:
-        """Slots and the attributes that C code computes."""
         if name == "__class__":
             return class_value(tr, self.cls, self.source)
         if name == "__dict__":
             return InstanceDictValue(tr, self)
         if isinstance(found.raw, MemberDescriptorType):
             return self._read_slot(tr, found, name)
-        raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} of {self.describe()}")
+        return super().read_c_data(tr, found, name)
 
     def _read_slot(self, tr: Tracer, found: Found, name: str) -> Value:
         value = self._slot(tr, found, name)
@@ -245,7 +241,6 @@ class ObjectValue(Value):
         self.store_own(tr, name, value)
 
     def store_own(self, tr: Tracer, name: str, value: Value) -> None:
-        """Store into the instance dictionary or slot: a journal entry."""
         self.track(tr)
         tr.journal.store_attr(self, name, value)
 
@@ -332,11 +327,10 @@ class ObjectValue(Value):
     # C methods of the type
 
     def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """A bound method that is implemented in C; `found` says which class has it."""
         method = C_METHODS.get((found.owner, name))
-        if method is None:
-            raise GraphBreak(C_METHOD, f"{found.owner.__qualname__}.{name} of {self.describe()}")
-        return method(tr, self, args, kwargs)
+        return (
+            super().call_c_method(tr, found, name, args, kwargs) if method is None else method(tr, self, args, kwargs)
+        )
 
     # Special methods
 

@@ -6,10 +6,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak
-from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.base import Found, Tracer, Value
 from framesmith_dynamo.values.constants.constant import plain_arguments
 from framesmith_dynamo.values.holders import (
-    Found,
     entry_source,
     guard_class,
     instance_dict,

@@ -1,0 +1,203 @@
+"""What dicts and `__dict__`s share: look-ups, pairs, methods by name, and views, which read the dict each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.containers.base import ContainerValue
+from framesmith_dynamo.values.containers.sets import SetLike, new_set
+from framesmith_dynamo.values.containers.tuple import TupleValue
+from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, Reader, next_or_none, tracked
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+
+
+class MappingValue(ContainerValue):
+    """A dict, or a `__dict__`: keys that are known once they are asked for, each with its value."""
+
+    __slots__ = ()
+
+    def keys_now(self, tr: Tracer) -> list[Value]:
+        """All keys in order."""
+        raise NotImplementedError
+
+    def values_now(self, tr: Tracer) -> list[Value]:
+        """All values in order."""
+        raise NotImplementedError
+
+    def lookup(self, tr: Tracer, key: Value) -> Value | None:
+        """The value of a key, or None; guarded either way."""
+        raise NotImplementedError
+
+    def pairs_now(self, tr: Tracer) -> list[tuple[Value, Value]]:
+        """All items in order."""
+        return list(zip(self.keys_now(tr), self.values_now(tr), strict=True))
+
+    def contents_type(self) -> type:
+        """The builtin type in whose words a call is refused."""
+        return dict
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        return self.keys_now(tr)
+
+    # Methods
+
+    def m_get(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
+        """`get(key, default=None)`."""
+        value = self.lookup(tr, key)
+        if value is not None:
+            return value
+        return tr.constant(None) if default is None else default
+
+    def m_setdefault(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
+        """`setdefault(key, default=None)`."""
+        value = self.lookup(tr, key)
+        if value is None:
+            value = tr.constant(None) if default is None else default
+            self.setitem(tr, key, value)
+        return value
+
+    def m_update(self, tr: Tracer, other: Value | None = None, /, **kwargs: Value) -> None:
+        """`update([mapping or pairs], **kwargs)`."""
+        if other is not None:
+            self.merge(tr, pairs_of(tr, other, self.contents_type()))
+        self.merge(tr, [(tr.constant(name), value) for name, value in kwargs.items()])
+
+    def merge(self, tr: Tracer, pairs: Iterable[tuple[Value, Value]]) -> None:
+        """Store all pairs."""
+        for key, value in pairs:
+            self.setitem(tr, key, value)
+
+    def m_keys(self, tr: Tracer) -> Value:
+        """`keys()`."""
+        return KeysView("keys", self)
+
+    def m_values(self, tr: Tracer) -> Value:
+        """`values()`."""
+        return DictView("values", self)
+
+    def m_items(self, tr: Tracer) -> Value:
+        """`items()`."""
+        return KeysView("items", self)
+
+
+def pairs_of(tr: Tracer, other: Value, cls: type = dict) -> Iterator[tuple[Value, Value]]:
+    """Key-value pairs from a mapping (anything with `keys`) or an iterable of pairs, one by one, for a `cls`."""
+    if isinstance(other, MappingValue):
+        yield from other.pairs_now(tr)
+    elif type_lookup(other.python_type(), "keys") is not None:
+        for key in other.call_method(tr, "keys", (), {}).unpack(tr):
+            yield key, other.getitem(tr, key)
+    else:
+        iterator, position = other.iter_(tr), 0
+        while (item := next_or_none(tr, iterator)) is not None:
+            yield _pair(tr, cls, position, item)
+            position += 1
+
+
+def _pair(tr: Tracer, cls: type, position: int, item: Value) -> tuple[Value, Value]:
+    own = item.python_type()
+    parts = None
+    if type_lookup(own, "__iter__") is not None or type_lookup(own, "__getitem__") is not None:
+        parts = item.unpack(tr)
+    if parts is None or len(parts) != 2:
+        before = [(key, None) for key in range(position)]
+        refused(tr, lambda obj: cls([*before, obj if parts is None else range(len(parts))]), item)
+    return parts[0], parts[1]
+
+
+def is_unhashable(key: Value) -> bool:
+    """Whether a key is of a type without hashes."""
+    found = type_lookup(key.python_type(), "__hash__")
+    return found is not None and found.raw is None
+
+
+class DictView(ContainerValue):
+    """`d.values()`, and the base of the other two; `kind` is the method's name."""
+
+    __slots__ = ("kind", "owner")
+
+    def __init__(self, kind: str, owner: MappingValue) -> None:
+        super().__init__()
+        self.kind = kind
+        self.owner = owner
+
+    def python_type(self) -> type:
+        return type(getattr(self.owner.python_type()(), self.kind)())
+
+    def unpack(self, tr: Tracer) -> list[Value]:
+        if self.kind == "keys":
+            return self.owner.keys_now(tr)
+        if self.kind == "values":
+            return self.owner.values_now(tr)
+        return [TupleValue(pair) for pair in self.owner.pairs_now(tr)]
+
+    def len_(self, tr: Tracer) -> Value:
+        return self.owner.len_(tr)
+
+    def iter_(self, tr: Tracer) -> Value:
+        cls = type(iter(getattr(self.owner.python_type()(), self.kind)()))
+        return tracked(tr, ConsumingIterator(cls, self.owner.keys_now(tr), self.owner, shown=self, read=self._reader()))
+
+    def _reader(self) -> Reader | None:
+        return {"values": self._value, "items": self._pair}.get(self.kind)
+
+    def _value(self, tr: Tracer, key: Value) -> Value:
+        value = self.owner.lookup(tr, key)
+        assert value is not None, "a key went away without the length changing"
+        return value
+
+    def _pair(self, tr: Tracer, key: Value) -> Value:
+        return TupleValue([key, self._value(tr, key)])
+
+    def m___reversed__(self, tr: Tracer) -> Value:
+        """`reversed(self)`."""
+        cls = type(reversed(getattr(self.owner.python_type()(), self.kind)()))
+        keys = self.owner.keys_now(tr)[::-1]
+        return tracked(tr, ConsumingIterator(cls, keys, self.owner, shown=self, read=self._reader(), backwards=True))
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        return tr.constant(any(operations.equal(tr, own, item) for own in self.unpack(tr)))
+
+    def hash_key(self, tr: Tracer) -> object:
+        return self if self.kind == "values" else super().hash_key(tr)
+
+    def referents(self) -> Iterable[Value]:
+        return (self.owner,)
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen(self.owner)
+        codegen.load_method(self.kind)
+        codegen.call_method(0)
+
+
+class KeysView(DictView, SetLike):
+    """`d.keys()` and `d.items()`, which are sets too."""
+
+    __slots__ = ()
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        if self.kind == "keys":
+            return self.owner.contains(tr, item)
+        if not isinstance(item, TupleValue) or len(item.items) != 2:
+            return tr.constant(False)
+        value = self.owner.lookup(tr, item.at(0))
+        return tr.constant(value is not None and operations.equal(tr, value, item.at(1)))
+
+    def hash_key(self, tr: Tracer) -> object:
+        return super(DictView, self).hash_key(tr)
+
+    def members_now(self, tr: Tracer) -> dict[object, Value]:
+        return {operations.hash_key(tr, member): member for member in self.unpack(tr)}
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return new_set(tr, self.unpack(tr)).combined(tr, op, other, strict=False)
+
+    def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return None if op not in "&|^-" else new_set(tr, other.unpack(tr)).combined(tr, op, self, strict=False)
