@@ -6,7 +6,6 @@ import itertools
 import sys
 
 from framesmith_dynamo.polyfills.protocols import reversed_by_index
-from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import between, handles, named, one
 from framesmith_dynamo.values.constants.constant import ConstantValue, fold
@@ -63,12 +62,10 @@ def _sorted(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def quantified(tr: Tracer, iterable: Value, stops_at: bool) -> Value:
     """`any` (stops at true) or `all` (stops at false); takes no more items than needed."""
     if isinstance(iterable, FrozenSetValue):
-        return tr.constant(
-            any(operations.truth(tr, item) is stops_at for item in iterable.members.values()) is stops_at
-        )
+        return tr.constant(any(item.bool_(tr) is stops_at for item in iterable.members.values()) is stops_at)
     iterator = iterable.iter_(tr)
     while (item := next_or_none(tr, iterator)) is not None:
-        if operations.truth(tr, item) is stops_at:
+        if item.bool_(tr) is stops_at:
             return tr.constant(stops_at)
     return tr.constant(not stops_at)
 
@@ -103,7 +100,7 @@ def _enumerate(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _zip(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if set(kwargs) - {"strict"}:
         refuse(tr, zip, args, kwargs)
-    strict = "strict" in kwargs and operations.truth(tr, kwargs["strict"])
+    strict = "strict" in kwargs and kwargs["strict"].bool_(tr)
     return tracked(tr, ZipIterator([arg.iter_(tr) for arg in args], strict, TupleValue))
 
 

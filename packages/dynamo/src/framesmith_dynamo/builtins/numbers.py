@@ -80,7 +80,7 @@ def extreme(tr: Tracer, function: Any, op: str, args: Args, kwargs: Kwargs) -> V
     best, best_key = items[0], tr.call(key, [items[0]], {}) if keyed and key is not None else items[0]
     for item in items[1:]:
         item_key = tr.call(key, [item], {}) if keyed and key is not None else item
-        if operations.truth(tr, operations.compare(tr, op, item_key, best_key)):
+        if operations.compare(tr, op, item_key, best_key).bool_(tr):
             best, best_key = item, item_key
     return best
 
@@ -134,7 +134,7 @@ for _cls, _method in ((int, "__int__"), (float, "__float__"), (complex, "__compl
 @handles(bool)
 def _bool(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     (*rest,) = between(tr, bool, args, kwargs, 0, 1)
-    return tr.constant(operations.truth(tr, rest[0]) if rest else False)
+    return tr.constant(rest[0].bool_(tr) if rest else False)
 
 
 #: Pure functions, and `math.prod`'s neighbours; `prod` itself multiplies whatever it is given.

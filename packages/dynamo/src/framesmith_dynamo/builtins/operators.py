@@ -7,57 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from framesmith_dynamo.values import operations
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.callables import Handler, between, handles
-from framesmith_dynamo.values.constants.constant import BINARY, COMPARE, UNARY
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.callables import between, handles
 from framesmith_dynamo.values.containers import index_of
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import type_lookup
-
-INPLACE: dict[str, Callable[[Any, Any], Any]] = {
-    op: getattr(operator, "i" + name) for op, name in operations.BINARY_SLOTS.items()
-}
-
-
-def _binary(op: str) -> Handler:
-    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        left, right = between(tr, BINARY[op], args, kwargs, 2, 2)
-        return operations.binary(tr, op, left, right)
-
-    return handler
-
-
-def _inplace(op: str) -> Handler:
-    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        left, right = between(tr, INPLACE[op], args, kwargs, 2, 2)
-        return operations.inplace(tr, op, left, right)
-
-    return handler
-
-
-def _comparison(op: str) -> Handler:
-    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        left, right = between(tr, COMPARE[op], args, kwargs, 2, 2)
-        return operations.compare(tr, op, left, right)
-
-    return handler
-
-
-def _unary(op: str) -> Handler:
-    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        (value,) = between(tr, UNARY[op], args, kwargs, 1, 1)
-        return value.unary_op(tr, op)
-
-    return handler
-
-
-for _op in BINARY:
-    handles(BINARY[_op])(_binary(_op))
-    handles(INPLACE[_op])(_inplace(_op))
-for _op in COMPARE:
-    handles(COMPARE[_op])(_comparison(_op))
-for _op in UNARY:
-    handles(UNARY[_op])(_unary(_op))
 
 
 def _of(function: Any, count: int) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
@@ -70,8 +24,15 @@ def _of(function: Any, count: int) -> Callable[[Callable[..., Value]], Callable[
     return register
 
 
-_of(operator.truth, 1)(lambda tr, value: tr.constant(operations.truth(tr, value)))
-_of(operator.not_, 1)(lambda tr, value: tr.constant(not operations.truth(tr, value)))
+for _op in operations.BINARY:
+    _of(operations.BINARY[_op], 2)(lambda tr, a, b, op=_op: operations.binary(tr, op, a, b))
+    _of(operations.INPLACE[_op], 2)(lambda tr, a, b, op=_op: operations.inplace(tr, op, a, b))
+for _op in operations.COMPARE:
+    _of(operations.COMPARE[_op], 2)(lambda tr, a, b, op=_op: operations.compare(tr, op, a, b))
+for _op in operations.UNARY:
+    _of(operations.UNARY[_op], 1)(lambda tr, value, op=_op: value.unary_op(tr, op))
+_of(operator.truth, 1)(lambda tr, value: tr.constant(value.bool_(tr)))
+_of(operator.not_, 1)(lambda tr, value: tr.constant(not value.bool_(tr)))
 _of(operator.is_, 2)(lambda tr, a, b: tr.constant(operations.identity(tr, a, b)))
 _of(operator.is_not, 2)(lambda tr, a, b: tr.constant(not operations.identity(tr, a, b)))
 _of(operator.getitem, 2)(lambda tr, obj, key: obj.getitem(tr, key))

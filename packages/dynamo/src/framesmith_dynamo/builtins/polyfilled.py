@@ -105,9 +105,6 @@ class MadeCallable(Value):
     def python_type(self) -> type:
         return self.maker if isinstance(self.maker, type) else type(self.maker(None))
 
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def hash_key(self, tr: Tracer) -> object:
         return self
 

@@ -61,9 +61,6 @@ class BuiltinValue(Value):
         name = getattr(self.function, "__qualname__", repr(self.function))
         return f"{prefix}.{name}" if prefix and not isinstance(owner, type) else str(name)
 
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def hash_key(self, tr: Tracer) -> object:
         return self.function
 

@@ -124,11 +124,6 @@ class Frame:
         """The cell of a cell or free variable."""
         return self.cells[name]
 
-    @property
-    def instr_index(self) -> int:
-        """The index of the instruction that is running."""
-        return self.pc - 1
-
     def where(self) -> str:
         """File, line and function of the running instruction, as in a traceback."""
         before = self.code.instrs[max(self.pc - 1, 0) :: -1]
@@ -258,8 +253,3 @@ class Frame:
         error = ExceptionValue.new(self, exc_type, values)
         error.chain(self, self.state.handled)
         raise TracedRaise(error)
-
-    def fake_of(self, value: Value) -> torch.Tensor:
-        """The fake tensor of a tensor value."""
-        assert isinstance(value, TensorValue)
-        return value.ref.fake

@@ -40,12 +40,6 @@ class GeneratorValue(Value):
         self.running = False
         self.holders: list[Value] = []
 
-    def python_type(self) -> type:
-        return GeneratorType
-
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def iter_(self, tr: Tracer) -> Value:
         return self
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import CodeType, FunctionType
+from types import FunctionType
 
 from framesmith_dynamo.admission.frame_policy import why_not_inlined
 from framesmith_dynamo.breaks import GraphBreak, register_break
@@ -28,11 +28,6 @@ def check(state: TraceState, function: FunctionType) -> None:
     """Break when a function is not to be inlined here."""
     if state.depth >= MAX_DEPTH:
         raise GraphBreak(TOO_DEEP, function.__qualname__)
-    reason = why_not(function.__code__)
+    reason = why_not_inlined(function.__code__)
     if reason is not None:
         raise GraphBreak(NOT_INLINED, f"{function.__module__}.{function.__qualname__}: {reason}")
-
-
-def why_not(code: CodeType) -> str | None:
-    """Why code is not inlined, or None."""
-    return why_not_inlined(code)

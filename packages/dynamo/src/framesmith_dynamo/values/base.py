@@ -128,9 +128,6 @@ class Tracer(Protocol):
     def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
         """Raise an exception in the traced program (it may be caught there)."""
 
-    def fake_of(self, value: Value) -> torch.Tensor:
-        """The fake tensor of a tensor value."""
-
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -155,7 +152,7 @@ class Value:
     `mutation`: the journal's record when this object may be mutated (containers, objects, cells), else None.
     """
 
-    #: Python types this family stands for, when they are fixed; used by messages and by the wrap table.
+    #: Python types this family stands for, when they are fixed. `python_type` gives the first unless it is overridden.
     python_types: ClassVar[tuple[type, ...]] = ()
     #: Whether None from an operator method is Python's NotImplemented (TypeError when both refuse), not the tracer's
     #: gap.
@@ -173,7 +170,7 @@ class Value:
 
     def python_type(self) -> type:
         """The type `type(obj)` would give."""
-        raise NotImplementedError(f"{type(self).__name__}.python_type")
+        return self.python_types[0]
 
     def is_constant(self) -> bool:
         """Whether `as_constant` gives the object itself."""
@@ -254,8 +251,10 @@ class Value:
         self.refuse("len()")
 
     def bool_(self, tr: Tracer) -> bool:
-        """Truth, when it is known while tracing; tensors break here."""
-        self.refuse("truth testing")
+        """Truth, when it is known while tracing. What has neither `__bool__` nor `__len__` is true."""
+        if any(not vars(base).keys().isdisjoint(("__bool__", "__len__")) for base in self.python_type().__mro__):
+            self.refuse("truth testing")
+        return True
 
     def contains(self, tr: Tracer, item: Value) -> Value:
         """`item in self`."""

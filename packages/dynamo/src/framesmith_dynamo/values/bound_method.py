@@ -25,12 +25,6 @@ class BuiltinMethodValue(Value):
         self.owner = owner
         self.name = name
 
-    def python_type(self) -> type:
-        return BuiltinMethodType
-
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return self.owner.call_method(tr, self.name, args, kwargs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, BreakKind, GraphBreak
-from framesmith_dynamo.values.base import Value
+from framesmith_dynamo.values.base import Tracer, Value
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -23,6 +23,9 @@ class OpaqueValue(Value):
 
     def python_type(self) -> type:
         return self.cls
+
+    def bool_(self, tr: Tracer) -> bool:
+        self.refuse("truth testing")
 
     def refuse(self, doing: str, *, kind: BreakKind = UNSUPPORTED_OPERATION) -> NoReturn:
         raise GraphBreak(self.reason.kind, f"{self.reason.detail} ({doing})") from self.reason

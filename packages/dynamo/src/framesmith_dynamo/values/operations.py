@@ -6,8 +6,9 @@ Handlers, containers and builtins all go through here: `a < b` means the same in
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Final
+from typing import Any, Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
@@ -34,6 +35,17 @@ BINARY_SLOTS: Final = {
     "<<": "lshift",
     ">>": "rshift",
 }
+#: The function of the `operator` module for each operator.
+BINARY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    op: getattr(operator, f"__{name}__") for op, name in BINARY_SLOTS.items()
+}
+INPLACE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    op: getattr(operator, f"__i{name}__") for op, name in BINARY_SLOTS.items()
+}
+COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    op: getattr(operator, f"__{name}__") for op, name in COMPARE_SLOTS.items()
+}
+UNARY: Final[Mapping[str, Callable[[Any], Any]]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 
 
 def same_object(a: Value, b: Value) -> bool:
@@ -85,11 +97,6 @@ def hash_key(tr: Tracer, value: Value) -> object:
     return key
 
 
-def truth(tr: Tracer, value: Value) -> bool:
-    """`bool(value)` as a branch would see it."""
-    return value.bool_(tr)
-
-
 def compare(tr: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a <op> b` for the six comparison operators."""
     if _reflected_first(a, b):
@@ -123,7 +130,7 @@ def _was_asked(cls: type) -> bool:
 def equal(tr: Tracer, a: Value, b: Value) -> bool:
     """Whether containers would treat the two as equal: the same object, or `==` is true."""
     try:
-        return same_object(a, b) or truth(tr, compare(tr, "==", a, b))
+        return same_object(a, b) or compare(tr, "==", a, b).bool_(tr)
     except RecursionError:
         raise GraphBreak(UNSUPPORTED_OPERATION, f"== of {a.describe()}, which contains itself") from None
 

@@ -46,9 +46,6 @@ class TracebackValue(Value):
     def python_type(self) -> type:
         return TracebackType
 
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
 
 def enter(manager: Any) -> None:
     """Enter an object that is no context manager."""

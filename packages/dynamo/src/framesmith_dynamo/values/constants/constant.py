@@ -18,6 +18,7 @@ from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.errors import refuse, refused
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
+from framesmith_dynamo.values.operations import BINARY, COMPARE, UNARY
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 
 if TYPE_CHECKING:
@@ -43,30 +44,6 @@ CONSTANT_TYPES: Final = (
 #: Constants that guards do not compare; they have no source.
 FOLDED_TYPES: Final = (torch.finfo, torch.iinfo)
 
-BINARY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
-    "@": operator.matmul,
-    "&": operator.and_,
-    "|": operator.or_,
-    "^": operator.xor,
-    "<<": operator.lshift,
-    ">>": operator.rshift,
-}
-UNARY: Final[Mapping[str, Callable[[Any], Any]]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
-COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _NO_SINGLETONS: Final = frozenset({int, float, complex, str, bytes})
 #: Folding gives up beyond this many items or characters, so that a trace never builds what it would then have to emit.
 MAX_FOLDED: Final = 1_000_000

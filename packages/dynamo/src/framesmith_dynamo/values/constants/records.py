@@ -40,9 +40,6 @@ class RecordValue(Value):
     def python_type(self) -> type:
         return type(self.obj)
 
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def pin(self, tr: Tracer) -> None:
         raise GraphBreak(UNSUPPORTED_OPERATION, f"the identity of {self.describe()}")
 

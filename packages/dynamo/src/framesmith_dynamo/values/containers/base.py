@@ -13,8 +13,8 @@ from framesmith_dynamo.breaks import NOT_CONSTANT
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.constants.constant import BINARY, COMPARE, UNARY
 from framesmith_dynamo.values.errors import refuse, refused, takes
+from framesmith_dynamo.values.operations import BINARY, COMPARE, UNARY
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -38,9 +38,6 @@ class DequeValue(SequenceValue, MutableContainer):
         super().changes(tr)
         self.version += 1
 
-    def python_type(self) -> type:
-        return deque
-
     def of_same_kind(self, tr: Tracer, items: Sequence[Value]) -> Value:
         return new_deque(tr, items, self.maxlen)
 

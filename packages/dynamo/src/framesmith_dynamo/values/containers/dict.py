@@ -240,7 +240,7 @@ class DictValue(MutableContainer, MappingValue):
         pairs = self.pairs_now(tr)
         if not pairs:
             tr.raise_(KeyError, "dictionary is empty" if self.cls is OrderedDict else "popitem(): dictionary is empty")
-        key, value = pairs[-1 if last is None or operations.truth(tr, last) else 0]
+        key, value = pairs[-1 if last is None or last.bool_(tr) else 0]
         self.discard(tr, key)
         return TupleValue([key, value])
 
@@ -254,7 +254,7 @@ class DictValue(MutableContainer, MappingValue):
         self.version += 1
         self.rewritten = True
         entry = self.entries.pop(hashed)
-        if last is None or operations.truth(tr, last):
+        if last is None or last.bool_(tr):
             self.entries[hashed] = entry
         else:
             self.entries = {hashed: entry, **self.entries}

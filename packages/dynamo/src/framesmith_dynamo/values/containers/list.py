@@ -30,9 +30,6 @@ class ListValue(SequenceValue, MutableContainer):
     family = "list"
     __slots__ = ()
 
-    def python_type(self) -> type:
-        return list
-
     def of_same_kind(self, tr: Tracer, items: Sequence[Value]) -> Value:
         return new_list(tr, items)
 
@@ -169,14 +166,14 @@ class _SortKey:
         self.tr, self.key, self.item = tr, key, item
 
     def __lt__(self, other: _SortKey) -> bool:
-        return operations.truth(self.tr, operations.compare(self.tr, "<", self.key, other.key))
+        return operations.compare(self.tr, "<", self.key, other.key).bool_(self.tr)
 
 
 def sorted_items(tr: Tracer, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
     """The items in order: the same sort as Python's, so comparisons are made in the same order."""
     keyed = not (key is None or (key.is_constant() and key.as_constant() is None))
     rows = [_SortKey(tr, tr.call(key, [item], {}) if keyed and key is not None else item, item) for item in items]
-    rows.sort(reverse=reverse is not None and operations.truth(tr, reverse))
+    rows.sort(reverse=reverse is not None and reverse.bool_(tr))
     return [row.item for row in rows]
 
 

@@ -115,9 +115,6 @@ class FrozenSetValue(SetLike):
         self.members = members
         self.ordered = source is None
 
-    def python_type(self) -> type:
-        return frozenset
-
     def is_constant(self) -> bool:
         return all(member.is_constant() for member in self.members.values())
 
@@ -238,9 +235,6 @@ class SetValue(FrozenSetValue, MutableContainer):
     python_types = (set,)
     __slots__ = ()
     mirror: set[object]
-
-    def python_type(self) -> type:
-        return set
 
     def is_constant(self) -> bool:
         return False

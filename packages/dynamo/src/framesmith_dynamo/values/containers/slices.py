@@ -28,9 +28,6 @@ class SliceValue(ContainerValue):
         super().__init__()
         self.start, self.stop, self.step = start, stop, step
 
-    def python_type(self) -> type:
-        return slice
-
     def is_constant(self) -> bool:
         return all(part.is_constant() for part in self.referents())
 
@@ -92,9 +89,6 @@ class RangeValue(ContainerValue):
     def __init__(self, value: range, *, source: Source | None = None) -> None:
         super().__init__(source=source)
         self.value = value
-
-    def python_type(self) -> type:
-        return range
 
     def is_constant(self) -> bool:
         return True

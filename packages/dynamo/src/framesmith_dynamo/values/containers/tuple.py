@@ -26,9 +26,6 @@ class TupleValue(SequenceValue):
     family = "tuple"
     __slots__ = ()
 
-    def python_type(self) -> type:
-        return tuple
-
     def of_same_kind(self, tr: Tracer, items: Sequence[Value]) -> Value:
         return TupleValue(items)
 
@@ -75,9 +72,6 @@ class SizeValue(TupleValue):
 
     python_types = (torch.Size,)
     __slots__ = ()
-
-    def python_type(self) -> type:
-        return torch.Size
 
     def of_same_kind(self, tr: Tracer, items: Sequence[Value]) -> Value:
         if all(item.is_constant() and isinstance(item.as_constant(), int) for item in items):

@@ -44,9 +44,6 @@ class CellValue(Value):
         self.contents = contents
         self.local_name = local_name
 
-    def python_type(self) -> type:
-        return CellType
-
     def load(self, tr: Tracer) -> Value | None:
         """What the cell holds now, or None when it is empty."""
         pending = tr.journal.load_cell(self)

@@ -24,17 +24,11 @@ class CompiledFunctionValue(Value):
         super().__init__(source=source)
         self.wrapped = wrapped
 
-    def python_type(self) -> type:
-        return CompiledFunction
-
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return tr.call(self.wrapped, args, kwargs)
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         return self.wrapped if name == "__wrapped__" else self.wrapped.getattr_(tr, name)
-
-    def bool_(self, tr: Tracer) -> bool:
-        return True
 
     def hash_key(self, tr: Tracer) -> object:
         return self

@@ -81,9 +81,6 @@ class FunctionValue(Value):
         tr.journal.track_new(value, FunctionType)
         return value
 
-    def python_type(self) -> type:
-        return FunctionType
-
     def describe(self) -> str:
         return f"function {self.function.__qualname__}"
 
@@ -112,9 +109,6 @@ class FunctionValue(Value):
             other.pin(tr)
         same = other is self or (not self.made and isinstance(other, FunctionValue) and other.function is self.function)
         return tr.constant(same == (op == "=="))
-
-    def bool_(self, tr: Tracer) -> bool:
-        return True
 
     # Parts
 
@@ -297,9 +291,6 @@ class MethodValue(Value):
         self.function = function
         self.owner = owner
 
-    def python_type(self) -> type:
-        return MethodType
-
     def describe(self) -> str:
         return f"method {self.function.describe()} of {self.owner.describe()}"
 
@@ -314,9 +305,6 @@ class MethodValue(Value):
         if name == "__class__":
             return tr.constant(MethodType)
         return self.function.getattr_(tr, name)
-
-    def bool_(self, tr: Tracer) -> bool:
-        return True
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op not in ("==", "!=") or not isinstance(other, MethodValue):

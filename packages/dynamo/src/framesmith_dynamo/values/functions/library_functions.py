@@ -100,9 +100,6 @@ class CachedFunctionValue(Value):
     def as_constant(self) -> Any:
         return self.function
 
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__wrapped__":
             source = AttrSource(self.source, name) if self.source is not None else None

@@ -31,9 +31,6 @@ class PartialValue(Value):
         self.args = tuple(args)
         self.keywords = keywords
 
-    def python_type(self) -> type:
-        return functools.partial
-
     def describe(self) -> str:
         return f"partial of {self.function.describe()}"
 
@@ -54,9 +51,6 @@ class PartialValue(Value):
         if name == "keywords":
             return self.keywords
         return super().getattr_(tr, name)
-
-    def bool_(self, tr: Tracer) -> bool:
-        return True
 
     def hash_key(self, tr: Tracer) -> object:
         return self

@@ -26,9 +26,6 @@ class EnumerateIterator(IteratorValue):
         self.count = count
         self.make_pair = make_pair
 
-    def python_type(self) -> type:
-        return enumerate
-
     def next_(self, tr: Tracer) -> Value:
         item = self.inner.next_(tr)
         pair = self.make_pair([tr.constant(self.count), item])
@@ -53,9 +50,6 @@ class ZipIterator(IteratorValue):
         self.inners = list(inners)
         self.strict = strict
         self.make_tuple = make_tuple
-
-    def python_type(self) -> type:
-        return zip
 
     def next_(self, tr: Tracer) -> Value:
         if not self.inners:
@@ -104,9 +98,6 @@ class MapIterator(IteratorValue):
         self.function = function
         self.inners = list(inners)
 
-    def python_type(self) -> type:
-        return map
-
     def next_(self, tr: Tracer) -> Value:
         args = [inner.next_(tr) for inner in self.inners]
         return tr.call(self.function, args, {})
@@ -129,14 +120,11 @@ class FilterIterator(IteratorValue):
         self.function = function
         self.inner = inner
 
-    def python_type(self) -> type:
-        return filter
-
     def next_(self, tr: Tracer) -> Value:
         while True:
             item = self.inner.next_(tr)
             verdict = item if self._keeps_true() else tr.call(self.function, [item], {})
-            if operations.truth(tr, verdict):
+            if verdict.bool_(tr):
                 return item
 
     def _keeps_true(self) -> bool:
@@ -193,9 +181,6 @@ class CountIterator(IteratorValue):
         self.current = current
         self.step = step
 
-    def python_type(self) -> type:
-        return itertools.count
-
     def next_(self, tr: Tracer) -> Value:
         item = self.current
         self.current = operations.binary(tr, "+", item, self.step)
@@ -221,9 +206,6 @@ class RepeatIterator(IteratorValue):
         super().__init__()
         self.item = item
         self.left = left
-
-    def python_type(self) -> type:
-        return itertools.repeat
 
     def next_(self, tr: Tracer) -> Value:
         if self.left is not None:

@@ -78,9 +78,6 @@ class IteratorValue(Value):
     def unpack(self, tr: Tracer) -> list[Value]:
         return drain(tr, self)
 
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def hash_key(self, tr: Tracer) -> object:
         return self
 

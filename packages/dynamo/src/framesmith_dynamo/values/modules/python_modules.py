@@ -62,9 +62,6 @@ class PythonModuleValue(Value):
     def hash_key(self, tr: Tracer) -> object:
         return self.module
 
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__dict__":
             return ModuleDictValue(tr, self.entries)

@@ -74,9 +74,6 @@ class AttributeDictValue(MappingValue):
             raise GraphBreak(INSTANCE_DICT, f"the key {name!r} of {self.describe()}")
         return name
 
-    def python_type(self) -> type:
-        return dict
-
     # What a mapping offers
 
     def keys_now(self, tr: Tracer) -> list[Value]:

@@ -75,9 +75,6 @@ class CMethodValue(Value):
             return tr.constant(getattr(self.found.raw, name))
         return super().getattr_(tr, name)
 
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def referents(self) -> tuple[Value, ...]:
         return (self.owner,)
 

@@ -73,9 +73,6 @@ class MappingProxyValue(Value):
         super().__init__(source=source)
         self.mapping = mapping
 
-    def python_type(self) -> type:
-        return MappingProxyType
-
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__class__":
             return tr.constant(MappingProxyType)

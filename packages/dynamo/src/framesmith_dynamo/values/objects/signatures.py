@@ -34,12 +34,6 @@ class SignatureValue(Value):
         pairs = [(tr.constant(name), ParameterValue(self, real)) for name, real in signature.parameters.items()]
         self.parameters = MappingProxyValue(new_dict(tr, pairs, OrderedDict))
 
-    def python_type(self) -> type:
-        return inspect.Signature
-
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "parameters":
             return self.parameters
@@ -78,12 +72,6 @@ class ParameterValue(Value):
         super().__init__()
         self.signature = signature
         self.real = real
-
-    def python_type(self) -> type:
-        return inspect.Parameter
-
-    def bool_(self, tr: Tracer) -> bool:
-        return True
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "default":

@@ -28,9 +28,6 @@ class SuperValue(Value):
         self.after = after
         self.instance = instance
 
-    def python_type(self) -> type:
-        return super
-
     def describe(self) -> str:
         return f"super({self.after.__qualname__}, {self.instance.describe()})"
 
@@ -52,14 +49,8 @@ class SuperValue(Value):
             return bind_entry(tr, found, name, self.instance)
         return bind_through_class(tr, found, name, self.instance, cls)
 
-    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        return tr.call(self.getattr_(tr, name), args, kwargs)
-
     def getitem(self, tr: Tracer, key: Value) -> Value:
         tr.raise_(TypeError, "'super' object is not subscriptable")
-
-    def bool_(self, tr: Tracer) -> bool:
-        return True
 
     def referents(self) -> Iterable[Value]:
         return (self.instance,)

@@ -23,12 +23,6 @@ class WeakReferenceValue(Value):
         super().__init__(source=source)
         self.ref = ref
 
-    def python_type(self) -> type:
-        return weakref.ref
-
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def hash_key(self, tr: Tracer) -> object:
         return self.ref
 

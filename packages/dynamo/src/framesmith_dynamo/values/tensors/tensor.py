@@ -7,14 +7,15 @@ data breaks.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
+from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
 from framesmith_dynamo.values.tensors.tensor_tables import (
     AUTOGRAD_STATE,
     BREAKING_ATTRIBUTES,
@@ -48,45 +49,6 @@ TENSOR_ATTRIBUTE = register_break(
     hint="keep extra data beside the tensor instead of on it",
 )
 
-BINARY: dict[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
-    "@": operator.matmul,
-    "&": operator.and_,
-    "|": operator.or_,
-    "^": operator.xor,
-    "<<": operator.lshift,
-    ">>": operator.rshift,
-}
-INPLACE: dict[str, Callable[..., Any]] = {
-    "+": operator.iadd,
-    "-": operator.isub,
-    "*": operator.imul,
-    "/": operator.itruediv,
-    "//": operator.ifloordiv,
-    "%": operator.imod,
-    "**": operator.ipow,
-    "@": operator.imatmul,
-    "&": operator.iand,
-    "|": operator.ior,
-    "^": operator.ixor,
-    "<<": operator.ilshift,
-    ">>": operator.irshift,
-}
-COMPARE: dict[str, Callable[..., Any]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 #: Tensor operators torch spells as methods on the left operand only for numbers and tensors.
 _NUMBERS = (int, float, complex, bool)
 
@@ -146,7 +108,7 @@ class TensorValue(Value):
         if kind is not None or name in ("grad_fn", "is_leaf"):
             raise GraphBreak(kind or AUTOGRAD_STATE, f"attribute {name!r} of {self.describe()}")
         if callable(getattr(torch.Tensor, name, None)):
-            return TensorMethodValue(self, name)
+            return BuiltinMethodValue(self, name)
         if hasattr(torch.Tensor, name):
             raise GraphBreak(TENSOR_ATTRIBUTE, f"{name!r} of {self.describe()}")
         return self._plain_attribute(tr, name)
@@ -247,34 +209,6 @@ def _folds(value: Value) -> bool:
 
 def _plain(value: Value) -> Any:
     return value.fake if isinstance(value, TensorValue) else value.as_constant()
-
-
-class TensorMethodValue(Value):
-    """A bound method of a tensor, loaded but not called yet."""
-
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: TensorValue, name: str) -> None:
-        super().__init__()
-        self.owner = owner
-        self.name = name
-
-    def python_type(self) -> type:
-        return type(torch.Tensor.add)
-
-    def getattr_(self, tr: Tracer, name: str) -> Value:
-        if name == "__self__":
-            return self.owner
-        if name == "__name__":
-            return tr.constant(self.name)
-        return super().getattr_(tr, name)
-
-    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        return self.owner.call_method(tr, self.name, args, kwargs)
-
-    def reconstruct(self, codegen: Codegen) -> None:
-        codegen(self.owner)
-        codegen.load_attr(self.name)
 
 
 @c_method("type", torch.Tensor)

@@ -49,9 +49,6 @@ class TorchContextValue(Value):
     def python_type(self) -> type:
         return self.cls
 
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def enter(self, tr: Tracer) -> Value:
         raise NotImplementedError
 
@@ -92,9 +89,6 @@ class DecoratedValue(Value):
 
     def python_type(self) -> type:
         return self.function.python_type()
-
-    def bool_(self, tr: Tracer) -> bool:
-        return True
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         return self.function.getattr_(tr, name)

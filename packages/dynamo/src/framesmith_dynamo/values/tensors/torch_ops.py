@@ -45,9 +45,6 @@ class TorchOpValue(Value):
     def hash_key(self, tr: Tracer) -> object:
         return self.op
 
-    def bool_(self, tr: Tracer) -> bool:
-        return True
-
     def getattr_(self, tr: Tracer, name: str) -> Value:
         try:
             return tr.constant(getattr(self.op, name))
