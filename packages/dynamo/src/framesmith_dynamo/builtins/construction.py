@@ -81,17 +81,12 @@ for _cls in (dict, OrderedDict):
 @handles(defaultdict)
 def _defaultdict(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     factory = args[0] if args else tr.constant(None)
-    if not is_none(factory) and type_lookup(factory.python_type(), "__call__") is None:
+    if not factory.is_none() and type_lookup(factory.python_type(), "__call__") is None:
         refuse(tr, defaultdict, args, kwargs)
     between(tr, dict, args[1:], {}, 0, 1)
     made = new_dict(tr, cls=defaultdict, factory=factory)
     made.m_update(tr, *args[1:], **kwargs)
     return made
-
-
-def is_none(value: Value) -> bool:
-    """Whether a value is None."""
-    return value.is_constant() and value.as_constant() is None
 
 
 @handles(dict.fromkeys)
@@ -117,7 +112,7 @@ def _deque(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = named(tr, deque, args, kwargs, ("iterable", "maxlen"), 0)
     bound = given.get("maxlen", tr.constant(None))
     maxlen = None
-    if not is_none(bound):
+    if not bound.is_none():
         maxlen = index_of(tr, bound) if issubclass(bound.python_type(), int) else -1
     if maxlen is not None and not 0 <= maxlen <= sys.maxsize:
         refuse(tr, deque, (), {"maxlen": bound})

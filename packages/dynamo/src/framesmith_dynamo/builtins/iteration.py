@@ -43,7 +43,7 @@ def _next(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def unordered_items(tr: Tracer, iterable: Value, key: Value | None) -> list[Value]:
     """Items to sort: a set's order does not matter when all its members are different under the order itself."""
-    if isinstance(iterable, FrozenSetValue) and (key is None or (key.is_constant() and key.as_constant() is None)):
+    if isinstance(iterable, FrozenSetValue) and (key is None or key.is_none()):
         members = list(iterable.members.values())
         if all(member.is_constant() for member in members):
             return members

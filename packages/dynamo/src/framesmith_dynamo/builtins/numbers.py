@@ -8,7 +8,6 @@ from types import BuiltinFunctionType
 from typing import Any
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
-from framesmith_dynamo.builtins.construction import is_none
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, between, folding, handles, named, one
@@ -41,7 +40,7 @@ def _round(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = named(tr, round, args, kwargs, ("number", "ndigits"), 1)
     if all(arg.is_constant() for arg in given.values()):
         return fold(tr, round, args, kwargs)
-    digits = [given["ndigits"]] if "ndigits" in given and not is_none(given["ndigits"]) else []
+    digits = [given["ndigits"]] if "ndigits" in given and not given["ndigits"].is_none() else []
     return special(tr, given["number"], "__round__", digits)
 
 
@@ -61,7 +60,7 @@ def _divmod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(pow)
 def _pow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = named(tr, pow, args, kwargs, ("base", "exp", "mod"), 2)
-    if "mod" not in given or is_none(given["mod"]):
+    if "mod" not in given or given["mod"].is_none():
         return operations.binary(tr, "**", given["base"], given["exp"])
     return fold(tr, pow, [given["base"], given["exp"], given["mod"]])
 
@@ -76,7 +75,7 @@ def extreme(tr: Tracer, function: Any, op: str, args: Args, kwargs: Kwargs) -> V
         if "default" in kwargs:
             return kwargs["default"]
         refuse(tr, function, [new_list(tr, [])], kwargs)
-    keyed = key is not None and not is_none(key)
+    keyed = key is not None and not key.is_none()
     best, best_key = items[0], tr.call(key, [items[0]], {}) if keyed and key is not None else items[0]
     for item in items[1:]:
         item_key = tr.call(key, [item], {}) if keyed and key is not None else item

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from framesmith_dynamo.builtins.construction import is_none
 from framesmith_dynamo.polyfills import functional, iteration, ordering
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, between, handles, inlining
@@ -143,7 +142,7 @@ for _maker, _polyfill in MAKERS.items():
 @handles(MethodType)
 def _method(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     function, owner = between(tr, MethodType, args, kwargs, 2, 2)
-    if is_none(owner) or type_lookup(function.python_type(), "__call__") is None:
+    if owner.is_none() or type_lookup(function.python_type(), "__call__") is None:
         refuse(tr, MethodType, args, kwargs)
     return MethodValue(function, owner)
 

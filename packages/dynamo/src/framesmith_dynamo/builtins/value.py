@@ -19,89 +19,70 @@ from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import CONSTANT_TYPES
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.objects.attributes import CMethodValue
 from framesmith_dynamo.values.objects.classes import make_new
 from framesmith_dynamo.values.wrap_registry import WRAPPERS, build, builds_family, wraps_family
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
-    from framesmith_bytecode import Codegen
     from framesmith_guards import Source
 
 FUNCTION_TYPES = (BuiltinFunctionType, MethodWrapperType)
 DESCRIPTOR_TYPES = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
 
 
-class BuiltinValue(Value):
+class BuiltinValue(KnownValue):
     """A callable written in C."""
 
     python_types = (*FUNCTION_TYPES, *DESCRIPTOR_TYPES)
     exact_operators = True
-    __slots__ = ("function",)
-
-    def __init__(self, function: Any, *, source: Source | None = None) -> None:
-        super().__init__(source=source)
-        self.function = function
-
-    def python_type(self) -> type:
-        return type(self.function)
-
-    def is_constant(self) -> bool:
-        return True
-
-    def as_constant(self) -> Any:
-        return self.function
+    __slots__ = ()
 
     def as_proxy(self) -> Any:
-        return self.function
+        return self.obj
 
     def describe(self) -> str:
-        owner = getattr(self.function, "__module__", None) or getattr(self.function, "__objclass__", None)
+        owner = getattr(self.obj, "__module__", None) or getattr(self.obj, "__objclass__", None)
         prefix = owner.__name__ if isinstance(owner, type) else owner
-        name = getattr(self.function, "__qualname__", repr(self.function))
+        name = getattr(self.obj, "__qualname__", repr(self.obj))
         return f"{prefix}.{name}" if prefix and not isinstance(owner, type) else str(name)
-
-    def hash_key(self, tr: Tracer) -> object:
-        return self.function
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op not in ("==", "!=") or not isinstance(other, BuiltinValue):
             return None
-        return tr.constant((self.function == other.function) is (op == "=="))
+        return tr.constant((self.obj == other.obj) is (op == "=="))
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
-        if not hasattr(self.function, name):
-            tr.raise_(AttributeError, f"'{type(self.function).__name__}' object has no attribute '{name}'")
-        return build(tr, getattr(self.function, name))
-
-    def reconstruct(self, codegen: Codegen) -> None:
-        codegen.load_const(self.function)
+        if not hasattr(self.obj, name):
+            tr.raise_(AttributeError, f"'{type(self.obj).__name__}' object has no attribute '{name}'")
+        return build(tr, getattr(self.obj, name))
 
     # Calls
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        handler = find_handler(self.function)
+        handler = find_handler(self.obj)
         if handler is not None:
             return handler(tr, args, kwargs)
-        if isinstance(self.function, DESCRIPTOR_TYPES):
+        if isinstance(self.obj, DESCRIPTOR_TYPES):
             return self._call_descriptor(tr, args, kwargs)
         return self._call_bound(tr, args, kwargs)
 
     def _call_descriptor(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """`list.append(xs, x)`: the method of the class itself, whatever the object's own class overrides."""
-        owner, name = self.function.__objclass__, self.function.__name__
+        owner, name = self.obj.__objclass__, self.obj.__name__
         if not args or not issubclass(args[0].python_type(), owner):
-            refuse(tr, self.function, args, kwargs)
+            refuse(tr, self.obj, args, kwargs)
         found = type_lookup(args[0].python_type(), name)
-        own = found is not None and found.raw is self.function
+        own = found is not None and found.raw is self.obj
         if own and type(args[0]).call_c_method is Value.call_c_method:
             return args[0].call_method(tr, name, args[1:], kwargs)
-        return CMethodValue(args[0], Found(owner, self.function), name).call(tr, args[1:], kwargs)
+        return CMethodValue(args[0], Found(owner, self.obj), name).call(tr, args[1:], kwargs)
 
     def _call_bound(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """A method bound to a class or a constant; functions of modules have no meaning left."""
-        owner = getattr(self.function, "__self__", None)
-        name = self.function.__name__
+        owner = getattr(self.obj, "__self__", None)
+        name = self.obj.__name__
         if isinstance(owner, type) and name == "__new__" and args and args[0].is_constant():
             return make_new(tr, args[0].as_constant(), owner, args[1:], kwargs)
         if type(owner) in CONSTANT_TYPES and owner is not None and not isinstance(owner, ModuleType):

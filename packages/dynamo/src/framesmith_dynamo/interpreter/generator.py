@@ -10,7 +10,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.operations import equal
+from framesmith_dynamo.values.iteration.iterators import IteratorValue
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -24,7 +24,7 @@ LIVE_GENERATOR = register_break(
 )
 
 
-class GeneratorValue(Value):
+class GeneratorValue(IteratorValue):
     """A generator. Its frame runs when it is asked for a value, one value at a time.
 
     `holders`: through which values something held it when that was last looked up (see `abandoned`).
@@ -40,33 +40,8 @@ class GeneratorValue(Value):
         self.running = False
         self.holders: list[Value] = []
 
-    def iter_(self, tr: Tracer) -> Value:
-        return self
-
     def next_(self, tr: Tracer) -> Value:
         return self.send(tr, tr.constant(None))
-
-    def unpack(self, tr: Tracer) -> list[Value]:
-        items: list[Value] = []
-        exhausted = False
-        while not exhausted:
-            try:
-                items.append(self.next_(tr))
-            except TracedRaise as error:
-                if not issubclass(error.value.python_type(), StopIteration):
-                    raise
-                exhausted = True
-        return items
-
-    def contains(self, tr: Tracer, item: Value) -> Value:
-        try:
-            while not equal(tr, self.next_(tr), item):
-                pass
-        except TracedRaise as error:
-            if issubclass(error.value.python_type(), StopIteration):
-                return tr.constant(False)
-            raise
-        return tr.constant(True)
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         method = METHODS.get(name)
@@ -86,7 +61,7 @@ class GeneratorValue(Value):
         frame = self._ready(tr)
         if frame is None:
             tr.raise_(StopIteration)
-        if not self.started and not (value.is_constant() and value.as_constant() is None):
+        if not self.started and not value.is_none():
             tr.raise_(TypeError, "can't send non-None value to a just-started generator")
         frame.push(value)
         return self._resume(tr, frame)
@@ -177,7 +152,7 @@ class GeneratorValue(Value):
                 state.suspended.append(self)
             return result
         self.frame = None
-        finished_with = () if result.is_constant() and result.as_constant() is None else (result,)
+        finished_with = () if result.is_none() else (result,)
         return tr.raise_(StopIteration, *finished_with)
 
     def _no_stop_iteration(self, tr: Tracer, raised: TracedRaise) -> NoReturn:

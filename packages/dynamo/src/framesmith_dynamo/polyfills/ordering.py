@@ -6,32 +6,39 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+Order = Callable[[Any, Any], Any]
 
-def sift_down(heap: list[Any], start: int, position: int) -> None:
-    """Move the item at `position` towards the root until its parent is not larger."""
+
+def sift_down(heap: list[Any], start: int, position: int, before: Order = operator.lt) -> None:
+    """Move the item at `position` towards the root until it does not come `before` its parent."""
     item = heap[position]
     while position > start:
         parent = (position - 1) >> 1
-        if not item < heap[parent]:
+        if not before(item, heap[parent]):
             break
         heap[position] = heap[parent]
         position = parent
     heap[position] = item
 
 
-def sift_up(heap: list[Any], position: int) -> None:
-    """Let the smaller children bubble up, then put the item in its place."""
+def sift_up(heap: list[Any], position: int, before: Order = operator.lt) -> None:
+    """Let the children that come `before` the others bubble up, then put the item in its place."""
     end, start, item = len(heap), position, heap[position]
     child = 2 * position + 1
     while child < end:
         right = child + 1
-        if right < end and not heap[child] < heap[right]:
+        if right < end and not before(heap[child], heap[right]):
             child = right
         heap[position] = heap[child]
         position = child
         child = 2 * position + 1
     heap[position] = item
-    sift_down(heap, start, position)
+    sift_down(heap, start, position, before)
+
+
+def larger(left: Any, right: Any) -> bool:
+    """The order of heaps that have their largest item first."""
+    return bool(right < left)
 
 
 def heappush(heap: list[Any], item: Any, /) -> None:
@@ -57,44 +64,17 @@ def heapify(heap: list[Any], /) -> None:
         sift_up(heap, position)
 
 
-def sift_down_max(heap: list[Any], start: int, position: int) -> None:
-    """`sift_down` for a heap with its largest item first."""
-    item = heap[position]
-    while position > start:
-        parent = (position - 1) >> 1
-        if not heap[parent] < item:
-            break
-        heap[position] = heap[parent]
-        position = parent
-    heap[position] = item
-
-
-def sift_up_max(heap: list[Any], position: int) -> None:
-    """`sift_up` for a heap with its largest item first."""
-    end, start, item = len(heap), position, heap[position]
-    child = 2 * position + 1
-    while child < end:
-        right = child + 1
-        if right < end and not heap[right] < heap[child]:
-            child = right
-        heap[position] = heap[child]
-        position = child
-        child = 2 * position + 1
-    heap[position] = item
-    sift_down_max(heap, start, position)
-
-
 def heapify_max(heap: list[Any], /) -> None:
     """`heapq._heapify_max`, which `nsmallest` uses."""
     for position in reversed(range(len(heap) // 2)):
-        sift_up_max(heap, position)
+        sift_up(heap, position, larger)
 
 
 def heapreplace_max(heap: list[Any], item: Any, /) -> Any:
     """`heapq._heapreplace_max`, which `nsmallest` uses."""
     largest = heap[0]
     heap[0] = item
-    sift_up_max(heap, 0)
+    sift_up(heap, 0, larger)
     return largest
 
 

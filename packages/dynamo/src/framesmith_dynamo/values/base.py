@@ -180,6 +180,10 @@ class Value:
         """The real Python object, when it is known at compile time."""
         self.refuse("as a constant", kind=NOT_CONSTANT)
 
+    def is_none(self) -> bool:
+        """Whether this is None."""
+        return self.python_type() is type(None)
+
     def as_plain(self) -> Any:
         """A real object equal to this one when everything in it is known; containers come as copies.
 

@@ -34,7 +34,6 @@ TABLES = (
     "framesmith_dynamo.values.modules.module_sequences",
     "framesmith_dynamo.values.objects.copying",
     "framesmith_dynamo.values.objects.signatures",
-    "framesmith_dynamo.values.objects.weak_references",
     "framesmith_dynamo.values.modules.python_modules",
     "framesmith_dynamo.values.tensors.torch_functions",
     "framesmith_dynamo.values.tensors.torch_ops",

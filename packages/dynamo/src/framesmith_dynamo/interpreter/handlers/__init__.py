@@ -6,8 +6,7 @@ import importlib
 
 FAMILIES = (
     "stack", "variables", "names", "attributes", "operators", "jumps", "calls", "containers", "exceptions",
-    "contexts", "functions",
-    "formatting", "imports", "generators", "matching",
+    "contexts", "functions", "formatting", "generators", "matching",
 )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def raise_value(frame: Frame, what: Value, cause: Value | None) -> NoReturn:
     if error is None:
         frame.raise_(TypeError, "exceptions must derive from BaseException")
     if cause is not None:
-        if not (cause.is_constant() and cause.as_constant() is None):
+        if not cause.is_none():
             found = as_exception(frame, cause)
             if found is None:
                 raise GraphBreak(EXCEPTION_CAUSE, cause.describe())
@@ -82,7 +82,7 @@ def push_exc_info(frame: Frame, instr: Instr) -> None:
 def pop_except(frame: Frame, instr: Instr) -> None:
     """End handling: the exception handled before is current again."""
     previous = frame.pop()
-    frame.state.handled = None if previous.is_constant() and previous.as_constant() is None else previous
+    frame.state.handled = None if previous.is_none() else previous
 
 
 @handler("CHECK_EXC_MATCH")

@@ -48,7 +48,7 @@ def send(frame: Frame, instr: Instr) -> None:
 
 def advance(frame: Frame, receiver: Value, value: Value) -> Value:
     """next(receiver), or receiver.send(value)."""
-    if value.is_constant() and value.as_constant() is None:
+    if value.is_none():
         return receiver.next_(frame)
     return receiver.call_method(frame, "send", (value,), {})
 

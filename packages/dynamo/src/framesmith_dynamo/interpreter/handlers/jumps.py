@@ -5,7 +5,7 @@ from __future__ import annotations
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
-from framesmith_dynamo.values.base import TracedRaise, Value
+from framesmith_dynamo.values.base import TracedRaise
 
 
 @handler("JUMP", "JUMP_NO_INTERRUPT")
@@ -28,22 +28,17 @@ def pop_jump_if_false(frame: Frame, instr: Instr) -> None:
         frame.jump(instr.arg)
 
 
-def is_none(value: Value) -> bool:
-    """Whether a value is None."""
-    return value.is_constant() and value.as_constant() is None
-
-
 @handler("POP_JUMP_IF_NONE")
 def pop_jump_if_none(frame: Frame, instr: Instr) -> None:
     """Pop; jump when None."""
-    if is_none(frame.pop()):
+    if frame.pop().is_none():
         frame.jump(instr.arg)
 
 
 @handler("POP_JUMP_IF_NOT_NONE")
 def pop_jump_if_not_none(frame: Frame, instr: Instr) -> None:
     """Pop; jump unless None."""
-    if not is_none(frame.pop()):
+    if not frame.pop().is_none():
         frame.jump(instr.arg)
 
 

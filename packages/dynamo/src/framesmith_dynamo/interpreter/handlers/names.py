@@ -1,12 +1,37 @@
-"""Globals and builtins."""
+"""Globals, builtins and imports: modules that are imported already are looked up, importing one breaks."""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from types import ModuleType
+
 from framesmith_bytecode import Instr
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
-from framesmith_dynamo.interpreter.namespaces import load_global
 from framesmith_dynamo.values import namespaces
+from framesmith_dynamo.values.base import TracedRaise, Value
+from framesmith_guards import ModuleSource
+
+IMPORT_RUNS_CODE = register_break(
+    "import-runs-code",
+    what="a module is imported for the first time",
+    why="importing runs the module's code",
+    hint="import the module before the first compiled call",
+)
+
+
+def load_global(frame: Frame, name: str) -> Value:
+    """The value of a global or builtin name; raises the program's NameError. A global may shadow a builtin later."""
+    value = namespaces.load(frame, frame.globals, name)
+    if value is not None:
+        return value
+    namespaces.rely_on_absence(frame, frame.globals, name)
+    value = namespaces.load_builtin(frame, frame.globals, name)
+    if value is None:
+        frame.raise_(NameError, f"name '{name}' is not defined")
+    return value
 
 
 @handler("LOAD_GLOBAL")
@@ -28,3 +53,35 @@ def delete_global(frame: Frame, instr: Instr) -> None:
         namespaces.rely_on_absence(frame, frame.globals, instr.arg)
         frame.raise_(NameError, f"name '{instr.arg}' is not defined")
     namespaces.delete(frame, frame.globals, instr.arg)
+
+
+def resolve(frame: Frame, name: str, level: int) -> str:
+    """The absolute name an import statement means."""
+    if level == 0:
+        return name
+    package = frame.globals.get("__package__") or frame.globals.get("__name__", "").rpartition(".")[0]
+    return importlib.util.resolve_name("." * level + name, package)
+
+
+@handler("IMPORT_NAME")
+def import_name(frame: Frame, instr: Instr) -> None:
+    """Push an imported module: the one named, or its top package when nothing is taken from it."""
+    level, names = frame.popn(2)
+    full = resolve(frame, instr.arg, level.as_constant())
+    if not isinstance(sys.modules.get(full), ModuleType):
+        raise GraphBreak(IMPORT_RUNS_CODE, full)
+    bound = full if names.as_constant() else full.partition(".")[0]
+    frame.push(frame.wrap(sys.modules[bound], ModuleSource(bound)))
+
+
+@handler("IMPORT_FROM")
+def import_from(frame: Frame, instr: Instr) -> None:
+    """Push an attribute of the module on top, or its submodule of that name."""
+    module = frame.peek(1)
+    try:
+        frame.push(module.getattr_(frame, instr.arg))
+    except TracedRaise as error:
+        name = f"{module.as_constant().__name__}.{instr.arg}"
+        if name not in sys.modules or not issubclass(error.value.python_type(), AttributeError):
+            raise
+        frame.push(frame.wrap(sys.modules[name], ModuleSource(name)))

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.constants.constant import fold, plain_arguments
+from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
-    from framesmith_bytecode import Codegen
     from framesmith_guards import Source
 
 #: Exact types whose objects stay as they are once made.
@@ -41,31 +41,15 @@ IDENTIFYING: Final[dict[type, tuple[str, ...]]] = {
 }
 
 
-class FoldedValue(Value):
+class FoldedValue(KnownValue):
     """A real object of one of `FOLDED_TYPES`."""
 
     python_types = FOLDED_TYPES
     exact_operators = True
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: Any, *, source: Source | None = None) -> None:
-        super().__init__(source=source)
-        self.obj = obj
-
-    def python_type(self) -> type:
-        return type(self.obj)
-
-    def is_constant(self) -> bool:
-        return True
-
-    def as_constant(self) -> Any:
-        return self.obj
+    __slots__ = ()
 
     def bool_(self, tr: Tracer) -> bool:
         return bool(self.obj)
-
-    def hash_key(self, tr: Tracer) -> object:
-        return self.obj
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__class__":
@@ -110,12 +94,6 @@ class FoldedValue(Value):
         if op not in ("==", "!=") or not other.is_constant():
             return None
         return tr.constant(bool(self.obj == other.as_constant()) == (op == "=="))
-
-    def reconstruct(self, codegen: Codegen) -> None:
-        if self.source is not None:
-            super().reconstruct(codegen)
-        else:
-            codegen.load_const(self.obj)
 
 
 def fold_list(result: Any) -> Any:

@@ -1,18 +1,19 @@
-"""Objects of C or slotted types that only hold others: properties, class and static methods, dataclass fields.
+"""Objects of C or slotted types that only hold others: properties, class and static methods, fields, weak references.
 
-They cannot be referred to weakly: their type is guarded, and each thing that is read of them.
+Their type is guarded, and each thing that is read of them: most cannot be referred to weakly.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
-from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.holders import value_at
 from framesmith_dynamo.values.wrap_registry import wraps_type
-from framesmith_guards import AttrSource
+from framesmith_guards import AttrSource, WeakRefSource
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -59,3 +60,28 @@ def wrap_record(tr: Tracer, obj: Any, source: Source) -> Value:
     """One met at a source."""
     tr.guard(source, "TYPE_MATCH", type(obj))
     return RecordValue(obj, source=source)
+
+
+class WeakReferenceValue(Value):
+    """A weak reference that exists."""
+
+    python_types = (weakref.ref,)
+    __slots__ = ("ref",)
+
+    def __init__(self, ref: weakref.ref[Any], *, source: Source) -> None:
+        super().__init__(source=source)
+        self.ref = ref
+
+    def hash_key(self, tr: Tracer) -> object:
+        return self.ref
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        assert self.source is not None
+        return tr.wrap(self.ref(), WeakRefSource(self.source))
+
+
+@wraps_type(weakref.ref)
+def wrap_weak_reference(tr: Tracer, obj: weakref.ref[Any], source: Source) -> Value:
+    """A weak reference met at a source; the referent is guarded when it is asked for."""
+    tr.guard(source, "TYPE_MATCH", weakref.ref)
+    return WeakReferenceValue(obj, source=source)

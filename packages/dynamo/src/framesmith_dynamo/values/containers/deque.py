@@ -7,14 +7,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem
-from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of
+from framesmith_dynamo.values.containers.sequence import MutableSequence, index_of
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, next_or_none, tracked
+from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import AttrSource
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from framesmith_guards import Source
 
 
-class DequeValue(SequenceValue, MutableContainer):
+class DequeValue(MutableSequence):
     """A deque, bounded or not. Make new ones with `new_deque`."""
 
     python_types = (deque,)
@@ -74,39 +72,20 @@ class DequeValue(SequenceValue, MutableContainer):
         cls: type = type(reversed(deque()))
         return tracked(tr, ConsumingIterator(cls, self.unpack(tr)[::-1], self, backwards=True))
 
-    def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        if op == "+":
-            self.m_extend(tr, other)
-            return self
-        if op == "*" and other.is_constant() and isinstance(other.as_constant(), int):
-            self._replace(tr, self.repeated(tr, other))
-            return self
-        return None
-
-    def _replace(self, tr: Tracer, items: list[Value]) -> None:
+    def replace(self, tr: Tracer, items: list[Value]) -> None:
         self.changes(tr)
         surplus = 0 if self.maxlen is None else max(0, len(items) - self.maxlen)
         self.items = items[surplus:]
 
     # Methods
 
-    def m_append(self, tr: Tracer, item: Value, /) -> None:
-        """`append(item)`."""
-        self._replace(tr, [*self.items, item])
-
     def m_appendleft(self, tr: Tracer, item: Value, /) -> None:
         """`appendleft(item)`."""
         self.changes(tr)
         self.items = [item, *self.items][: self.maxlen]
 
-    def m_extend(self, tr: Tracer, items: Value, /) -> None:
-        """`extend(items)`; what an iterator gave before it raised stays, as in Python."""
-        if isinstance(items, SequenceValue):
-            self._replace(tr, [*self.items, *items.unpack(tr)])
-            return
-        iterator = items.iter_(tr)
-        while (item := next_or_none(tr, iterator)) is not None:
-            self.m_append(tr, item)
+    def add_all(self, tr: Tracer, new: list[Value]) -> None:
+        self.replace(tr, [*self.items, *new])
 
     def m_extendleft(self, tr: Tracer, items: Value, /) -> None:
         """`extendleft(items)`: they end up reversed."""
@@ -146,29 +125,6 @@ class DequeValue(SequenceValue, MutableContainer):
             cut = -count % len(self.items)
             self.items = self.items[cut:] + self.items[:cut]
 
-    def m_remove(self, tr: Tracer, value: Value, /) -> None:
-        """`remove(value)`."""
-        for index in range(len(self.items)):
-            if operations.equal(tr, self.at(index), value):
-                self.changes(tr)
-                del self.items[index]
-                return
-        tr.raise_(ValueError, "deque.remove(x): x not in deque")
-
-    def m_clear(self, tr: Tracer) -> None:
-        """`clear()`."""
-        self.changes(tr)
-        self.items.clear()
-
-    def m_reverse(self, tr: Tracer) -> None:
-        """`reverse()`."""
-        self.changes(tr)
-        self.items.reverse()
-
-    def m_copy(self, tr: Tracer) -> Value:
-        """`copy()`."""
-        return self.of_same_kind(tr, self.unpack(tr))
-
     # Back to bytecode
 
     def as_plain(self) -> Any:
@@ -176,11 +132,6 @@ class DequeValue(SequenceValue, MutableContainer):
 
     def contents_type(self) -> type:
         return deque
-
-    def reconstruct_contents(self, codegen: Codegen) -> None:
-        for item in self.items:
-            codegen(item)
-        codegen.build("list", len(self.items))
 
     def reconstruct_empty(self, codegen: Codegen) -> None:
         codegen.push_callable(lambda: codegen.load_const(deque))

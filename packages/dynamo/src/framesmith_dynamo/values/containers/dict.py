@@ -121,7 +121,7 @@ class DictValue(MutableContainer, MappingValue):
 
     def missing(self, tr: Tracer, key: Value) -> Value:
         """What `d[key]` gives for a key that is not there."""
-        if self.factory is None or (self.factory.is_constant() and self.factory.as_constant() is None):
+        if self.factory is None or self.factory.is_none():
             tr.raise_(KeyError, key)
         value = tr.call(self.factory, [], {})
         self.setitem(tr, key, value)

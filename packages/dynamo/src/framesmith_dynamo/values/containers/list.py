@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
+from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.items import LazyItem
-from framesmith_dynamo.values.containers.sequence import SequenceValue, index_of, subscript
+from framesmith_dynamo.values.containers.sequence import MutableSequence, index_of, subscript
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.iteration.iterators import next_or_none
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from framesmith_guards import Source
 
 
-class ListValue(SequenceValue, MutableContainer):
+class ListValue(MutableSequence):
     """A list. Make new ones with `new_list`."""
 
     python_types = (list,)
@@ -61,34 +60,11 @@ class ListValue(SequenceValue, MutableContainer):
         self.changes(tr)
         del self.items[where]
 
-    def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        if op == "+":
-            self.m_extend(tr, other)
-            return self
-        if op == "*" and other.is_constant() and isinstance(other.as_constant(), int):
-            items = self.repeated(tr, other)
-            self.changes(tr)
-            self.items = items
-            return self
-        return None
-
     # Methods
 
-    def m_append(self, tr: Tracer, item: Value, /) -> None:
-        """`append(item)`."""
+    def add_all(self, tr: Tracer, new: list[Value]) -> None:
         self.changes(tr)
-        self.items.append(item)
-
-    def m_extend(self, tr: Tracer, items: Value, /) -> None:
-        """`extend(items)`; what an iterator gave before it raised stays, as in Python."""
-        if isinstance(items, SequenceValue):
-            new = items.unpack(tr)
-            self.changes(tr)
-            self.items.extend(new)
-            return
-        iterator = items.iter_(tr)
-        while (item := next_or_none(tr, iterator)) is not None:
-            self.m_append(tr, item)
+        self.items.extend(new)
 
     def m_insert(self, tr: Tracer, index: Value, item: Value, /) -> None:
         """`insert(index, item)`."""
@@ -106,29 +82,6 @@ class ListValue(SequenceValue, MutableContainer):
         del self.items[where]
         return item
 
-    def m_remove(self, tr: Tracer, value: Value, /) -> None:
-        """`remove(value)`."""
-        for index in range(len(self.items)):
-            if operations.equal(tr, self.at(index), value):
-                self.changes(tr)
-                del self.items[index]
-                return
-        tr.raise_(ValueError, "list.remove(x): x not in list")
-
-    def m_clear(self, tr: Tracer) -> None:
-        """`clear()`."""
-        self.changes(tr)
-        self.items.clear()
-
-    def m_reverse(self, tr: Tracer) -> None:
-        """`reverse()`."""
-        self.changes(tr)
-        self.items.reverse()
-
-    def m_copy(self, tr: Tracer) -> Value:
-        """`copy()`."""
-        return new_list(tr, self.unpack(tr))
-
     def m_sort(self, tr: Tracer, *, key: Value | None = None, reverse: Value | None = None) -> None:
         """`sort(key=None, reverse=False)`; stable."""
         items = sorted_items(tr, self.unpack(tr), key, reverse)
@@ -139,11 +92,6 @@ class ListValue(SequenceValue, MutableContainer):
 
     def contents_type(self) -> type:
         return list
-
-    def reconstruct_contents(self, codegen: Codegen) -> None:
-        for item in self.items:
-            codegen(item)
-        codegen.build("list", len(self.items))
 
     def reconstruct_empty(self, codegen: Codegen) -> None:
         codegen.build("list", 0)
@@ -171,7 +119,7 @@ class _SortKey:
 
 def sorted_items(tr: Tracer, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
     """The items in order: the same sort as Python's, so comparisons are made in the same order."""
-    keyed = not (key is None or (key.is_constant() and key.as_constant() is None))
+    keyed = not (key is None or key.is_none())
     rows = [_SortKey(tr, tr.call(key, [item], {}) if keyed and key is not None else item, item) for item in items]
     rows.sort(reverse=reverse is not None and reverse.bool_(tr))
     return [row.item for row in rows]
@@ -221,19 +169,9 @@ class FoundList(ListValue):
     def items(self, items: list[Value]) -> None:
         self._items = items
 
-    def m_append(self, tr: Tracer, item: Value, /) -> None:
-        """`append(item)`."""
+    def add_all(self, tr: Tracer, new: list[Value]) -> None:
         self.changes(tr)
-        (self.added if self._items is None else self._items).append(item)
-
-    def m_extend(self, tr: Tracer, items: Value, /) -> None:
-        """`extend(items)`."""
-        if self._items is not None or items is self or not isinstance(items, SequenceValue):
-            super().m_extend(tr, items)
-            return
-        new = items.unpack(tr)
-        self.changes(tr)
-        self.added += new
+        (self.added if self._items is None else self._items).extend(new)
 
     def referents(self) -> Iterable[Value]:
         return self.added if self._items is None else self._items

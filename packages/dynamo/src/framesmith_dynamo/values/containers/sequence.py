@@ -1,4 +1,4 @@
-"""Lists and tuples: indexing, slicing, searching and comparing, the same for both."""
+"""Lists, tuples and deques: indexing, slicing, searching and comparing, the same for all."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import MAX_FOLDED, plain
-from framesmith_dynamo.values.containers.base import ContainerValue
+from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
+from framesmith_dynamo.values.iteration.iterators import SequenceIterator, next_or_none, tracked
 
 if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
     from framesmith_guards import Source
 
 
@@ -141,6 +142,70 @@ class SequenceValue(ContainerValue):
         if len(self.items) * times > MAX_FOLDED:
             raise GraphBreak(NOT_CONSTANT, f"a {self.family} of more than {MAX_FOLDED} items")
         return [item for _ in range(times) for item in self.unpack(tr)]
+
+
+class MutableSequence(SequenceValue, MutableContainer):
+    """What lists and deques share."""
+
+    __slots__ = ()
+
+    def replace(self, tr: Tracer, items: list[Value]) -> None:
+        """Put other items in the place of all."""
+        self.changes(tr)
+        self.items = items
+
+    def add_all(self, tr: Tracer, new: list[Value]) -> None:
+        """Append all of them."""
+        raise NotImplementedError
+
+    def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op == "+":
+            self.m_extend(tr, other)
+        elif op == "*" and _is_count(other):
+            self.replace(tr, self.repeated(tr, other))
+        else:
+            return None
+        return self
+
+    def m_append(self, tr: Tracer, item: Value, /) -> None:
+        """`append(item)`."""
+        self.add_all(tr, [item])
+
+    def m_extend(self, tr: Tracer, items: Value, /) -> None:
+        """`extend(items)`; what an iterator gave before it raised stays, as in Python."""
+        if isinstance(items, SequenceValue):
+            self.add_all(tr, items.unpack(tr))
+            return
+        iterator = items.iter_(tr)
+        while (item := next_or_none(tr, iterator)) is not None:
+            self.add_all(tr, [item])
+
+    def m_remove(self, tr: Tracer, value: Value, /) -> None:
+        """`remove(value)`."""
+        index = self._position(tr, value, range(len(self.items)))
+        if index is None:
+            tr.raise_(ValueError, f"{self.family}.remove(x): x not in {self.family}")
+        self.changes(tr)
+        del self.items[index]
+
+    def m_clear(self, tr: Tracer) -> None:
+        """`clear()`."""
+        self.changes(tr)
+        self.items.clear()
+
+    def m_reverse(self, tr: Tracer) -> None:
+        """`reverse()`."""
+        self.changes(tr)
+        self.items.reverse()
+
+    def m_copy(self, tr: Tracer) -> Value:
+        """`copy()`."""
+        return self.of_same_kind(tr, self.unpack(tr))
+
+    def reconstruct_contents(self, codegen: Codegen) -> None:
+        for item in self.items:
+            codegen(item)
+        codegen.build("list", len(self.items))
 
 
 def _is_count(value: Value) -> bool:

@@ -191,7 +191,7 @@ class FunctionValue(Value):
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name != "__get__" or kwargs or not args:
             return super().call_method(tr, name, args, kwargs)
-        unbound = args[0].is_constant() and args[0].as_constant() is None
+        unbound = args[0].is_none()
         return self if unbound else MethodValue(self, args[0])
 
     def getattr_(self, tr: Tracer, name: str) -> Value:

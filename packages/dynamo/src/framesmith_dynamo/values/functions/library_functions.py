@@ -14,11 +14,11 @@ from framesmith_dynamo.values.callables import find_handler, folding, handles
 from framesmith_dynamo.values.constants.constant import plain_arguments
 from framesmith_dynamo.values.functions.functions import FunctionValue
 from framesmith_dynamo.values.holders import at_home, is_trusted, value_at
+from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
-    from framesmith_bytecode import Codegen
     from framesmith_guards import Source
 
 INTROSPECTION = register_break(
@@ -79,45 +79,32 @@ def assert_type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 ONCE: Final = frozenset({"warning_once", "info_once"})
 
 
-class CachedFunctionValue(Value):
+class CachedFunctionValue(KnownValue):
     """What `functools.lru_cache` makes. A library's own is folded for constants; other calls break."""
 
-    __slots__ = ("function",)
-
-    def __init__(self, function: Any, *, source: Source | None = None) -> None:
-        super().__init__(source=source)
-        self.function = function
-
-    def python_type(self) -> type:
-        return type(self.function)
+    __slots__ = ()
 
     def describe(self) -> str:
-        return f"cached function {self.function.__wrapped__.__qualname__}"
-
-    def is_constant(self) -> bool:
-        return True
-
-    def as_constant(self) -> Any:
-        return self.function
+        return f"cached function {self.obj.__wrapped__.__qualname__}"
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__wrapped__":
             source = AttrSource(self.source, name) if self.source is not None else None
-            return value_at(tr, self.function.__wrapped__, source)
+            return value_at(tr, self.obj.__wrapped__, source)
         return super().getattr_(tr, name)
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        handler = find_handler(self.function)
+        handler = find_handler(self.obj)
         if handler is not None:
             return handler(tr, args, kwargs)
-        if self.function.__name__ in ONCE and is_trusted(self.function.__module__) and not kwargs:
+        if self.obj.__name__ in ONCE and is_trusted(self.obj.__module__) and not kwargs:
             return self._later(tr, args)
         constant = all(arg.is_constant() for arg in (*args, *kwargs.values()))
-        if not is_trusted(self.function.__module__) or not constant:
+        if not is_trusted(self.obj.__module__) or not constant:
             raise GraphBreak(CACHED_FUNCTION, self.describe())
         plain_args, plain_kwargs = plain_arguments(args, kwargs)
         try:
-            return build(tr, self.function(*plain_args, **plain_kwargs))
+            return build(tr, self.obj(*plain_args, **plain_kwargs))
         except GraphBreak:
             raise
         except Exception as error:
@@ -127,14 +114,8 @@ class CachedFunctionValue(Value):
         """A message to the log, given once and without a result: the compiled code sends it after its graph."""
         if not all(arg.is_constant() or arg.source is not None for arg in args):
             raise GraphBreak(CACHED_FUNCTION, self.describe())
-        tr.journal.record_call(self.function, *args)
+        tr.journal.record_call(self.obj, *args)
         return tr.constant(None)
-
-    def reconstruct(self, codegen: Codegen) -> None:
-        if self.source is not None:
-            super().reconstruct(codegen)
-        else:
-            codegen.load_const(self.function)
 
 
 @wraps_type(functools._lru_cache_wrapper)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.holders import at_home, home_source, is_library_entry, is_trusted, type_lookup, value_at
+from framesmith_dynamo.values.holders import at_home, home_source, is_trusted, type_lookup, value_at
+from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.objects.attribute_dicts import ModuleDictValue
 from framesmith_dynamo.values.wrap_registry import builds_family, wraps_family
 from framesmith_guards import AttrSource, InstanceDictSource
 
 if TYPE_CHECKING:
-    from framesmith_bytecode import Codegen
     from framesmith_guards import Source
 
 MODULE_STORE = register_break(
@@ -31,36 +31,20 @@ MODULE_ATTRIBUTE = register_break(
 )
 
 
-class PythonModuleValue(Value):
+class PythonModuleValue(KnownValue):
     """A module object, known by identity."""
 
     python_types = (ModuleType,)
     exact_operators = True
-    __slots__ = ("module",)
-
-    def __init__(self, module: ModuleType, *, source: Source | None = None) -> None:
-        super().__init__(source=source)
-        self.module = module
+    __slots__ = ()
 
     @property
     def entries(self) -> namespaces.Entries:
         """The module's own dictionary."""
-        return namespaces.dictionary_of(self.module)
-
-    def python_type(self) -> type:
-        return type(self.module)
+        return namespaces.dictionary_of(self.obj)
 
     def describe(self) -> str:
-        return f"module {self.module.__name__}"
-
-    def is_constant(self) -> bool:
-        return True
-
-    def as_constant(self) -> ModuleType:
-        return self.module
-
-    def hash_key(self, tr: Tracer) -> object:
-        return self.module
+        return f"module {self.obj.__name__}"
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__dict__":
@@ -70,27 +54,27 @@ class PythonModuleValue(Value):
             return value
         namespaces.rely_on_absence(tr, self.entries, name)
         if name == "__class__":
-            return tr.constant(type(self.module))
+            return tr.constant(type(self.obj))
         if is_trusted(self.entries.get("__name__")):
             return self._computed(tr, name)
-        if type(self.module) is not ModuleType or type_lookup(ModuleType, name) is not None:
-            raise GraphBreak(MODULE_ATTRIBUTE, f"{self.module.__name__}.{name}")
+        if type(self.obj) is not ModuleType or type_lookup(ModuleType, name) is not None:
+            raise GraphBreak(MODULE_ATTRIBUTE, f"{self.obj.__name__}.{name}")
         computes = namespaces.load(tr, self.entries, "__getattr__")
         if computes is not None:
             return tr.call(computes, (tr.constant(name),), {})
         namespaces.rely_on_absence(tr, self.entries, "__getattr__")
-        return tr.raise_(AttributeError, f"module '{self.module.__name__}' has no attribute '{name}'")
+        return tr.raise_(AttributeError, f"module '{self.obj.__name__}' has no attribute '{name}'")
 
     def _computed(self, tr: Tracer, name: str) -> Value:
         """A lazy attribute of a trusted library: its look-up only imports."""
         try:
-            value = getattr(self.module, name)
+            value = getattr(self.obj, name)
         except AttributeError as error:
             tr.raise_(AttributeError, *error.args)
         loaded = namespaces.load(tr, self.entries, name)
         if loaded is not None:
             return loaded
-        base = home_source(self.module)
+        base = home_source(self.obj)
         return value_at(tr, value, None if base is None else AttrSource(base, name))
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
@@ -105,14 +89,8 @@ class PythonModuleValue(Value):
         namespaces.delete(tr, self.entries, name)
 
     def _refuse_own_rule(self, name: str) -> None:
-        if type(self.module) is not ModuleType or type_lookup(ModuleType, name) is not None:
-            raise GraphBreak(MODULE_STORE, f"{self.module.__name__}.{name}")
-
-    def reconstruct(self, codegen: Codegen) -> None:
-        if self.source is not None and not is_library_entry(self.source):
-            super().reconstruct(codegen)
-        else:
-            codegen.load_const(self.module)
+        if type(self.obj) is not ModuleType or type_lookup(ModuleType, name) is not None:
+            raise GraphBreak(MODULE_STORE, f"{self.obj.__name__}.{name}")
 
 
 def _is_python_module(obj: object) -> bool:

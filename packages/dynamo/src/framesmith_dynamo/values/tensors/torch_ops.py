@@ -9,59 +9,37 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.tensors.torch_tables import HIGHER_ORDER
 from framesmith_dynamo.values.wrap_registry import builds_family, wraps_family
 
 if TYPE_CHECKING:
-    from framesmith_bytecode import Codegen
     from framesmith_guards import Source
 
 OPERATORS: Final = (OpOverload, OpOverloadPacket, CustomOpDef, HigherOrderOperator)
 
 
-class TorchOpValue(Value):
+class TorchOpValue(KnownValue):
     """An operator, known by identity."""
 
     python_types = OPERATORS
     exact_operators = True
-    __slots__ = ("op",)
-
-    def __init__(self, op: Any, *, source: Source | None = None) -> None:
-        super().__init__(source=source)
-        self.op = op
-
-    def python_type(self) -> type:
-        return type(self.op)
+    __slots__ = ()
 
     def describe(self) -> str:
-        return f"operator {self.op}"
-
-    def is_constant(self) -> bool:
-        return True
-
-    def as_constant(self) -> Any:
-        return self.op
-
-    def hash_key(self, tr: Tracer) -> object:
-        return self.op
+        return f"operator {self.obj}"
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         try:
-            return tr.constant(getattr(self.op, name))
+            return tr.constant(getattr(self.obj, name))
         except AttributeError as error:
             tr.raise_(AttributeError, *error.args)
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        if isinstance(self.op, HigherOrderOperator):
+        if isinstance(self.obj, HigherOrderOperator):
             raise GraphBreak(HIGHER_ORDER, self.describe())
-        target = self.op._opoverload if isinstance(self.op, CustomOpDef) else self.op
+        target = self.obj._opoverload if isinstance(self.obj, CustomOpDef) else self.obj
         return tr.call_torch(target, args, kwargs)
-
-    def reconstruct(self, codegen: Codegen) -> None:
-        if self.source is not None:
-            super().reconstruct(codegen)
-        else:
-            codegen.load_const(self.op)
 
 
 def _is_operator(obj: Any) -> bool:
