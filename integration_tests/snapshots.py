@@ -123,7 +123,8 @@ def sequence(obj: Any, take: Take) -> dict[str, Any]:
 
 def mapping(obj: Any, take: Take) -> dict[str, Any]:
     """Keys, in order, and values; a subclass of dict is not asked by its own methods."""
-    pairs = list(dict.items(obj) if isinstance(obj, dict) else obj.items())
+    kind: Any = next((kind for kind in (collections.OrderedDict, dict) if isinstance(obj, kind)), type(obj))
+    pairs = list(kind.items(obj))
     keys = [take(key, f"<key {n}>") for n, (key, _) in enumerate(pairs)]
     return {"keys": keys, "values": [take(value, f"[{key!r}]") for key, value in pairs], **attributes_of(obj, take)}
 

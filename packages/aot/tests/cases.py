@@ -109,6 +109,7 @@ CASES = {
     "assigned column": (_assigned_column, [r(3, 4), r(3, grad=True)]),
     "swapped": (_swapped, [r(3, 4), r(3, 4) + 1]),
     "one tensor twice": (_one_tensor_twice, [r(3, 4, grad=True)]),
+    "copies made twice": (lambda x: (x.t().flatten(), x.t().reshape(-1), x.exp()[0], x.exp()), [r(3, 4, grad=True)]),
     "mutated intermediate": (_mutated_intermediate, [r(3, 4, grad=True)]),
     "view updates base": (_view_updates_base, [r(3, 4, grad=True)]),
     "transposed buffer": (_transposed_buffer, [r(3, 4, grad=True)]),

@@ -221,6 +221,17 @@ def test_results_are_laid_out_as_real_ones(target: Any, args: tuple[Any, ...], i
     assert fake.shape == real.shape and fake.stride() == real.stride()
 
 
+@pytest.mark.parametrize(
+    ("schema", "elsewhere"),
+    [("(Tensor x) -> ()", True), ("(Tensor(a!) x) -> ()", False), ("(Tensor x) -> Tensor", False)],
+)
+def test_an_operator_that_gives_and_writes_nothing_acts_elsewhere(schema, elsewhere):
+    with torch.library._scoped_library("aten_recording", "FRAGMENT") as made:
+        made.define("act" + schema)
+        made.impl("act", lambda x: x.clone() if "-> Tensor" in schema else None, "Meta")
+        assert effects(torch.ops.aten_recording.act, torch.ones(2)).elsewhere == elsewhere
+
+
 def test_a_value_from_a_custom_operator_is_not_known():
     with torch.library._scoped_library("aten_recording", "FRAGMENT") as made:
         made.define("count(Tensor x) -> int")

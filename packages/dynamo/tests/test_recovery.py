@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -225,6 +226,51 @@ def test_a_change_of_history_breaks_before_what_may_fail() -> None:
         x.sum().backward()
         assert torch.equal(leaf.grad, torch.full((4,), 2.0))
     assert subject.of_kind("break")[0].broken.kind.id == "cannot-undo"
+
+
+@pytest.fixture
+def heard() -> Iterator[list[float]]:
+    """What an operator that returns nothing was told: `torch.ops.recovery.tell`."""
+    seen: list[float] = []
+    with torch.library._scoped_library("recovery", "FRAGMENT") as made:
+        made.define("tell(Tensor x) -> ()")
+        made.impl("tell", lambda x: seen.append(float(x.sum())), "CPU")
+        made.impl("tell", lambda x: None, "Meta")
+        yield seen
+
+
+def tells_before_and_after(x: Any, index: Any) -> Any:
+    torch.ops.recovery.tell(x)
+    y = x[index]
+    torch.ops.recovery.tell(y)
+    return y * 2
+
+
+def tells_last(x: Any, index: Any) -> Any:
+    y = x[index]
+    torch.ops.recovery.tell(x)
+    return y * x[index]
+
+
+@pytest.mark.parametrize("function", [tells_before_and_after, tells_last])
+@pytest.mark.parametrize("indices", [[GOOD, BAD, GOOD], [BAD, GOOD, BAD]])
+def test_what_an_operator_does_outside_of_tensors_is_done_once(
+    heard: list[float], function: Callable[..., Any], indices: list[torch.Tensor]
+) -> None:
+    subject = compiled(function)
+    x = torch.arange(4.0)
+    for index in indices:
+        outcome(function, x, index)
+        expected = heard.copy()
+        heard.clear()
+        outcome(subject, x, index)
+        assert heard == expected
+        heard.clear()
+
+
+def outcome(function: Callable[..., Any], *args: Any) -> None:
+    with contextlib.suppress(IndexError):
+        function(*args)
 
 
 def planted(error: BaseException) -> Callable[..., Any]:

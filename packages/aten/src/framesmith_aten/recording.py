@@ -17,6 +17,7 @@ from framesmith_aten.operators import (
     gives_unknown_value,
     is_composite,
     is_custom,
+    is_mutable,
     is_random,
     run_parts,
     written,
@@ -34,7 +35,8 @@ class Effects:
     `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
     made under the call are among them. `random`: they may draw random numbers. `may_fail`: they can raise on some
     data. `unproven`: whether their kernels take such arguments could not be tried. `lasting`: they give no tensors, or
-    are not torch's own, so they may do anything.
+    are not torch's own, so they may do anything. `elsewhere`: one that is not torch's own gives nothing and writes to
+    nothing it is given, so what it does is done outside of tensors.
     """
 
     written: list[torch.Tensor] = field(default_factory=list)
@@ -43,6 +45,7 @@ class Effects:
     may_fail: bool = False
     unproven: bool = False
     lasting: bool = False
+    elsewhere: bool = False
 
     @property
     def forbid_removal(self) -> bool:
@@ -85,6 +88,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         effects.reshaped |= changes_metadata(op)
         effects.random |= is_random(op)
         effects.lasting |= is_custom(op) or not op._schema.returns
+        effects.elsewhere |= is_custom(op) and not (op._schema.returns or is_mutable(op))
         fails = may_fail(op, args, kwargs)
         effects.may_fail |= fails
         effects.unproven |= not answer.certain and not fails

@@ -23,7 +23,7 @@ def ops():
 def tidied(run, *inputs):
     gm = trace(run, *inputs)
     canonicalise(gm.graph)
-    merge_equal(gm.graph, set())
+    merge_equal(gm.graph)
     eliminate_dead(gm.graph)
     return targets(gm)
 

@@ -241,11 +241,11 @@ def _finish(joint: JointGraph) -> None:
     """Tidies the graph and makes the slots fresh: none shares memory with another or with an input."""
     joint.write_output()
     canonicalise(joint.graph)
+    merge_equal(joint.graph)
     joint.read_output()
-    _isolate(joint)
+    _isolate(joint)  # after equal calls, which views of several results may show, have become one
     joint.write_output()
     _mark_kept(joint.graph)
-    merge_equal(joint.graph, set(joint.slots))
     eliminate_dead(joint.graph)
     joint.read_output()
 

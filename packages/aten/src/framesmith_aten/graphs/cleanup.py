@@ -154,11 +154,11 @@ def eliminate_dead(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def merge_equal(graph: fx.Graph, kept: set[fx.Node]) -> None:
-    """Makes equal pure calls one. `kept` nodes (results the caller must get apart) stay themselves."""
+def merge_equal(graph: fx.Graph) -> None:
+    """Makes equal pure calls one. Results that the caller must get apart may then be one node, or views of one."""
     seen: dict[Any, fx.Node] = {}
     for node in graph.nodes:
-        if node.op != "call_function" or node in kept or not is_pure(node):
+        if node.op != "call_function" or not is_pure(node):
             continue
         key = _key((node.target, node.args, node.kwargs))
         other = seen.setdefault(key, node)

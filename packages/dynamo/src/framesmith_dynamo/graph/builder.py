@@ -121,9 +121,12 @@ class GraphBuilder:
         self.refs: dict[int, TensorRef] = {}
         self.state = GlobalStateLog()
         self.operations = 0
-        #: The fakes written to so far, and whether some operation can fail on its data.
+        #: The fakes written to so far.
         self.writes: list[torch.Tensor] = []
+        #: Whether some operation that computes tensors can fail on its data.
         self.may_fail = False
+        #: Whether some operation has effects outside of tensors.
+        self.acts_elsewhere = False
         #: Whether something was changed of an input that could not be put back.
         self.lasts = False
         #: The local variable of the residual code that holds the tuple the compiled graph returned.
@@ -175,7 +178,8 @@ class GraphBuilder:
         effects.may_fail |= composite_may_fail(op_name(node.target))
         node.meta["effects"] = effects
         self.writes += effects.written
-        self.may_fail |= effects.may_fail
+        self.may_fail |= effects.may_fail and not effects.elsewhere
+        self.acts_elsewhere |= effects.elsewhere
         self.operations += 1
 
     def item(self, node: fx.Node, index: int | str, fake: torch.Tensor) -> fx.Node:

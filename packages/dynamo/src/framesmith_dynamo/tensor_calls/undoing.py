@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 
 CANNOT_UNDO = register_break(
     "cannot-undo",
-    what="one graph would change an input's history or shape, and hold an operation that can fail on its data",
-    why="a graph that fails is run again as plain Python, so what it did must be undone",
-    hint="change the input in place after, or before, a call of its own",
+    what="one graph would do what cannot be undone, and hold another operation that can fail on its data",
+    why="a graph that fails is run again as plain Python; an input's history or shape cannot be put back, nor what an "
+    "operator does outside of tensors",
+    hint="change the input in place, or call the operator, before or after a call of its own",
 )
 
 
 def check_undoing(builder: GraphBuilder, node: fx.Node, name: str) -> None:
-    """Break before a call with which the graph could fail and what it changed of its inputs could not be put back."""
+    """Break before a call with which the graph could fail after it did what cannot be undone.
+
+    An operator that acts outside of tensors can fail, but others of its kind may stand beside it.
+    """
     builder.lasts |= _lasts(builder, node)
-    if builder.may_fail and builder.lasts:
+    if sum((builder.may_fail, builder.lasts, builder.acts_elsewhere)) > 1:
         raise GraphBreak(CANNOT_UNDO, name)
 
 
