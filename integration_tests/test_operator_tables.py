@@ -8,20 +8,35 @@ those refuses a second rule for an operator itself.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: The packages that hold to it.
-PACKAGES = ("aten", "aot", "autograd_compiler", "backends")
+#: Where operators are known. The rest of dynamo, and guards, are about Python, which uses the words (`copy`) otherwise.
+PLACES = (
+    "aten/src",
+    "aot/src",
+    "autograd_compiler/src",
+    "backends/src",
+    "dynamo/src/framesmith_dynamo/graph",
+    "dynamo/src/framesmith_dynamo/polyfills",
+    "dynamo/src/framesmith_dynamo/tensor_calls",
+    "dynamo/src/framesmith_dynamo/values/tensors",
+    "framesmith/src",
+)
 
 #: Folders about other things that are named as operators are: the loop IR's own operations, and the rules for lowering.
 OTHER_THINGS = ("framesmith_backends/ir", "framesmith_backends/render", "framesmith_backends/lower")
+
+#: What a word that names an operator may begin with.
+PREFIXES = ("torch.Tensor.", "torch.ops.aten.", "torch.", "aten::", "aten.")
 
 OPERATORS = frozenset(
     name.removeprefix("aten::").partition(".")[0].removesuffix("_")
@@ -31,9 +46,11 @@ OPERATORS = frozenset(
 
 
 def operator_of(word: str) -> str | None:
-    """The operator that a word names, `add_`, `aten.add.Tensor` and `aten::add` all being `add`; None for others."""
-    plain = word.removeprefix("aten::").removeprefix("aten.").partition(".")[0].removesuffix("_")
-    return plain if plain in OPERATORS else None
+    """The operator that a word names, `add_`, `torch.add`, `aten.add.Tensor` and `aten::add` all being `add`."""
+    prefix = next((prefix for prefix in PREFIXES if word.startswith(prefix)), "")
+    plain = word.removeprefix(prefix).partition(".")[0].removesuffix("_")
+    is_module = prefix == "torch." and isinstance(getattr(torch, plain, None), ModuleType)
+    return plain if plain in OPERATORS and not is_module else None
 
 
 def dotted(node: ast.expr) -> str:
@@ -51,19 +68,25 @@ def is_rule(node: ast.expr) -> bool:
     )
 
 
+def is_list_of_names(words: list[str]) -> bool:
+    """Whether words are names, not prose: nothing but names, some of which no sentence has."""
+    return all(re.fullmatch(r"\w+([.:]+\w+)*", word) for word in words) and any(set("_.") & set(w) for w in words)
+
+
 def names_in(node: ast.expr) -> Iterator[str]:
     """The operators that a collection names, those with a rule beside them left out."""
     if isinstance(node, ast.Constant):
         words = node.value.split() if isinstance(node.value, str) else []
         found = [operator_of(word) for word in words]
-        yield from (name for name in found if name is not None and None not in found)
+        if None not in found or is_list_of_names(words):
+            yield from (name for name in found if name is not None)
     elif isinstance(node, ast.Attribute) and "aten." in dotted(node):
         name = operator_of(dotted(node).partition("aten.")[2])
         yield from [name] if name is not None else []
     elif isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
             if key is None or not is_rule(value):
-                yield from names_in(value) if key is None else names_in(key)
+                yield from (*(names_in(key) if key is not None else ()), *names_in(value))
     elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
         if not (isinstance(node, ast.Tuple) and any(is_rule(item) for item in node.elts)):
             for item in node.elts:
@@ -78,36 +101,52 @@ def names_in(node: ast.expr) -> Iterator[str]:
                 yield from names_in(child)
 
 
+def is_dunder(statement: ast.Assign | ast.AnnAssign) -> bool:
+    """Whether it assigns to a name of Python's own, such as `__slots__`."""
+    target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
+    return isinstance(target, ast.Name) and target.id.startswith("__")
+
+
 def tables_of(source: Path) -> Iterator[tuple[str, set[str]]]:
     """The tables of one file: where they stand, and the operators in them."""
     tree = ast.parse(source.read_text())
     bodies = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.ClassDef))]
     for statement in (statement for body in bodies for statement in body):
-        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+        if (
+            isinstance(statement, (ast.Assign, ast.AnnAssign))
+            and statement.value is not None
+            and not is_dunder(statement)
+        ):
             names = set(names_in(statement.value))
             if len(names) > 1 or (names and not isinstance(statement.value, ast.Constant)):
                 yield f"{source.name}:{statement.lineno}", names
 
 
-def found_twice(root: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
+def found_twice(root: Path, places: tuple[str, ...]) -> dict[str, list[str]]:
     """Operators in more than one table, with the tables."""
-    places: dict[str, list[str]] = defaultdict(list)
-    for package in packages:
-        for source in sorted((root / "packages" / package / "src").rglob("*.py")):
+    tables: dict[str, list[str]] = defaultdict(list)
+    for place in places:
+        for source in sorted((root / "packages" / place).rglob("*.py")):
             if not any(part in source.as_posix() for part in OTHER_THINGS):
                 for where, names in tables_of(source):
                     for name in names:
-                        places[name].append(where)
-    return {name: tables for name, tables in places.items() if len(tables) > 1}
+                        tables[name].append(where)
+    return {name: found for name, found in tables.items() if len(found) > 1}
 
 
 def test_no_operator_is_in_two_tables() -> None:
-    assert found_twice(ROOT, PACKAGES) == {}
+    assert found_twice(ROOT, PLACES) == {}
+
+
+def test_the_places_are_there() -> None:
+    assert [place for place in PLACES if not list((ROOT / "packages" / place).rglob("*.py"))] == []
 
 
 def test_the_scan_sees_the_table_of_operators() -> None:
     tables = dict(tables_of(ROOT / "packages/aten/src/framesmith_aten/table.py"))
     assert max(len(names) for names in tables.values()) > 100
+    methods = dict(tables_of(ROOT / "packages/aten/src/framesmith_aten/tensor_methods.py"))
+    assert any({"resize", "set", "to_sparse"} <= names for names in methods.values())
 
 
 PLANTS = {
@@ -120,6 +159,9 @@ PLANTS = {
     "data by operator": 'KNOWN = {"aten.gather.default": ("method", 1)}',
     "operators": "KNOWN = frozenset({torch.ops.aten.gather.default, aten.cos.default})",
     "function of text": 'KNOWN = {**_at(slice(1), "gather sin"), **_at(slice(2), "cos")}',
+    "text as a value": 'KNOWN = {KIND: "torch.gather torch.sin"}',
+    "sets as values": 'KNOWN = {"first": {"gather"}, "second": ("other", "cos")}',
+    "methods among others": 'KNOWN = {"data": "tolist gather __array__"}',
     "in a class": 'class Rules:\n    KNOWN = {"gather", "sin"}',
 }
 
@@ -130,7 +172,7 @@ def test_a_planted_table_is_found(plant: str, tmp_path: Path) -> None:
     source.mkdir(parents=True)
     (source / "one.py").write_text('TABLE = _rows("gather index_add bernoulli", costly=True)\n')
     (source / "other.py").write_text(PLANTS[plant] + "\n")
-    assert found_twice(tmp_path, ("aten",))
+    assert found_twice(tmp_path, ("aten/src",))
 
 
 HARMLESS = {
@@ -147,4 +189,4 @@ def test_rules_and_prose_are_no_tables(text: str, tmp_path: Path) -> None:
     source.mkdir(parents=True)
     (source / "one.py").write_text('TABLE = _rows("gather index_add bernoulli", costly=True)\n')
     (source / "other.py").write_text(HARMLESS[text] + "\n")
-    assert found_twice(tmp_path, ("aten",)) == {}
+    assert found_twice(tmp_path, ("aten/src",)) == {}

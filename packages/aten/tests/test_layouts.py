@@ -56,7 +56,7 @@ def test_overlap_of_two(first, second, exactly):
     mine, other = places(one), places(two)
     if layouts.overlaps(one, two, exactly=exactly):
         assert set(mine) & set(other)
-        assert exactly or mine != other
+        assert exactly or mine != other or one.stride() != two.stride()  # as torch tells them apart
     dense = all(layouts.is_dense(t.shape, t.stride()) for t in (one, two))
     if dense and set(mine) & set(other) and set(mine) != set(other):
         assert layouts.overlaps(one, two, exactly=exactly)

@@ -16,10 +16,11 @@ from framesmith_aot.partition.split import forward_graph, partition
 from framesmith_aot.runtime.backward import BackwardGraph, BackwardPass
 from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, inference_function, training_function
 from framesmith_aot.runtime.handover import compile_part
-from framesmith_aot.trace import ambient, functional
+from framesmith_aot.trace import ambient
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.random_order import rules_for
 from framesmith_aten.contract import Compiler
+from framesmith_aten.layouts import storage_id
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import new_fake_mode
 
@@ -175,7 +176,7 @@ def _as_normal(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
 def _refuse_shared_memory(examples: Sequence[torch.Tensor], joint: JointGraph) -> None:
     """An overwritten input that overlaps another is refused: functional values would miss the overlap."""
     changed = {*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)}
-    storages = [functional.storage_id(value) for value in examples]
+    storages = [storage_id(value) for value in examples]
     for index in changed:
         if storages.count(storages[index]) > 1:
             raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and shares memory with another")

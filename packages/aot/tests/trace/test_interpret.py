@@ -28,10 +28,16 @@ def one_node(*calls, inputs=1):
     [
         ([("call_method", "requires_grad_")], "tensor-method"),
         ([("call_method", "resize_", 2)], "tensor-method"),
-        ([("call_method", "item")], "tensor-method"),
+        ([("call_method", "backward")], "tensor-method"),
+        ([("call_method", "numpy")], "tensor-method"),
+        ([("call_function", torch.Tensor.requires_grad_)], "tensor-method"),
+        ([("call_function", torch.autograd.backward)], "tensor-method"),
+        ([("call_function", torch.detach_)], "tensor-method"),
+        ([("call_function", torch.unique)], "data-dependent"),
         ([("call_method", "t_")], "metadata-mutation"),
         ([("call_method", "unsqueeze_", 0)], "metadata-mutation"),
-        ([("call_function", torch.nonzero)], "trace-error"),
+        ([("call_function", torch.nonzero)], "data-dependent"),
+        ([("call_function", torch.ops.aten.mm.default)], "trace-error"),
     ],
 )
 def test_refused(calls, id):

@@ -26,6 +26,16 @@ def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return tuple(sorted((dim for dim, length in enumerate(size) if length > 1), key=lambda dim: -int(stride[dim])))
 
 
+def dims_by_stride(stride: Sequence[Any]) -> list[int]:
+    """The dimensions, the slowest in memory first; of equal strides the earlier."""
+    return sorted(range(len(stride)), key=lambda dim: (-stride[dim], dim))
+
+
+def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """The same elements laid out without gaps, the dimensions in this order, the slowest first. May be the tensor."""
+    return tensor.permute(*order).contiguous().permute(*(order.index(dim) for dim in range(len(order))))
+
+
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """The bytes of its storage that a strided tensor lies in, first and one past the last; equal without elements."""
     width = tensor.element_size()
@@ -60,9 +70,14 @@ def overlaps(first: torch.Tensor, second: torch.Tensor, *, exactly: bool) -> boo
     return mine[0] < other[1] and other[0] < mine[1]
 
 
+def storage_id(tensor: torch.Tensor) -> int:
+    """Equal for two strided tensors exactly when they are over the same storage."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 def share_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two strided tensors are over the same storage."""
-    return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
+    return storage_id(first) == storage_id(second)
 
 
 def has_stride(tensor: torch.Tensor, stride: Sequence[Any]) -> bool:

@@ -70,12 +70,13 @@ TABLE: Mapping[str, Row] = _table(
         """sigmoid_backward tanh_backward threshold_backward silu_backward elu_backward hardsigmoid_backward
         hardswish_backward hardtanh_backward leaky_relu_backward softplus_backward mish_backward log_sigmoid_backward
         native_dropout_backward logit_backward _softmax_backward_data _log_softmax_backward_data
-        native_layer_norm_backward addcmul addcdiv hardsigmoid celu log_sigmoid_forward frac clamp_min clamp_max lerp
+        native_layer_norm_backward addcmul addcdiv hardsigmoid celu frac clamp_min clamp_max lerp
         mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
         binary_cross_entropy_backward select_backward slice_backward stack""",
         apart=True,
     ),
     _rows("hardswish rsub masked_fill", pointwise=True, apart=True),
+    _rows("log_sigmoid_forward", costly=True, pointwise=True, apart=True),
     _rows("_to_copy copy where fill", pointwise=True),
     _rows(
         "full_like zeros_like ones_like empty_like new_full new_zeros new_ones new_empty new_empty_strided",

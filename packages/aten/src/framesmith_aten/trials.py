@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
 from framesmith_aten.failures import may_fail
-from framesmith_aten.layouts import memory_order, overlaps_itself, share_storage
+from framesmith_aten.layouts import dims_by_stride, memory_order, overlaps_itself, share_storage, storage_id
 from framesmith_aten.operators import (
     is_composite,
     is_custom,
@@ -121,7 +121,7 @@ def _relaid(out: Any, orders: Iterator[tuple[int, ...] | None]) -> Any:
         rest = tuple(dim for dim in range(out.dim()) if dim not in order)
         return torch.empty_permuted(out.shape, rest + order, dtype=out.dtype, device=out.device)
     if isinstance(out, (list, tuple)):
-        return type(out)(_relaid(item, orders) for item in out)
+        return (list if isinstance(out, list) else tuple)(_relaid(item, orders) for item in out)
     return out
 
 
@@ -201,7 +201,7 @@ def _of_two_elements(tensor: torch.Tensor) -> torch.Tensor:
     with _real():
         size = [min(int(length), 2) for length in tensor.shape]
         own = [1 if step == 0 else length for length, step in zip(size, tensor.stride(), strict=True)]
-        order = sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride()[dim], dim))
+        order = dims_by_stride(tensor.stride())
         made = torch.empty_permuted(own, order, dtype=tensor.dtype, device=tensor.device)
         return made.zero_().expand(size)
 
@@ -219,13 +219,13 @@ class Twins:
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """The twin of one fake."""
-        fake = tensor.untyped_storage()
+        key, size = storage_id(tensor), int(tensor.untyped_storage().nbytes())
         with _real():
             made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            storage = self._storages.get(fake._cdata)
+            storage = self._storages.get(key)
             if storage is None:
-                zeros = torch.zeros(int(fake.nbytes()), dtype=torch.uint8, device=tensor.device)
-                storage = self._storages[fake._cdata] = zeros.untyped_storage()
+                zeros = torch.zeros(size, dtype=torch.uint8, device=tensor.device)
+                storage = self._storages[key] = zeros.untyped_storage()
             return made.set_(storage, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
 
 

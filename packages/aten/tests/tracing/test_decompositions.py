@@ -76,3 +76,31 @@ def test_the_check_of_probabilities_is_put_back():
     gm = trace(lambda p: (F.binary_cross_entropy(p, p),), torch.full((3,), 0.5))
     with pytest.raises(RuntimeError):
         gm(torch.full((3,), 2.0))
+
+
+POINTWISE = {
+    "silu": F.silu, "mish": F.mish, "hardswish": F.hardswish, "celu": F.celu, "logsigmoid": F.logsigmoid,
+    "frac": torch.frac, "softplus": F.softplus, "clamp": lambda x: x.clamp_min(0.1),
+    "lerp": lambda x: torch.lerp(x, x.exp(), 0.3), "addcmul": lambda x: torch.addcmul(x, x, x.exp()),
+    "loss": lambda x: F.huber_loss(x, x * 2, reduction="none"), "gelu": lambda x: aten.gelu_backward(x, x),
+    "entropy": lambda x: F.binary_cross_entropy(x, x, reduction="none"), "fill": lambda x: x.masked_fill(x > 0, 2.0),
+}  # fmt: skip
+LAYOUTS = {
+    "transposed": lambda x: x.transpose(0, 1),
+    "permuted": lambda x: x.permute(2, 0, 1),
+    "channels last": lambda x: x[None].to(memory_format=torch.channels_last),
+    "expanded": lambda x: x[:1].expand(x.shape),
+    "with gaps": lambda x: x[..., ::2],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", POINTWISE)
+def test_results_lie_as_the_operators_lie(name, layout):
+    for size in ((3, 4, 6), (30, 20, 10)):
+        x = LAYOUTS[layout](torch.rand(size))
+        for whole in (nothing_whole, lambda op: True):
+            gm = trace(lambda v: (POINTWISE[name](v),), x, whole=whole)
+            eager = POINTWISE[name](x)
+            assert gm(x)[0].stride() == eager.stride()
+            assert gm.graph.output_node().args[0][0].meta["val"].stride() == eager.stride()

@@ -283,6 +283,57 @@ def test_break_gives_the_eager_answer(name: str) -> None:
     assert subject.of_kind("break") or subject.of_kind("skip") or subject.of_kind("run_once") or not subject.graphs
 
 
+#: Kind of break -> calls of which the operators tell it, by method and by function.
+TOLD_BY_OPERATORS = {
+    "tensor-data-to-python": [
+        lambda x: x.sum().item(),
+        lambda x: x.tolist(),
+        lambda x: x.equal(x),
+        lambda x: torch.equal(x, x),
+        lambda x: x.allclose(x),
+        lambda x: torch.allclose(x, x),
+        lambda x: x[:1, :1].is_nonzero(),
+        lambda x: torch.is_nonzero(x[:1, :1]),
+    ],
+    "dynamic-output-shape": [
+        lambda x: x.nonzero(),
+        lambda x: torch.nonzero(x),
+        lambda x: torch.where(x > 3),
+        lambda x: x.argwhere(),
+        lambda x: x[x > 3],
+        lambda x: x.masked_select(x > 3),
+        lambda x: torch.masked_select(x, x > 3),
+        lambda x: x.unique(),
+        lambda x: torch.unique_consecutive(x),
+        lambda x: torch.bincount(x.long().flatten()),
+    ],
+    "tensor-storage": [lambda x: x.clone().resize_as_(x), lambda x: torch.resize_as_(x.clone(), x)],
+    "tensor-autograd-state": [lambda x: x.clone().detach_(), lambda x: torch.detach_(x.clone())],
+}
+
+
+@pytest.mark.parametrize("kind", TOLD_BY_OPERATORS)
+def test_methods_and_functions_break_alike(kind: str) -> None:
+    for call in TOLD_BY_OPERATORS[kind]:
+        subject = check(lambda x, call=call: (x + 1, call(x)), X)
+        assert kind in {event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None}
+
+
+METADATA = {
+    "is_same_size": lambda x: (x.is_same_size(x), torch.is_same_size(x, x[0])),
+    "numel": lambda x: (x.numel(), torch.numel(x), torch.numel(input=x)),
+    "floating": lambda x: (x.is_floating_point(), torch.is_floating_point(x), torch.is_complex(input=x)),
+    "put_": lambda x: x.clone().put_(torch.tensor([0, 5]), torch.tensor([7.0, 8.0])),
+    "nonzero_static": lambda x: torch.nonzero_static(x, size=20) + x.nonzero_static(size=20),
+}
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_what_needs_no_data_breaks_neither_as_method_nor_as_function(name: str) -> None:
+    subject = check(lambda x: (x + 1, METADATA[name](x)), X)
+    assert not subject.of_kind("break")
+
+
 class Squared(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any, k: int) -> Any:

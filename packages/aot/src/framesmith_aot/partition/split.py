@@ -143,12 +143,10 @@ def _repeat_price(node: fx.Node) -> float:
         return INFINITE
     if is_view(node.target) or node.target is operator.getitem or is_factory(node.target):
         return 0.0
-    if not is_pointwise(node.target) or not is_pure(node):
-        return INFINITE
     val = node.meta["val"]
-    if row(node.target).costly and isinstance(val, torch.Tensor):
-        return COSTLY_PRICE * float(val.numel())
-    return 0.0
+    if not is_pointwise(node.target) or not is_pure(node) or not isinstance(val, torch.Tensor):
+        return INFINITE
+    return COSTLY_PRICE * float(val.numel()) if row(node.target).costly else 0.0
 
 
 def _extract(joint: JointGraph, late: set[fx.Node], saved: list[fx.Node]) -> Partition:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from framesmith_aten.layouts import has_stride, is_dense
+from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense
 
 _api: Any = torch  # the functionalisation functions are outside torch's annotated surface
 
@@ -91,11 +91,6 @@ def differentiable(wrapper: torch.Tensor) -> bool:
     return wrapper.grad_fn is not None
 
 
-def storage_id(value: torch.Tensor) -> int:
-    """Equal for two tensors exactly when they share a storage."""
-    return int(value.untyped_storage()._cdata)
-
-
 def mutation_count(wrapper: torch.Tensor) -> int:
     """How often the memory the wrapper shows was written to."""
     return int(_api._functionalize_mutation_counter(wrapper))
@@ -110,9 +105,8 @@ def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int
     value = current_value(wrapper)
     if value.shape != size or has_stride(value, stride) or not is_dense(size, stride):
         return
-    order = sorted(range(value.dim()), key=lambda dim: (-stride[dim], dim))
     with below():
-        moved = value.permute(order).contiguous().permute([order.index(dim) for dim in range(value.dim())])
+        moved = in_order(value, dims_by_stride(stride))
     _api._functionalize_replace(wrapper, moved)
     _api._functionalize_commit_update(wrapper)
     _api._sync(wrapper)

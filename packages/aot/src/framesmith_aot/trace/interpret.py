@@ -13,27 +13,20 @@ from torch._ops import OpOverload
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.overlap import Overlaps
+from framesmith_aten import tensor_methods
 from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
 from framesmith_aten.tracing.tracer import GraphTracer
 
 aten = torch.ops.aten
 
-_NO_REPLAY = "the change to the tensor object cannot be replayed after the graph"
-
-#: Calls that the traced form cannot express: name -> reason.
-REFUSED_METHODS: dict[str, str] = {
-    "requires_grad_": _NO_REPLAY,
-    "retain_grad": _NO_REPLAY,
-    "register_hook": _NO_REPLAY,
-    "register_post_accumulate_grad_hook": _NO_REPLAY,
-    "resize_": _NO_REPLAY,
-    "resize_as_": _NO_REPLAY,
-    "set_": _NO_REPLAY,
-    "backward": "it writes to `.grad` of tensors outside the graph",
-    "item": "its value is not known while compiling",
-    "tolist": "its value is not known while compiling",
-    "numpy": "its value is not known while compiling",
-}
+#: Calls that the traced form cannot express, and why.
+REFUSED_METHODS: tuple[tuple[frozenset[str], str], ...] = (
+    (tensor_methods.AUTOGRAD_STATE, "what it changes of the tensor object cannot be replayed after the graph"),
+    (tensor_methods.STORAGE, "the tensor's memory is handled directly"),
+    (tensor_methods.ENGINE, "it writes to `.grad` of tensors outside the graph"),
+    (tensor_methods.DATA, "its value is not known while compiling"),
+    (tensor_methods.CALLBACK, "it calls a Python function for each element"),
+)
 
 
 def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any], tracer: GraphTracer) -> list[Any]:
@@ -73,10 +66,11 @@ def _call(node: fx.Node, env: dict[fx.Node, Any], overlaps: Overlaps) -> Any:
 
 
 def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if node.op == "call_method":
-        return _call_method(str(node.target), args, kwargs)
     if node.op == "call_module":
         raise AotUnsupported("module-call", f"a call of submodule {node.target!r}", "the graph must be flat")
+    _refuse_method(tensor_methods.method_of(node.target), args, kwargs)
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     op = writing_operator(node.target)
     if op is not None:
         return _write_functionally(op, args, kwargs)
@@ -100,14 +94,13 @@ def _wrappers(value: Any) -> Iterator[torch.Tensor]:
         yield from _wrappers(tuple(value.values()))
 
 
-def _call_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    reason = REFUSED_METHODS.get(name)
-    if reason is not None and not _changes_nothing(name, args, kwargs):
-        raise AotUnsupported("tensor-method", f"Tensor.{name}", reason)
-    return getattr(args[0], name)(*args[1:], **kwargs)
+def _refuse_method(name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for names, reason in REFUSED_METHODS:
+        if name in names and not _changes_nothing(name, args, kwargs):
+            raise AotUnsupported("tensor-method", f"Tensor.{name}", reason)
 
 
-def _changes_nothing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _changes_nothing(name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     wanted = kwargs.get("requires_grad", args[1] if len(args) > 1 else True)
     return name == "requires_grad_" and bool(args[0].requires_grad) == bool(wanted)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import ambient, functional
@@ -93,13 +93,17 @@ def trace_joint(
     `binding` says which of `inputs` each placeholder and each attribute of `gm` is.
     """
     tracer = GraphTracer(fake_mode, whole, rules)
-    with _refusing(), _tracing(tracer, training) as before:
-        pairs, nodes = _make_inputs(tracer, inputs, training)
+    with _refusing(), _tracing(tracer) as before:
+        pairs, nodes = _make_inputs(tracer, inputs)
         try:
             values = {name: pairs[at].run for name, at in binding.attributes.items()} | binding.values
             outputs = run_graph(gm, [pairs[at].run for at in binding.placeholders], values, tracer)
         except (AotUnsupported, TraceUnsupported):
             raise
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise AotUnsupported(
+                "data-dependent", str(error.func), "its result is not known while compiling"
+            ) from error
         except Exception as error:
             raise AotUnsupported("trace-error", f"{type(error).__name__} while tracing", str(error)) from error
         found = collect(
@@ -128,7 +132,7 @@ def _refusing() -> Iterator[None]:
 
 
 @contextmanager
-def _tracing(tracer: GraphTracer, training: bool) -> Iterator[ambient.Ambient]:
+def _tracing(tracer: GraphTracer) -> Iterator[ambient.Ambient]:
     """The tracing environment; yields the ambient switches the graph starts with."""
     with ambient.preserved() as before, torch.inference_mode(False), _no_saved_tensor_hooks():
         torch._C._set_grad_enabled(before.grad)
@@ -162,9 +166,7 @@ def _no_saved_tensor_hooks() -> Iterator[None]:
         yield
 
 
-def _make_inputs(
-    tracer: GraphTracer, inputs: Sequence[torch.Tensor], training: bool
-) -> tuple[list[InputPair], list[fx.Node]]:
+def _make_inputs(tracer: GraphTracer, inputs: Sequence[torch.Tensor]) -> tuple[list[InputPair], list[fx.Node]]:
     pairs: list[InputPair] = []
     nodes: list[fx.Node] = []
     for index, value in enumerate(inputs):

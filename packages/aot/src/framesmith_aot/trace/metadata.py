@@ -17,7 +17,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.views import Restride, Steps, ViewStep, chain, restride
 from framesmith_aten.graphs.nodes import view_root
-from framesmith_aten.layouts import is_dense
+from framesmith_aten.layouts import is_dense, storage_id
 from framesmith_aten.operators import IDENTITY_VIEWS
 from framesmith_aten.tracing.tracer import GraphTracer
 
@@ -191,12 +191,12 @@ def _mutated_value(pair: InputPair, hidden: bool) -> torch.Tensor:
 
 
 def _outputs(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots) -> list[Output]:
-    owners = {functional.storage_id(pair.run): index for index, pair in enumerate(inputs)}
+    owners = {storage_id(pair.run): index for index, pair in enumerate(inputs)}
     objects = {id(pair.run): index for index, pair in enumerate(inputs)}
     groups: dict[int, list[torch.Tensor]] = {}
     for value in outputs:
-        if functional.is_functional(value) and functional.storage_id(value) not in owners:
-            groups.setdefault(functional.storage_id(value), []).append(value)
+        if functional.is_functional(value) and storage_id(value) not in owners:
+            groups.setdefault(storage_id(value), []).append(value)
     bases = {storage: _common_base(group, slots) for storage, group in groups.items()}
     forms: list[Output] = []
     seen: dict[int, int] = {}
@@ -207,11 +207,11 @@ def _outputs(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots)
             forms.append(Repeat(seen[id(value)]))
         elif id(value) in objects:
             forms.append(SameInput(objects[id(value)]))
-        elif (owner := owners.get(functional.storage_id(value))) is not None:
+        elif (owner := owners.get(storage_id(value))) is not None:
             forms.append(_input_view(inputs[owner].run, value, owner, slots))
         else:
             _check_fresh(value, position)
-            forms.append(_slot(value, *bases[functional.storage_id(value)], slots))
+            forms.append(_slot(value, *bases[storage_id(value)], slots))
     return forms
 
 

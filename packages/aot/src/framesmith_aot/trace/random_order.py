@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from framesmith_aten.layouts import dims_by_stride
 from framesmith_aten.tracing.decompositions import Rule
 
 aten = torch.ops.aten
@@ -22,8 +23,7 @@ aten = torch.ops.aten
 
 def in_memory_order(value: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> Any:
     """`bernoulli(value, p)` with the strides of a dense `value`, filled in the order of memory."""
-    strides = value.stride()
-    order = sorted(range(value.dim()), key=lambda dim: (-strides[dim], dim))
+    order = dims_by_stride(value.stride())
     dense = value.permute(order)
     if value.is_contiguous() or not dense.is_contiguous():
         return NotImplemented

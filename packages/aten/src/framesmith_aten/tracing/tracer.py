@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from framesmith_aten import table, trials
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import why_may_fail
-from framesmith_aten.operators import gives_unknown_value, row, undeclared_writes
+from framesmith_aten.layouts import dims_by_stride, has_stride, in_order
+from framesmith_aten.operators import gives_unknown_value, is_composite, row, undeclared_writes
 from framesmith_aten.tracing.decompositions import Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 
@@ -78,7 +79,8 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
-                return result
+                own = func in self.rules or is_composite(func)
+                return result if own else self._laid_out(result, trials.as_laid_out(func, args, kwargs, result))
         _refuse(func, args, kwargs)
         shape_rule = SHAPE_RULES.get(func)
         out = shape_rule(*args, **kwargs) if shape_rule is not None else None
@@ -86,6 +88,17 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs))
         self._record(func, args, kwargs, out)
         return out
+
+    def _laid_out(self, result: Any, operator_result: Any) -> Any:
+        """The result of a decomposition, laid out as that of the operator."""
+        if isinstance(result, torch.Tensor):
+            if has_stride(result, operator_result.stride()):
+                return result
+            with self:
+                return in_order(result, dims_by_stride(operator_result.stride()))
+        if isinstance(result, (list, tuple)):
+            return (list if isinstance(result, list) else tuple)(map(self._laid_out, result, operator_result))
+        return result
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """See Note [What is recorded]."""

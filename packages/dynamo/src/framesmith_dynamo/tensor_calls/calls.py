@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch import fx
@@ -14,12 +14,13 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.recording import KernelRefuses
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import fake_of_node
 from framesmith_dynamo.tensor_calls.undoing import check_undoing
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT, DYNAMIC_OUTPUT_SHAPE
 
 if TYPE_CHECKING:
     from framesmith_dynamo.trace_state import TraceState
@@ -41,12 +42,6 @@ OPERATION_FAILED = register_break(
     what="a tensor operation raises an error",
     why="the operation was tried on fake tensors of the same dtypes and shapes and refused them",
     hint="look at the error; in plain Python the same call raises it too",
-)
-DATA_DEPENDENT = register_break(
-    "data-dependent-operation",
-    what="a tensor operation's result depends on the data of its inputs",
-    why="its shape or a Python number made from it is known only when it runs",
-    hint="it runs as plain Python between two graphs; prefer operations with a fixed shape (torch.where, not masks)",
 )
 FAKE_UNSUPPORTED = register_break(
     "no-fake-rule",
@@ -74,30 +69,31 @@ OUT_RESIZED = register_break(
     hint="give a tensor of the right shape, or leave `out=` away",
 )
 
-DATA_ERRORS = (
-    fake_tensor.DataDependentOutputException,
-    fake_tensor.DynamicOutputShapeException,
-    GuardOnDataDependentSymNode,
-)
-FAKE_ERRORS = (
-    fake_tensor.UnsupportedFakeTensorException,
-    fake_tensor.UnsupportedOperatorException,
-    NotImplementedError,
+#: What fakes raise at an operation, by which its operators tell that they cannot be in the graph.
+ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
+    (KernelRefuses, EAGER_REFUSES),
+    (fake_tensor.DataDependentOutputException, DATA_DEPENDENT),
+    (fake_tensor.DynamicOutputShapeException, DYNAMIC_OUTPUT_SHAPE),
+    (GuardOnDataDependentSymNode, DATA_DEPENDENT),
+    (fake_tensor.UnsupportedFakeTensorException, FAKE_UNSUPPORTED),
+    (fake_tensor.UnsupportedOperatorException, FAKE_UNSUPPORTED),
+    (NotImplementedError, FAKE_UNSUPPORTED),
+    (Exception, OPERATION_FAILED),
 )
 
 
-class Trials(threading.local):
-    """Whether this thread is trying an operation on fakes."""
+class OnFakes(threading.local):
+    """Whether this thread is running an operation on fakes."""
 
     running = False
 
 
-trials = Trials()
+on_fakes = OnFakes()
 
 
 def is_news(record: logging.LogRecord) -> bool:
     """A filter for torch's log: that fakes refuse an operation is no news, the program's own run says it."""
-    return not trials.running
+    return not on_fakes.running
 
 
 logging.getLogger(fake_tensor.__name__).addFilter(is_news)
@@ -121,19 +117,14 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     builder = frame.state.builder
     out = list(tensors_in(fx.node.map_arg(graph_kwargs.get("out"), fake_of_node)))
     shapes = [fake.shape for fake in out]
-    trials.running = True
+    on_fakes.running = True
     try:
         result, node = builder.call(target, graph_args, graph_kwargs)
-    except KernelRefuses as error:
-        raise GraphBreak(EAGER_REFUSES, f"{_name(target)}: {error}") from error
-    except DATA_ERRORS as error:
-        raise GraphBreak(DATA_DEPENDENT, _describe(target, error)) from error
-    except FAKE_ERRORS as error:
-        raise GraphBreak(FAKE_UNSUPPORTED, _describe(target, error)) from error
     except Exception as error:
-        raise GraphBreak(OPERATION_FAILED, _describe(target, error)) from error
+        kind = next(kind for cls, kind in ERRORS if isinstance(error, cls))
+        raise GraphBreak(kind, _describe(target, error)) from error
     finally:
-        trials.running = False
+        on_fakes.running = False
     node.meta["stack_trace"] = f"  {frame.where()}"
     if shapes != [fake.shape for fake in out]:
         raise GraphBreak(OUT_RESIZED, _name(target))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from framesmith_aten.layouts import share_storage
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
@@ -49,7 +50,6 @@ TENSOR_ATTRIBUTE = register_break(
     hint="keep extra data beside the tensor instead of on it",
 )
 
-#: Tensor operators torch spells as methods on the left operand only for numbers and tensors.
 _NUMBERS = (int, float, complex, bool)
 
 
@@ -221,9 +221,8 @@ def _type_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> V
 @c_method("storage_offset", torch.Tensor)
 def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """Guarded of the inputs whose memory the tensor is in: nothing else looks at where in its storage one starts."""
-    storage = self.fake.untyped_storage()._cdata
     for ref in self.ref.builder.refs.values():
-        if ref.real is not None and ref.source is not None and ref.fake.untyped_storage()._cdata == storage:
+        if ref.real is not None and ref.source is not None and share_storage(ref.fake, self.fake):
             offset = int(ref.real.storage_offset())
             tr.guard(TensorPropertySource(ref.source, "storage_offset"), "EQUALS_MATCH", offset)
     return tr.constant(int(self.fake.storage_offset(*args, **kwargs)))

@@ -1,7 +1,8 @@
 """What the attributes and methods of a tensor mean to the tracer, as data.
 
 A name is looked up in order: folded attribute, graph attribute, folded method, breaking method; every other method of
-`torch.Tensor` goes into the graph.
+`torch.Tensor` goes into the graph, where its operators say themselves what needs data. A function of `torch` means what
+the method of its name means.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from framesmith_aten import tensor_methods
 from framesmith_dynamo.breaks import BreakKind, register_break
 
 DATA_DEPENDENT = register_break(
@@ -134,34 +136,15 @@ _METHODS: dict[str, Callable[..., Any]] = {
 FOLDED_METHODS = _of_this_torch(_METHODS)
 
 
-def _kinds(groups: dict[BreakKind, str]) -> dict[str, BreakKind]:
-    """Name -> kind, from kind -> names."""
-    return {name: kind for kind, names in groups.items() for name in names.split()}
-
-
-BREAKING_METHODS: dict[str, BreakKind] = _kinds(
-    {
-        DATA_DEPENDENT: """
-            item tolist numpy __array__ __int__ __float__ __index__ __complex__ _local_scalar_dense is_nonzero
-            __str__ __repr__ __format__ __dlpack__ __dlpack_device__ equal allclose is_set_to __reduce_ex__
-            __deepcopy__
-        """,
-        DYNAMIC_OUTPUT_SHAPE: """
-            nonzero nonzero_static argwhere masked_select unique unique_consecutive to_sparse
-        """,
-        AUTOGRAD_CALL: """
-            backward _backward
-        """,
-        AUTOGRAD_STATE: """
-            register_hook register_post_accumulate_grad_hook retain_grad requires_grad_ detach_
-        """,
-        STORAGE_ACCESS: """
-            data_ptr storage untyped_storage _typed_storage set_ resize_ resize_as_ share_memory_ pin_memory
-            is_shared is_pinned as_subclass _make_subclass _make_wrapper_subclass coalesce is_coalesced module_load
-            record_stream
-        """,
-        PYTHON_CALLBACK: """
-            apply_ map_ map2_ put_
-        """,
-    }
-)
+#: Methods that end the graph: name -> why.
+BREAKING_METHODS: dict[str, BreakKind] = {
+    name: kind
+    for names, kind in (
+        (tensor_methods.DATA, DATA_DEPENDENT),
+        (tensor_methods.ENGINE, AUTOGRAD_CALL),
+        (tensor_methods.AUTOGRAD_STATE, AUTOGRAD_STATE),
+        (tensor_methods.STORAGE, STORAGE_ACCESS),
+        (tensor_methods.CALLBACK, PYTHON_CALLBACK),
+    )
+    for name in names
+}

@@ -19,6 +19,7 @@ from framesmith_dynamo.values.callables import HANDLERS, Handler, answering, bre
 from framesmith_dynamo.values.constants.constant import plain_arguments
 from framesmith_dynamo.values.tensors import torch_tables as tables
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.tensors.tensor_tables import BREAKING_METHODS, FOLDED_METHODS
 from framesmith_dynamo.values.wrap_registry import build
 from framesmith_guards import AttrSource, ModuleSource
 
@@ -38,18 +39,6 @@ def resolve(path: str) -> Any:
 def into_graph(function: Any) -> Handler:
     """The handler that puts a call into the graph as it is."""
     return lambda tr, args, kwargs: tr.call_torch(function, args, kwargs)
-
-
-def as_method(name: str) -> Handler:
-    """The handler of `torch.name(x, ...)` that asks `x.name(...)`."""
-
-    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        if args:
-            return args[0].call_method(tr, name, args[1:], kwargs)
-        rest = {key: value for key, value in kwargs.items() if key != "input"}
-        return kwargs["input"].call_method(tr, name, (), rest)
-
-    return handler
 
 
 def graph_functions() -> Iterator[Any]:
@@ -98,8 +87,9 @@ def _load() -> None:
         found = resolve(path)
         if found is not None and not isinstance(found, type):
             _register(found, folding(found))
-    for path in tables.METHOD_FUNCTIONS:
-        _register(resolve(path), as_method(path.rpartition(".")[2]))
+    for name in (*FOLDED_METHODS, *BREAKING_METHODS):
+        function = getattr(torch._C._VariableFunctions, name, None)
+        _register(function, _tensor_method(name, function))
     for module, kind in tables.BREAKING_MODULES.items():
         importlib.import_module(module)
         for function in _public_functions(module):
@@ -154,17 +144,14 @@ if torch.distributed.is_available():
         return tr.constant(answer)
 
 
-def call_tensor_function(tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value | None:
-    """`torch.Tensor.name(x, ...)`: the method, when the first argument is a tensor; else None."""
-    if args and isinstance(args[0], TensorValue):
-        return args[0].call_method(tr, name, args[1:], kwargs)
-    return None
-
-
 def _tensor_method(name: str, function: Any) -> Handler:
+    """The handler of `torch.Tensor.name(x, ...)` and `torch.name(x, ...)`: the method, where `x` is a tensor."""
+
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        found = call_tensor_function(tr, name, args, kwargs)
-        return tr.call_torch(function, args, kwargs) if found is None else found
+        first, *rest = args or (kwargs.get("input"),)
+        if not isinstance(first, TensorValue):
+            return tr.call_torch(function, args, kwargs)
+        return first.call_method(tr, name, rest, {key: kwargs[key] for key in kwargs if key != "input" or args})
 
     return handler
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 from framesmith_dynamo.breaks import BreakKind, register_break
 from framesmith_dynamo.values.tensors.tensor_tables import (
     AUTOGRAD_CALL,
-    DATA_DEPENDENT,
-    DYNAMIC_OUTPUT_SHAPE,
     PYTHON_CALLBACK,
     STORAGE_ACCESS,
 )
@@ -91,23 +89,8 @@ GRAPH_FUNCTION_MODULES: Final = frozenset(
 #: Single Python functions that are operations although their modules are not.
 GRAPH_FUNCTIONS: Final = ("torch.nn.functional.scaled_dot_product_attention", "torch.rms_norm", "torch.matrix_rank")
 
-#: Functions of the namespaces that are no tensor operations: inlined, folded or broken elsewhere.
-NOT_GRAPH: Final = frozenset(
-    [
-        "has_torch_function",
-        "has_torch_function_unary",
-        "has_torch_function_variadic",
-        "handle_torch_function",
-        "boolean_dispatch",
-        "assert_int_or_pair",
-        "is_tensor",
-        "is_storage",
-        "typename",
-        "_overload",
-        "_infer_size",
-        "compiled_with_cxx11_abi",
-    ]
-)
+#: Functions of those modules that are no tensor operations: they are inlined.
+NOT_GRAPH: Final = frozenset({"boolean_dispatch", "assert_int_or_pair", "_overload"})
 
 
 def _rows(groups: dict[BreakKind, str]) -> dict[str, BreakKind]:
@@ -134,12 +117,6 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
             torch.save torch.load torch.from_numpy torch.from_dlpack torch.to_dlpack torch.frombuffer
             torch.from_file torch.asarray
         """,
-        DATA_DEPENDENT: """
-            torch.equal torch.allclose torch.is_nonzero torch.histogramdd torch.is_same_size
-        """,
-        DYNAMIC_OUTPUT_SHAPE: """
-            torch.nonzero torch.argwhere torch.masked_select torch.unique torch.unique_consecutive torch.bincount
-        """,
         AUTOGRAD_CALL: """
             torch.autograd.grad torch.autograd.backward torch.autograd.functional.jacobian
             torch.autograd.functional.hessian torch.func.grad torch.func.vjp torch.func.jvp torch.func.jacrev
@@ -156,7 +133,7 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
             torch.compiler.reset torch.compiler.disable torch.compiler.allow_in_graph torch._dynamo.reset
         """,
         STORAGE_ACCESS: """
-            torch.is_storage torch.resize_as_
+            torch.is_storage
         """,
         PYTHON_CALLBACK: """
             torch.overrides.handle_torch_function
@@ -236,15 +213,4 @@ FOLDED: Final = [
     "torch.accelerator.is_available",
     "torch.xpu.is_available",
     "torch._C._get_privateuse1_backend_name",
-]
-
-#: Module functions that mean a tensor's method of the same name, whose result may be a constant.
-METHOD_FUNCTIONS: Final = [
-    "torch.numel",
-    "torch.is_floating_point",
-    "torch.is_complex",
-    "torch.is_signed",
-    "torch.is_conj",
-    "torch.is_neg",
-    "torch.is_inference",
 ]

@@ -1,0 +1,46 @@
+"""Methods of tensors that are more than their operators: on a fake tensor the call gives a value, and not its effect.
+
+By what they are about. A function of `torch` means what the method of its name means. Methods that need data are not
+here where an operator under them says so on fakes (`item`, `nonzero`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from torch._ops import OpOverload, OpOverloadPacket
+
+from framesmith_aten.operators import IDENTITY_VIEWS, op_name
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: Change what autograd keeps of the tensor object. A view that is one for autograd only, in place, does nothing else.
+AUTOGRAD_STATE: Final = _names("register_hook register_post_accumulate_grad_hook retain_grad requires_grad_") | {
+    f"{op_name(op)}_" for op in IDENTITY_VIEWS
+}
+#: Run the autograd engine, which writes to tensors that are no arguments.
+ENGINE: Final = _names("backward")
+#: Handle the storage, or the kind of tensor.
+STORAGE: Final = _names(
+    """data_ptr storage untyped_storage _typed_storage set_ resize_ resize_as_ share_memory_ pin_memory is_shared
+    is_pinned as_subclass _make_subclass _make_wrapper_subclass to_sparse coalesce is_coalesced module_load
+    record_stream"""
+)
+#: Hand data to Python, in other ways than an operator's.
+DATA: Final = _names(
+    """numpy __array__ __int__ __float__ __index__ __complex__ __str__ __repr__ __format__ __dlpack__ __dlpack_device__
+    is_set_to __reduce_ex__ __deepcopy__"""
+)
+#: Call a Python function for each element.
+CALLBACK: Final = _names("apply_ map_ map2_")
+
+
+def method_of(target: Any) -> str | None:
+    """The method of tensors that a call of `target` (its name, or a function of torch) means; None for an operator."""
+    if isinstance(target, (str, OpOverload, OpOverloadPacket)):
+        return target if isinstance(target, str) else None
+    module = getattr(target, "__module__", None) or "torch"  # C functions and methods have none
+    return op_name(target) if module.partition(".")[0] == "torch" else None
