@@ -24,10 +24,7 @@ class RestartTrace(Exception):
 
 @dataclass(slots=True)
 class SpeculationLog:
-    """What failed attempts found out.
-
-    The instruction of the outermost frame (counted as executed) where the graph must end.
-    """
+    """What failed attempts found out: the number of the outermost frame's instruction at which the graph must end."""
 
     break_at: int | None = None
     reason: GraphBreak | None = None
@@ -54,10 +51,9 @@ class TraceState:
     """The shared state of one attempt to trace a frame.
 
     `globals` are those of the outermost frame; `handled` is the exception being handled now; `depth` counts nested
-    inlined calls;
-    `run(frame, error=None)` interprets a child frame to its next stop, raising `error` there first if given (the
-    interpreter gives it,
-    so that frames need not know the interpreter).
+    inlined calls; `run(frame, error=None)` interprets a child frame to its next stop, raising `error` there first if
+    given (the interpreter gives it, so that frames need not know the interpreter).
+
     `running` are the open frames, outermost first; `suspended` the generators that have something to do when they are
     closed; `left` the frames that an exception has left, which its traceback keeps (see `interpreter.abandoned`).
     """

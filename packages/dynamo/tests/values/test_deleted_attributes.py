@@ -1,6 +1,4 @@
-"""Attributes and slots that are deleted, stored again, and listed: what is there afterwards, in which order, and the
-errors, on objects that had other attributes at the calls before.
-"""
+"""Attributes and slots that are deleted, stored again and listed, on objects that had others at the calls before."""
 
 from __future__ import annotations
 

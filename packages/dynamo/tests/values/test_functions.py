@@ -1,6 +1,4 @@
-"""Functions: binding, closures, defaults, partials, decorators, generators-based context managers, recompilation
-when they change.
-"""
+"""Functions: binding, closures, defaults, partials, decorators, context managers; recompilation when they change."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Objects of user classes: attribute look-up, descriptors, operators and other special methods, against plain
-Python.
-"""
+"""Objects of user classes, against plain Python: attribute look-up, descriptors, operators, special methods."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tensors and torch functions: metadata, methods, operators, indexing, in-place changes, state, breaks, against
-plain PyTorch.
-"""
+"""Tensors and torch functions, against plain PyTorch: metadata, methods, indexing, in-place changes, breaks."""
 
 from __future__ import annotations
 

@@ -13,8 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ContentsRow:
-    """`clear(obj)` empties it, `fill(empty, contents)` fills it; mappings and lists can also write and delete
-    single items."""
+    """How one type is written: `clear(obj)` empties it, `fill(empty, contents)` fills it.
+
+    Mappings and lists can also write and delete single items.
+    """
 
     clear: Callable[[Any], object]
     fill: Callable[[Any, Any], object]

@@ -21,8 +21,10 @@ from framesmith_backends.schedule.plan import Allocate, CallStep, Drop, Plan, Ru
 
 @dataclass(slots=True)
 class Writer:
-    """The function being written: `space` is its globals, `names` maps runtime names to identifiers,
-    `runtime` graph nodes' names to runtime names."""
+    """The function being written.
+
+    `space` is its globals, `names` maps runtime names to identifiers, `runtime` graph nodes' names to runtime names.
+    """
 
     space: dict[str, object] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)

@@ -254,8 +254,10 @@ class Codegen(Emitter):
         return {key for key, count in self.uses.items() if count > 1}
 
     def dry_run(self) -> Codegen:
-        """A generator of the same variables whose instructions nobody needs: it counts uses of values, and numbers
-        the outputs for this one."""
+        """A generator of the same variables whose instructions nobody needs.
+
+        It counts uses of values, and numbers the outputs for this one.
+        """
         copy = Codegen.like(self._template, {} if self.globals is not None else None)
         copy.argnames, copy.varnames = list(self.argnames), list(self.varnames)
         copy.cellvars, copy.freevars = list(self.cellvars), list(self.freevars)

@@ -199,8 +199,11 @@ class Emitter:
         self.call(argc, kwnames)
 
     def call_ex(self, has_kwargs: bool) -> None:
-        """Call with an iterable of arguments and, if `has_kwargs`, a mapping over it, over the two slots of
-        `push_callable` or `callable_on_stack` (the call of what `load_method` pushed is `call_method`)."""
+        """Call with an iterable of arguments and, if `has_kwargs`, a mapping over it.
+
+        They lie over the two slots of `push_callable` or `callable_on_stack` (the call of what `load_method` pushed is
+        `call_method`).
+        """
         if has_kwargs is True:
             self._own_dict()
         self.emit("CALL_FUNCTION_EX", has_kwargs)
@@ -224,8 +227,11 @@ class Emitter:
     # -- blocks
 
     def expect_to_end(self, start: int, what: str) -> None:
-        """`ValueError` if what was emitted from item `start` on returns or jumps away: it would skip what must follow
-        the block (leaving a context manager, the `finally` part, restoring the exception handled before)."""
+        """`ValueError` if what was emitted from item `start` on returns or jumps away.
+
+        It would skip what must follow the block (leaving a context manager, the `finally` part, restoring the exception
+        handled before).
+        """
         emitted = self.instructions[start:]
         inside = {item for item in emitted if isinstance(item, Label)}
         for item in emitted:
@@ -247,8 +253,11 @@ class Emitter:
         self.regions.append(Region(start, end, handler, depth, lasti))
 
     def try_except(self, body: Callable[[], object], handler: Callable[[], object]) -> None:
-        """`body`, or `handler` after any exception; both leave the stack as it was. The handler runs with the
-        exception on top of the stack, which it must leave there; it must not return or jump away."""
+        """`body`, or `handler` after any exception; both leave the stack as it was.
+
+        The handler runs with the exception on top of the stack, which it must leave there; it must not return or jump
+        away.
+        """
         caught, cleanup, done = Label(), Label(), Label()
         with self.protected(caught):
             body()
@@ -266,8 +275,10 @@ class Emitter:
         self.mark(done)
 
     def try_finally(self, body: Callable[[], object], final: Callable[[], object]) -> None:
-        """`body` then `final`; after an exception `final`, then the exception goes on. `body` must not return or
-        jump away; `final`, which is written twice, must not either."""
+        """`body` then `final`; after an exception `final`, then the exception goes on.
+
+        `body` must not return or jump away; `final`, which is written twice, must not either.
+        """
         caught, cleanup, done = Label(), Label(), Label()
         begin = len(self.instructions)
         with self.protected(caught):

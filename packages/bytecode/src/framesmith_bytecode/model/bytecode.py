@@ -200,11 +200,13 @@ class Instr(_InstrFields):
 
 @dataclass(slots=True)
 class Region:
-    """Instructions from `start` up to `end` are protected: an exception cuts the stack to `depth` slots, pushes the
-    offset of the raising instruction if `lasti`, pushes the exception and goes on at `handler`.
+    """Instructions from `start` up to `end` are protected.
 
-    Where regions overlap the inner one (the later start; of equal starts the earlier end; of equal regions the later
-    in the list) is in force. `depth=None` means the stack depth at `start`.
+    An exception cuts the stack to `depth` slots, pushes the offset of the raising instruction if `lasti`, pushes the
+    exception and goes on at `handler`.
+
+    Where regions overlap the inner one (the later start; of equal starts the earlier end; of equal regions the later in
+    the list) is in force. `depth=None` means the stack depth at `start`.
     """
 
     start: Label

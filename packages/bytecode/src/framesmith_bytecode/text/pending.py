@@ -22,8 +22,11 @@ def slot_text(index: int) -> Text:
 
 
 class Pending:
-    """Texts of the slots, bottom first. A text is named (`$2 = ...` is said) before anything changes what it reads, or
-    before a later effect would come first; until then it can still become part of an expression."""
+    """Texts of the slots, bottom first.
+
+    A text is named (`$2 = ...` is said) before anything changes what it reads, or before a later effect would come
+    first; until then it can still become part of an expression.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say

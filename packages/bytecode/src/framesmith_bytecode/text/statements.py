@@ -73,9 +73,12 @@ def _assignment(target: str, value: Text) -> str:
 
 
 class Statements:
-    """Writes statements. `items`: the instructions; `say`: takes a line; `leave`: told of each label that a jump leads
-    to, after all slots have been named; `kinds`: what the slots hold before an item; `unbound`: the items that may
-    find a local unbound; `methods_in_full`: give LOAD_METHOD its two slots."""
+    """Writes statements.
+
+    `items`: the instructions; `say`: takes a line; `leave`: told of each label that a jump leads to, after all slots
+    have been named; `kinds`: what the slots hold before an item; `unbound`: the items that may find a local unbound;
+    `methods_in_full`: give LOAD_METHOD its two slots.
+    """
 
     def __init__(
         self,

@@ -29,8 +29,7 @@ TORCH_NOT_INLINED = (
     "cuda/", "library.py", "_library/", "_ops.py", "serialization.py", "random.py", "testing/", "utils/data/", "hub.py",
     "storage.py", "_compile.py", "compiler/",
 )  # fmt: skip
-#: Standard library modules whose functions are not inlined: they do input and output, threads, imports, time, or
-#: inspect frames.
+#: Modules whose functions are not inlined: they do input and output, threads, imports, time, or inspect frames.
 STDLIB_NOT_INLINED = (
     "asyncio/", "concurrent/", "ctypes/", "importlib/", "inspect.py", "io.py", "json/", "linecache.py", "logging/",
     "multiprocessing/",

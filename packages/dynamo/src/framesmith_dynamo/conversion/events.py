@@ -1,7 +1,4 @@
-"""What the converter tells about frames as it works.
-
-Graphs, breaks, entries, recompilations, frames left to plain Python.
-"""
+"""What the converter tells of frames: graphs, breaks, entries, recompilations, frames left to plain Python."""
 
 from __future__ import annotations
 
@@ -21,11 +18,10 @@ EventKind = Literal["graph", "break", "entry", "recompile", "skip", "run-once", 
 class FrameEvent:
     """One thing that happened to a frame of `code`.
 
-    `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code
-    was made (`check` and `guards`, its
-    check as Python; `residual`, its code); `recompile`: no entry applied (`detail`: why the nearest did not); `skip`
-    and `run-once`: left to plain
-    Python, always or this time (`detail`: why); `error`: the tracer or a compiler failed (`error`).
+    `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code was
+    made (`check` and `guards`, its check as Python; `residual`, its code); `recompile`: no entry applied (`detail`: why
+    the nearest did not); `skip` and `run-once`: left to plain Python, always or this time (`detail`: why); `error`: the
+    tracer or a compiler failed (`error`).
     """
 
     kind: EventKind

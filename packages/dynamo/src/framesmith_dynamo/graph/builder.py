@@ -89,9 +89,9 @@ def state_of(fake: torch.Tensor) -> tuple[Any, ...]:
 class GraphInput:
     """One input of a compiled graph.
 
-    `source`: where the caller's tensor is found; `example`: a fake tensor as it was before the trace;
-    `static_address`: the same
-    storage is expected call after call; `dynamic_dims`: dimensions that may change without recompiling (none yet).
+    `source`: where the caller's tensor is found; `example`: a fake tensor as it was before the trace; `static_address`:
+    the same storage is expected call after call; `dynamic_dims`: dimensions that may change without recompiling (none
+    yet).
     """
 
     source: Source

@@ -1,5 +1,6 @@
-"""Generators left half-run: CPython closes one when its last reference goes, so that its `finally` and `with` blocks
-run there. Nothing counts references in a trace; what the open frames and the journal still reach is looked up instead.
+"""Generators left half-run: CPython closes one when its last reference goes, with its `finally` and `with` blocks.
+
+Nothing counts references in a trace; what the open frames and the journal still reach is looked up instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Code objects prepared for interpretation.
-
-Instructions with their handlers, jump targets, exception regions. Cached per code.
-"""
+"""Code objects made ready: instructions with their handlers, jump targets, exception regions. Cached per code."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ from framesmith_dynamo.interpreter.handler_registry import HANDLERS, Handler, un
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What catches exceptions of an instruction.
-
-    Where to go on, how deep the stack is there, whether the offset is pushed.
-    """
+    """What catches exceptions of an instruction: where to go on, at which depth, and is the offset pushed."""
 
     target: int
     depth: int
@@ -29,11 +23,10 @@ class Protection:
 
 @dataclass(slots=True, eq=False)
 class DecodedCode:
-    """A code object ready to run: `handlers[i]` runs `instrs[i]`, which is item `items[i]` of the bytecode;
-    `targets` maps labels to
-    instruction indices. `continuations` are those made of it; `broken_at` tells, for a continuation, which
-    instructions broke before it
-    (see `continuations`).
+    """A code object ready to run: `handlers[i]` runs `instrs[i]`, which is item `items[i]` of the bytecode.
+
+    `targets` maps labels to instruction indices. `continuations` are those made of it; `broken_at` tells, for a
+    continuation, which instructions broke before it (see `continuations`).
     """
 
     bytecode: Bytecode

@@ -1,7 +1,4 @@
-"""One interpreted Python frame.
-
-Its stack, variables and place in the code, and what values may ask of it (`Tracer`).
-"""
+"""One interpreted frame: stack, variables, place in the code, and what values may ask of it (`Tracer`)."""
 
 from __future__ import annotations
 
@@ -230,10 +227,7 @@ class Frame:
         return owner, self_value
 
     def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
-        """The value of a real tensor found at `source`.
-
-        Fake made, TENSOR_MATCH guarded, placeholder made on first use.
-        """
+        """The value of a real tensor found at `source`: guarded, with a fake, and a placeholder once it is used."""
         self.guard(source, "TENSOR_MATCH", TensorSpec.of(obj))
         ref = self.state.builder.add_input(obj, source)
         value = self.state.tensors[ref] = TensorValue(ref, cls=type(obj), source=source)

@@ -1,6 +1,4 @@
-"""The interpreter: runs frames instruction by instruction through the handlers, and routes exceptions of the traced
-program.
-"""
+"""The interpreter: runs frames instruction by instruction, and routes exceptions of the traced program."""
 
 from __future__ import annotations
 

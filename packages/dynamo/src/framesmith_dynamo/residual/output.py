@@ -1,5 +1,7 @@
-"""Residual code: what runs in place of the frame. It calls the compiled graph with the inputs that the guards found,
-makes new objects, carries out mutations, and returns, or goes on with the breaking instruction and a continuation.
+"""Residual code: what runs in place of the frame.
+
+It calls the compiled graph with the inputs that the guards found, makes new objects, carries out mutations, and
+returns, or goes on with the breaking instruction and a continuation.
 """
 
 from __future__ import annotations

@@ -272,10 +272,7 @@ def _save_stack(residual: Residual) -> list[Slot]:
 
 
 def restore_stack(residual: Residual, slots: Sequence[Slot], below: int) -> None:
-    """Put the value stack back as the breaking instruction expects it.
-
-    A NULL among the `below` slots it leaves alone is a None here.
-    """
+    """Put the value stack back as the breaking instruction wants it; NULL in the `below` slots is None."""
     codegen = residual.codegen
     method: str | None = None
     for position, slot in enumerate(slots):
@@ -306,10 +303,7 @@ def restore_slot(residual: Residual, slot: Slot) -> None:
 
 
 def restore_method(residual: Residual, owner: Slot, name: str, *, waits: bool) -> None:
-    """Push the two slots of a method.
-
-    For a call now, or, when it `waits` for a later one, looked up and with a None for its NULL.
-    """
+    """Push the two slots of a method: for a call now, or, when it `waits`, looked up and with a None for its NULL."""
     codegen = residual.codegen
     if not waits:
         restore_slot(residual, owner)

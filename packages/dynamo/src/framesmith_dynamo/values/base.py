@@ -91,16 +91,10 @@ class Tracer(Protocol):
         """
 
     def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
-        """The value of a real tensor found at `source`.
-
-        Fake made, TENSOR_MATCH guarded, placeholder made on first use.
-        """
+        """The value of a real tensor found at `source`: guarded, with a fake, and a placeholder once it is used."""
 
     def super_arguments(self) -> tuple[Value, Value]:
-        """What `super()` without arguments uses in the frame now being interpreted.
-
-        The `__class__` cell's contents, the first argument.
-        """
+        """What `super()` without arguments uses here: the `__class__` cell's contents, the first argument."""
 
     @property
     def root_globals(self) -> dict[str, Any]:
@@ -154,8 +148,7 @@ class Value:
 
     #: Python types this family stands for, when they are fixed. `python_type` gives the first unless it is overridden.
     python_types: ClassVar[tuple[type, ...]] = ()
-    #: Whether None from an operator method is Python's NotImplemented (TypeError when both refuse), not the tracer's
-    #: gap.
+    #: Whether None from an operator method is Python's NotImplemented (both: TypeError), not a gap of the tracer's.
     exact_operators: ClassVar[bool] = False
     #: Counts the changes of a container that an iterator over it notices.
     version: int = 0
@@ -289,10 +282,7 @@ class Value:
         self.refuse("hashing")
 
     def pin(self, tr: Tracer) -> None:
-        """Rely on meeting this very object again.
-
-        For values whose guards tell what they do, not which object they are.
-        """
+        """Rely on meeting this very object again, where guards only tell what it does."""
 
     def enter(self, tr: Tracer) -> Value:
         """`__enter__` of a context manager."""
@@ -345,10 +335,7 @@ class Value:
     # Back to bytecode
 
     def referents(self) -> Iterable[Value]:
-        """The values `reconstruct` pushes on the way (items, cells, defaults).
-
-        Attributes in the journal do not count.
-        """
+        """The values `reconstruct` pushes on the way (items, cells, defaults); not attributes in the journal."""
         return ()
 
     def reconstruct(self, codegen: Codegen) -> None:

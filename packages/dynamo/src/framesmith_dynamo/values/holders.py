@@ -70,9 +70,7 @@ def mro(cls: type) -> tuple[type, ...]:
 
 
 def type_lookup(cls: type, name: str, *, after: type | None = None) -> Found | None:
-    """The first entry for `name` along the MRO; with `after`, only in classes behind that one (what `super`
-    searches).
-    """
+    """The first entry for `name` along the MRO; with `after`, only behind that class, where `super` looks."""
     classes = mro(cls)
     if after is not None:
         classes = classes[classes.index(after) + 1 :]
@@ -168,9 +166,7 @@ def is_trusted(module: object) -> bool:
 
 @functools.cache
 def _is_library(name: str) -> bool:
-    """Whether a top-level package is trusted; a user's module that only shares a name with the standard library is
-    not.
-    """
+    """Whether a top-level package is trusted; not a user's module that shares a name with the standard library."""
     if name in TRUSTED or name not in sys.stdlib_module_names:
         return name in TRUSTED
     origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)

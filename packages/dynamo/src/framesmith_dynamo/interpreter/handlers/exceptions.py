@@ -1,7 +1,4 @@
-"""Raising and handling exceptions of the traced program.
-
-Where they go is the interpreter's business (exception regions).
-"""
+"""Raising and handling exceptions of the traced program; the loop decides where they go."""
 
 from __future__ import annotations
 

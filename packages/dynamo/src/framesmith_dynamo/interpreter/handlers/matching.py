@@ -10,8 +10,7 @@ from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_dynamo.values.containers import TupleValue
 
-#: Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING and _Py_TPFLAGS_MATCH_SELF of CPython's object.h: what the interpreter
-#: itself asks.
+#: Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING and _Py_TPFLAGS_MATCH_SELF of CPython's object.h, which its loop asks for.
 SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
 
 

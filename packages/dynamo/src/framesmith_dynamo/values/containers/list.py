@@ -142,8 +142,9 @@ END: Final = slice(sys.maxsize, None)
 
 
 class FoundList(ListValue):
-    """A list that exists. Until something but appending is done with it, its length is not guarded, and `added` holds
-    what was appended.
+    """A list that exists: its length is guarded once something but appending is done with it.
+
+    Until then `added` holds what was appended.
     """
 
     __slots__ = ("_items", "added", "obj", "tr")

@@ -1,6 +1,4 @@
-"""Closure cells: what LOAD_DEREF, STORE_DEREF and MAKE_FUNCTION share between an outer function and the functions
-it makes.
-"""
+"""Closure cells, which an outer function shares with the functions it makes."""
 
 from __future__ import annotations
 

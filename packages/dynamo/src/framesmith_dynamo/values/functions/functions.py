@@ -42,9 +42,7 @@ _COMPUTED = ("__name__", "__qualname__", "__module__", "__doc__", "__annotations
 
 
 class FunctionValue(Value):
-    """A Python function. For one that exists, `function` is it; for one made in the trace, a stand-in with the
-    same code and globals.
-    """
+    """A Python function: `function` is one that exists, or a stand-in with the same code and globals."""
 
     python_types = (FunctionType,)
     exact_operators = True

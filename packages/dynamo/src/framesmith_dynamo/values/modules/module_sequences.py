@@ -1,6 +1,4 @@
-"""ModuleList and Sequential objects made in the trace, as slicing an existing one does: a sequence of existing
-modules.
-"""
+"""ModuleList and Sequential made in the trace, as slicing one does: a sequence of existing modules."""
 
 from __future__ import annotations
 
@@ -94,9 +92,7 @@ def make_module_list(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.nn.Sequential)
 def make_sequential(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`Sequential(*modules)` and `Sequential(OrderedDict(...))`, whose names are dropped only while it stays
-    inside the trace.
-    """
+    """`Sequential(*modules)`, or of an OrderedDict whose names are the positions."""
     if len(args) == 1 and issubclass(args[0].python_type(), dict):
         names = [key.as_constant() for key in args[0].unpack(tr)]
         if names != [str(i) for i in range(len(names))]:

@@ -1,6 +1,4 @@
-"""`torch.nn.Module` objects: registries read straight, hooks and forward called as `_call_impl` does, stores
-through the journal.
-"""
+"""`torch.nn.Module` objects: registries read straight, calls as `_call_impl` does, stores through the journal."""
 
 from __future__ import annotations
 

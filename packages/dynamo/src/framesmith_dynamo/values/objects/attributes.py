@@ -1,5 +1,4 @@
-"""What an entry of a class dictionary becomes when it is read through an instance or a class: descriptors, one row
-per kind.
+"""What a class's entry becomes when it is read through an instance or the class: one row for each kind of descriptor.
 
 A row takes the entry and gives the bound value; descriptors written in Python are inlined.
 """

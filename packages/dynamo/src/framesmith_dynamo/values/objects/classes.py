@@ -1,6 +1,4 @@
-"""Classes as values: attributes through the metaclass, calls that make objects by interpreting `__new__` and
-`__init__`.
-"""
+"""Classes as values: attributes through the metaclass, objects made by interpreting `__new__` and `__init__`."""
 
 from __future__ import annotations
 
@@ -67,8 +65,7 @@ COMPUTED = frozenset({"__name__", "__qualname__", "__module__", "__mro__", "__ba
 
 Constructor = Callable[[Tracer, "ClassValue", Args, Kwargs], Value]
 
-#: What calling the classes of a family means, asked in order: (predicate, constructor). Single classes are among the
-#: callables (`handles`).
+#: What calling the classes of a family means, asked in order: (predicate, constructor). For one class: `handles`.
 CLASS_FAMILIES: list[tuple[Callable[[type], bool], Constructor]] = []
 
 

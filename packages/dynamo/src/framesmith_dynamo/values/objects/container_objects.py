@@ -1,6 +1,4 @@
-"""Objects of classes that extend a builtin container (`class ModelOutput(OrderedDict)`): attributes, and contents
-in a base value.
-"""
+"""Objects whose class extends a builtin container (`class ModelOutput(OrderedDict)`): attributes and contents."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`copy.deepcopy` and `copy.copy` of objects of Python classes, done on values: the real module looks objects up
-by `id()`.
-"""
+"""`copy.deepcopy` and `copy.copy` of objects, done on values: the real module looks objects up by `id()`."""
 
 from __future__ import annotations
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 class InstanceDictValue(AttributeDictValue):
-    """The dictionary of an object's own attributes. `owner` is an object value: it has `own_attribute`,
-    `store_own`, `entries`.
-    """
+    """The dictionary of an object's own attributes. `owner` is an object value."""
 
     __slots__ = ("owner",)
 

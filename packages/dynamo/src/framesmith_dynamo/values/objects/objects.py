@@ -1,8 +1,7 @@
-"""Objects of Python classes: attribute look-up exactly as `object.__getattribute__` does it, special methods found
-on the type.
+"""Objects of Python classes: attributes as `object.__getattribute__` finds them, special methods from the type.
 
-An object found at a source has its instance dictionary read as it is; stores go to the journal. One made in the
-trace has only the journal.
+An object found at a source has its instance dictionary read as it is; stores go to the journal. One made in the trace
+has only the journal.
 """
 
 from __future__ import annotations
@@ -129,9 +128,7 @@ class ObjectValue(Value):
         return value
 
     def find_attribute(self, tr: Tracer, name: str) -> Value | None:
-        """Data descriptors of the type, the instance's own attributes, then the rest of the type; None when there
-        is none.
-        """
+        """Data descriptors of the type, the instance's own attributes, then the rest of the type; or None."""
         found = type_lookup(self.cls, name)
         if found is not None and is_data_descriptor(found.raw):
             return bind_entry(tr, found, name, self)

@@ -91,8 +91,7 @@ _ATTRIBUTES: dict[str, Callable[..., Any]] = {
     "nbytes": lambda t: t.element_size() * t.numel(),
     "names": lambda t: (None,) * t.dim(),
 }
-#: Attributes that are constants once the tensor's type, dtype, shape... are guarded: name -> how to read it off the
-#: fake.
+#: Attributes that are constants once the tensor's type, dtype, shape... are guarded: how each is read off the fake.
 FOLDED_ATTRIBUTES = _of_this_torch(_ATTRIBUTES)
 
 #: Attributes that are tensors computed from this one.
