@@ -81,10 +81,14 @@ class _Arguments:
     shape: CallShape
 
 
-def _arguments(gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> _Arguments:
+def _check_count(gm: fx.GraphModule, given: int) -> None:
     placeholders = sum(node.op == "placeholder" for node in gm.graph.nodes)
-    if placeholders != len(inputs):
-        raise ValueError(f"the graph takes {placeholders} inputs, {len(inputs)} examples were given")
+    if placeholders != given:
+        raise ValueError(f"the graph takes {placeholders} inputs, {given} examples were given")
+
+
+def _arguments(gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> _Arguments:
+    _check_count(gm, len(inputs))
     examples: list[torch.Tensor] = []
     where: dict[int, int] = {}
     positions: list[int] = []
@@ -182,10 +186,15 @@ def _refuse_shared_memory(examples: Sequence[torch.Tensor], joint: JointGraph) -
             raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and shares memory with another")
 
 
-def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler, training: bool) -> CompiledGraph:
+def _calling(joint: JointGraph, training: bool) -> Calling:
+    """Which of torch's modes the graph is called in, other than those of the call."""
     state = ambient.read()
     turn_grad = state.grad is not joint.training and any(joint.meta.requires_grad)
-    calling = Calling(joint.training if turn_grad else None, state.any_autocast, training and not state.grad)
+    return Calling(joint.training if turn_grad else None, state.any_autocast, training and not state.grad)
+
+
+def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler, training: bool) -> CompiledGraph:
+    calling = _calling(joint, training)
     root = dict(joint.attributes)
     changed = [*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)]
     overwritten = tuple(call.shape.source[index] for index in changed if index < len(call.shape.source))

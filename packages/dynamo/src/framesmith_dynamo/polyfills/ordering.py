@@ -94,12 +94,17 @@ def heappushpop(heap: list[Any], item: Any, /) -> Any:
     return item
 
 
-def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> int:
-    """`bisect.bisect_right`."""
+def bounds(a: Any, lo: int, hi: int | None) -> tuple[int, int]:
+    """Where bisection begins and ends."""
     lo = operator.index(lo)
     if lo < 0:
         raise ValueError("lo must be non-negative")
-    end = len(a) if hi is None else hi
+    return lo, len(a) if hi is None else hi
+
+
+def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> int:
+    """`bisect.bisect_right`."""
+    lo, end = bounds(a, lo, hi)
     while lo < end:
         middle = (lo + end) // 2
         if x < (a[middle] if key is None else key(a[middle])):
@@ -111,10 +116,7 @@ def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Cal
 
 def bisect_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> int:
     """`bisect.bisect_left`."""
-    lo = operator.index(lo)
-    if lo < 0:
-        raise ValueError("lo must be non-negative")
-    end = len(a) if hi is None else hi
+    lo, end = bounds(a, lo, hi)
     while lo < end:
         middle = (lo + end) // 2
         if (a[middle] if key is None else key(a[middle])) < x:
