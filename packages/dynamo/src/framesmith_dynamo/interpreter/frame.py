@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -120,6 +120,10 @@ class Frame:
     def cell(self, name: str) -> CellValue:
         """The cell of a cell or free variable."""
         return self.cells[name]
+
+    def unread_arguments(self) -> Collection[str]:
+        """The arguments that the trace has not looked at: they stay where they are."""
+        return ()
 
     def where(self) -> str:
         """File, line and function of the running instruction, as in a traceback."""

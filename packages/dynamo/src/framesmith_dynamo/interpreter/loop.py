@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -198,6 +198,9 @@ class OutermostFrame(Frame):
             contents = self.locals.pop(name) if name in self.locals else None
             cell = self.cells[name] = CellValue(contents, local_name=name)
             self.journal.track_new(cell)
+
+    def unread_arguments(self) -> Collection[str]:
+        return self.locals.pending if isinstance(self.locals, LazyVariables) else ()
 
     def cell(self, name: str) -> CellValue:
         """The cell of a variable; free variables get theirs on first use."""

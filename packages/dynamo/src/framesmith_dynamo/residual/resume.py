@@ -242,7 +242,7 @@ def save(residual: Residual, names: Sequence[str], reason: GraphBreak) -> tuple[
     Arguments the trace never looked at stay where they are. Raises GraphBreak when an open block cannot be continued.
     """
     frame = residual.frame
-    untouched = [name for name in names if name in getattr(frame.locals, "pending", ())]
+    untouched = [name for name in names if name in frame.unread_arguments()]
     local_values = {name: frame.locals[name] for name in names if name not in untouched}
     stack_values = [value for value in frame.stack if value is not None]
     own_cells = [frame.cells[name] for name in frame.code.bytecode.cellvars]

@@ -43,8 +43,8 @@ class ExitValue(Value):
 class TracebackValue(Value):
     """The traceback of a traced exception: it exists, and nothing more is known of it."""
 
-    def python_type(self) -> type:
-        return TracebackType
+    python_types = (TracebackType,)
+    __slots__ = ()
 
 
 def enter(manager: Any) -> None:
