@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.registry import register
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import DictValue
 from framesmith_dynamo.values.holders import entry_value, guard_class, type_lookup
 from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
-from framesmith_dynamo.values.objects.objects import FAMILIES, ObjectValue
+from framesmith_dynamo.values.objects.objects import OBJECT_FAMILIES, ObjectValue
 from framesmith_dynamo.values.wrap_registry import wraps_family
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource
 
@@ -180,7 +181,7 @@ class ModuleValue(ObjectValue):
         return 0 if hooks is None else int(hooks.len_(tr).as_constant())
 
 
-FAMILIES[Module] = ModuleValue
+register(OBJECT_FAMILIES, Module)(ModuleValue)
 
 
 def guard_global_hooks(tr: Tracer) -> None:

@@ -16,7 +16,8 @@ from framesmith_dynamo.values.containers.mappings import pairs_of
 from framesmith_dynamo.values.holders import MISSING, guard_class, type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
 from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
-from framesmith_dynamo.values.objects.objects import ObjectValue, has_python_layout
+from framesmith_dynamo.values.objects.layouts import has_python_layout
+from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.wrap_registry import wraps_family
 from framesmith_guards import ItemSource, StoredItemSource
 from framesmith_sideeffects.contents import row_for

@@ -9,7 +9,8 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.holders import type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
-from framesmith_dynamo.values.objects.objects import family_of, has_plain_layout
+from framesmith_dynamo.values.objects.layouts import has_plain_layout
+from framesmith_dynamo.values.objects.objects import family_of
 
 
 @c_method("__new__", object)

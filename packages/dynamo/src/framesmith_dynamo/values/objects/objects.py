@@ -17,9 +17,7 @@ from framesmith_dynamo.values.base import Args, Found, Kwargs, TracedRaise, Trac
 from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import (
-    HEAP_TYPE,
     MISSING,
-    class_dict,
     entry_value,
     guard_no_accessor,
     instance_dict,
@@ -35,7 +33,7 @@ from framesmith_dynamo.values.objects.attributes import (
     class_value,
 )
 from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue, refuse_shared
-from framesmith_dynamo.values.operations import BINARY_SLOTS
+from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
 from framesmith_sideeffects import DELETED, has_own_attribute
 
@@ -56,9 +54,6 @@ UNHASHABLE_KEY = register_break(
     hint="use strings, numbers or plain objects as keys",
 )
 
-COMPARE_SLOTS = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
-#: The size of a pointer in bytes.
-POINTER = 8
 UNARY_SLOTS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 
 
@@ -402,7 +397,7 @@ class ObjectValue(Value):
         return self._special(tr, UNARY_SLOTS[op])
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        result = self._operator(tr, COMPARE_SLOTS[op], other)
+        result = self._operator(tr, f"__{COMPARE_SLOTS[op]}__", other)
         if result is None and op == "!=":
             equal = self._operator(tr, "__eq__", other)
             return None if equal is None else tr.constant(not equal.bool_(tr))
@@ -436,32 +431,9 @@ class ObjectValue(Value):
 
 
 #: Classes whose new instances, and those of their subclasses, have a family of values of their own.
-FAMILIES: dict[type, type[ObjectValue]] = {}
+OBJECT_FAMILIES: dict[type, type[ObjectValue]] = {}
 
 
 def family_of(cls: type) -> type[ObjectValue]:
     """The value class for new objects of a class."""
-    return next((FAMILIES[base] for base in cls.__mro__ if base in FAMILIES), ObjectValue)
-
-
-def has_plain_layout(cls: type) -> bool:
-    """Whether instances are `object` plus a dictionary or slots: nothing hidden in C."""
-    if not all(base is object or has_python_layout(base) for base in cls.__mro__):
-        return False
-    new = type_lookup(cls, "__new__")
-    return (
-        new is not None
-        and (new.owner is object or isinstance(new.raw, staticmethod))
-        and cls.__basicsize__ <= _largest(cls)
-    )
-
-
-def _largest(cls: type) -> int:
-    """The size in bytes of instances whose only fields are slots and a list of weak references."""
-    slots = sum(isinstance(raw, MemberDescriptorType) for base in cls.__mro__ for raw in class_dict(base).values())
-    return object.__basicsize__ + POINTER * (slots + 1)
-
-
-def has_python_layout(cls: type) -> bool:
-    """Whether one class of an MRO may have been made by a `class` statement: a heap type."""
-    return bool(cls.__flags__ & HEAP_TYPE)
+    return next((OBJECT_FAMILIES[base] for base in cls.__mro__ if base in OBJECT_FAMILIES), ObjectValue)

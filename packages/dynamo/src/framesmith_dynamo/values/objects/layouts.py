@@ -1,0 +1,34 @@
+"""Which classes have instances that hide nothing in C: a dictionary, slots, and no more."""
+
+from __future__ import annotations
+
+from types import MemberDescriptorType
+from typing import Final
+
+from framesmith_dynamo.values.holders import HEAP_TYPE, class_dict, type_lookup
+
+#: The size of a pointer in bytes.
+POINTER: Final = 8
+
+
+def has_plain_layout(cls: type) -> bool:
+    """Whether instances are `object` plus a dictionary or slots: nothing hidden in C."""
+    if not all(base is object or has_python_layout(base) for base in cls.__mro__):
+        return False
+    new = type_lookup(cls, "__new__")
+    return (
+        new is not None
+        and (new.owner is object or isinstance(new.raw, staticmethod))
+        and cls.__basicsize__ <= _largest(cls)
+    )
+
+
+def _largest(cls: type) -> int:
+    """The size in bytes of instances whose only fields are slots and a list of weak references."""
+    slots = sum(isinstance(raw, MemberDescriptorType) for base in cls.__mro__ for raw in class_dict(base).values())
+    return object.__basicsize__ + POINTER * (slots + 1)
+
+
+def has_python_layout(cls: type) -> bool:
+    """Whether one class of an MRO may have been made by a `class` statement: a heap type."""
+    return bool(cls.__flags__ & HEAP_TYPE)
