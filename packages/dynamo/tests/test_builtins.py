@@ -7,6 +7,7 @@ import collections
 import functools
 import math
 import operator
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -484,3 +485,38 @@ def test_an_instance_check_of_the_user_is_not_run_while_tracing() -> None:
     subject = compiled(ask)
     assert subject(3) is True and seen == [3]
     assert subject.of_kind("break")
+
+
+class Told:
+    """What says that it is of another class than it is."""
+
+    def __init__(self, named: Any) -> None:
+        self.named = named
+
+    @property
+    def __class__(self) -> Any:
+        if self.named is None:
+            raise AttributeError("no class")
+        return self.named
+
+
+class Asked:
+    """What answers every question itself."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return dict if name == "__class__" else object.__getattribute__(self, name)
+
+
+PLAIN = Plain(3)
+
+
+@pytest.mark.parametrize("obj", [Told(dict), Told(torch.Tensor), Told(None), Told(3), Asked(), weakref.proxy(PLAIN)])
+def test_isinstance_believes_what_an_object_says(obj: Any) -> None:
+    kinds = [dict, torch.Tensor, Told, Plain, (int, Asked)]
+
+    def ask(x):
+        return x + 1, [isinstance(obj, kind) for kind in kinds], type(obj) in kinds
+
+    subject = compiled(ask)
+    for _ in range(2):
+        assert subject(X)[1:] == ask(X)[1:]

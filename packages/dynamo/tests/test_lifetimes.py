@@ -48,3 +48,18 @@ def test_arguments_die_with_the_call_that_was_compiled(program: Any) -> None:
         subject(x, options)
         del x, options
         assert [ref() for ref in alive] == [None, None]
+
+
+def with_a_finaliser(x: Any, dead: list[str]) -> Any:
+    options = Options()
+    print(end="")
+    weakref.finalize(options, dead.append, "options")  # the frame behind the break ends here, where the object is given
+    return x * options.factor
+
+
+def test_operands_of_the_call_that_breaks_die() -> None:
+    subject = compiled(with_a_finaliser)
+    for _ in range(2):
+        dead: list[str] = []
+        subject(torch.ones(2), dead)
+        assert dead == ["options"]

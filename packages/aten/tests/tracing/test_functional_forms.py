@@ -73,3 +73,18 @@ def test_fake_tensors_take_the_twin(library):
 def test_what_has_no_twin_says_so(library, name):
     with pytest.raises(TraceUnsupported, match="custom-mutation"):
         functional_form(getattr(library, name).default)
+
+
+@pytest.mark.parametrize("others", [(slice(0, 2), slice(2, 4)), (slice(2, 4), slice(1, 3)), (slice(1, 3), slice(2, 4))])
+def test_memory_that_another_argument_shows_is_not_written(library, others):
+    memory = torch.arange(4.0)
+    y, out = (memory[other] for other in others)
+    with pytest.raises(TraceUnsupported, match="another argument"):
+        run_functionally(library.both.default, (memory[:2], y), {"out": out})
+    assert memory.tolist() == [0, 1, 2, 3]
+
+
+def test_arguments_beside_each_other_in_one_storage_are_written(library):
+    memory = torch.arange(6.0)
+    run_functionally(library.both.default, (memory[:2], memory[2:4]), {"out": memory[4:]})
+    assert memory.tolist() == [2, 4, 2, 3, 2, 3]

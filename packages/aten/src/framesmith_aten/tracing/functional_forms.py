@@ -17,7 +17,8 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.operators import arguments, is_custom, is_mutable, written_arguments
+from framesmith_aten.layouts import may_overlap
+from framesmith_aten.operators import arguments, is_custom, is_mutable, tensors_in, written_arguments
 
 NAMESPACE = "framesmith"
 
@@ -34,8 +35,12 @@ def writing_operator(target: Any) -> OpOverload | None:
 
 def run_functionally(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What the call gives, the functional twin having run; what it writes is copied. Raises TraceUnsupported."""
-    values = arguments(op, args, kwargs)
-    results = _as_tuple(functional_form(op)(**values))
+    values, twin = arguments(op, args, kwargs), functional_form(op)
+    tensors = [(name, tensor) for name, value in values.items() for tensor in tensors_in(value)]
+    for name in written_arguments(op):
+        if any(other != name and may_overlap(values[name], tensor) for other, tensor in tensors):
+            raise TraceUnsupported("custom-mutation", str(op), "it writes to memory that another argument shows")
+    results = _as_tuple(twin(**values))
     own = len(op._schema.returns)
     for name, new in zip(written_arguments(op), results[own:], strict=True):
         values[name].copy_(new)

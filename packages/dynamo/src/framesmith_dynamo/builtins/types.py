@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from abc import ABCMeta
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +87,20 @@ def registration_check(tr: Tracer, cls: type, of: type, instance: Source | None)
 @handles(isinstance)
 def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     obj, classes = between(tr, isinstance, args, kwargs, 2, 2)
+    return tr.constant(any(instance_check(tr, obj, cls) for cls in classes_of(tr, classes, isinstance)))
+
+
+def instance_check(tr: Tracer, obj: Value, of: type) -> bool:
+    """What `isinstance` answers: it asks the object's type, then what the object says its class is."""
     own = obj.python_type()
-    return tr.constant(any(subclass_check(tr, own, cls, obj.source) for cls in classes_of(tr, classes, isinstance)))
+    if subclass_check(tr, own, of, obj.source):
+        return True
+    told = type_lookup(own, "__class__")
+    plain = told is not None and told.owner is object and user_method(own, "__getattribute__") is None
+    if plain and own not in weakref.ProxyTypes:
+        return False
+    named = attribute_or_none(tr, obj, "__class__")
+    return isinstance(named, ClassValue) and named.cls is not own and subclass_check(tr, named.cls, of)
 
 
 @handles(issubclass)

@@ -237,6 +237,8 @@ def release(frame: Frame) -> None:
     frame.locals.clear()
     frame.locals = {}
     frame.stack.clear()
+    frame.operands = ()
+    frame.result = frame.handled = None
     frame.cells.clear()
     frame.state.release()
 
