@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from framesmith_aten.layouts import copies
 from framesmith_bytecode import Instr, Label
 from framesmith_dynamo.graph.builder import effects_of
 from framesmith_frames import deactivated, without_hook
@@ -103,20 +104,6 @@ def raises(plain: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> bool:
         restore_ambient(ambient)
         restore_random(random)
     return False
-
-
-def copies(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors of the same contents, strides and shared memory."""
-    storages: dict[int, torch.UntypedStorage] = {}
-    copied = []
-    for tensor in inputs:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in storages:
-            storages[storage._cdata] = storage.clone()  # type: ignore[no-untyped-call]
-        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        twin = storages[storage._cdata]
-        copied.append(made.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride()))
-    return copied
 
 
 def random_state() -> list[torch.Tensor]:
