@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx
 
-from framesmith_aot import compile_graph
+from framesmith_aot import CompiledGraph, compile_graph
+from framesmith_aten.contract import BoxedFn, Role
 from framesmith_backends import find_backend
 from framesmith_backends.lower import graph
-from framesmith_backends.lower.registry import RULES, VIEWS
+from framesmith_backends.lower.registry import RULES, VIEWS, Rule
+from framesmith_backends.lower.scope import Decline
 
 aten = torch.ops.aten
 
@@ -121,6 +124,22 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     yield seen
 
 
+def results(value: object) -> tuple[torch.Tensor, ...]:
+    return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
+
+
+def through_aot(
+    function: Callable[[torch.Tensor], object], example: torch.Tensor, compiler: Callable[..., Any]
+) -> CompiledGraph:
+    """The function through aot, which is told what the `cpu` backend takes whole."""
+    ops = fx.Graph()
+    call = ops.call_function(lambda x: results(function(x)), (ops.placeholder("x"),))
+    count = len(results(function(example)))
+    ops.output(tuple(ops.call_function(lambda values, at: values[at], (call, at)) for at in range(count)))
+    whole = find_backend("cpu").takes_whole
+    return compile_graph(fx.GraphModule({}, ops), [example], compiler=compiler, whole=whole)
+
+
 def drive(function: Callable[[torch.Tensor], object], example: torch.Tensor) -> None:
     """Send the function through aot, forward and (for floating point) backward, and lower what comes out."""
 
@@ -128,21 +147,10 @@ def drive(function: Callable[[torch.Tensor], object], example: torch.Tensor) -> 
         graph.lower_graph(gm)
         return lambda args: gm(*args)
 
-    def flat(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        result = function(x)
-        return result if isinstance(result, tuple) else (result,)  # type: ignore[return-value]
-
-    ops = fx.Graph()
-    call = ops.call_function(flat, (ops.placeholder("x"),))
-    count = len(flat(example))
-    ops.output(tuple(ops.call_function(lambda values, at: values[at], (call, at)) for at in range(count)))
-    gm = fx.GraphModule({}, ops)
-    backend = find_backend("cpu")
     with torch.no_grad():
-        compile_graph(gm, [example], compiler=lower, whole=backend.takes_whole)
+        through_aot(function, example, lower)
     if example.is_floating_point():
-        leaf = example.detach().requires_grad_()
-        compiled = compile_graph(gm, [leaf], compiler=lower, whole=backend.takes_whole)
+        compiled = through_aot(function, example.detach().requires_grad_(), lower)
         if compiled.backward_pass is not None:
             compiled.backward_pass._compile((False,) * len(compiled.backward_pass.whole.tangents()))
 
@@ -154,3 +162,50 @@ def test_every_rule_is_reached(reached: set[str]) -> None:
     assert len(reached) > 150
     unreached = sorted((RULES.keys() | VIEWS.keys()) - reached)
     assert not unreached
+
+
+class Declining(dict[str, Rule]):
+    """A rule table whose rules decline every other node that they meet, after they made their definitions."""
+
+    def __init__(self, rules: dict[str, Rule], first: bool) -> None:
+        super().__init__(rules)
+        self.declines = first
+        self.declined: list[str] = []
+
+    def get(self, key: str, default: Any = None) -> Any:
+        rule = super().get(key, default)
+        self.declines = not self.declines
+        if rule is None or self.declines:
+            return rule
+
+        def declining(*args: Any, **kwargs: Any) -> Any:
+            rule(*args, **kwargs)
+            self.declined.append(key)
+            raise Decline("to see what comes of it")
+
+        return declining
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_rule_that_declines_costs_its_own_node(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever node a rule declines, the rest of the graph is compiled, and the results are the same."""
+    tables = [Declining(dict(RULES), first), Declining(dict(VIEWS), not first)]
+    monkeypatch.setattr(graph, "RULES", tables[0])
+    monkeypatch.setattr(graph, "VIEWS", tables[1])
+    kernels = 0
+
+    def compiler(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> BoxedFn:
+        nonlocal kernels
+        before = sum(len(table.declined) for table in tables)
+        low = graph.lower_graph(gm)
+        told = sum(why == "to see what comes of it" for why in low.notes.values())
+        assert told == sum(len(table.declined) for table in tables) - before
+        kernels += len(low.program.defs)
+        return find_backend("cpu").compile(gm, inputs, role)
+
+    for example, functions in PROGRAMS:
+        for function in functions:
+            with torch.no_grad():
+                found = through_aot(function, example, compiler)(example)
+            torch.testing.assert_close(found, results(function(example)), equal_nan=True)
+    assert len({name for table in tables for name in table.declined}) > 80 and kernels > 80

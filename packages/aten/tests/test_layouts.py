@@ -71,6 +71,14 @@ def test_restride(tensor):
     assert (found is tensor) == layouts.has_stride(tensor, strides)
 
 
+def test_copies_share_memory_as_their_models_do():
+    base = torch.arange(6.0)
+    one, two, other = layouts.copies([base[:4], base[2:].view(2, 2).t(), torch.ones(1).expand(3)])
+    one.add_(10)
+    assert two.tolist() == [[12, 4], [13, 5]] and two.stride() == (1, 2)
+    assert base.tolist() == [0, 1, 2, 3, 4, 5] and other.stride() == (0,)
+
+
 def test_restride_of_sparse():
     dense = torch.eye(3)
     assert torch.equal(layouts.restride(dense.to_sparse(), (3, 1)), dense)

@@ -63,3 +63,18 @@ def test_random_numbers_go_on_as_in_eager() -> None:
     torch.manual_seed(0)
     run = verified(gm, gm.forward, Failures(strict=True))
     assert all(torch.equal(run(torch.zeros(2))[0], wanted) for wanted in expected)
+
+
+def test_inputs_that_show_memory_twice() -> None:
+    """Expanded ones, and two that share their memory."""
+
+    def changing(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x.add_(1) + y,)
+
+    run = verified(graph(changing), changing, Failures(strict=True))
+    base = torch.zeros(4)
+    assert run(base[:2], base[1:3])[0].tolist() == [2.0, 1.0]
+    assert base.tolist() == [1.0, 1.0, 0.0, 0.0]
+    expanded = torch.ones(1).expand(3)
+    run = verified(graph(add_one), add_one, Failures(strict=True))
+    assert run(expanded)[0].tolist() == [2.0, 2.0, 2.0]

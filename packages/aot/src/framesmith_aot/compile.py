@@ -16,13 +16,13 @@ from framesmith_aot.partition.split import forward_graph, partition
 from framesmith_aot.runtime.backward import BackwardGraph, BackwardPass
 from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, inference_function, training_function
 from framesmith_aot.runtime.handover import compile_part
-from framesmith_aot.trace import ambient
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.random_order import rules_for
 from framesmith_aten.contract import Compiler
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import new_fake_mode
+from framesmith_guards.contexts import ambient
 
 
 def compile_graph(

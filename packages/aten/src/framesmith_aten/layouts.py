@@ -104,3 +104,16 @@ def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
         return False
     (start, end), (other_start, other_end) = span(first), span(second)
     return start < other_end and other_start < end
+
+
+def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Strided tensors of the same contents and strides, which share memory as those do; without history."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    copied = []
+    for tensor in tensors:
+        storage, key = tensor.untyped_storage(), storage_id(tensor)
+        if key not in storages:
+            storages[key] = storage.clone()  # type: ignore[no-untyped-call]
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        copied.append(made.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()))
+    return copied

@@ -142,7 +142,8 @@ def call_backward(ctx: Any, saved: Sequence[torch.Tensor], grads: Tensors) -> Te
     return result if isinstance(result, tuple) else (result,)
 
 
-#: Calls that run user code or write to `.grad`; everything else in a captured graph is pure.
+#: Calls that run code of the user and whose results others take: they stay where they are. What writes to `.grad`, and
+#: the hooks that follow it, are kinds of their own (see `schedule`); everything else in a captured graph is pure.
 OPAQUE: frozenset[Any] = frozenset(
     {call_tensor_hook, call_cpp_hook, call_pre_hook, call_post_hook, call_unpack_hook, call_backward}
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 import torch
 from tracing import trace
 
@@ -34,6 +35,24 @@ def test_a_result_with_other_strides_than_its_fake_is_still_right() -> None:
     product.meta["val"] = product.meta["val"].t().contiguous().t()
     (found,) = CpuBackend().compile(gm, [x])([x])
     torch.testing.assert_close(found, torch.relu(x @ x.t()) + 1)
+
+
+VIEWS = {
+    "view": lambda a: a.view(6, 4), "permute": lambda a: a.permute(2, 0, 1), "expand": lambda a: a[:1].expand(2, 3, 4),
+    "unsqueeze": lambda a: a.unsqueeze(1), "squeeze": lambda a: a[:1].squeeze(0), "select": lambda a: a.select(1, 2),
+    "diagonal": lambda a: a.diagonal(0, 1, 2), "unfold": lambda a: a.unfold(2, 2, 1),
+    "as_strided": lambda a: a.as_strided((2, 2), (3, 1), 1),
+    "split_with_sizes": lambda a: a.split([1, 2], 1)[1], "unbind": lambda a: a.unbind(1)[2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_are_methods_of_their_tensors(name: str) -> None:
+    """What is sorted is an ATen call, so that the view is needed as a tensor."""
+    x = torch.randn(2, 3, 4)
+    gm = trace(lambda a: VIEWS[name](a).sort(0)[0], [x])
+    assert f".{name}(" in CpuBackend().explain(gm).source
+    torch.testing.assert_close(CpuBackend().compile(gm, [x])([x])[0], VIEWS[name](x).sort(0)[0])
 
 
 def test_inputs_with_gradients_leave_no_graph() -> None:

@@ -16,6 +16,8 @@ from framesmith.choices import check_choice
 from framesmith_aten.contract import Backend
 from framesmith_backends import find_backend
 
+#: Backends that "auto" chooses from, by the devices that each declares, in this order.
+KERNELS = ("cuda", "cpu")
 #: "auto" chooses by the device of the graph's tensors; every other name is an entry point, or "aot_eager".
 AUTO = "auto"
 
@@ -42,7 +44,7 @@ def resolve_backend(backend: object) -> BackendLike:
 def backend_options(backend: BackendLike) -> set[str]:
     """The option names a backend takes; for "auto", those of every backend it may choose."""
     if backend == AUTO:
-        return {name for candidate in ("cpu", "cuda") for name in _options_of_name(candidate)}
+        return {name for candidate in KERNELS for name in _options_of_name(candidate)}
     if isinstance(backend, str):
         return _options_of_name(backend)
     return set(backend.options) if isinstance(backend, Backend) else set()
@@ -65,10 +67,12 @@ def backend_for(backend: str | Backend, inputs: Sequence[torch.Tensor]) -> Backe
 
 
 def _by_device(devices: set[str]) -> Backend:
-    for name in ("cuda", "cpu"):
-        if devices <= {name, "cpu"} and name in devices:
-            try:
-                return find_backend(name)
-            except ImportError:
-                continue
+    """The backend that makes kernels for one of the devices; what else is on the CPU it leaves to ATen calls."""
+    for name in KERNELS:
+        try:
+            found = find_backend(name)
+        except ImportError:
+            continue
+        if devices & set(found.devices) and devices <= {*found.devices, "cpu"}:
+            return found
     return find_backend("eager")

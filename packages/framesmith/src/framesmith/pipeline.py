@@ -52,7 +52,7 @@ class GraphCompiler:
         def compile_aten(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> BoxedFn:
             with framesmith_frames.deactivated():  # a backward graph is compiled while the user's code runs
                 try:
-                    chosen = select(backend, gm, inputs)
+                    chosen = select(backend, gm, inputs, role)
                     return chosen.compile(
                         gm, inputs, role, options_for(chosen, self.config), on_error=self.failures.report
                     )
@@ -63,10 +63,10 @@ class GraphCompiler:
         return compile_aten
 
 
-def select(backend: str | Backend, gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Backend:
+def select(backend: str | Backend, gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> Backend:
     """The backend object that compiles this ATen graph. Raises ValueError when a named one cannot take it."""
     found = backend_for(backend, inputs)
-    reason = found.why_not(gm)
+    reason = found.why_not(gm) if role in found.roles else f"it takes no {role} graphs"
     if reason is None:
         return found
     if backend == AUTO:

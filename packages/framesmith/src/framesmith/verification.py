@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from framesmith.failures import Failures
+from framesmith_aten import layouts
 
 #: Relative and absolute tolerance by dtype; float32's follow torch.testing.assert_close with room for fused kernels.
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
@@ -46,7 +47,7 @@ def verified(gm: fx.GraphModule, compiled: Callable[..., Sequence[Any]], failure
         nonlocal trusted
         if trusted is not None:
             return trusted(*inputs)
-        copies = [copy_input(value) for value in inputs]
+        copies = copied(inputs)
         with torch.random.fork_rng():
             expected = gm.forward(*copies)
             rng_state = torch.get_rng_state()
@@ -61,7 +62,7 @@ def verified(gm: fx.GraphModule, compiled: Callable[..., Sequence[Any]], failure
 
 def run_on_copies(compiled: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> tuple[list[Any], torch.Tensor]:
     """Outputs and mutated inputs of the compiled graph on copies, and the RNG state it left."""
-    copies = [copy_input(value) for value in inputs]
+    copies = copied(inputs)
     with torch.random.fork_rng():
         outputs = [*compiled(*copies), *copies]
         return outputs, torch.get_rng_state()
@@ -79,9 +80,9 @@ def first_difference(expected: list[Any], actual: tuple[list[Any], torch.Tensor]
     return None if torch.equal(rng, rng_after) else "the random number generator was advanced differently"
 
 
-def copy_input(value: Any) -> Any:
-    """A tensor with the same contents, strides and requires_grad; anything else as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    copy = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-    return copy.copy_(value.detach()).requires_grad_(value.requires_grad)
+def copied(inputs: Sequence[Any]) -> list[Any]:
+    """Tensors with the same contents, strides, shared memory and requires_grad; anything else as it is."""
+    made = iter(layouts.copies([value for value in inputs if isinstance(value, torch.Tensor)]))
+    return [
+        next(made).requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value for value in inputs
+    ]

@@ -154,6 +154,22 @@ def test_registered_subclasses_are_noticed():
     assert check.explain((one(),), f).endswith("expected no subclass of type " + describe_name(Shape) + ", found one")
 
 
+def test_another_class_at_the_same_address_is_asked_about():
+    class Shape(abc.ABC):
+        pass
+
+    check = compile_guards([Guard(TypeSource(X), "NOT_SUBCLASS", Shape)], ("x",))
+    for _ in range(20):
+        plain = type("One", (), {})
+        assert check((plain(),), f)
+        del plain
+        gc.collect()
+        found = type("One", (Shape,), {})
+        assert not check((found(),), f)
+        del found
+        gc.collect()
+
+
 def describe_name(cls):
     return f"{cls.__module__}.{cls.__qualname__}"
 

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.graphs.cleanup import eliminate_dead
+from framesmith_aten.graphs.nodes import factory_options
 
 aten = torch.ops.aten
 
@@ -68,7 +69,7 @@ def _same_type(first: fx.Node, second: fx.Node) -> bool:
 
 def _zeros(graph: fx.Graph, node: fx.Node) -> fx.Node:
     val = node.meta["val"]
-    options = {"dtype": val.dtype, "layout": val.layout, "device": val.device, "pin_memory": False}
+    options = factory_options(val)
     if val.is_contiguous():
         zeros = graph.call_function(aten.full.default, (list(val.shape), 0), options)
     else:

@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.trace import ambient, functional
+from framesmith_aot.trace import functional
 from framesmith_aot.trace.interpret import run_graph
 from framesmith_aot.trace.metadata import Collected, GraphMeta, InputPair, collect
 from framesmith_aot.trace.reach import reaching
@@ -23,6 +23,7 @@ from framesmith_aten.graphs.nodes import view_root
 from framesmith_aten.layouts import overlaps_itself
 from framesmith_aten.tracing.decompositions import Rule, Whole
 from framesmith_aten.tracing.tracer import GraphTracer
+from framesmith_guards.contexts import ambient
 
 aten = torch.ops.aten
 

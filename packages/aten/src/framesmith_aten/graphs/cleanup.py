@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aten.graphs.nodes import is_pure, may_fail
+from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
 from framesmith_aten.operators import IDENTITY_VIEWS
 
 aten = torch.ops.aten
@@ -47,7 +47,7 @@ def _full(value: float) -> Rewrite:
         if not val.is_contiguous():
             return None
         fill: Any = bool(value) if val.dtype is torch.bool else value
-        return aten.full.default, (list(val.shape), fill), _factory_options(val)
+        return aten.full.default, (list(val.shape), fill), factory_options(val)
 
     return rewrite
 
@@ -56,11 +56,7 @@ def _filled(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None
     val = node.meta["val"]
     if not val.is_contiguous() or isinstance(node.args[1], fx.Node):
         return None
-    return aten.full.default, (list(val.shape), node.args[1]), _factory_options(val)
-
-
-def _factory_options(val: torch.Tensor) -> dict[str, Any]:
-    return {"dtype": val.dtype, "layout": val.layout, "device": val.device, "pin_memory": False}
+    return aten.full.default, (list(val.shape), node.args[1]), factory_options(val)
 
 
 def _rsub(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:

@@ -51,6 +51,11 @@ def view_root(node: fx.Node) -> fx.Node:
     return node
 
 
+def factory_options(value: torch.Tensor) -> dict[str, Any]:
+    """The keyword arguments with which a factory (`full`, `empty_strided`) makes a tensor of the type of `value`."""
+    return {"dtype": value.dtype, "layout": value.layout, "device": value.device, "pin_memory": False}
+
+
 def tensor_bytes(value: Any) -> int:
     """Bytes of a tensor's elements; the sum for a tuple; 0 for anything else."""
     if isinstance(value, torch.Tensor):

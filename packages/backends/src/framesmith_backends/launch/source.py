@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from framesmith_aten.contract import BoxedFn
 from framesmith_aten.layouts import restride
+from framesmith_aten.operators import is_custom, is_view, op_name
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.schedule.plan import Allocate, CallStep, Drop, Plan, Run, Step
@@ -89,12 +91,9 @@ def below_autograd() -> Any:
 
 def needs_guard(plan: Plan) -> bool:
     """Whether there are ATen calls, all of plain operators, to run below autograd."""
-    calls = [s.call.node for s in plan.steps if isinstance(s, CallStep) and s.call.node.op == "call_function"]
-    plain = [
-        n for n in calls if isinstance(n.target, torch._ops.OpOverload) and n.target.namespace in ("aten", "mkldnn")
-    ]
-    others = [n for n in calls if n not in plain and n.target is not operator.getitem]
-    return bool(plain) and not others
+    nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep)]
+    targets = [node.target for node in nodes if node.op == "call_function" and node.target is not operator.getitem]
+    return bool(targets) and all(isinstance(target, OpOverload) and not is_custom(target) for target in targets)
 
 
 def _allocate(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
@@ -126,23 +125,17 @@ def _checked(name: str, layout: Layout) -> list[str]:
     return [f"if {name}.stride() != {layout.strides}:", f"    {name} = _restride({name}, {layout.strides})"]
 
 
-# Views through tensor methods, which take less time than the operators: (method, arguments after the tensor).
-METHODS: dict[str, tuple[str, int]] = {
-    "aten.view.default": ("view", 1),
-    "aten.permute.default": ("permute", 1),
-    "aten.expand.default": ("expand", 1),
-    "aten.unsqueeze.default": ("unsqueeze", 1),
-    "aten.squeeze.dim": ("squeeze", 1),
-    "aten.select.int": ("select", 2),
-}
-
-
 def method_text(w: Writer, node: fx.Node) -> str | None:
-    """The node as a method call on its first argument, if it is one of `METHODS` with plain arguments."""
-    name, count = METHODS.get(str(node.target), ("", -1))
-    if len(node.args) != count + 1 or node.kwargs or not isinstance(node.args[0], fx.Node):
+    """The node as a method of its first argument, if it is a view that has one: that takes less time than the operator.
+
+    Methods of C alone: those written in Python take more.
+    """
+    name = op_name(node.target)
+    method = getattr(torch._C.TensorBase, name, None)
+    if not is_view(node.target) or not callable(method) or getattr(torch.Tensor, name) is not method or node.kwargs:
         return None
-    return f"{literal(w, node.args[0])}.{name}({', '.join(literal(w, a) for a in node.args[1:])})"
+    source, *rest = node.args
+    return f"{literal(w, source)}.{name}({', '.join(literal(w, a) for a in rest)})"
 
 
 def call_text(w: Writer, node: fx.Node, gm: fx.GraphModule) -> str:
@@ -155,7 +148,7 @@ def call_text(w: Writer, node: fx.Node, gm: fx.GraphModule) -> str:
     if method is not None:
         return method
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         function = w.bind(f"op_{node.target}", target._op)
     else:
         function = w.bind(f"fn_{getattr(target, '__name__', 'call')}", target)

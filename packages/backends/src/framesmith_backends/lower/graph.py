@@ -11,9 +11,10 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from framesmith_aten import operators
 from framesmith_aten.contract import OnError
+from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.layouts import is_dense
+from framesmith_aten.operators import is_mutable
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Op, walk
 from framesmith_backends.ir.ops import FLOAT32_ONLY
@@ -62,24 +63,6 @@ def why_no_layout(value: object, device: str) -> str | None:
 
 def layout_of(value: torch.Tensor) -> Layout:
     return Layout(tuple(value.shape), tuple(value.stride()), FROM_TORCH[value.dtype], str(value.device))
-
-
-def is_effect(node: fx.Node) -> bool:
-    """Whether the call does more than return fresh values: random numbers, mutations, assertions.
-
-    What is unused is in the graph because it may raise.
-    """
-    target = node.target
-    if not node.users and node.op == "call_function":
-        return True
-    if node.op == "get_attr" or target in PURE_FUNCTIONS:
-        return False
-    return operators.is_effect(target)
-
-
-PURE_FUNCTIONS: frozenset[object] = frozenset(
-    getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "getitem")
-)
 
 
 def has_rule(op: OpOverload) -> bool:
@@ -137,7 +120,8 @@ def _call(low: Lowering, node: fx.Node) -> None:
 def run_as_call(low: Lowering, node: fx.Node) -> None:
     _external(low, node)
     needs = tuple(dict.fromkeys(realize(low, n) for n in node.all_input_nodes))
-    low.program.calls[node.name] = Call(node.name, node, needs, low.positions[node], is_effect(node))
+    stays = not is_pure(node) or not node.users  # what is unused is in the graph because it may raise
+    low.program.calls[node.name] = Call(node.name, node, needs, low.positions[node], stays)
 
 
 def _results(node: fx.Node) -> tuple[object, ...]:
@@ -283,8 +267,7 @@ def why_not_functional(gm: fx.GraphModule) -> str | None:
             return f"node {node.name} is a {node.op}: expected ATen calls only"
         if node.op != "call_function":
             continue
-        schema = getattr(node.target, "_schema", None)
-        if schema is not None and schema.is_mutable:
+        if is_mutable(node.target):
             mutated = True
         elif mutated and node.target is not operator.getitem:
             return f"{node.name} runs after a mutation"

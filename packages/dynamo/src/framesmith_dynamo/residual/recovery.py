@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from framesmith_aten.layouts import copies
 from framesmith_bytecode import Instr, Label
 from framesmith_dynamo.graph.builder import effects_of
 from framesmith_frames import deactivated, without_hook
+from framesmith_guards.contexts import ambient
 from framesmith_sideeffects import load_source
 
 if TYPE_CHECKING:
@@ -50,12 +52,12 @@ class Transaction:
         written = [inputs[position] for position in self.changed]
         former = [tensor.detach().clone() for tensor in written]
         random = random_state() if self.random else None
-        ambient = ambient_state() if self.state else None
+        switches = ambient.read() if self.state else None
         try:
             return self.compiled(*inputs)
         except Exception as error:
-            if ambient is not None:
-                restore_ambient(ambient)
+            if switches is not None:
+                ambient.write(switches)
             if random is not None:
                 restore_random(random)
             for tensor, contents in zip(written, former, strict=True):
@@ -93,30 +95,15 @@ class Recovery:
 
 def raises(plain: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> bool:
     """Whether the graph run operation by operation on copies of its inputs raises as well."""
-    random, ambient = random_state(), ambient_state()
+    random = random_state()
     try:
-        with torch.no_grad(), deactivated():
+        with ambient.preserved(), torch.no_grad(), deactivated():
             plain(*copies(inputs))
     except Exception:
         return True
     finally:
-        restore_ambient(ambient)
         restore_random(random)
     return False
-
-
-def copies(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors of the same contents, strides and shared memory."""
-    storages: dict[int, torch.UntypedStorage] = {}
-    copied = []
-    for tensor in inputs:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in storages:
-            storages[storage._cdata] = storage.clone()  # type: ignore[no-untyped-call]
-        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        twin = storages[storage._cdata]
-        copied.append(made.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride()))
-    return copied
 
 
 def random_state() -> list[torch.Tensor]:
@@ -130,22 +117,6 @@ def restore_random(state: Sequence[torch.Tensor]) -> None:
     torch.set_rng_state(state[0])
     if len(state) > 1:
         torch.cuda.set_rng_state_all(state[1:])
-
-
-def ambient_state() -> tuple[Any, ...]:
-    """The modes a graph may set: gradients, and autocast by device type."""
-    autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
-    return torch.is_grad_enabled(), autocast, torch.is_autocast_cache_enabled()
-
-
-def restore_ambient(state: tuple[Any, ...]) -> None:
-    """Put back what `ambient_state` gave."""
-    grad, autocast, cache = state
-    torch._C._set_grad_enabled(grad)
-    for kind, enabled, dtype in autocast:
-        torch.set_autocast_enabled(kind, enabled)
-        torch.set_autocast_dtype(kind, dtype)
-    torch.set_autocast_cache_enabled(cache)
 
 
 def calls_in(graph: FinishedGraph) -> list[fx.Node]:

@@ -84,18 +84,21 @@ static uint64_t registrations(void)
     return found;
 }
 
+/* Known by the class's number, not its address: another class may come to be there. */
 int registrations_hold(const Instruction *i, PyObject *value)
 {
     uint64_t before = registrations();
-    if (before != 0 && i->version[0] == before && i->version[1] == (uintptr_t)value) {
+    uint64_t state = PyType_Check(value) ? class_version((PyTypeObject *)value) : 0;
+    int known = before != 0 && state != 0;
+    if (known && i->version[0] == before && i->version[1] == state) {
         return 1;
     }
     PyObject *answer = PyObject_CallOneArg(i->obj, value);
     int status = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
-    if (status == 1) {
+    if (status == 1 && known) {
         i->version[0] = before;
-        i->version[1] = (uintptr_t)value;
+        i->version[1] = state;
     }
     return status;
 }

@@ -36,7 +36,7 @@
     X(HAS_KEY)       /* obj in a */                                                                                   \
     X(HAS_NO_KEY)    /* obj not in a */                                                                               \
     X(HAS_LAYOUT)    /* obj(a), unless the class a is in the state in which that was true */                          \
-    X(NOT_SUBCLASS)  /* obj(a), unless no abstract class has registered another since that was true of the same a */  \
+    X(NOT_SUBCLASS)  /* obj(a), unless that was true of the class a as it is and none was registered since */            \
     X(HAS_ATTR)      /* hasattr(a, obj) */                                                                            \
     X(HAS_NO_ATTR)   /* not hasattr(a, obj) */                                                                        \
     X(HAS_CODE)      /* a.__code__ is the object at address */                                                        \

@@ -127,7 +127,7 @@ def instance_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     bound = dict(zip(("input", "running_mean", "running_var"), args, strict=False)) | dict(kwargs)
     uses = args[5] if len(args) > 5 else kwargs.get("use_input_stats")
     updates = isinstance(bound.get("running_mean"), TensorValue) and (uses is None or uses.bool_(tr))
-    casts = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    casts = torch._C._is_any_autocast_enabled()
     if updates and not casts and isinstance(bound.get("running_var"), TensorValue):
         return tr.call(tr.constant(normalization.instance_norm), args, kwargs)
     return tr.call_torch(torch.nn.functional.instance_norm, args, kwargs)

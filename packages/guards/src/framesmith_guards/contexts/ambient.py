@@ -1,4 +1,4 @@
-"""Thread-wide switches that a graph may turn (grad mode, autocast): read, restored, compared."""
+"""Thread-wide switches that a graph may turn (grad mode, autocast): read, put back, compared."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-_DEVICES = ("cpu", "cuda")
+from framesmith_guards.kinds.state import AUTOCAST_DEVICES
 
 
 @dataclass(frozen=True)
 class Ambient:
-    """The switches at one moment; `autocast` is (enabled, dtype) for each of the known devices."""
+    """The switches at one moment; `autocast` is (enabled, dtype) for each of AUTOCAST_DEVICES."""
 
     grad: bool
     autocast: tuple[tuple[bool, torch.dtype], ...]
@@ -32,14 +32,14 @@ def without_autocast(state: Ambient) -> Ambient:
 
 def read() -> Ambient:
     """The switches of this thread now."""
-    autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES)
+    autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES)
     return Ambient(torch.is_grad_enabled(), autocast, torch.is_autocast_cache_enabled(), _nesting())
 
 
 def write(state: Ambient) -> None:
     """Sets this thread's switches to `state`."""
     torch._C._set_grad_enabled(state.grad)
-    for device, (enabled, dtype) in zip(_DEVICES, state.autocast, strict=True):
+    for device, (enabled, dtype) in zip(AUTOCAST_DEVICES, state.autocast, strict=True):
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
     torch.set_autocast_cache_enabled(state.cache)
