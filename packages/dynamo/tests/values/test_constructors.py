@@ -9,6 +9,8 @@ import pytest
 import torch
 from driver import check, compiled
 
+from framesmith_dynamo.values.containers import slices
+
 X = torch.arange(6.0).reshape(2, 3)
 SHARED: list[int] = []
 
@@ -114,3 +116,16 @@ def test_from_keys_of_other_classes() -> None:
 
     for cls in (Own, Counter):
         check(program, X, cls)
+
+
+@pytest.mark.parametrize("make", [list, tuple, set, sum])
+def test_long_ranges_break(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "MAX_FOLDED", 1000)
+
+    def program(x: torch.Tensor, count: int) -> Any:
+        x = x + 1
+        return x, make(range(count))
+
+    assert not check(program, X, 1000).of_kind("break")
+    subject = check(program, X, 1001)
+    assert subject.of_kind("break") and subject.calls == ["add"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constants.constant import fold, plain
+from framesmith_dynamo.values.constants.constant import MAX_FOLDED, fold, plain
 from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.sequence import subscript
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
@@ -133,6 +133,8 @@ class RangeValue(ContainerValue):
         return tracked(tr, SequenceIterator(RangeValue(self.value[::-1])))
 
     def unpack(self, tr: Tracer) -> list[Value]:
+        if self.value[MAX_FOLDED:]:
+            raise GraphBreak(NOT_CONSTANT, f"the items of a range of more than {MAX_FOLDED}")
         return [tr.constant(item) for item in self.value]
 
     def contains(self, tr: Tracer, item: Value) -> Value:
