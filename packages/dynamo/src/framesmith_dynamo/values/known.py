@@ -12,14 +12,11 @@ if TYPE_CHECKING:
     from framesmith_guards import Source
 
 
-class KnownValue(Value):
-    """The object `obj`. Compiled code loads one that a program may hold from there; a library's is a constant of it."""
+class Known(Value):
+    """What stands for `obj` itself. Compiled code loads it from where a program has it, or has it as a constant."""
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: Any, *, source: Source | None = None) -> None:
-        super().__init__(source=source)
-        self.obj = obj
+    __slots__ = ()
+    obj: Any
 
     def python_type(self) -> type:
         return type(self.obj)
@@ -38,3 +35,13 @@ class KnownValue(Value):
             super().reconstruct(codegen)
         else:
             codegen.load_const(self.obj)
+
+
+class KnownValue(Known):
+    """A value that is nothing more than its object."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.obj = obj

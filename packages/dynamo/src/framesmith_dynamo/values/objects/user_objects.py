@@ -13,11 +13,11 @@ from framesmith_dynamo.values.holders import (
     guard_class,
     instance_dict,
     is_immutable,
-    is_library_entry,
     is_trusted,
     type_lookup,
     value_at,
 )
+from framesmith_dynamo.values.known import Known
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION, ClassValue, constructs_family
 from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
 from framesmith_dynamo.values.objects.layouts import has_plain_layout
@@ -26,22 +26,15 @@ from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_f
 from framesmith_guards import ItemSource
 
 if TYPE_CHECKING:
-    from framesmith_bytecode import Codegen
     from framesmith_dynamo.values.base import Args, Kwargs
     from framesmith_guards import Source
 
 
-class EnumValue(ObjectValue):
+class EnumValue(Known, ObjectValue):
     """A member of an Enum class: a constant with attributes and methods."""
 
     __slots__ = ()
     exact_operators = True
-
-    def is_constant(self) -> bool:
-        return True
-
-    def as_constant(self) -> Any:
-        return self.obj
 
     def as_proxy(self) -> Any:
         return self.obj
@@ -64,15 +57,6 @@ class EnumValue(ObjectValue):
             same = self.obj == other.as_constant()
             return tr.constant(bool(same) == (op == "=="))
         return super().compare(tr, op, other)
-
-    def hash_key(self, tr: Tracer) -> object:
-        return self.obj
-
-    def reconstruct(self, codegen: Codegen) -> None:
-        if self.source is not None and not is_library_entry(self.source):
-            super().reconstruct(codegen)
-        else:
-            codegen.load_const(self.obj)
 
 
 def _is_enum(obj: Any) -> bool:
