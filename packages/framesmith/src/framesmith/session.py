@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import fx
@@ -93,10 +92,6 @@ class Session:
             self._on_event(event)
         else:
             events.append(event)
-
-    def activate(self) -> AbstractContextManager[Any]:
-        """A context within which this thread's frames are compiled under this configuration."""
-        return framesmith_frames.activated(self)
 
     def _compile(self, gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> Callable[..., Sequence[Any]]:
         return self._compile_graph(gm, [value.example for value in inputs])

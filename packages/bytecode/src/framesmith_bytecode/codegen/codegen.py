@@ -182,13 +182,6 @@ class Codegen(Emitter):
             else:
                 self(value)
 
-    def call_installed(self, prefix: str, function: Callable[..., object], arguments: Sequence[Any] = ()) -> None:
-        """Call a function installed as a global with reconstructable arguments; pushes the result."""
-        self.push_callable(lambda: self.load_installed(prefix, function))
-        for argument in arguments:
-            self(argument)
-        self.call(len(arguments))
-
     def make_function(self, code: CodeType, closure: Sequence[str] = (), parts: Collection[str] = ()) -> None:
         """Push a function of the code, closing over the named variables of this one.
 
