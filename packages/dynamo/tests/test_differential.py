@@ -135,7 +135,7 @@ def compound(children: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[s
             children,
         ),
         st.builds(
-            lambda items, body: [f"for v in {items}:", *indented([*body, "if len(log) > 30: break", "log.append(n)"])],
+            lambda items, body: [f"for v in {items}:", *indented([*body, "if len(log) > 6: break", "log.append(n)"])],
             st.sampled_from(["range(3)", "list(a)", "t", "d.copy()", "x", "a[:4]"]),
             children,
         ),
