@@ -369,3 +369,14 @@ def test_inputs_that_share_memory_at_a_later_call() -> None:
         with active(converter):
             found = f(*subject)
         assert same((found, subject), (expected, plain)), make.__name__
+
+
+def test_operations_on_lists_in_place_give_the_list_back() -> None:
+    def program(tensors: Any, others: Any) -> Any:
+        first = torch._foreach_add_(tensors, 1)
+        second = torch._foreach_mul_(others, [2.0, 3.0])
+        first.append(5)
+        return first is tensors, second is others, type(second), torch._foreach_neg(others)
+
+    for kind in (list, tuple):
+        check(program, [torch.ones(2), torch.ones(3)], kind([torch.ones(2), torch.ones(3)]), calls=1)

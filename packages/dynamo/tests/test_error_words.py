@@ -122,6 +122,7 @@ UNARY = [
     " del a.q", " a.p = 1", " del a.p", " a.real = 1", " a.append = 1", " a[0] += 1\n return a", " a.missing += 1",
     " def g():\n  yield from a\n return list(g())", " import nowhere", " del a[0]\n return a", " a[0:1] = 5\n return a",
     " a[::2] = [7]\n return a", " match a:\n  case int(x, y):\n   return x\n  case [x, *_]:\n   return x",
+    "a.__class__(*a)", " def g(x, y, /, z): pass\n g(y=a, x=a, z=a)", " def g(x, /): pass\n g(z=a)",
 ]  # fmt: skip
 
 

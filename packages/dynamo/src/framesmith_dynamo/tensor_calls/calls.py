@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -15,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.recording import KernelRefuses
 from framesmith_dynamo.breaks import BreakKind, GraphBreak, register_break
-from framesmith_dynamo.graph.builder import fake_of_node
+from framesmith_dynamo.graph.builder import effects_of, fake_of_node
 from framesmith_dynamo.tensor_calls.undoing import check_undoing
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
@@ -129,6 +130,11 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     if shapes != [fake.shape for fake in out]:
         raise GraphBreak(OUT_RESIZED, _name(target))
     check_undoing(builder, node, _name(target))
+    if isinstance(result, list | tuple) and effects_of(node).written and isinstance(graph_args[0], list | tuple):
+        changed = [fake_of_node(item) for item in graph_args[0]]
+        if len(changed) == len(result) and all(map(operator.is_, changed, result)):
+            given: Value = args[0]
+            return given  # changed in place, the list or tuple itself is given back
     return _result_value(frame, result, node)
 
 
@@ -157,7 +163,7 @@ def _result_value(frame: TracingFrame, result: Any, node: fx.Node) -> Value:
         return tensor_value(frame, result, node)
     if isinstance(result, tuple | list) and not isinstance(result, torch.Size):
         items = [_item_value(frame, item, node, index) for index, item in enumerate(result)]
-        if type(result) is list:
+        if isinstance(result, list):  # fx hands lists on as a class of its own
             return new_list(frame, items)
         return TupleValue(items) if type(result) is tuple else NamedTupleValue(items, type(result))
     if type(result) is dict:

@@ -49,13 +49,16 @@ def is_function(fn: Value) -> bool:
 
 @handler("CALL_FUNCTION_EX")
 def call_function_ex(frame: Frame, instr: Instr) -> None:
-    """Call with an unpacked sequence and, maybe, an unpacked mapping."""
+    """Call with an unpacked sequence and, maybe, an unpacked mapping. Refusing either, Python names the function."""
     kwargs: dict[str, Value] = {}
     if instr.arg:
         mapping = frame.pop()
         for key in mapping.unpack(frame):
             kwargs[keyword(frame, key)] = mapping.getitem(frame, key)
-    args = frame.pop().unpack(frame)
+    sequence = frame.pop()
+    if all(type_lookup(sequence.python_type(), way) is None for way in ("__iter__", "__getitem__")):
+        sequence.refuse("calling with its items")
+    args = sequence.unpack(frame)
     fn, leading = pop_callable(frame)
     frame.push(frame.call(fn, leading + args, kwargs))
 

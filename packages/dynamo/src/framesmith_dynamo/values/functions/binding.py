@@ -57,7 +57,10 @@ def _bind_keywords(
         elif takes_kwargs:
             extra[key] = value
         else:
-            tr.raise_(TypeError, f"{name}() got an unexpected keyword argument '{key}'")
+            named = [one for one in code.co_varnames[: code.co_posonlyargcount] if one in kwargs]
+            what = "some positional-only arguments passed as keyword arguments" if named else "an unexpected keyword"
+            which = f": '{', '.join(named)}'" if named else f" argument '{key}'"
+            tr.raise_(TypeError, f"{name}() got {what}{which}")
     return extra
 
 
