@@ -175,6 +175,52 @@ def test_arguments_that_do_not_fit(call: Any) -> None:
     assert not [text for text in found if text]
 
 
+#: Special methods, and expressions that ask an object for them.
+ASKED: dict[str, tuple[str, ...]] = {
+    "__len__": ("len(a)", "bool(a)", "1 if a else 2", "list(reversed(a))"),
+    "__bool__": ("bool(a)", "not a", "a and 3", "bool(a) + len([a])"),
+    "__iter__": ("iter(a)", "list(a)", "3 in a", "function(*a)"),
+    "__hash__": ("hash(a)",),
+    "__index__": ("[1, 2, 3][a]", "range(5)[a]", "range(a)", "hex(a)"),
+    "__int__": ("int(a)",),
+    "__float__": ("float(a)",),
+    "__complex__": ("complex(a)",),
+    "__contains__": ("1 in a", "1 not in a"),
+    "__str__": ("str(a)", "f'{a}'"),
+    "__instancecheck__": ("isinstance(1, a)",),
+    "__subclasscheck__": ("issubclass(int, a)",),
+    "__eq__": ("a == 1", "1 != a", "a in [1]"),
+}
+ANSWERS: list[Any] = [0, 3, -1, True, 2.0, "s", None, [], Nothing(), 2**70]
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("of_a_class", [False, True], ids=["object", "class"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_answers_of_special_methods(name: str, of_a_class: bool) -> None:
+    for text, answer in itertools.product(ASKED[name], ANSWERS):
+        entries = {name: lambda self, *args, answer=answer: answer, "__deepcopy__": lambda self, memo: self}
+        asked = type("Meta", (type,), entries)("Asked", (), {}) if of_a_class else type("Asked", (), entries)()
+        assert not differences(made(text), (asked,))
+
+
+def test_special_methods_are_those_of_the_type() -> None:
+    class Asked:
+        def __len__(self) -> int:
+            return 2
+
+        __index__ = __int__ = __hash__ = __len__
+
+        def __str__(self) -> str:
+            return "two"
+
+    asked = Asked()
+    for name in ("__len__", "__index__", "__int__", "__str__", "__hash__"):
+        setattr(asked, name, lambda: 5)
+    for text in ("len(a)", "[1, 2, 3][a]", "int(a)", "str(a)", "hash(a)", "a.__len__()", "a.__str__()"):
+        assert not differences(made(text), (asked,))
+
+
 def test_bounds_of_islice() -> None:
     bounds = [None, 0, 2, -1, -2, 1.5, 2**70, -(2**70), True]
     found = [differences(itertools.islice, ([1, 2, 3], *chosen)) for chosen in itertools.product(bounds, repeat=2)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import framesmith
 import framesmith_frames
 from framesmith.wrappers import CompiledModule, compile_callable, compile_module, original_of
 from framesmith_frames import SKIP, FrameInfo
@@ -111,3 +112,14 @@ def test_a_compiled_function_looks_like_the_function() -> None:
     assert inspect.signature(compiled) == inspect.signature(f)
     partial = functools.partial(f, 1)
     assert compile_callable(partial, callback)(y=5) == 6
+
+
+def test_a_compiled_method_leads_to_the_method() -> None:
+    class Owner:
+        def method(self, x: int) -> int:
+            return x + 1
+
+    owner = Owner()
+    compiled = framesmith.compile(owner.method)
+    assert original_of(compiled) == owner.method
+    assert framesmith.explain(compiled, 1).name == Owner.method.__qualname__

@@ -286,3 +286,86 @@ def test_closure_made_in_a_callee_works_outside() -> None:
         assert read() == 2
         assert torch.equal(bump(step=3), X * 2 + 5)
         assert read() == 5
+
+
+class Callable3:
+    """Three."""
+
+    def __init__(self) -> None:
+        self.note = 3
+
+    def __call__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    "wrapped", [len, torch.relu, str.upper, decorated, Callable3(), functools.partial(decorated, 3)]
+)
+def test_wraps_of_any_callable(wrapped: Any) -> None:
+    def program(x: Any) -> Any:
+        @functools.wraps(wrapped)
+        def made(y: int) -> int:
+            return y
+
+        @functools.wraps(made, assigned=("__name__",))
+        def again(y: int) -> int:
+            return y
+
+        return x + 1, made, again, made.__wrapped__ is wrapped  # type: ignore[attr-defined]
+
+    _, *expected, same = program(X)
+    _, *found, same_too = compiled(program)(X)
+    names = ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__")
+    for one, other in zip(expected, found, strict=True):
+        assert [getattr(one, name) for name in names] == [getattr(other, name) for name in names]
+        assert vars(one).keys() == vars(other).keys()
+    assert same and same_too
+
+
+def test_attributes_of_a_wrapped_function_are_relied_on() -> None:
+    def wrapped() -> None: ...
+
+    def program(x: Any) -> Any:
+        @functools.wraps(wrapped)
+        def made() -> None: ...
+
+        return x + 1, made
+
+    subject = compiled(program)
+    assert set(vars(subject(X)[1])) == {"__wrapped__"}
+    wrapped.note = 1  # type: ignore[attr-defined]
+    assert set(vars(subject(X)[1])) == {"__wrapped__", "note"}
+
+
+def test_parts_of_functions_made_in_the_trace() -> None:
+    def program(x: Any) -> Any:
+        def first(a: int, b: str = "b", *, c: float = 2.0) -> list[int]:
+            """Doc."""
+            return [a]
+
+        def second(a: int) -> None: ...
+
+        def third(a): ...  # type: ignore[no-untyped-def]
+
+        first.__annotations__["extra"] = x
+        second.__annotations__ = None  # type: ignore[assignment]
+        third.__annotations__["late"] = 1
+        known = first.__defaults__, second.__defaults__, first.__doc__, first.__annotations__ is first.__annotations__
+        return x + 1, first, second, third, known, second.__annotations__
+
+    for fn in (program, compiled(program)):
+        _, first, second, third, known, none = fn(X)
+        assert list(first.__annotations__) == ["a", "b", "c", "return", "extra"] and first.__annotations__["extra"] is X
+        assert known == (("b",), None, "Doc.", True) and first.__kwdefaults__ == {"c": 2.0}
+        assert second.__annotations__ == none == {} and third.__annotations__ == {"late": 1}
+
+
+@pytest.mark.parametrize("name", ["__name__", "__qualname__", "__annotations__"])
+def test_attributes_of_functions_that_python_checks(name: str) -> None:
+    def program(x: Any) -> Any:
+        def made() -> None: ...
+
+        setattr(made, name, 3)
+        return x + 1
+
+    check(program, X)

@@ -122,7 +122,9 @@ def compile_module(module: torch.nn.Module, callback: FrameCallback, restore: Re
 
 
 def original_of(target: Any) -> Any:
-    """What a compiled function or module was made from; anything else as it is."""
+    """What a compiled function, method or module was made from; anything else as it is."""
     if isinstance(target, CompiledFunction):
         return target.__wrapped__
+    if isinstance(target, types.MethodType) and isinstance(target.__func__, CompiledFunction):
+        return types.MethodType(target.__func__.__wrapped__, target.__self__)
     return target._framesmith_original if isinstance(target, CompiledModule) else target

@@ -13,15 +13,16 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, between, folding, handles, named, one
 from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.containers import new_list
-from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.errors import answered, refuse
+from framesmith_dynamo.values.holders import special_method, type_lookup
 
 
 def special(tr: Tracer, value: Value, name: str, args: Args = ()) -> Value:
     """`type(value).name(value, *args)`; breaks when the type has no such method the tracer could call."""
     if type_lookup(value.python_type(), name) is None:
         raise GraphBreak(NOT_CONSTANT, f"{name} of {value.describe()}")
-    return value.call_method(tr, name, args, {})
+    method = special_method(tr, value, name)
+    return value.call_method(tr, name, args, {}) if method is None else tr.call(method, (value, *args), {})
 
 
 @handles(len)
@@ -120,7 +121,7 @@ def _number(cls: type, method: str) -> Handler:
         if all(arg.is_constant() for arg in (*args, *kwargs.values())):
             return fold(tr, cls, args, kwargs)
         if len(args) == 1 and not kwargs:
-            return special(tr, args[0], method)
+            return answered(tr, cls, method, args[0], special(tr, args[0], method))
         raise GraphBreak(NOT_CONSTANT, f"{cls.__name__}() of {args[0].describe()}")
 
     return construct

@@ -14,8 +14,16 @@ from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Val
 from framesmith_dynamo.values.callables import between, handles, one
 from framesmith_dynamo.values.constants.constant import fold, plain
 from framesmith_dynamo.values.containers import TupleValue
-from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.holders import NO_SOURCE, class_source, guard_class, is_trusted, type_lookup, user_method
+from framesmith_dynamo.values.errors import answered, refuse
+from framesmith_dynamo.values.holders import (
+    NO_SOURCE,
+    class_source,
+    guard_class,
+    is_trusted,
+    special_method,
+    type_lookup,
+    user_method,
+)
 from framesmith_dynamo.values.objects.attribute_dicts import ModuleDictValue
 from framesmith_dynamo.values.objects.attributes import class_value
 from framesmith_dynamo.values.objects.classes import CLASS_DEFINITION, ClassValue
@@ -59,11 +67,13 @@ def classes_of(tr: Tracer, value: Value, function: Any) -> list[type]:
     raise GraphBreak(INSTANCE_CHECK, value.describe())
 
 
-def subclass_check(tr: Tracer, cls: type, of: type, instance: Source | None = None) -> bool:
+def subclass_check(
+    tr: Tracer, cls: type, of: type, instance: Source | None = None, rule: str = "__instancecheck__"
+) -> bool:
     """What `issubclass` answers for real classes, without running user code. `instance`: where an object of it is."""
     if of in _PLAIN_CHECKS:
         return of in cls.__mro__
-    check = type_lookup(type(of), "__instancecheck__")
+    check = type_lookup(type(of), rule)
     if check is None or check.owner is type:
         return of in cls.__mro__
     hook = type_lookup(of, "__subclasshook__")
@@ -108,7 +118,12 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     cls, classes = between(tr, issubclass, args, kwargs, 2, 2)
     if not isinstance(cls, ClassValue):
         refuse(tr, issubclass, [cls, tr.constant(int)], {})
-    return tr.constant(any(subclass_check(tr, cls.cls, other) for other in classes_of(tr, classes, issubclass)))
+    return tr.constant(
+        any(
+            subclass_check(tr, cls.cls, other, rule="__subclasscheck__")
+            for other in classes_of(tr, classes, issubclass)
+        )
+    )
 
 
 @handles(type)
@@ -197,9 +212,9 @@ def _id(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(hash)
 def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     value = one(tr, hash, args, kwargs)
-    method = user_method(value.python_type(), "__hash__")
+    method = special_method(tr, value, "__hash__")
     if method is not None:
-        return tr.call(tr.constant(method), [value], {})
+        return answered(tr, hash, "__hash__", value, tr.call(method, [value], {}))
     if not value.is_constant():
         value.hash_key(tr)  # the program's TypeError for what cannot be hashed
         raise GraphBreak(OBJECT_ID, f"hash() of {value.describe()}")
@@ -215,9 +230,10 @@ def as_text(tr: Tracer, value: Value, function: Any, methods: tuple[str, ...]) -
     `methods` are asked in turn: what `object` has for the first one asks for the second.
     """
     for name in methods:
+        method = special_method(tr, value, name)
+        if method is not None:
+            return _checked_text(tr, name, tr.call(method, [value], {}))
         found = type_lookup(value.python_type(), name)
-        if found is not None and isinstance(found.raw, types.FunctionType):
-            return _checked_text(tr, name, value.call_method(tr, name, [], {}))
         if found is not None and found.owner is not object:
             break
     return text_of(tr, function, value)
@@ -263,9 +279,9 @@ def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     spec = rest[0] if rest else tr.constant("")
     if not issubclass(spec.python_type(), str):
         refuse(tr, format, args, kwargs)
-    found = type_lookup(value.python_type(), "__format__")
-    if found is not None and isinstance(found.raw, types.FunctionType):
-        return _checked_text(tr, "__format__", value.call_method(tr, "__format__", [spec], {}))
+    method = special_method(tr, value, "__format__")
+    if method is not None:
+        return _checked_text(tr, "__format__", tr.call(method, [value, spec], {}))
     if spec.as_constant() == "":
         return tr.call(tr.constant(str), [value], {})
     return text_of(tr, format, value, spec)

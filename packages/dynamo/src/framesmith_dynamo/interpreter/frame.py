@@ -13,7 +13,7 @@ from framesmith_dynamo.tensor_calls import calls
 from framesmith_dynamo.trace_state import TraceState
 from framesmith_dynamo.values.base import Args, Kwargs, Memo, TracedRaise, Value
 from framesmith_dynamo.values.functions.cells import CellValue
-from framesmith_dynamo.values.holders import SETTLED_KINDS, guard_same, is_settled
+from framesmith_dynamo.values.holders import SETTLED_KINDS, guard_same, is_compared_by_code, is_settled
 from framesmith_dynamo.values.objects.exceptions import ExceptionValue
 from framesmith_dynamo.values.opaque import OpaqueValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
@@ -32,6 +32,12 @@ CANNOT_GUARD = register_break(
     what="an object is used whose sameness cannot be checked at later calls",
     why="it has no identity that lasts and no value that can be compared",
     hint="keep the object in a local variable of plain Python code, or use a plain function or class instead",
+)
+COMPARED_CLASS = register_break(
+    "compared-class",
+    what="a class is met whose metaclass has its own __eq__ or __hash__, or an object of one",
+    why="the tracer keeps what it knows by class, and would run those methods",
+    hint="compare classes with `is`, or use them outside the compiled function",
 )
 
 #: Types whose objects are told apart by value: each source has its own guard, identity is never used.
@@ -154,7 +160,11 @@ class Frame:
         known = state.by_source.get(source)
         if known is not None:
             return known
-        value = wrap_object(self, obj, source) if type(obj) in BY_VALUE else self._wrap_identity(obj, source)
+        if is_compared_by_code(obj):
+            broken = GraphBreak(COMPARED_CLASS, f"{type(obj).__module__}.{type(obj).__qualname__}")
+            value = self._wrap_opaque(obj, source, broken)
+        else:
+            value = wrap_object(self, obj, source) if type(obj) in BY_VALUE else self._wrap_identity(obj, source)
         state.by_source[source] = value
         return value
 

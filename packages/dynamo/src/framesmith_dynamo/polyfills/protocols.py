@@ -20,7 +20,13 @@ def iterate_by_index(obj: Any) -> Iterator[Any]:
 
 def contains_by_iteration(obj: Any, wanted: Any) -> bool:
     """What `wanted in obj` means for a class without `__contains__`."""
-    return any(item is wanted or item == wanted for item in obj)
+    try:
+        items = iter(obj)
+    except TypeError:
+        items = None
+    if items is None:  # raised here: the error has no context
+        raise TypeError(f"argument of type '{type(obj).__name__}' is not iterable")
+    return any(item is wanted or item == wanted for item in items)
 
 
 def reversed_by_index(obj: Any) -> Iterator[Any]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.holders import type_lookup
 
 #: Builtin types whose objects may be worked on: they run no code but their own.
 PLAIN: Final = (
@@ -34,6 +36,8 @@ PLAIN: Final = (
 )
 #: Builtin containers, which are emptied: what is in them may be anything.
 EMPTY: Final = (list, tuple, dict, set, frozenset, OrderedDict, defaultdict, deque)
+#: Special methods that Python asks of what another one answered.
+CONVERSIONS: Final = ("__index__", "__float__")
 
 
 def refuse(tr: Tracer, function: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> NoReturn:
@@ -54,6 +58,30 @@ def refused(tr: Tracer, function: Callable[..., Any], *args: Value) -> NoReturn:
 @functools.cache
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
+
+
+def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, answer: Value) -> Value:
+    """What `function`, `len` say, makes of the answer of `owner`'s own method `name`: some types are refused."""
+    known = answer.is_constant() and isinstance(answer.as_constant(), int | float | complex | str | bytes)
+    given = answer.as_constant() if known else stand_in(answer)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result = function(type(owner.python_type().__name__, (), {name: lambda self: given})())
+    except Warning as warning:
+        raise GraphBreak(UNSUPPORTED_CALL, str(warning)) from None
+    except Exception as error:
+        if not known and any(type_lookup(answer.python_type(), other) is not None for other in CONVERSIONS):
+            raise GraphBreak(UNSUPPORTED_CALL, f"{function.__name__} of {answer.describe()}") from None
+        tr.raise_(type(error), *error.args)
+    return answer if result is given else tr.constant(result)
+
+
+def iterator(tr: Tracer, owner: Value, answer: Value) -> Value:
+    """What `owner`'s own `__iter__` answered, which must be an iterator."""
+    if type_lookup(answer.python_type(), "__next__") is None:
+        answered(tr, iter, "__iter__", owner, answer)
+    return answer
 
 
 def takes(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:

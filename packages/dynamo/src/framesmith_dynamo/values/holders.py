@@ -106,6 +106,12 @@ def user_method(cls: type, name: str) -> Any | None:
     return found.raw if found is not None and isinstance(found.raw, FunctionType) else None
 
 
+def is_compared_by_code(obj: object) -> bool:
+    """Whether an object is a class, or is of one, that is compared or hashed by its metaclass's own code."""
+    metas = (meta for meta in (type(obj), type(type(obj))) if meta is not type and issubclass(meta, type))
+    return any(user_method(meta, name) is not None for meta in metas for name in ("__eq__", "__hash__"))
+
+
 # What never changes
 
 #: Exact types whose objects never change.

@@ -29,3 +29,6 @@ class OpaqueValue(Value):
 
     def refuse(self, doing: str, *, kind: BreakKind = UNSUPPORTED_OPERATION) -> NoReturn:
         raise GraphBreak(self.reason.kind, f"{self.reason.detail} ({doing})") from self.reason
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return self.refuse(f"comparison {op}")

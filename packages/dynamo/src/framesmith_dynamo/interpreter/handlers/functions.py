@@ -20,7 +20,7 @@ def make_function(frame: Frame, instr: Instr) -> None:
     """Pop the code and the parts under it; push the function."""
     code: CodeType = frame.pop().as_constant()
     parts = {name: frame.pop() for name in reversed(PARTS) if name in instr.arg}
-    arguments = {name: READERS[name](frame, part) for name, part in parts.items() if name in READERS}
+    arguments = {name: READERS[name](frame, part) for name, part in parts.items()}
     made = FunctionValue.make(frame, code, frame.globals, qualname=code.co_qualname, **_renamed(arguments))
     frame.push(made)
 
@@ -31,7 +31,9 @@ def set_function_attribute(frame: Frame, instr: Instr) -> None:
     made = frame.pop()
     part = frame.pop()
     assert isinstance(made, FunctionValue), "the function was just made"
-    if instr.arg in READERS:
+    if instr.arg == "annotations":
+        made.annotate(frame, part.unpack(frame))
+    else:
         for name, value in _renamed({instr.arg: READERS[instr.arg](frame, part)}).items():
             setattr(made, name, tuple(value) if isinstance(value, list) else value)
     frame.push(made)
@@ -45,8 +47,8 @@ def _kwdefaults(frame: Frame, part: Value) -> dict[str, Value]:
     return {key.as_constant(): part.getitem(frame, key) for key in part.unpack(frame)}
 
 
-#: How each part is read. Annotations are dropped: nothing that runs in a trace asks for them.
-READERS = {"defaults": _defaults, "kwdefaults": _kwdefaults, "closure": _defaults}
+#: How each part is read.
+READERS = {"defaults": _defaults, "kwdefaults": _kwdefaults, "annotations": _defaults, "closure": _defaults}
 
 
 def _renamed(arguments: dict[str, Any]) -> dict[str, Any]:

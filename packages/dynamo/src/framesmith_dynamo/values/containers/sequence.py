@@ -14,8 +14,8 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import MAX_FOLDED, plain
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
-from framesmith_dynamo.values.errors import refused
-from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.errors import answered, refused
+from framesmith_dynamo.values.holders import entry_value, type_lookup
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, next_or_none, tracked
 
 if TYPE_CHECKING:
@@ -218,7 +218,8 @@ def index_of(tr: Tracer, value: Value) -> int:
     if found is None:
         refused(tr, operator.index, value)
     if isinstance(found.raw, FunctionType):
-        return index_of(tr, value.call_method(tr, "__index__", (), {}))
+        answer = tr.call(entry_value(tr, value.python_type(), found, "__index__", value.source), (value,), {})
+        return index_of(tr, answered(tr, operator.index, "__index__", value, answer))
     if not value.is_constant():
         raise GraphBreak(NOT_CONSTANT, f"{value.describe()} as an index")
     return operator.index(value.as_constant())
@@ -239,6 +240,8 @@ def subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
     if type_lookup(key.python_type(), "__index__") is None:
         refused(tr, operator.getitem, owner, key)
     index = index_of(tr, key)
+    if abs(index) > sys.maxsize and not issubclass(key.python_type(), int):
+        tr.raise_(IndexError, f"cannot fit '{key.python_type().__name__}' into an index-sized integer")
     if abs(index) > sys.maxsize:
         refused(tr, operator.getitem, owner, key)
     return index

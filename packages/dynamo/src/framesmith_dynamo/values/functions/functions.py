@@ -13,6 +13,8 @@ from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Val
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import ConstantValue
+from framesmith_dynamo.values.containers import TupleValue, new_dict
+from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.functions.binding import Default, bind
 from framesmith_dynamo.values.functions.cells import CellValue
 from framesmith_dynamo.values.holders import at_home, is_library_entry, is_settled, value_at
@@ -38,7 +40,11 @@ FUNCTION_ATTRIBUTE = register_break(
 )
 
 #: Attributes of every function that C code computes.
-_COMPUTED = ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__", "__defaults__", "__kwdefaults__")
+_COMPUTED = tuple(
+    name
+    for name in (*functools.WRAPPER_ASSIGNMENTS, "__annotations__", "__defaults__", "__kwdefaults__")
+    if name in vars(FunctionType)
+)
 
 
 class FunctionValue(Value):
@@ -65,9 +71,10 @@ class FunctionValue(Value):
         qualname: str | None = None,
         defaults: Sequence[Value] = (),
         kwdefaults: Mapping[str, Value] | None = None,
+        annotations: Sequence[Value] = (),
         cells: Sequence[CellValue] = (),
     ) -> FunctionValue:
-        """The function MAKE_FUNCTION creates: nothing of it exists outside the trace."""
+        """The function MAKE_FUNCTION creates: nothing of it exists outside the trace. Annotations as in `annotate`."""
         stand_in = FunctionType(code, function_globals, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
         if qualname is not None:
             stand_in.__qualname__ = qualname
@@ -77,7 +84,15 @@ class FunctionValue(Value):
         value.kwdefaults = dict(kwdefaults or {})
         value.cells = tuple(cells)
         tr.journal.track_new(value, FunctionType)
+        if annotations:
+            value.annotate(tr, annotations)
         return value
+
+    def annotate(self, tr: Tracer, annotations: Sequence[Value]) -> Value:
+        """Give a function that the trace makes its annotations, names and values in turn."""
+        made = new_dict(tr, zip(annotations[::2], annotations[1::2], strict=True))
+        tr.journal.store_attr(self, "__annotations__", made)
+        return made
 
     def describe(self) -> str:
         return f"function {self.function.__qualname__}"
@@ -199,8 +214,10 @@ class FunctionValue(Value):
         if pending is not None:
             value: Value = pending
             return value
-        if name == "__code__" or (name in _COMPUTED and self.made):
-            return tr.constant(getattr(self.function, name))
+        if name == "__code__":
+            return tr.constant(self.function.__code__)
+        if name in _COMPUTED and self.made:
+            return self._own_part(tr, name)
         if name in _COMPUTED or (not self.made and name in self.function.__dict__):
             return value_at(tr, getattr(self.function, name), self._part(name))
         special = _SPECIAL.get(name)
@@ -211,22 +228,35 @@ class FunctionValue(Value):
         self.rely_on_absence(tr, name)
         return tr.raise_(AttributeError, f"'function' object has no attribute '{name}'")
 
+    def _own_part(self, tr: Tracer, name: str) -> Value:
+        if name == "__annotations__":
+            return self.annotate(tr, ())
+        if name == "__defaults__" and self.defaults:
+            return TupleValue(self.defaults)
+        if name == "__kwdefaults__" and self.kwdefaults:
+            raise GraphBreak(FUNCTION_ATTRIBUTE, f"{name!r} of {self.describe()}")
+        return tr.constant(getattr(self.function, name))
+
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         if name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
             raise GraphBreak(FUNCTION_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
+        if not issubclass(value.python_type(), _TYPES.get(name, object)):
+            refused(tr, setattr, self, tr.constant(name), value)
         if self.mutation is None:
             tr.journal.track_existing(self, self.function)
+        if name == "__annotations__" and value.python_type() is type(None):
+            value = new_dict(tr)
         tr.journal.store_attr(self, name, value)
 
-    def copy_attributes_from(self, tr: Tracer, other: Value) -> None:
-        """What `functools.update_wrapper` does to a function made in the trace."""
-        for name in functools.WRAPPER_ASSIGNMENTS:
-            if name not in ("__annotations__", "__type_params__") and isinstance(other, FunctionValue):
-                self.setattr_(tr, name, other.getattr_(tr, name))
-        if isinstance(other, FunctionValue) and not other.made:
-            for own in other.function.__dict__:
-                self.setattr_(tr, own, other.getattr_(tr, own))
-        self.setattr_(tr, "__wrapped__", other)
+    def own_attributes(self, tr: Tracer) -> list[tuple[str, Value]]:
+        """The contents of the function's `__dict__`, which are relied on to be all."""
+        found = () if self.made else tuple(self.function.__dict__)
+        if not self.made and not is_library_entry(self.where) and not is_settled(self.where):
+            tr.guard(InstanceDictSource(self.where), "DICT_KEYS", found)
+        pending = tr.journal.pending_attrs(self)
+        names = [name for name in found if pending.get(name) is not DELETED]
+        names += [name for name in pending if name not in found and name not in vars(FunctionType)]
+        return [(name, self.getattr_(tr, name)) for name in names]
 
     # Back to bytecode
 
@@ -274,6 +304,13 @@ def _type_of(tr: Tracer, self: FunctionValue) -> Value:
     return tr.constant(FunctionType)
 
 
+#: What may be stored in the attributes of a function that C code checks.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "__name__": (str,),
+    "__qualname__": (str,),
+    "__annotations__": (dict, type(None)),
+    "__type_params__": (tuple,),
+}
 _SPECIAL = {"__get__": _binding, "__class__": _type_of}
 
 

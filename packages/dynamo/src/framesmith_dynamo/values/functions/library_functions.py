@@ -9,9 +9,9 @@ import typing
 from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.callables import find_handler, folding, handles
-from framesmith_dynamo.values.constants.constant import plain_arguments
+from framesmith_dynamo.values.constants.constant import plain, plain_arguments
 from framesmith_dynamo.values.functions.functions import FunctionValue
 from framesmith_dynamo.values.holders import at_home, is_trusted, value_at
 from framesmith_dynamo.values.known import KnownValue
@@ -37,12 +37,39 @@ CACHED_FUNCTION = register_break(
 
 @handles(functools.update_wrapper)
 def update_wrapper(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`functools.update_wrapper(wrapper, wrapped)` with the default lists of attributes."""
-    wrapper, wrapped = args[0], args[1] if len(args) > 1 else kwargs["wrapped"]
-    if not isinstance(wrapper, FunctionValue):
+    """`functools.update_wrapper(wrapper, wrapped)`: attributes of any callable, given to a function."""
+    given = dict(zip(("wrapper", "wrapped", "assigned", "updated"), args, strict=False)) | dict(kwargs)
+    wrapper, wrapped = given["wrapper"], given["wrapped"]
+    assigned = plain(given["assigned"]) if "assigned" in given else functools.WRAPPER_ASSIGNMENTS
+    updated = plain(given["updated"]) if "updated" in given else functools.WRAPPER_UPDATES
+    if not isinstance(wrapper, FunctionValue) or updated != functools.WRAPPER_UPDATES:
         raise GraphBreak(INTROSPECTION, wrapper.describe())
-    wrapper.copy_attributes_from(tr, wrapped)
+    for name in assigned:
+        value = _attribute(tr, wrapped, name)
+        if value is not None:
+            wrapper.setattr_(tr, name, value)
+    for name, value in _own_attributes(tr, wrapped):
+        wrapper.setattr_(tr, name, value)
+    wrapper.setattr_(tr, "__wrapped__", wrapped)
     return wrapper
+
+
+def _attribute(tr: Tracer, value: Value, name: str) -> Value | None:
+    try:
+        return value.getattr_(tr, name)
+    except TracedRaise as raised:
+        if not issubclass(raised.value.python_type(), AttributeError):
+            raise
+        return None
+
+
+def _own_attributes(tr: Tracer, value: Value) -> list[tuple[str, Value]]:
+    """What is in the `__dict__` of a callable, if it has one."""
+    if isinstance(value, FunctionValue):
+        return value.own_attributes(tr)
+    entries = _attribute(tr, value, "__dict__")
+    pairs = [] if entries is None else entries.call_method(tr, "items", (), {}).unpack(tr)
+    return [(name.as_constant(), entry) for name, entry in (pair.unpack(tr) for pair in pairs)]
 
 
 #: Pure Python functions of the standard library that are called while tracing when all their arguments are constants.

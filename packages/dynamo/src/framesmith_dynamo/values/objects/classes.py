@@ -12,6 +12,7 @@ from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import fold
+from framesmith_dynamo.values.errors import answered, iterator
 from framesmith_dynamo.values.holders import (
     HEAP_TYPE,
     NO_SOURCE,
@@ -155,13 +156,13 @@ class ClassValue(Value):
             self.source = class_source(tr, self.cls)
 
     def iter_(self, tr: Tracer) -> Value:
-        return self._meta_special(tr, "__iter__")
+        return iterator(tr, self, self._meta_special(tr, "__iter__"))
 
     def len_(self, tr: Tracer) -> Value:
-        return self._meta_special(tr, "__len__")
+        return answered(tr, len, "__len__", self, self._meta_special(tr, "__len__"))
 
     def contains(self, tr: Tracer, item: Value) -> Value:
-        return self._meta_special(tr, "__contains__", item)
+        return tr.constant(self._meta_special(tr, "__contains__", item).bool_(tr))
 
     # Attributes
 

@@ -15,7 +15,7 @@ from framesmith_dynamo.breaks import OPAQUE_DESCRIPTOR, GraphBreak, register_bre
 from framesmith_dynamo.polyfills.protocols import contains_by_iteration, iterate_by_index
 from framesmith_dynamo.values.base import Args, Found, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS
-from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.errors import answered, iterator, refused
 from framesmith_dynamo.values.holders import (
     MISSING,
     entry_value,
@@ -351,7 +351,7 @@ class ObjectValue(Value):
         found = type_lookup(self.cls, "__iter__")
         if found is None and type_lookup(self.cls, "__getitem__") is not None:
             return tr.call(tr.constant(iterate_by_index), (self,), {})
-        return self._special(tr, "__iter__")
+        return iterator(tr, self, self._special(tr, "__iter__"))
 
     def next_(self, tr: Tracer) -> Value:
         return self._special(tr, "__next__")
@@ -360,13 +360,14 @@ class ObjectValue(Value):
         return drain(tr, self.iter_(tr))
 
     def len_(self, tr: Tracer) -> Value:
-        return self._special(tr, "__len__")
+        return answered(tr, len, "__len__", self, self._special(tr, "__len__"))
 
     def bool_(self, tr: Tracer) -> bool:
-        answer = call_special(tr, self, "__bool__", (), {})
-        if answer is None:
-            answer = call_special(tr, self, "__len__", (), {})
-        return True if answer is None else answer.bool_(tr)
+        for name in ("__bool__", "__len__"):
+            answer = call_special(tr, self, name, (), {})
+            if answer is not None:
+                return answered(tr, bool, name, self, answer).bool_(tr)
+        return True
 
     def contains(self, tr: Tracer, item: Value) -> Value:
         answer = call_special(tr, self, "__contains__", (item,), {})
