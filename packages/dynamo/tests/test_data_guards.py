@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -152,3 +153,17 @@ def test_objects_used_as_keys_are_told_apart_again(make: Callable[[], Any]) -> N
     first, second = make(), make()
     for a, b in ((first, second), (first, first), (second, first)):
         assert subject(a, b) == count(a, b)
+
+
+@pytest.mark.parametrize("remove", [lambda d: d.__delitem__("n"), lambda d: d.pop("n"), lambda d: d.popitem()])
+@pytest.mark.parametrize("states", list(itertools.permutations([{"n": 1}, {}, {"m": 1}, {"n": 2, "m": 1}], 2)))
+def test_a_key_stored_and_removed_again(remove: Any, states: Any) -> None:
+    def program(x: torch.Tensor, d: dict[str, int]) -> Any:
+        d["n"] = 5
+        return x + 1, remove(d)
+
+    subject = compiled(program)
+    for state in states:
+        expected, found = dict(state), dict(state)
+        assert program(X, expected)[1] == subject(X, found)[1]
+        assert list(found.items()) == list(expected.items())

@@ -851,3 +851,18 @@ def test_nothing_changed_nothing_is_compiled_again(name: str) -> None:
     for _ in range(3):
         subject(X)
     assert not subject.of_kind("recompile")
+
+
+def test_a_dictionary_of_attributes_is_one_object() -> None:
+    class Thing:
+        pass
+
+    def program(x: torch.Tensor, o: Thing, table: dict[str, float]) -> Any:
+        made = Thing()
+        made.a = o.a = 2.0  # type: ignore[attr-defined]
+        return x + 1, vars(o) is vars(o), vars(o) is table, vars(made) is made.__dict__, globals() is globals()
+
+    subject = compiled(program)
+    thing, other = Thing(), Thing()
+    for table in (vars(thing), vars(other), {}, vars(thing)):
+        assert subject(X, thing, table)[1:] == program(X, thing, table)[1:]

@@ -295,8 +295,12 @@ class Value:
     # What some families offer; asking relies on nothing
 
     def real_object(self) -> Any:
-        """The object itself, of immutable ones met at a source: equal ones may not be it. None of all others."""
+        """The object itself, of those met at a source that may have several values. None of all others."""
         return None
+
+    def is_same(self, other: Value) -> bool:
+        """Whether two values of a trace stand for one object, whatever is known of its place."""
+        return self is other
 
     def real_slice(self, tr: Tracer) -> slice | None:
         """The slice itself, to index with, or None of what is no slice; the program's TypeError for wrong parts."""

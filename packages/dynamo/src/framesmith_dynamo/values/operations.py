@@ -49,8 +49,8 @@ UNARY: Final[Mapping[str, Callable[[Any], Any]]] = {"-": operator.neg, "+": oper
 
 
 def same_object(a: Value, b: Value) -> bool:
-    """`a is b`. One mutable object is one value; constants are compared as objects."""
-    if a is b:
+    """`a is b`. One mutable object is one value, mostly; constants are compared as objects."""
+    if a.is_same(b):
         return True
     if not (a.is_constant() and b.is_constant()):
         return False
@@ -78,9 +78,9 @@ def identity(tr: Tracer, a: Value, b: Value) -> bool:
 
 
 def _compare_found(tr: Tracer, a: Value, b: Value) -> bool | None:
-    """`a is b` of tuples, numbers ... met at two sources, where one object has a value for each. None: another kind."""
+    """`a is b` of tuples, numbers, `__dict__` ... met at two sources, with a value for each. None: another kind."""
     left, right = a.real_object(), b.real_object()
-    if a is b or a.source is None or b.source is None or type(left) is not type(right) or left is None:
+    if a.is_same(b) or a.source is None or b.source is None or type(left) is not type(right) or left is None:
         return None
     if left is right:
         tr.guard(a.source, "DUPLICATE_INPUT", b.source)

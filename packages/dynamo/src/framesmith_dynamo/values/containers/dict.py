@@ -152,6 +152,7 @@ class DictValue(MutableContainer, MappingValue):
         self.version += 1
         entry = self.entries.pop(hashed)
         self.stored.pop(hashed, None)
+        self._fix_presence(tr, hashed, key)  # a store does not ask whether the key was there; to undo it does
         if hashed in self.found:
             self.deleted[hashed] = entry.key
         return value

@@ -148,6 +148,9 @@ class ModuleDictValue(AttributeDictValue):
         super().__init__(tr, namespaces.namespace_source(tr, entries))
         self.entries = entries
 
+    def is_same(self, other: Value) -> bool:
+        return isinstance(other, ModuleDictValue) and other.entries is self.entries
+
     def describe(self) -> str:
         return f"the globals of {self.entries.get('__name__')}"
 

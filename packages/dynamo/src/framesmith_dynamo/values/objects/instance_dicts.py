@@ -30,6 +30,12 @@ class InstanceDictValue(AttributeDictValue):
     def describe(self) -> str:
         return f"the __dict__ of {self.owner.describe()}"
 
+    def real_object(self) -> Any:
+        return self.owner.entries()
+
+    def is_same(self, other: Value) -> bool:
+        return isinstance(other, InstanceDictValue) and other.owner is self.owner
+
     def existing(self) -> tuple[str, ...]:
         return tuple(self.owner.entries() or ())
 
