@@ -141,3 +141,22 @@ def test_an_operator_that_writes_where_gradients_flow_is_refused(ops):
 def test_a_value_that_is_no_tensor_is_refused(ops):
     with pytest.raises(AotUnsupported, match="unknown-value"):
         compiled(graph_of(lambda x: (ops.count(x), x + 1)[1]), [torch.randn(2)])
+
+
+@pytest.mark.parametrize(("first", "second"), [((0, 4), (4, 8)), ((4, 8), (0, 3)), ((0, 4), (3, 7)), ((0, 0), (0, 4))])
+def test_inputs_of_one_storage_are_refused_where_they_overlap(first, second):
+    def function(x, y):
+        x.mul_(y.sum())
+        y.add_(1)
+        return x + 1, y[:1]
+
+    base = torch.arange(1.0, 9.0)
+    inputs = [base[slice(*first)], base[slice(*second)]]
+    if first[0] < second[1] and second[0] < first[1] and first[0] != first[1]:
+        with pytest.raises(AotUnsupported, match="aliased-inputs"):
+            compiled(graph_of(function), inputs)
+        return
+    run = compiled(graph_of(function), inputs)
+    found, twin = run(*inputs), torch.arange(1.0, 9.0)
+    expected = function(twin[slice(*first)], twin[slice(*second)])
+    assert all(map(torch.equal, (*found, base), (*expected, twin)))

@@ -19,7 +19,7 @@ from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.random_order import rules_for
 from framesmith_aten.contract import Compiler
-from framesmith_aten.layouts import storage_id
+from framesmith_aten.layouts import may_overlap
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import new_fake_mode
 from framesmith_guards.contexts import ambient
@@ -180,10 +180,10 @@ def _as_normal(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
 def _refuse_shared_memory(examples: Sequence[torch.Tensor], joint: JointGraph) -> None:
     """An overwritten input that overlaps another is refused: functional values would miss the overlap."""
     changed = {*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)}
-    storages = [storage_id(value) for value in examples]
     for index in changed:
-        if storages.count(storages[index]) > 1:
-            raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and shares memory with another")
+        others = [*examples[:index], *examples[index + 1 :]]
+        if any(may_overlap(examples[index], other) for other in others):
+            raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and overlaps another in memory")
 
 
 def _calling(joint: JointGraph, training: bool) -> Calling:
