@@ -2,7 +2,8 @@
 
 torch's functionalisation knows twins of its own operators only. The twin of `lib::op(Tensor(a!) x, Tensor y) -> Tensor`
 is `framesmith::lib_op_default_0(Tensor x, Tensor y) -> (Tensor, Tensor)`: it runs the operator on a copy of `x`, and
-returns the copy behind the operator's own results.
+returns the copy behind the operator's own results, less those that are a written argument. Of lists and optional
+tensors each tensor is returned, so there is a twin for each number of them.
 """
 
 from __future__ import annotations
@@ -35,31 +36,31 @@ def writing_operator(target: Any) -> OpOverload | None:
 
 def run_functionally(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What the call gives, the functional twin having run; what it writes is copied. Raises TraceUnsupported."""
-    values, twin = arguments(op, args, kwargs), functional_form(op)
-    tensors = [(name, tensor) for name, value in values.items() for tensor in tensors_in(value)]
-    for name in written_arguments(op):
-        if any(other != name and may_overlap(values[name], tensor) for other, tensor in tensors):
+    values, names = arguments(op, args, kwargs), written_arguments(op)
+    changed = [tensor for name in names for tensor in tensors_in(values[name])]
+    others = [tensor for name, value in values.items() if name not in names for tensor in tensors_in(value)]
+    for position, tensor in enumerate(changed):
+        if any(may_overlap(tensor, other) for other in (*changed[:position], *others)):
             raise TraceUnsupported("custom-mutation", str(op), "it writes to memory that another argument shows")
-    results = _as_tuple(twin(**values))
-    own = len(op._schema.returns)
-    for name, new in zip(written_arguments(op), results[own:], strict=True):
-        values[name].copy_(new)
-    return None if own == 0 else results[0] if own == 1 else results[:own]
+    counts = tuple(len([*tensors_in(values[name])]) for name in names)
+    twin = functional_form(op, counts)
+    results = iter(_results(twin, twin(**values)))
+    own = [next(results) if same is None else values[same] for same in _returned_arguments(op)]
+    for tensor, new in zip(changed, results, strict=True):
+        tensor.copy_(new)
+    return _plain(own)
 
 
 @functools.cache
-def functional_form(op: OpOverload) -> OpOverload:
-    """The twin, made at the first call. Raises TraceUnsupported where an operator cannot have one."""
-    written = written_arguments(op)
-    for argument in op._schema.arguments:
-        if argument.name in written and str(argument.type) != "Tensor":
-            raise TraceUnsupported("custom-mutation", str(op), "it writes to an argument that is not one tensor")
-    if any(result.alias_info is not None for result in op._schema.returns):
-        raise TraceUnsupported("custom-mutation", str(op), "its result shows an argument's memory")
+def functional_form(op: OpOverload, counts: tuple[int, ...]) -> OpOverload:
+    """The twin for calls that write to `counts` tensors in each of `written_arguments`; made at the first such call.
+
+    Raises TraceUnsupported where an operator cannot have one.
+    """
     # A number, because an operator can be deleted and another of its name be made.
     name = f"{op.namespace}_{op._opname}_{op._overloadname}_{next(_serial)}"
-    _library().define(name + _schema(op))  # type: ignore[no-untyped-call]
-    run = _on_copies(op, written)
+    _library().define(name + _schema(op, sum(counts)))  # type: ignore[no-untyped-call]
+    run = _on_copies(op)
     _library().impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"{NAMESPACE}::{name}", run, lib=_library())
     made: OpOverload = getattr(getattr(torch.ops, NAMESPACE), name).default
@@ -71,25 +72,54 @@ def _library() -> torch.library.Library:
     return torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
-def _schema(op: OpOverload) -> str:
+@functools.cache
+def _returned_arguments(op: OpOverload) -> tuple[str | None, ...]:
+    """Of each result the written argument that it is; None for a tensor of its own."""
+    names = {
+        frozenset(argument.alias_info.after_set): argument.name
+        for argument in op._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write and str(argument.type) == "Tensor"
+    }
+    kinds = [frozenset(result.alias_info.after_set) if result.alias_info else None for result in op._schema.returns]
+    if any(kind is not None and kind not in names for kind in kinds):
+        raise TraceUnsupported("custom-mutation", str(op), "its result shows an argument's memory")
+    return tuple(None if kind is None else names[kind] for kind in kinds)
+
+
+def _schema(op: OpOverload, written: int) -> str:
     """The schema without its name, no argument being written to, a tensor more returned for each that was."""
-    taken, _, given = str(op._schema).partition(" -> ")
-    taken = re.sub(r"\(\w+!\)", "", taken[taken.index("(") :])
-    own = [result for result in given.strip("()").split(", ") if result]
-    return f"{taken} -> ({', '.join([*own, *('Tensor' for _ in written_arguments(op))])})"
+    text = re.sub(r"\(\w+!\)", "", str(op._schema))
+    taken, _, given = text[text.index("(") :].partition(" -> ")
+    results = [result for result in given.strip("()").split(", ") if result]
+    own = [result for result, same in zip(results, _returned_arguments(op), strict=True) if same is None]
+    return f"{taken} -> ({', '.join([*own, *['Tensor'] * written])})"
 
 
-def _on_copies(op: OpOverload, written: Sequence[str]) -> Callable[..., Any]:
+def _on_copies(op: OpOverload) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         values = arguments(op, args, kwargs)
-        values |= {name: values[name].clone() for name in written}
-        out = op(**values)
-        own = _as_tuple(out) if op._schema.returns else ()
-        results = (*own, *(values[name] for name in written))
-        return results if len(results) > 1 else results[0]
+        copies = {name: _copy(values[name]) for name in written_arguments(op)}
+        out = op(**values | copies)
+        returned = zip(_results(op, out), _returned_arguments(op), strict=True)
+        return _plain([*(result for result, same in returned if same is None), *tensors_in(tuple(copies.values()))])
 
     return run
 
 
-def _as_tuple(out: Any) -> tuple[Any, ...]:
+def _copy(value: Any) -> Any:
+    """A tensor, or the tensors of a list, copied; None stays."""
+    if isinstance(value, (list, tuple)):
+        return [_copy(item) for item in value]
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _results(op: OpOverload, out: Any) -> tuple[Any, ...]:
+    """What the operator gave, one item for each result of its schema."""
+    if not op._schema.returns:
+        return ()
     return out if isinstance(out, tuple) else (out,)
+
+
+def _plain(results: Sequence[Any]) -> Any:
+    """Results as an operator gives them: none, one, or a tuple."""
+    return tuple(results) if len(results) > 1 else next(iter(results), None)
