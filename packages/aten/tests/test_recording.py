@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
+from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.recording import Effects, KernelRefuses, OperatorLog
 
 T = torch.tensor
@@ -240,3 +241,22 @@ def test_a_value_from_a_custom_operator_is_not_known():
         x = mode.from_tensor(torch.ones(2))
         with mode, OperatorLog(), pytest.raises(DataDependentOutputException):
             torch.ops.aten_recording.count(x)
+
+
+@pytest.mark.parametrize(
+    ("schema", "args", "why"),
+    [
+        ("(Tensor(a!) x, Tensor y) -> ()", lambda x: (x[:2], x[1:]), "another argument shows"),
+        ("(Tensor(a!)[] xs) -> ()", lambda x: ([x[:2], x[1:]],), "another argument shows"),
+        ("(Tensor(a!) x, Tensor(b) y) -> Tensor(b)", lambda x: (x, x + 1), "its result shows"),
+        ("(Tensor(a!) x, Tensor y) -> ()", lambda x: (x, (x + 1).requires_grad_()), "its derivative"),
+    ],
+)
+def test_writes_that_cannot_be_traced(schema: str, args: Any, why: str) -> None:
+    with torch.library._scoped_library("aten_recording", "FRAGMENT") as made:
+        made.define("write" + schema)
+        made.impl("write", lambda *args: args[-1] if "-> Tensor" in schema else None, "Meta")
+        mode = new_fake_mode()
+        taken = args(mode.from_tensor(torch.ones(3)))
+        with mode, OperatorLog(), pytest.raises(TraceUnsupported, match=why):
+            torch.ops.aten_recording.write(*taken)

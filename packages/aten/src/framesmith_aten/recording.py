@@ -22,6 +22,7 @@ from framesmith_aten.operators import (
     run_parts,
     written,
 )
+from framesmith_aten.tracing import functional_forms
 
 
 class KernelRefuses(Exception):
@@ -56,8 +57,8 @@ class Effects:
 class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode, active over a fake tensor mode, that notes what each operator does before it runs.
 
-    Raises KernelRefuses at the operator that eager would not run either, and torch's DataDependentOutputException at
-    one that gives a value beside tensors; what ran before it has run.
+    Raises KernelRefuses at the operator that eager would not run either, torch's DataDependentOutputException at one
+    that gives a value beside tensors, TraceUnsupported at one whose writes cannot be traced; what ran before has run.
     """
 
     def __init__(self) -> None:
@@ -84,6 +85,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         answer = trials.verdict(op, args, kwargs)
         if answer.refusal is not None:
             raise KernelRefuses(f"{op}: {answer.refusal}")
+        if is_custom(op) and is_mutable(op):
+            functional_forms.check(op, args, kwargs)
         effects.written += written(op, args, kwargs)
         effects.reshaped |= changes_metadata(op)
         effects.random |= is_random(op)

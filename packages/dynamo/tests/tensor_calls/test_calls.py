@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from driver import check
+from driver import check, compiled
 
 
 def overlapping_add(x: Any) -> Any:
@@ -139,3 +139,25 @@ def test_kernels_that_refuse(program: Callable[..., Any]) -> None:
 
     check(caught, torch.arange(9.0).view(3, 3), [])
     check(program, torch.arange(9.0).view(3, 3), [])
+
+
+@pytest.mark.parametrize("second", [slice(1, 3), slice(2, 4)])
+def test_an_operator_that_writes_to_memory_another_argument_shows_is_called_by_python(second: slice) -> None:
+    def swaps(x: Any) -> Any:
+        a, b = x[:2], x[second]
+        torch.ops.dynamo_calls.swap(a, b)
+        return a + b
+
+    def swap(a: Any, b: Any) -> None:
+        former, latter = a.clone(), b.clone()
+        a.copy_(latter)
+        b.copy_(former)
+
+    with torch.library._scoped_library("dynamo_calls", "FRAGMENT") as made:
+        made.define("swap(Tensor(a!) a, Tensor(b!) b) -> ()")
+        made.impl("swap", swap, "CPU")
+        made.impl("swap", lambda a, b: None, "Meta")
+        subject, x, y = compiled(swaps), torch.arange(4.0), torch.arange(4.0)
+        assert torch.equal(subject(x), swaps(y)) and torch.equal(x, y)
+    kinds = [event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None]
+    assert kinds == ([] if second.start == 2 else ["custom-mutation"])

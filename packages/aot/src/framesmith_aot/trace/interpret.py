@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
@@ -73,15 +72,9 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     op = writing_operator(node.target)
     if op is not None:
-        return _write_functionally(op, args, kwargs)
+        return run_functionally(op, args, kwargs)
     target: Any = node.target
     return REPLACEMENTS.get(target, target)(*args, **kwargs)
-
-
-def _write_functionally(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if torch.is_grad_enabled() and any(value.requires_grad for value in _wrappers((args, kwargs))):
-        raise AotUnsupported("custom-mutation", str(op), "its derivative, or the lack of one, would be lost")
-    return run_functionally(op, args, kwargs)
 
 
 def _wrappers(value: Any) -> Iterator[torch.Tensor]:

@@ -19,7 +19,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import may_overlap
-from framesmith_aten.operators import arguments, is_custom, is_mutable, tensors_in, written_arguments
+from framesmith_aten.operators import arguments, is_custom, is_mutable, tensors_in, written, written_arguments
 
 NAMESPACE = "framesmith"
 
@@ -34,14 +34,23 @@ def writing_operator(target: Any) -> OpOverload | None:
     return op if isinstance(op, OpOverload) and is_custom(op) and is_mutable(op) else None
 
 
+def check(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises TraceUnsupported where the twin of an operator that writes would not do the same in this call."""
+    _returned_arguments(op)
+    changed = written(op, args, kwargs)
+    tensors = [tensor for value in arguments(op, args, kwargs).values() for tensor in tensors_in(value)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        raise TraceUnsupported("custom-mutation", str(op), "its derivative, or the lack of one, would be lost")
+    # Each overlaps itself, once.
+    if any(sum(may_overlap(one, tensor) for tensor in tensors) > 1 for one in changed):
+        raise TraceUnsupported("custom-mutation", str(op), "it writes to memory that another argument shows")
+
+
 def run_functionally(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What the call gives, the functional twin having run; what it writes is copied. Raises TraceUnsupported."""
+    check(op, args, kwargs)
     values, names = arguments(op, args, kwargs), written_arguments(op)
-    changed = [tensor for name in names for tensor in tensors_in(values[name])]
-    others = [tensor for name, value in values.items() if name not in names for tensor in tensors_in(value)]
-    for position, tensor in enumerate(changed):
-        if any(may_overlap(tensor, other) for other in (*changed[:position], *others)):
-            raise TraceUnsupported("custom-mutation", str(op), "it writes to memory that another argument shows")
+    changed = written(op, args, kwargs)
     counts = tuple(len([*tensors_in(values[name])]) for name in names)
     twin = functional_form(op, counts)
     results = iter(_results(twin, twin(**values)))
@@ -53,10 +62,7 @@ def run_functionally(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 
 @functools.cache
 def functional_form(op: OpOverload, counts: tuple[int, ...]) -> OpOverload:
-    """The twin for calls that write to `counts` tensors in each of `written_arguments`; made at the first such call.
-
-    Raises TraceUnsupported where an operator cannot have one.
-    """
+    """The twin for calls that write to so many tensors in each of `written_arguments`; made at the first such call."""
     # A number, because an operator can be deleted and another of its name be made.
     name = f"{op.namespace}_{op._opname}_{op._overloadname}_{next(_serial)}"
     _library().define(name + _schema(op, sum(counts)))  # type: ignore[no-untyped-call]
@@ -74,7 +80,7 @@ def _library() -> torch.library.Library:
 
 @functools.cache
 def _returned_arguments(op: OpOverload) -> tuple[str | None, ...]:
-    """Of each result the written argument that it is; None for a tensor of its own."""
+    """Of each result the written argument that it is, None for one of its own. Raises TraceUnsupported."""
     names = {
         frozenset(argument.alias_info.after_set): argument.name
         for argument in op._schema.arguments
@@ -86,13 +92,13 @@ def _returned_arguments(op: OpOverload) -> tuple[str | None, ...]:
     return tuple(None if kind is None else names[kind] for kind in kinds)
 
 
-def _schema(op: OpOverload, written: int) -> str:
+def _schema(op: OpOverload, changed: int) -> str:
     """The schema without its name, no argument being written to, a tensor more returned for each that was."""
     text = re.sub(r"\(\w+!\)", "", str(op._schema))
     taken, _, given = text[text.index("(") :].partition(" -> ")
     results = [result for result in given.strip("()").split(", ") if result]
     own = [result for result, same in zip(results, _returned_arguments(op), strict=True) if same is None]
-    return f"{taken} -> ({', '.join([*own, *['Tensor'] * written])})"
+    return f"{taken} -> ({', '.join([*own, *['Tensor'] * changed])})"
 
 
 def _on_copies(op: OpOverload) -> Callable[..., Any]:

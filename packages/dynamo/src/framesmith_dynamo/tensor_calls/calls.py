@@ -13,6 +13,7 @@ from torch import fx
 from torch._subclasses import fake_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.recording import KernelRefuses
 from framesmith_dynamo.breaks import BreakKind, GraphBreak, register_break
@@ -63,6 +64,12 @@ EAGER_REFUSES = register_break(
     why="its kernel has no such dtype, writes to memory it also reads, or takes a number that its dtype cannot hold",
     hint="look at the error: in plain Python the same call raises it too",
 )
+UNTRACED_WRITES = register_break(
+    "custom-mutation",
+    what="a custom operator writes to its arguments in a way that a graph cannot tell",
+    why="another argument shows the memory, autograd may want to know of it, or the result shows an argument's memory",
+    hint="give the operator a copy; call it without gradients; return new tensors",
+)
 OUT_RESIZED = register_break(
     "out-resized",
     what="a tensor given as `out=` gets another shape",
@@ -73,6 +80,7 @@ OUT_RESIZED = register_break(
 #: What fakes raise at an operation, by which its operators tell that they cannot be in the graph.
 ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
     (KernelRefuses, EAGER_REFUSES),
+    (TraceUnsupported, UNTRACED_WRITES),
     (fake_tensor.DataDependentOutputException, DATA_DEPENDENT),
     (fake_tensor.DynamicOutputShapeException, DYNAMIC_OUTPUT_SHAPE),
     (GuardOnDataDependentSymNode, DATA_DEPENDENT),
