@@ -230,6 +230,60 @@ def descriptor_functions() -> World:
 
 
 @world
+def entries_become_descriptors() -> World:
+    class D:
+        def __get__(self, obj: Any, cls: Any = None) -> float:
+            return 2.0
+
+    class E: ...
+
+    class Meta(type):
+        e = E()
+
+    class C(metaclass=Meta):
+        d = D()
+        own = E()
+
+    c = C()
+    vars(c).update(d=7.0, own=9.0)
+
+    def program(x: Any) -> Any:
+        return x + c.d + c.own + (1 if type(C.own) is E else C.own) + (1 if type(C.e) is E else C.e)
+
+    def neither() -> None:
+        for cls, name in ((D, "__set__"), (E, "__get__"), (E, "__delete__")):
+            if name in vars(cls):
+                delattr(cls, name)
+
+    def both() -> None:
+        E.__get__ = lambda self, obj, cls=None: 20.0  # type: ignore[attr-defined]
+        E.__delete__ = lambda self, obj: None  # type: ignore[attr-defined]
+
+    return program, [setter(D, "__set__", lambda self, obj, new: None), both, neither]
+
+
+@world
+def stores_through_what_becomes_a_descriptor() -> World:
+    class D:
+        def __get__(self, obj: Any, cls: Any = None) -> float:
+            return float(obj.kept)
+
+    class C:
+        d = D()
+        kept = 2.0
+
+    def program(x: Any) -> Any:
+        c = C()
+        c.d = 5.0
+        return x + c.d, dict(vars(c))
+
+    def gain() -> None:
+        D.__set__ = lambda self, obj, new: setattr(obj, "kept", new * 2)  # type: ignore[attr-defined]
+
+    return program, [gain, lambda: "__set__" in vars(D) and delattr(D, "__set__")]
+
+
+@world
 def named_tuple_methods() -> World:
     value = 2.0
 
