@@ -562,6 +562,34 @@ def abstract_classes() -> World:
 
 
 @world
+def checks_of_classes() -> World:
+    class Meta(type): ...
+
+    class A(metaclass=Meta): ...
+
+    class B(abc.ABC): ...
+
+    class C: ...
+
+    class D(C): ...
+
+    class E(C): ...
+
+    c, d = C(), D()
+
+    def program(x: Any) -> Any:
+        x = x + (1 if isinstance(c, A) else 2) + (10 if issubclass(C, A) else 20) + (100 if issubclass(E, D) else 200)
+        return x + (1000 if isinstance(c, B) else 2000) + (5 if isinstance(d, C) else 6)
+
+    return program, [
+        setter(Meta, "__instancecheck__", lambda cls, obj: True),
+        setter(Meta, "__subclasscheck__", lambda cls, other: other is C),
+        setter(E, "__bases__", (D,)),
+        lambda: (setattr(B, "__subclasshook__", classmethod(lambda cls, other: True)), B._abc_caches_clear()),  # type: ignore[attr-defined]
+    ]
+
+
+@world
 def unions() -> World:
     kinds = [int | str]
 
