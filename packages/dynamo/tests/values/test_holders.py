@@ -562,6 +562,31 @@ def abstract_classes() -> World:
 
 
 @world
+def classes_become_abstract() -> World:
+    class A(abc.ABC):
+        def one(self) -> float:
+            return 2.0
+
+    class B: ...
+
+    class C(A): ...
+
+    def program(x: Any) -> Any:
+        for cls in (A, B, C):
+            try:
+                x = x * 3 + (cls() is not None)
+            except TypeError as error:
+                x = x * 2, str(error)
+                break
+        return x
+
+    def put(cls: Any, *names: str) -> Callable[[], None]:
+        return setter(cls, "__abstractmethods__", frozenset(names))
+
+    return program, [put(A, "one"), put(A), put(B, "one", "two"), put(C, "three")]
+
+
+@world
 def checks_of_classes() -> World:
     class Meta(type): ...
 
