@@ -230,6 +230,60 @@ def descriptor_functions() -> World:
 
 
 @world
+def entries_become_descriptors() -> World:
+    class D:
+        def __get__(self, obj: Any, cls: Any = None) -> float:
+            return 2.0
+
+    class E: ...
+
+    class Meta(type):
+        e = E()
+
+    class C(metaclass=Meta):
+        d = D()
+        own = E()
+
+    c = C()
+    vars(c).update(d=7.0, own=9.0)
+
+    def program(x: Any) -> Any:
+        return x + c.d + c.own + (1 if type(C.own) is E else C.own) + (1 if type(C.e) is E else C.e)
+
+    def neither() -> None:
+        for cls, name in ((D, "__set__"), (E, "__get__"), (E, "__delete__")):
+            if name in vars(cls):
+                delattr(cls, name)
+
+    def both() -> None:
+        E.__get__ = lambda self, obj, cls=None: 20.0  # type: ignore[attr-defined]
+        E.__delete__ = lambda self, obj: None  # type: ignore[attr-defined]
+
+    return program, [setter(D, "__set__", lambda self, obj, new: None), both, neither]
+
+
+@world
+def stores_through_what_becomes_a_descriptor() -> World:
+    class D:
+        def __get__(self, obj: Any, cls: Any = None) -> float:
+            return float(obj.kept)
+
+    class C:
+        d = D()
+        kept = 2.0
+
+    def program(x: Any) -> Any:
+        c = C()
+        c.d = 5.0
+        return x + c.d, dict(vars(c))
+
+    def gain() -> None:
+        D.__set__ = lambda self, obj, new: setattr(obj, "kept", new * 2)  # type: ignore[attr-defined]
+
+    return program, [gain, lambda: "__set__" in vars(D) and delattr(D, "__set__")]
+
+
+@world
 def named_tuple_methods() -> World:
     value = 2.0
 
@@ -505,6 +559,59 @@ def abstract_classes() -> World:
         return x + (1 if isinstance(b, A) else 2) + (10 if issubclass(C, A) else 20) + isinstance(c, A)
 
     return program, [lambda: A.register(B), lambda: A.register(C)]
+
+
+@world
+def classes_become_abstract() -> World:
+    class A(abc.ABC):
+        def one(self) -> float:
+            return 2.0
+
+    class B: ...
+
+    class C(A): ...
+
+    def program(x: Any) -> Any:
+        for cls in (A, B, C):
+            try:
+                x = x * 3 + (cls() is not None)
+            except TypeError as error:
+                x = x * 2, str(error)
+                break
+        return x
+
+    def put(cls: Any, *names: str) -> Callable[[], None]:
+        return setter(cls, "__abstractmethods__", frozenset(names))
+
+    return program, [put(A, "one"), put(A), put(B, "one", "two"), put(C, "three")]
+
+
+@world
+def checks_of_classes() -> World:
+    class Meta(type): ...
+
+    class A(metaclass=Meta): ...
+
+    class B(abc.ABC): ...
+
+    class C: ...
+
+    class D(C): ...
+
+    class E(C): ...
+
+    c, d = C(), D()
+
+    def program(x: Any) -> Any:
+        x = x + (1 if isinstance(c, A) else 2) + (10 if issubclass(C, A) else 20) + (100 if issubclass(E, D) else 200)
+        return x + (1000 if isinstance(c, B) else 2000) + (5 if isinstance(d, C) else 6)
+
+    return program, [
+        setter(Meta, "__instancecheck__", lambda cls, obj: True),
+        setter(Meta, "__subclasscheck__", lambda cls, other: other is C),
+        setter(E, "__bases__", (D,)),
+        lambda: (setattr(B, "__subclasshook__", classmethod(lambda cls, other: True)), B._abc_caches_clear()),  # type: ignore[attr-defined]
+    ]
 
 
 @world

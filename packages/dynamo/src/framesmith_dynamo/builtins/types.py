@@ -73,6 +73,8 @@ def subclass_check(
     """What `issubclass` answers for real classes, without running user code. `instance`: where an object of it is."""
     if of in _PLAIN_CHECKS:
         return of in cls.__mro__
+    if type(of) is not type:
+        guard_class(tr, type(of), class_source(tr, of))
     check = type_lookup(type(of), rule)
     if check is None or check.owner is type:
         return of in cls.__mro__
@@ -85,6 +87,7 @@ def subclass_check(
 def registration_check(tr: Tracer, cls: type, of: type, instance: Source | None) -> bool:
     """The answer of `issubclass` of an abstract class, which knows subclasses by registration and by what they have."""
     guard_class(tr, cls, instance)
+    guard_class(tr, of)
     answer = issubclass(cls, of)
     source = class_source(tr, cls, instance)
     if not answer and source is not None:
@@ -118,6 +121,7 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     cls, classes = between(tr, issubclass, args, kwargs, 2, 2)
     if not isinstance(cls, ClassValue):
         refuse(tr, issubclass, [cls, tr.constant(int)], {})
+    guard_class(tr, cls.cls, cls.source)
     return tr.constant(
         any(
             subclass_check(tr, cls.cls, other, rule="__subclasscheck__")

@@ -81,16 +81,6 @@ def type_lookup(cls: type, name: str, *, after: type | None = None) -> Found | N
     return None
 
 
-def has_slot(raw: object, name: str) -> bool:
-    """Whether the type of a raw class attribute defines a special method such as `__get__` or `__set__`."""
-    return type_lookup(type(raw), name) is not None
-
-
-def is_data_descriptor(raw: object) -> bool:
-    """Whether a class attribute takes precedence over the instance dictionary."""
-    return has_slot(raw, "__set__") or has_slot(raw, "__delete__")
-
-
 def instance_dict(obj: object) -> dict[str, Any] | None:
     """The instance dictionary itself; None when there is none or reading it would run user code."""
     found = type_lookup(type(obj), "__dict__")
@@ -374,6 +364,23 @@ def guard_class(tr: Tracer, cls: type, instance: Source | None = None) -> None:
     if base is None:
         raise GraphBreak(NO_SOURCE, f"the class {cls.__module__}.{cls.__qualname__}")
     tr.guard(base, "CLASS_LAYOUT", cls)
+
+
+def has_slot(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, *slots: str) -> bool:
+    """Whether the type of a class entry has one of these special methods, `__get__` say; what the type has is guarded.
+
+    The guard on the class itself says what its entries are, not what their types become.
+    """
+    kind = type(entry.raw)
+    if kind.__flags__ & HEAP_TYPE and kind not in tr.memo.guarded_classes:
+        guard_class(tr, cls, instance)
+        guard_class(tr, kind, entry_source(tr, cls, entry, name, instance))
+    return any(type_lookup(kind, slot) is not None for slot in slots)
+
+
+def is_data_descriptor(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None) -> bool:
+    """Whether a class entry takes precedence over the instance dictionary."""
+    return has_slot(tr, cls, entry, name, instance, "__set__", "__delete__")
 
 
 def guard_no_accessor(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, accessor: str) -> None:

@@ -179,7 +179,7 @@ class ClassValue(Value):
         if self._meta_method(tr, "__getattribute__") is not None:
             raise GraphBreak(CLASS_ATTRIBUTE, f"{name!r} of {self.describe()}")
         meta = type_lookup(type(self.cls), name)
-        if meta is not None and is_data_descriptor(meta.raw):
+        if meta is not None and is_data_descriptor(tr, type(self.cls), meta, name, self.source):
             return bind_entry(tr, meta, name, self)
         guard_class(tr, self.cls, self.source)
         found = type_lookup(self.cls, name)

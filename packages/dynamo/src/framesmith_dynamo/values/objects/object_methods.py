@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, Final
 
 from framesmith_dynamo.breaks import GraphBreak
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
-from framesmith_dynamo.values.holders import type_lookup, user_method
+from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.holders import class_dict, entry_value, type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
 from framesmith_dynamo.values.objects.layouts import has_plain_layout
 from framesmith_dynamo.values.objects.objects import family_of
+
+#: The names that a class has to define yet. When they are set, `type` notes whether there are any.
+ABSTRACT: Final = "__abstractmethods__"
+#: `Py_TPFLAGS_IS_ABSTRACT`: that note.
+IS_ABSTRACT: Final = 1 << 20
 
 
 @c_method("__new__", object)
 def _new(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     if (args or kwargs) and user_method(cls, "__init__") is None and user_method(cls, "__new__") is None:
         tr.raise_(TypeError, f"{cls.__name__}() takes no arguments")
-    if getattr(cls, "__abstractmethods__", None):
-        names = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]
-        tr.raise_(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
+    if ABSTRACT in class_dict(cls):
+        entry_value(tr, cls, Found(cls, class_dict(cls)[ABSTRACT]), ABSTRACT, None).bool_(tr)
+    if cls.__flags__ & IS_ABSTRACT:
+        refused(tr, functools.partial(object.__new__, cls))
     if not has_plain_layout(cls) or type_lookup(cls, "__del__") is not None:
         raise GraphBreak(CONSTRUCTION, f"{cls.__module__}.{cls.__qualname__}")
     value = family_of(cls)(cls)
