@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_aten.tracing.decompositions import nothing_whole
 from framesmith_aten.tracing.tracer import GraphTracer
-from framesmith_guards import new_fake_mode
 
 
 def trace(run, *inputs, whole=nothing_whole, rules=None):
