@@ -562,6 +562,39 @@ def abstract_classes() -> World:
 
 
 @world
+def dictionaries_made_of_others() -> World:
+    class Doubled(dict[str, float]):
+        def __getitem__(self, key: str) -> float:
+            return super().__getitem__(key) * 2
+
+    class Chosen(Doubled):
+        def keys(self) -> Any:
+            return ["a"]
+
+    class Walked(Chosen):
+        def __iter__(self) -> Any:
+            return iter(["b"])
+
+    class Mapping:
+        def keys(self) -> Any:
+            return ["a"]
+
+        def __getitem__(self, key: str) -> float:
+            return 4.0
+
+    tables = [cls(a=1.0, b=2.0) for cls in (Doubled, Chosen, Walked)]
+
+    def program(x: Any) -> Any:
+        made = [
+            (dict(t), {**t}, dict(**t), collections.defaultdict(float, t), collections.OrderedDict(t))
+            for t in (*tables, Mapping())
+        ]
+        return x, made
+
+    return program, [lambda: [table.update(a=5.0) for table in tables], lambda: tables[0].pop("b", None)]
+
+
+@world
 def classes_become_abstract() -> World:
     class A(abc.ABC):
         def one(self) -> float:

@@ -9,6 +9,7 @@ from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list, new_set
+from framesmith_dynamo.values.containers.mappings import pairs_of
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import next_or_none
@@ -106,10 +107,10 @@ def dict_merge(frame: Frame, instr: Instr) -> None:
     target = frame.peek(instr.arg)
     if type_lookup(mapping.python_type(), "keys") is None:
         mapping.refuse("merging keywords")
-    for key in mapping.unpack(frame):
+    for key, value in pairs_of(frame, mapping):
         if target.contains(frame, key).bool_(frame):
             mapping.refuse("merging repeated keywords")
-        target.setitem(frame, key, mapping.getitem(frame, key))
+        target.setitem(frame, key, value)
 
 
 @handler("UNPACK_SEQUENCE")

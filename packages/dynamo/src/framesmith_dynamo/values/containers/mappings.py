@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -88,9 +89,17 @@ class MappingValue(ContainerValue):
 
 
 def pairs_of(tr: Tracer, other: Value, cls: type = dict) -> Iterator[tuple[Value, Value]]:
-    """Key-value pairs from a mapping (anything with `keys`) or an iterable of pairs, one by one, for a `cls`."""
+    """Key-value pairs from a mapping (anything with `keys`) or an iterable of pairs, one by one, for a `cls`.
+
+    A dict reads another one's items past its own methods, unless `__iter__` is one of them; an OrderedDict does not.
+    """
+    found = type_lookup(other.python_type(), "__iter__")
     if isinstance(other, MappingValue):
         yield from other.pairs_now(tr)
+    elif cls is not OrderedDict and found is not None and found.raw is dict.__iter__:
+        for pair in tr.call(tr.constant(dict.items), (other,), {}).unpack(tr):
+            key, value = pair.unpack(tr)
+            yield key, value
     elif type_lookup(other.python_type(), "keys") is not None:
         for key in other.call_method(tr, "keys", (), {}).unpack(tr):
             yield key, other.getitem(tr, key)

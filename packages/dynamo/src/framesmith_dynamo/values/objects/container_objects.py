@@ -135,7 +135,7 @@ def _update(tr: Tracer, self: ContainerObjectValue, args: Args, kwargs: Kwargs) 
     """OrderedDict's update and constructor store through an overridden `__setitem__`; dict's do not."""
     store = self.setitem if self.kind is OrderedDict and user_method(self.cls, "__setitem__") else self.base.setitem
     for other in args:
-        for key, value in pairs_of(tr, other):
+        for key, value in pairs_of(tr, other, self.kind):
             store(tr, key, value)
     for name, value in kwargs.items():
         store(tr, tr.constant(name), value)
