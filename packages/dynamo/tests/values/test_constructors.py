@@ -129,3 +129,45 @@ def test_long_ranges_break(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not check(program, X, 1000).of_kind("break")
     subject = check(program, X, 1001)
     assert subject.of_kind("break") and subject.calls == ["add"]
+
+
+class Table(dict):
+    """Extends dict, and nothing else."""
+
+
+class Ordered(OrderedDict):
+    """Extends OrderedDict, and nothing else."""
+
+
+class Many(list):
+    """Extends list, and nothing else."""
+
+
+MADE: list[Any] = [
+    lambda: Table(x=1, y=2), lambda: Table(x=1), lambda: Ordered(x=1, y=2), lambda: Ordered(y=2, x=1),
+    lambda: {"x": 1, "y": 2},
+    lambda: OrderedDict(y=2, x=1), lambda: Many([1, 2]), lambda: Many([1, 3]), lambda: [1, 2], lambda: (1, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("left", MADE)
+def test_objects_that_extend_containers_meet_others(left: Any) -> None:
+    def attempt(run: Any) -> Any:
+        try:
+            return run()
+        except TypeError as error:
+            return error.args
+
+    def update(a: Any, b: Any) -> Any:
+        before = a
+        a |= b
+        return before is a, type(a), list(a)
+
+    def program(x: torch.Tensor, a: Any, b: Any) -> Any:
+        facts = a == b, a != b, b == a, a in [b], attempt(lambda: a < b), attempt(lambda: update(a, b))
+        merged = attempt(lambda: a | b)
+        return x + 1, facts, type(merged), list(merged)
+
+    for right in MADE:
+        subject = compiled(program)
+        assert subject(X, left(), right())[1:] == program(X, left(), right())[1:]

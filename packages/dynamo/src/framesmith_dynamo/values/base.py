@@ -298,6 +298,10 @@ class Value:
         """The object itself, of those met at a source that may have several values. None of all others."""
         return None
 
+    def builtin_contents(self) -> Value:
+        """The builtin container in it, of an object whose class extends one; of all others the value itself."""
+        return self
+
     def is_same(self, other: Value) -> bool:
         """Whether two values of a trace stand for one object, whatever is known of its place."""
         return self is other

@@ -366,7 +366,7 @@ def guard_class(tr: Tracer, cls: type, instance: Source | None = None) -> None:
     tr.guard(base, "CLASS_LAYOUT", cls)
 
 
-def has_slot(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, *slots: str) -> bool:
+def slot_check(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, *slots: str) -> bool:
     """Whether the type of a class entry has one of these special methods, `__get__` say; what the type has is guarded.
 
     The guard on the class itself says what its entries are, not what their types become.
@@ -378,9 +378,9 @@ def has_slot(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | 
     return any(type_lookup(kind, slot) is not None for slot in slots)
 
 
-def is_data_descriptor(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None) -> bool:
+def data_descriptor_check(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None) -> bool:
     """Whether a class entry takes precedence over the instance dictionary."""
-    return has_slot(tr, cls, entry, name, instance, "__set__", "__delete__")
+    return slot_check(tr, cls, entry, name, instance, "__set__", "__delete__")
 
 
 def guard_no_accessor(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, accessor: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import ConstantValue, plain
@@ -173,6 +174,7 @@ class DictValue(MutableContainer, MappingValue):
         return tracked(tr, ConsumingIterator(type(iter(self.cls())), self.keys_now(tr), self))
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        other = other.builtin_contents()
         if op not in ("==", "!=") or not isinstance(other, DictValue):
             return None
         return tr.constant(self._equals(tr, other) is (op == "=="))
@@ -189,10 +191,13 @@ class DictValue(MutableContainer, MappingValue):
         )
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        if op != "|" or not isinstance(other, DictValue):
+        items = other.builtin_contents()
+        if op != "|" or not isinstance(items, DictValue):
             return None
+        if items is not other or items.cls is not self.cls:
+            raise GraphBreak(UNSUPPORTED_OPERATION, f"{self.describe()} | {other.describe()}, of another class")
         result = self.copied(tr)
-        result.merge(tr, other.pairs_now(tr))
+        result.merge(tr, items.pairs_now(tr))
         return result
 
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:

@@ -114,6 +114,7 @@ class SequenceValue(ContainerValue):
         return isinstance(other, SequenceValue) and other.family == self.family
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        other = other.builtin_contents()
         if not isinstance(other, SequenceValue) or not self.is_family(other):
             return None
         left, right = self.unpack(tr), other.unpack(tr)
@@ -125,6 +126,7 @@ class SequenceValue(ContainerValue):
         return operations.compare(tr, op, tr.constant(len(left)), tr.constant(len(right)))
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        other = other.builtin_contents()
         if op == "+" and isinstance(other, SequenceValue) and self.is_family(other):
             return self.of_same_kind(tr, [*self.unpack(tr), *other.unpack(tr)])
         if op == "*" and _is_count(other):

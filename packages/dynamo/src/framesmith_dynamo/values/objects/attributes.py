@@ -28,8 +28,8 @@ from framesmith_dynamo.values.holders import (
     class_source,
     entry_value,
     guard_no_accessor,
-    has_slot,
     is_immutable,
+    slot_check,
     special_method,
     type_lookup,
     user_method,
@@ -98,7 +98,7 @@ def bind_entry(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     if binder is not None:
         return binder(tr, found, name, instance)
     cls = instance.python_type()
-    if not has_slot(tr, cls, found, name, instance.source, "__get__"):
+    if not slot_check(tr, cls, found, name, instance.source, "__get__"):
         return entry_value(tr, cls, found, name, instance.source)
     if user_method(type(found.raw), "__get__") is None:
         raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} ({type(found.raw).__qualname__}) of {instance.describe()}")
@@ -178,7 +178,7 @@ def bind_through_class(tr: Tracer, found: Found, name: str, owner: Value, cls: t
     if isinstance(raw, classmethod | staticmethod):
         function = entry_value(tr, cls, found, name, None, "__func__")
         return MethodValue(function, owner) if isinstance(raw, classmethod) else function
-    if isinstance(raw, FunctionType) or not has_slot(tr, cls, found, name, None, "__get__"):
+    if isinstance(raw, FunctionType) or not slot_check(tr, cls, found, name, None, "__get__"):
         return entry_value(tr, cls, found, name, None)
     if user_method(type(raw), "__get__") is not None:
         descriptor = entry_value(tr, cls, found, name, None)

@@ -6,7 +6,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.containers.dict import DictValue, fill_from
@@ -40,6 +40,11 @@ class DictContents(DictValue):
         self.owner.track(tr)
         tr.journal.mutate(self.owner)
         self.changed = True
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op == "|" and isinstance(other.builtin_contents(), DictValue):
+            raise GraphBreak(UNSUPPORTED_OPERATION, f"{self.owner.describe()} | {other.describe()}")
+        return super().binary_op(tr, op, other)
 
     def missing(self, tr: Tracer, key: Value) -> Value:
         if type_lookup(self.owner.cls, "__missing__") is not None:
@@ -84,8 +89,12 @@ class ContainerObjectValue(ObjectValue):
 
     def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
         if found.owner in KINDS and (found.owner, name) not in C_METHODS:
-            return self.base.call_method(tr, name, args, kwargs)
+            result = self.base.call_method(tr, name, args, kwargs)
+            return self if result is self.base else result
         return super().call_c_method(tr, found, name, args, kwargs)
+
+    def builtin_contents(self) -> Value:
+        return self.base
 
     # What the journal asks of containers
 

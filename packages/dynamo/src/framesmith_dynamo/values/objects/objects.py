@@ -18,10 +18,10 @@ from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.errors import answered, iterator, refused
 from framesmith_dynamo.values.holders import (
     MISSING,
+    data_descriptor_check,
     entry_value,
     guard_no_accessor,
     instance_dict,
-    is_data_descriptor,
     type_lookup,
     user_method,
 )
@@ -125,7 +125,7 @@ class ObjectValue(Value):
     def find_attribute(self, tr: Tracer, name: str) -> Value | None:
         """Data descriptors of the type, the instance's own attributes, then the rest of the type; or None."""
         found = type_lookup(self.cls, name)
-        if found is not None and is_data_descriptor(tr, self.cls, found, name, self.source):
+        if found is not None and data_descriptor_check(tr, self.cls, found, name, self.source):
             return bind_entry(tr, found, name, self)
         own = self.own_attribute(tr, name)
         return own if own is not None or found is None else bind_entry(tr, found, name, self)
@@ -225,7 +225,7 @@ class ObjectValue(Value):
     def generic_setattr(self, tr: Tracer, name: str, value: Value) -> None:
         """`object.__setattr__`."""
         found = type_lookup(self.cls, name)
-        if found is not None and is_data_descriptor(tr, self.cls, found, name, self.source):
+        if found is not None and data_descriptor_check(tr, self.cls, found, name, self.source):
             self._set_through(tr, found, name, value)
             return
         if type_lookup(self.cls, "__dict__") is None:
@@ -275,7 +275,7 @@ class ObjectValue(Value):
         if found is not None and isinstance(found.raw, MemberDescriptorType):
             if self._slot(tr, found, name) is None:
                 tr.raise_(AttributeError, name)
-        elif found is not None and is_data_descriptor(tr, self.cls, found, name, self.source):
+        elif found is not None and data_descriptor_check(tr, self.cls, found, name, self.source):
             self._delete_through(tr, found, name)
             return
         elif self.own_attribute(tr, name) is None:
