@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_backends import CpuBackend
-from framesmith_guards import new_fake_mode
 
 
 def trace(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:
