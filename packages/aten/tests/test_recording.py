@@ -260,3 +260,15 @@ def test_writes_that_cannot_be_traced(schema: str, args: Any, why: str) -> None:
         taken = args(mode.from_tensor(torch.ones(3)))
         with mode, OperatorLog(), pytest.raises(TraceUnsupported, match=why):
             torch.ops.aten_recording.write(*taken)
+
+
+@pytest.mark.parametrize("write", [lambda x: x.add_(1), lambda x: x.view(4).zero_(), lambda x: torch.sin(x, out=x)])
+def test_inference_tensors_are_written_to_in_inference_mode_alone(write):
+    with new_fake_mode():
+        with torch.inference_mode():
+            x = torch.ones(4)
+            with OperatorLog() as log:
+                write(x)
+            assert log.effects.written
+        with torch.no_grad(), OperatorLog(), pytest.raises(KernelRefuses, match="outside of inference mode"):
+            write(x)

@@ -87,7 +87,10 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise KernelRefuses(f"{op}: {answer.refusal}")
         if is_custom(op) and is_mutable(op):
             functional_forms.check(op, args, kwargs)
-        effects.written += written(op, args, kwargs)
+        changed = written(op, args, kwargs)
+        if not torch.is_inference_mode_enabled() and not is_custom(op) and any(map(torch.is_inference, changed)):
+            raise KernelRefuses(f"{op}: outside of inference mode an inference tensor is not written to")
+        effects.written += changed
         effects.reshaped |= changes_metadata(op)
         effects.random |= is_random(op)
         effects.lasting |= is_custom(op) or not op._schema.returns
