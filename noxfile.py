@@ -41,7 +41,8 @@ TORCHES = ["2.11.0", "2.13.0"]
 SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 #: Python compiles what is imported; compiling all of torch takes longer than most packages' tests.
 INSTALL = ["-q", "--no-compile"]
-TEST_TOOLS = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100"]
+#: What every package's tests need.
+TEST_TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["test"]
 LINT_TOOLS = ["ruff>=0.9,<0.18"]
 TYPE_TOOLS = ["mypy>=1.15", "nox", "pytest>=8", "hypothesis>=6.100"]
 PEERS = ["transformers>=4.50", "scikit-learn>=1.4"]

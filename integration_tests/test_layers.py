@@ -34,14 +34,17 @@ PLANTS = {
         "from framesmith_bytecode import _hidden\n",
         "_hidden",
     ),
+    "a test's sibling": ("aot/tests/planted.py", "from framesmith_backends import eager\n", "framesmith_backends"),
+    "a test's undeclared tool": ("guards/tests/planted.py", "def lazily():\n    import scipy.linalg\n", "scipy"),
 }
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of what the checker reads."""
-    ignore = shutil.ignore_patterns("__pycache__", "tests", "*.so", ".hypothesis")
+    ignore = shutil.ignore_patterns("__pycache__", "*.so", ".hypothesis")
     shutil.copytree(ROOT / "packages", tmp_path / "packages", ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
 

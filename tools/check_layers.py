@@ -1,7 +1,8 @@
 """Check the layering of the monorepo: who may import whom, and that nothing imports what Framesmith replaces.
 
-The allowed graph *is* each distribution's declared dependencies. Every import is counted, function-local ones
-and `importlib.import_module("literal")` too. Run as `python tools/check_layers.py [ROOT]`; exits 1 on a problem.
+The allowed graph *is* each distribution's declared dependencies; its tests may import what those bring, and what the
+`test` groups of its own pyproject.toml and of the root's name. Every import is counted, function-local ones and
+`importlib.import_module("literal")` too. Run as `python tools/check_layers.py [ROOT]`; exits 1 on a problem.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Package:
     module: str
     root: Path
     declared: frozenset[str]
+    for_tests: frozenset[str]
     modules: dict[str, Path] = field(hash=False)
 
 
@@ -72,18 +74,29 @@ def requirement_name(requirement: str) -> str:
     return match.group()
 
 
+def import_names(requirements: list[str]) -> frozenset[str]:
+    """What requirement strings let a file import."""
+    return frozenset(import_name(requirement_name(requirement)) for requirement in requirements)
+
+
+def test_group(root: Path) -> frozenset[str]:
+    """What the `test` dependency group of the pyproject in this folder lets tests import."""
+    groups = tomllib.loads((root / "pyproject.toml").read_text()).get("dependency-groups", {})
+    return import_names(groups.get("test", []))
+
+
 def load_package(root: Path) -> Package:
     """Read one folder under packages/."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     requirements = list(project.get("dependencies", []))
     for extra in project.get("optional-dependencies", {}).values():
         requirements += extra
-    declared = frozenset(import_name(requirement_name(r)) for r in requirements)
+    declared = import_names(requirements)
     module = import_name(project["name"])
     source = root / "src"
     files = [*sorted(source.rglob("*.pyi")), *sorted(source.rglob("*.py"))]  # a stub alone: an extension module
     modules = {".".join(p.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
-    return Package(root.name, module, root, declared, modules)
+    return Package(root.name, module, root, declared, test_group(root), modules)
 
 
 def imports_of(path: Path, module: str) -> Iterator[Import]:
@@ -130,6 +143,27 @@ def check_imports(package: Package, by_module: dict[str, Package]) -> Iterator[s
             problem = why_not_allowed(found, package, by_module)
             if problem is not None:
                 yield f"{found.path}:{found.line}: {problem}"
+
+
+def brought_by(names: frozenset[str], by_module: dict[str, Package]) -> frozenset[str]:
+    """These names and, for those of our distributions, what they declare in turn."""
+    reached = names
+    while more := frozenset[str]().union(*(by_module[name].declared for name in reached & by_module.keys())) - reached:
+        reached |= more
+    return reached
+
+
+def check_test_imports(package: Package, by_module: dict[str, Package], tools: frozenset[str]) -> Iterator[str]:
+    """Imports of a package's tests that its wheel, installed with what it declares and with `tools`, cannot serve."""
+    folder = package.root / "tests"
+    files = sorted(folder.rglob("*.py"))
+    neighbours = {part for path in files for part in path.relative_to(folder).with_suffix("").parts}
+    allowed = brought_by(package.declared | package.for_tests, by_module) | tools | neighbours | {package.module}
+    for path in files:
+        for found in imports_of(path, path.stem):
+            top = found.name.split(".")[0]
+            if top not in allowed and top not in sys.stdlib_module_names:
+                yield f"{path}:{found.line}: tests import {top}, which {package.folder} and its test group do not bring"
 
 
 def why_not_allowed(found: Import, package: Package, by_module: dict[str, Package]) -> str | None:
@@ -196,8 +230,10 @@ def check(root: Path) -> list[str]:
     packages = [load_package(folder) for folder in folders]
     by_module = {p.module: p for p in packages}
     problems = list(check_layers(packages))
+    tools = test_group(root)
     for package in packages:
         problems += check_imports(package, by_module)
+        problems += check_test_imports(package, by_module, tools)
         problems += check_cycles(package)
     return problems
 

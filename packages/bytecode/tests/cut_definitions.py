@@ -95,7 +95,7 @@ def imports(n):
         if n == 1:
             from os import no_such_name
         if n == 2:
-            import no_such_module.inside as inside
+            import json.no_such_module as inside
     except ImportError as e:
         return type(e), str(e).partition(" (")[0]
     return os.path is path, OrderedDict.__name__, alphabet.__name__
