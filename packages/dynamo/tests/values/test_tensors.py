@@ -317,6 +317,34 @@ def test_methods_and_functions_break_alike(kind: str) -> None:
         assert kind in {event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None}
 
 
+RESHAPED: dict[str, Any] = {
+    "transposed": lambda x: x.t_(),
+    "squeezed": lambda x: x.unsqueeze_(0).mul_(2).squeeze_(),
+    "swapped": lambda x: torch.swapaxes(x, 0, 1).swapaxes_(0, 1).mul_(x.swapaxes_(0, 1).sum()),
+    "strided": lambda x: torch.as_strided_(x, (2, 2), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_an_input_reshaped_in_place_breaks(name: str) -> None:
+    def step(x: torch.Tensor) -> object:
+        x.mul_(3)
+        RESHAPED[name](x)
+        return x + 1, x.shape, x.stride()
+
+    subject = check(step, X)
+    assert "input-reshaped" in {event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None}
+
+
+def test_a_view_of_an_input_is_reshaped_in_the_graph() -> None:
+    def step(x: torch.Tensor) -> object:
+        view = x[:1].unsqueeze_(0)
+        made = (x * 2).t_()
+        return view.add_(1), made, x
+
+    assert not check(step, X).of_kind("break")
+
+
 METADATA = {
     "is_same_size": lambda x: (x.is_same_size(x), torch.is_same_size(x, x[0])),
     "numel": lambda x: (x.numel(), torch.numel(x), torch.numel(input=x)),

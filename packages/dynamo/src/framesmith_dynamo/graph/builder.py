@@ -141,6 +141,11 @@ class GraphBuilder:
         self.refs[id(fake)] = ref
         return ref
 
+    def is_input(self, fake: torch.Tensor) -> bool:
+        """Whether a fake stands for a tensor that was there before the graph ran."""
+        ref = self.refs.get(id(fake))
+        return ref is not None and ref.source is not None
+
     def add_placeholder(self, ref: TensorRef) -> fx.Node:
         """Make an input part of the graph, after the placeholders already there."""
         assert ref.source is not None

@@ -76,6 +76,12 @@ OUT_RESIZED = register_break(
     why="the resized tensor would be one of the caller's, and torch warns of it",
     hint="give a tensor of the right shape, or leave `out=` away",
 )
+INPUT_RESHAPED = register_break(
+    "input-reshaped",
+    what="a tensor that was there before the call gets another shape or other strides in place",
+    why="a graph is compiled for the layouts of its inputs; what follows is traced anew with the tensor's new one",
+    hint="take the result of the operation without underscore, or reshape the tensor outside of the compiled function",
+)
 
 #: What fakes raise at an operation, by which its operators tell that they cannot be in the graph.
 ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
@@ -137,6 +143,8 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     node.meta["stack_trace"] = f"  {frame.where()}"
     if shapes != [fake.shape for fake in out]:
         raise GraphBreak(OUT_RESIZED, _name(target))
+    if effects_of(node).reshaped and any(map(builder.is_input, effects_of(node).written)):
+        raise GraphBreak(INPUT_RESHAPED, _name(target))
     check_undoing(builder, node, _name(target))
     if isinstance(result, list | tuple) and effects_of(node).written and isinstance(graph_args[0], list | tuple):
         changed = [fake_of_node(item) for item in graph_args[0]]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 CANNOT_UNDO = register_break(
     "cannot-undo",
     what="one graph would do what cannot be undone, and hold another operation that can fail on its data",
-    why="a graph that fails is run again as plain Python; an input's history or shape cannot be put back, nor what an "
-    "operator does outside of tensors",
+    why="a graph that fails is run again as plain Python; an input's history cannot be put back, nor what an operator "
+    "does outside of tensors",
     hint="change the input in place, or call the operator, before or after a call of its own",
 )
 
@@ -35,9 +35,6 @@ def check_undoing(builder: GraphBuilder, node: fx.Node, name: str) -> None:
 
 
 def _lasts(builder: GraphBuilder, node: fx.Node) -> bool:
-    """Whether the call changes more of an input than its elements: its shape, or the history autograd keeps of it."""
-    effects = effects_of(node)
-    changed = effects.written
-    if not effects.reshaped:
-        changed = [one for one in changed if one.requires_grad] if torch.is_grad_enabled() else []
+    """Whether the call changes more of an input than its elements: the history that autograd keeps of it."""
+    changed = [one for one in effects_of(node).written if one.requires_grad] if torch.is_grad_enabled() else []
     return any(share_storage(one, ref.fake) for one in changed for ref in builder.inputs)
