@@ -15,6 +15,7 @@ from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Op, Ref,
 from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Var
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.render.nested_lines import flat
 
 TYPES = {
     "b1": "tl.int1", "u8": "tl.uint8", "i8": "tl.int8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
@@ -106,19 +107,9 @@ def render_triton(kernel: Kernel, name: str) -> TritonKernel:
         w.pointers[param.name] = f"p{k}"
     grid = _program(w)
     arguments = ", ".join([*w.pointers.values(), "BLOCK: tl.constexpr"])
-    body: list[str] = []
-    _flatten(w.scopes[0].lines, body)
-    source = "\n".join([f"def {name}({arguments}):", *body]) + "\n"
+    source = "\n".join([f"def {name}({arguments}):", *flat(w.scopes[0].lines)]) + "\n"
     pointers = tuple(POINTERS[p.dtype] for p in kernel.params)
     return TritonKernel(name, source, grid, block, min(max(block // 256, 1), 16), pointers)
-
-
-def _flatten(items: list[object], into: list[str]) -> None:
-    for item in items:
-        if isinstance(item, str):
-            into.append(item)
-        else:
-            _flatten(item, into)  # type: ignore[arg-type]
 
 
 def block_of(kernel: Kernel) -> int:

@@ -21,6 +21,7 @@ from framesmith_backends.render.llvm.ops import memory_kind
 from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, Accumulator
 from framesmith_backends.render.llvm.state import Rendering
 from framesmith_backends.render.llvm.tiles import tiled_passes
+from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.target import Target
 
 
@@ -91,19 +92,9 @@ def render_kernel(
     body: list[object] = []
     r.b.out = body
     _parallel_loop(r, shape)
-    lines: list[str] = []
-    _flatten([r.entry, body], lines)
-    text = "\n".join(line if line.endswith(":") else f"  {line}" for line in lines)
+    text = "\n".join(line if line.endswith(":") else f"  {line}" for line in flat([r.entry, body]))
     head = f"define internal void @{name}(ptr noalias readonly %buffers, i64 %begin, i64 %end) #0 {{\nentry:"
     return f"{head}\n{text}\n  ret void\n}}", shape, r.b.declared
-
-
-def _flatten(items: list[object], into: list[str]) -> None:
-    for item in items:
-        if isinstance(item, str):
-            into.append(item)
-        else:
-            _flatten(item, into)  # type: ignore[arg-type]
 
 
 def _open_buffers(r: Rendering) -> None:
