@@ -149,6 +149,15 @@ def test_the_scan_sees_the_table_of_operators() -> None:
     assert any({"resize", "set", "to_sparse"} <= names for names in methods.values())
 
 
+def found_beside_a_table(text: str, root: Path) -> dict[str, list[str]]:
+    """What is found of one file that holds a table of operators, and of another with this text."""
+    source = root / "packages" / "aten" / "src"
+    source.mkdir(parents=True)
+    (source / "one.py").write_text('TABLE = _rows("gather index_add bernoulli", costly=True)\n')
+    (source / "other.py").write_text(text + "\n")
+    return found_twice(root, ("aten/src",))
+
+
 PLANTS = {
     "set": 'KNOWN = frozenset({"sin", "gather"})',
     "typed set": 'KNOWN: frozenset[str] = frozenset(["sin", "gather"])',
@@ -168,11 +177,7 @@ PLANTS = {
 
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_table_is_found(plant: str, tmp_path: Path) -> None:
-    source = tmp_path / "packages" / "aten" / "src"
-    source.mkdir(parents=True)
-    (source / "one.py").write_text('TABLE = _rows("gather index_add bernoulli", costly=True)\n')
-    (source / "other.py").write_text(PLANTS[plant] + "\n")
-    assert found_twice(tmp_path, ("aten/src",))
+    assert found_beside_a_table(PLANTS[plant], tmp_path)
 
 
 HARMLESS = {
@@ -185,8 +190,4 @@ HARMLESS = {
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_rules_and_prose_are_no_tables(text: str, tmp_path: Path) -> None:
-    source = tmp_path / "packages" / "aten" / "src"
-    source.mkdir(parents=True)
-    (source / "one.py").write_text('TABLE = _rows("gather index_add bernoulli", costly=True)\n')
-    (source / "other.py").write_text(HARMLESS[text] + "\n")
-    assert found_twice(tmp_path, ("aten/src",)) == {}
+    assert found_beside_a_table(HARMLESS[text], tmp_path) == {}
