@@ -1,7 +1,6 @@
 """Every small program under `compile()` and under eager, on each of its calls, warm and cold, with both backends.
 
-The programs made by rule (families) and those of custom operators run in long runs only, `FRAMESMITH_LONG=1`: not all
-of them are equal to eager yet.
+The programs made by rule (families) run in long runs only, `FRAMESMITH_LONG=1`: they take a quarter of an hour and more.
 """
 
 import os
@@ -12,7 +11,7 @@ from integration_tests.differential import check
 from integration_tests.programs import IN_FAMILIES, PROGRAMS, WARM_ONLY
 
 LONG = os.environ.get("FRAMESMITH_LONG") == "1"
-SINGLE = [name for name in PROGRAMS if name not in IN_FAMILIES and (LONG or not name.startswith("operators.custom."))]
+SINGLE = [name for name in PROGRAMS if name not in IN_FAMILIES]
 SHOWN = list(PROGRAMS) if LONG else SINGLE
 
 
