@@ -61,6 +61,58 @@ def set_grad(x):
     return y, (x + y).requires_grad
 
 
+class Off:
+    """A context manager of the user's that turns gradients off by a call."""
+
+    def __enter__(self):
+        self.before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+
+    def __exit__(self, *raised):
+        torch.set_grad_enabled(self.before)
+
+
+def in_own_grad_mode(x):
+    with Off():
+        y = x * 2
+        print(torch.is_grad_enabled())
+        z = x * y
+    return y.requires_grad, z.requires_grad, (x + y).requires_grad, torch.is_grad_enabled()
+
+
+def in_own_grad_mode_in_torch_s(x):
+    with torch.no_grad():
+        with Off():
+            print(torch.is_grad_enabled())
+            y = x * 2
+        z = x * y
+    return y.requires_grad, z.requires_grad, (x + y).requires_grad, torch.is_grad_enabled()
+
+
+def grad_mode_set_in_scope(x):
+    with Scope([]):
+        torch.set_grad_enabled(False)
+        y = x * 2
+        print(torch.is_grad_enabled())
+        z = x * y
+    after = (x + y).requires_grad, torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    return y.requires_grad, z.requires_grad, after
+
+
+def grad_mode_set_in_scope_and_raised(x):
+    try:
+        with Scope([]):
+            torch.set_grad_enabled(False)
+            print(torch.is_grad_enabled())
+            raise ValueError
+    except ValueError:
+        y = x * 2
+    after = y.requires_grad, torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    return after
+
+
 def in_autocast(x):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = x @ x.T
@@ -282,8 +334,9 @@ LOOKED_UP: list[Any] = [method_without_name_in_no_grad, method_looked_up_in_scop
 PROGRAMS: list[Any] = [
     in_no_grad, nested_modes, set_grad, in_autocast, in_scope, raising_in_scope, raising_through_scope, two_scopes,
     in_try, caught, not_caught_here, loop_in_try, return_in_try, data_branch_in_with, torch_error_in_try,
+    in_own_grad_mode, in_own_grad_mode_in_torch_s, grad_mode_set_in_scope,
 ]  # fmt: skip
-LEFT_TO_PYTHON: list[Any] = [in_handler, in_finally, generator_scope]
+LEFT_TO_PYTHON: list[Any] = [in_handler, in_finally, generator_scope, grad_mode_set_in_scope_and_raised]
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)

@@ -41,6 +41,12 @@ def exits_of(stack: Iterable[Value | None]) -> list[ExitValue]:
     return [value for value in stack if isinstance(value, ExitValue)]
 
 
+def contexts_of(stack: Iterable[Value | None]) -> list[TorchContextValue]:
+    """Those of them that are torch's: entering them anew sets the state of the trace."""
+    managers = [value.manager for value in exits_of(stack)]
+    return [manager for manager in managers if isinstance(manager, TorchContextValue)]
+
+
 def check_blocks(state: TraceState, stack: Sequence[Value | None], others: Iterable[Value], reason: GraphBreak) -> None:
     """Raise GraphBreak when the open blocks cannot be continued. `others` are further values that live on."""
     why = why_not_continued(state, stack, others)
@@ -56,7 +62,7 @@ def why_not_continued(state: TraceState, stack: Sequence[Value | None], others: 
     strange = next((m for m in managers if not isinstance(m, ObjectValue | TorchContextValue)), None)
     if strange is not None:
         return f"{strange.describe()} cannot be entered again"
-    contexts = [manager for manager in managers if isinstance(manager, TorchContextValue)]
+    contexts = contexts_of(stack)
     if any(value is context for value in others for context in contexts):
         return "a context manager of torch is used as an object"
     return why_not_entered_again(state.builder.state, contexts)

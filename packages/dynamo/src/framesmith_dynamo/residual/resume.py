@@ -13,7 +13,7 @@ from framesmith_dynamo.breaks import READS_OWN_LOCALS, GraphBreak
 from framesmith_dynamo.interpreter.generator import LIVE_GENERATOR
 from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
 from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot
-from framesmith_dynamo.residual.blocks import check_blocks, exits_of, push_exit
+from framesmith_dynamo.residual.blocks import check_blocks, contexts_of, push_exit
 from framesmith_dynamo.residual.continuations import continuation_at
 from framesmith_dynamo.values.tensors.torch_context import TorchContextValue
 
@@ -92,7 +92,7 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
         raise reason  # nothing before, nothing behind: there is nothing to compile
     caught = handler_arm(frame, index)
     slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
-    residual.change(grad_mode=not exits_of(frame.stack))
+    residual.change(grad_mode=not contexts_of(frame.stack))
     below = len(slots) - pops(instr.op, instr.arg)
     outside = len(slots) if caught is None else caught.below
     if instr.op in BUILT:
