@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.split import forward_graph, partition
-from framesmith_aot.runtime.backward import BackwardGraph, BackwardPass
-from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, inference_function, training_function
+from framesmith_aot.runtime.autograd_node import AutogradNode, training_function
+from framesmith_aot.runtime.backward import BackwardPass, backward_graph
+from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, inference_function
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.random_order import rules_for
@@ -202,10 +203,10 @@ def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler, training:
         graph = forward_graph(joint)
         run = compile_part(root, graph, compiler, "inference")
         text = inference_function(run, joint.meta, call.shape, calling)
-        return CompiledGraph(text.build(), text.text, graph, None, overwritten)
+        return CompiledGraph(text.build(), text.text, graph, (), overwritten)
     parts = partition(joint)
     run = compile_part(root, parts.forward, compiler, "forward")
-    whole = BackwardGraph(parts.backward, len(parts.saved), tuple(parts.grads), tuple(joint.reached))
-    backward = BackwardPass(whole, root, compiler)
-    text, node_text = training_function(run, joint.meta, call.shape, calling, parts.saved, backward)
-    return CompiledGraph(text.build(), node_text.text + "\n" + text.text, parts.forward, backward, overwritten)
+    nodes = [AutogradNode(part, BackwardPass(backward_graph(part), root, compiler)) for part in parts.parts]
+    text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes)
+    whole_text = "\n".join(each.text for each in (*node_texts, text))
+    return CompiledGraph(text.build(), whole_text, parts.forward, tuple(node.backward for node in nodes), overwritten)

@@ -1,4 +1,4 @@
-"""Splits a joint graph into a forward and a backward graph.
+"""Splits a joint graph into a forward graph and a backward graph for each autograd node.
 
 Note [Partition]: what the backward pass needs of the forward one is either saved or computed again.
 The choice is a minimum cut. Each forward node is a pair of vertices: cutting `in -> out` saves it
@@ -11,7 +11,7 @@ does not.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from torch import fx
 
 from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
 from framesmith_aot.trace.joint import JointGraph, clone_node
+from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import is_pure, tensor_bytes, view_root, view_source
 from framesmith_aten.operators import is_factory, is_pointwise, is_view, row
@@ -32,22 +33,34 @@ COSTLY_PRICE = 1.0
 PRICE_OF_EXISTING = {"placeholder": 0.25}
 
 
-@dataclass
-class Partition:
-    """The two graphs. `saved` lists what the backward graph takes before the tangents."""
-
-    forward: fx.Graph
-    backward: fx.Graph
-    saved: list[Saved]
-    grads: list[int | None]
-
-
 @dataclass(frozen=True)
 class Saved:
     """A tensor kept for the backward pass: input `index` or result `index` of the forward graph."""
 
     from_input: bool
     index: int
+
+
+@dataclass(frozen=True)
+class NodePart:
+    """The backward graph of one autograd node.
+
+    It takes what is `saved`, then the node's tangents; `places` gives for each operand of the node the position of its
+    gradient among the results (None for none).
+    """
+
+    node: NodeShape
+    graph: fx.Graph
+    saved: list[Saved]
+    places: list[int | None]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The forward graph, and what becomes of each autograd node."""
+
+    forward: fx.Graph
+    parts: list[NodePart]
 
 
 def backward_nodes(joint: JointGraph) -> set[fx.Node]:
@@ -155,15 +168,55 @@ def _extract(joint: JointGraph, late: set[fx.Node], saved: list[fx.Node]) -> Par
             joint.slots[index] = clone_node(joint, slot)
     results = list(dict.fromkeys(node for node in saved if node not in joint.inputs and node not in joint.slots))
     forward = forward_graph(joint, results, late)
-    wanted = list(dict.fromkeys(grad for grad in joint.grads if grad is not None))
-    backward = fx.Graph()
-    env = _copy_needed(joint.graph, backward, [*saved, *joint.tangents], wanted, late)
-    backward.output(tuple(env[node] for node in wanted))
-
     places = {node: Saved(False, index) for index, node in enumerate([*joint.slots, *results])}
     places.update({node: Saved(True, index) for index, node in enumerate(joint.inputs)})
-    grads = [None if grad is None else wanted.index(grad) for grad in joint.grads]
-    return Partition(forward, backward, [places[node] for node in saved], grads)
+    tangents, grads = iter(joint.tangents), iter(joint.grads)
+    parts = []
+    for node, unbound in zip(joint.nodes, _unbound(joint, late), strict=True):
+        own = [next(tangents) for _ in node.results]
+        wanted = [next(grads) for _ in node.operands]
+        parts.append(_node_part(joint, node, own, wanted, saved, unbound, places))
+    return Partition(forward, parts)
+
+
+def _unbound(joint: JointGraph, late: set[fx.Node]) -> list[set[fx.Node]]:
+    """For each autograd node the calls of its backward pass that run though nothing uses them.
+
+    Those that depend on no tangent belong to the node that is run first.
+    """
+    tangents = iter(joint.tangents)
+    owned = [_dependent(joint, [next(tangents) for _ in node.results]) for node in joint.nodes]
+    owned[-1] = owned[-1] | late.difference(*owned)
+    return [nodes & late for nodes in owned]
+
+
+def _dependent(joint: JointGraph, sources: Iterable[fx.Node]) -> set[fx.Node]:
+    found = set(sources)
+    for node in joint.graph.nodes:
+        if node.op != "output" and any(source in found for source in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _node_part(
+    joint: JointGraph,
+    node: NodeShape,
+    tangents: Sequence[fx.Node],
+    grads: Sequence[fx.Node | None],
+    saved: Sequence[fx.Node],
+    unbound: Collection[fx.Node],
+    places: Mapping[fx.Node, Saved],
+) -> NodePart:
+    wanted = list(dict.fromkeys(grad for grad in grads if grad is not None))
+    graph = fx.Graph()
+    env = _copy_needed(joint.graph, graph, [*saved, *tangents], wanted, unbound)
+    graph.output(tuple(env[grad] for grad in wanted))
+    used = [value for value in saved if env[value].users]
+    for value in saved:
+        if value not in used:
+            graph.erase_node(env[value])
+    at = [None if grad is None else wanted.index(grad) for grad in grads]
+    return NodePart(node, graph, [places[value] for value in used], at)
 
 
 def forward_graph(joint: JointGraph, results: Sequence[fx.Node] = (), late: Collection[fx.Node] = ()) -> fx.Graph:

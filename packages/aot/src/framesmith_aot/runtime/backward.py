@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from framesmith_aot.errors import DoubleBackwardError
+from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.tangents import without_tangents
 from framesmith_aten.contract import BoxedFn, Compiler
@@ -47,6 +48,11 @@ class BackwardGraph:
         return BackwardGraph(without_tangents(self.graph, nodes, wanted), self.saved, places, self.reached)
 
 
+def backward_graph(part: NodePart) -> BackwardGraph:
+    """That of one autograd node."""
+    return BackwardGraph(part.graph, len(part.saved), tuple(part.places), part.node.reached)
+
+
 class BackwardPass:
     """Runs a backward graph through `compiler`; one program for each pattern of absent tangents that occurs.
 
@@ -66,7 +72,7 @@ class BackwardPass:
         return self.whole.graph
 
     def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
-        """The gradients of all inputs; `saved` is emptied.
+        """The gradients of all operands; `saved` is emptied.
 
         They are not differentiable again: that raises DoubleBackwardError.
         """

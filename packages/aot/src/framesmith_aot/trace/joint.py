@@ -14,13 +14,13 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
+from framesmith_aot.trace.backward import trace_backward
 from framesmith_aot.trace.interpret import run_graph
-from framesmith_aot.trace.metadata import Collected, GraphMeta, InputPair, collect
-from framesmith_aot.trace.reach import reaching
+from framesmith_aot.trace.metadata import GraphMeta, InputPair, collect
+from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
 from framesmith_aten.graphs.nodes import view_root
-from framesmith_aten.layouts import overlaps_itself
 from framesmith_aten.tracing.decompositions import Rule, Whole
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.contexts import ambient
@@ -33,9 +33,9 @@ class JointGraph:
     """The traced graph, and which nodes mean what.
 
     `inputs` and `tangents` are placeholders; `slots` the fresh results (see `metadata`), `written`
-    the final values of the inputs that the graph itself overwrites, `grads` the gradient of each
-    input (None: no gradient), `reached` the positions among the tangents that it can depend on. For
-    inference `tangents`, `grads` and `reached` are empty.
+    the final values of the inputs that the graph itself overwrites. `nodes` are the autograd nodes of the
+    compiled graph; `tangents` and `grads` hold, for one after the other, a tangent for each of its results and the
+    gradient of each of its operands (None: no gradient). For inference all three are empty.
     """
 
     graph: fx.Graph
@@ -47,7 +47,7 @@ class JointGraph:
     written: list[fx.Node]
     tangents: list[fx.Node]
     grads: list[fx.Node | None]
-    reached: list[frozenset[int]] = field(default_factory=list)
+    nodes: list[NodeShape] = field(default_factory=list)
 
     @property
     def training(self) -> bool:
@@ -118,7 +118,8 @@ def trace_joint(
         joint.slots = [_fresh_node(tracer, wrapper) for wrapper in found.slots]
         joint.written = [tracer.node_of(value) for value in found.written]
         if training and found.meta.differentiable:
-            _trace_backward(tracer, joint, found, pairs)
+            back = trace_backward(tracer, found.slots, pairs)
+            joint.nodes, joint.tangents, joint.grads = back.nodes, back.tangents, back.grads
     _finish(joint)
     return joint
 
@@ -195,49 +196,6 @@ def _fresh_node(tracer: GraphTracer, wrapper: torch.Tensor) -> fx.Node:
             list(wrapper.shape), list(wrapper.stride()), dtype=value.dtype, device=value.device
         )
         return tracer.node_of(aten.copy.default(frame, value))
-
-
-def _trace_backward(tracer: GraphTracer, joint: JointGraph, found: Collected, pairs: Sequence[InputPair]) -> None:
-    tracer.phase = "backward"
-    roots = [wrapper for wrapper in found.slots if functional.differentiable(wrapper)]
-    seeds: list[torch.Tensor] = []
-    for node, wrapper in zip(joint.slots, found.slots, strict=True):
-        if functional.differentiable(wrapper):
-            with functional.below():
-                value = _tangent_like(wrapper)
-            joint.tangents.append(tracer.placeholder(f"tangent_{node.name}", value))
-            joint.tangents[-1].meta["tangent"] = True
-            seeds.append(functional.wrap(value))
-    wanted = [pair.leaf for pair in pairs if pair.requires_grad]
-    reached = iter(reaching(roots, wanted) if len(roots) > 1 else [frozenset([0])] * len(wanted))
-    joint.reached = [next(reached) if pair.requires_grad else frozenset() for pair in pairs]
-    with _no_autocast(), torch.no_grad():
-        try:
-            grads = torch.autograd.grad(roots, wanted, seeds, allow_unused=True)
-        except (AotUnsupported, TraceUnsupported):
-            raise
-        except Exception as error:
-            what = f"{type(error).__name__} in the backward pass"
-            raise AotUnsupported("backward-error", what, str(error)) from error
-    results = iter(grads)
-    for pair in pairs:
-        grad = next(results) if pair.requires_grad else None
-        joint.grads.append(None if grad is None else tracer.node_of(functional.current_value(grad)))
-
-
-def _tangent_like(wrapper: torch.Tensor) -> torch.Tensor:
-    """What a slot's gradient will look like: the slot's own strides, or contiguous where elements overlap."""
-    if overlaps_itself(wrapper):
-        return torch.empty(wrapper.shape, dtype=wrapper.dtype, device=wrapper.device)
-    return torch.empty_strided(wrapper.shape, wrapper.stride(), dtype=wrapper.dtype, device=wrapper.device)
-
-
-@contextmanager
-def _no_autocast() -> Iterator[None]:
-    """Gradients are computed in the types of the forward pass."""
-    with ambient.preserved() as state:
-        ambient.write(ambient.without_autocast(state))
-        yield
 
 
 def _finish(joint: JointGraph) -> None:

@@ -1,0 +1,109 @@
+"""The autograd nodes around a compiled graph with gradients: Note [Regions] says why there are several.
+
+The graph runs once, in the forward of the first node, and leaves its results in a list. Each node takes its operands
+and gives its results, which autograd ties to it; what only other nodes read is an empty tensor of the right shape, for
+autograd to hang its edge on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from framesmith_aot.partition.split import NodePart
+from framesmith_aot.runtime.backward import BackwardPass
+from framesmith_aot.runtime.compiled import Calling, CallShape, begin, write_calls
+from framesmith_aot.runtime.replay import FunctionText, unpacking, write_epilogue
+from framesmith_aot.trace.metadata import GraphMeta
+from framesmith_aot.trace.regions import Hidden
+from framesmith_aten.contract import BoxedFn
+
+
+@dataclass(frozen=True)
+class AutogradNode:
+    """One autograd node: what it computes from what, and its backward pass."""
+
+    part: NodePart
+    backward: BackwardPass
+
+
+def training_function(
+    run: BoxedFn, meta: GraphMeta, shape: CallShape, calling: Calling, nodes: Sequence[AutogradNode]
+) -> tuple[FunctionText, list[FunctionText]]:
+    """The texts for a graph with gradients: the function that applies one node after the other, and their forwards."""
+    text = begin(shape)
+    inputs = shape.names()
+    apart = [index for index, flows in enumerate(meta.slots) if not flows]
+    shared = bool(apart) or len(nodes) > 1
+    if shared:
+        text.line("results = []")
+    forwards, calls = [], []
+    for index, node in enumerate(nodes):
+        forwards.append(_forward(run if index == 0 else None, node, shared=shared))
+        name = text.bind(f"node{index}", _apply(forwards[-1], node, shared=shared))
+        operands = [inputs[at] if isinstance(at, int) else _name(nodes, *at) for at in node.part.node.operands]
+        given = [_name(nodes, index, position) for position in range(len(node.part.node.results))]
+        everything = f"({''.join(each + ', ' for each in inputs)})"
+        calls.append(f"{unpacking(given)} = {name}({', '.join([*operands, everything, *['results'] * shared])})")
+    write_calls(text, calls, calling)
+    for index in apart:
+        text.line(f"r{index} = results[{index}]")
+    write_epilogue(text, meta, inputs, record=calling.record)
+    return text, forwards
+
+
+def _name(nodes: Sequence[AutogradNode], index: int, position: int) -> str:
+    """The name of a node's result: that of its slot, or one of its own."""
+    result = nodes[index].part.node.results[position]
+    return f"hidden{index}_{position}" if isinstance(result, Hidden) else f"r{result}"
+
+
+def _forward(run: BoxedFn | None, node: AutogradNode, *, shared: bool) -> FunctionText:
+    """The text of a node's forward; the first node's runs the graph."""
+    part = node.part
+    operands = [f"operand{index}" for index in range(len(part.node.operands))]
+    text = FunctionText("forward", ["ctx", *operands, "inputs", *["results"] * shared])
+    if run is not None:
+        text.bind("graph", run)
+        text.line("results.extend(graph([*inputs]))" if shared else "results = graph([*inputs])")
+    text.line("ctx.set_materialize_grads(False)")
+    kept = [f"{'inputs' if item.from_input else 'results'}[{item.index}]" for item in part.saved]
+    if kept:
+        text.line(f"ctx.save_for_backward({', '.join(kept)})")
+    given = [_given(text, result) for result in part.node.results]
+    text.line(f"return ({''.join(each + ', ' for each in given)})")
+    return text
+
+
+def _given(text: FunctionText, result: int | Hidden) -> str:
+    if not isinstance(result, Hidden):
+        return f"results[{result}]"
+    empty = text.bind("empty_strided", torch.empty_strided)
+    options = f"dtype={text.literal(result.dtype)}, device={text.literal(result.device)}"
+    return f"{empty}({text.literal(result.shape)}, {text.literal((0,) * len(result.shape))}, {options})"
+
+
+def _apply(forward: FunctionText, node: AutogradNode, *, shared: bool) -> Callable[..., Any]:
+    """What makes a node of autograd: the C++ half of `Function.apply`, since guards keep functorch away from here."""
+    rest = (None,) * (2 if shared else 1)  # no gradients for the inputs as they are, and for the list of results
+    run = node.backward
+
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        saved = list(ctx.saved_tensors)
+        # Unless the graph is retained: the list is then the only holder, and the backward program frees
+        # each tensor after its last use.
+        ctx.maybe_clear_saved_tensors()
+        return (*run(saved, tangents), *rest)
+
+    members = {
+        "forward": staticmethod(forward.build()),
+        "backward": staticmethod(backward),
+        # Tells a compiler of whole backward passes that it may trace this one (see README).
+        "evaluate_backward": staticmethod(run.evaluate),
+    }
+    cls: Any = type("CompiledGraphNode", (torch.autograd.Function,), members)
+    apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply
+    return apply

@@ -1,0 +1,183 @@
+"""Traces the backward pass, cut into the regions that become autograd nodes: Note [Regions]."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.trace import functional
+from framesmith_aot.trace.metadata import InputPair
+from framesmith_aot.trace.regions import Hidden, NodeShape, Region, edges, regions_of
+from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.layouts import overlaps_itself
+from framesmith_aten.tracing.tracer import GraphTracer
+from framesmith_guards.contexts import ambient
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The autograd nodes and, for one after the other, a tangent for each result and a gradient for each operand."""
+
+    nodes: list[NodeShape]
+    tangents: list[fx.Node]
+    grads: list[fx.Node | None]
+
+
+def trace_backward(tracer: GraphTracer, slots: Sequence[torch.Tensor], pairs: Sequence[InputPair]) -> Backward:
+    """Traces the pass from the slots (wrappers) back to the inputs. Raises AotUnsupported for what it raises."""
+    tracer.phase = "backward"
+    roots = {index: wrapper for index, wrapper in enumerate(slots) if functional.differentiable(wrapper)}
+    ends = _ends(pairs)
+    passing = _Passing(tracer, regions_of(roots, ends), ends)
+    seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
+    passing.listen(seeds)
+    wanted = [pair.leaf for pair in pairs if pair.requires_grad]
+    with _no_autocast(), torch.no_grad():
+        try:
+            torch.autograd.grad(list(roots.values()), wanted, [seeds[index] for index in roots], allow_unused=True)
+        except (AotUnsupported, TraceUnsupported):
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__} in the backward pass"
+            raise AotUnsupported("backward-error", what, str(error)) from error
+    return passing.result(seeds)
+
+
+def _ends(pairs: Sequence[InputPair]) -> dict[Any, int]:
+    """Autograd's nodes that stand for the inputs."""
+    ends: dict[Any, int] = {}
+    for index, pair in enumerate(pairs):
+        if pair.requires_grad:
+            ends[get_gradient_edge(pair.leaf).node] = index
+            if pair.history is not None:
+                ends[pair.history] = index
+    return ends
+
+
+class _Passing:
+    """One backward pass over all regions, cut between them by hooks on autograd's nodes.
+
+    What a region gives for each of its operands is noted when it leaves the region; what enters a region is
+    replaced by tangents.
+    """
+
+    def __init__(self, tracer: GraphTracer, regions: Sequence[Region], ends: dict[Any, int]) -> None:
+        self.tracer = tracer
+        self.regions = regions
+        self.ends = ends
+        #: For a region and an operand of it, the gradient so far.
+        self.grads: dict[tuple[int, int | GradientEdge], torch.Tensor] = {}
+        #: The tangents of what is hidden, as they come up.
+        self.hidden: dict[GradientEdge, torch.Tensor] = {}
+
+    def tangent(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        """A new placeholder for a gradient that looks as that of `like` does."""
+        with functional.below():
+            value = _tangent_like(like)
+        self.tracer.placeholder(name, value).meta["tangent"] = True
+        return functional.wrap(value)
+
+    def listen(self, seeds: Mapping[int, torch.Tensor]) -> None:
+        """Hook the nodes between which gradients enter and leave regions. `seeds`: the tangents of slots."""
+        for index, region in enumerate(self.regions):
+            inside = set(region.nodes)
+            for node in region.nodes:
+                if any(edge.node not in inside for edge in edges(node)):
+                    node.register_hook(functools.partial(self._leave, index, inside, node))
+            for node in {edge.node for edge in region.out}:
+                entering = {edge.output_nr: edge for edge in region.out if edge.node is node}
+                given = {number: [seeds[slot] for slot in region.slots_of(edge)] for number, edge in entering.items()}
+                node.register_prehook(functools.partial(self._enter, entering, given))
+
+    def _leave(self, index: int, inside: set[Any], node: Any, grads: Sequence[Any], _: Any) -> None:
+        for (source, number), grad in zip(node.next_functions, grads, strict=True):
+            if grad is None or source is None or source in inside:
+                continue
+            edge = GradientEdge(source, number)
+            key = index, self.ends.get(source, edge)
+            value = functional.current_value(_fitting(grad, source._input_metadata[number]))
+            with functional.below():
+                self.grads[key] = value if key not in self.grads else aten.add.Tensor(self.grads[key], value)
+
+    def _enter(
+        self,
+        edges_at: Mapping[int, GradientEdge],
+        seeds: Mapping[int, Sequence[torch.Tensor]],
+        grads: Sequence[torch.Tensor | None],
+    ) -> tuple[torch.Tensor | None, ...]:
+        entering = list(grads)
+        for number, edge in edges_at.items():
+            grad = entering[number]
+            if grad is None:
+                continue
+            if seeds[number]:
+                entering[number] = functools.reduce(torch.add, seeds[number])
+            else:
+                entering[number] = self.hidden[edge] = self.tangent(f"tangent_{len(self.hidden)}_inside", grad)
+        return tuple(entering)
+
+    def result(self, seeds: Mapping[int, torch.Tensor]) -> Backward:
+        """What was found, when the pass is over."""
+        found = Backward([], [], [])
+        places: dict[GradientEdge, tuple[int, int]] = {}
+        for index, region in enumerate(self.regions):
+            results: list[int | Hidden] = []
+            for edge, slots in zip(region.out, region.slots, strict=True):
+                places[edge] = index, len(results)
+                results += slots or [_hidden(edge)]
+                tangents = [seeds[slot] for slot in slots] or [self._tangent_inside(edge)]
+                found.tangents.extend(self.tracer.node_of(functional.current_value(one)) for one in tangents)
+            operands = [source if isinstance(source, int) else places[source] for source in region.into]
+            found.nodes.append(NodeShape(tuple(results), tuple(operands), tuple(region.reached)))
+            for source in region.into:
+                grad = self.grads.get((index, source))
+                found.grads.append(None if grad is None else self.tracer.node_of(grad))
+        return found
+
+    def _tangent_inside(self, edge: GradientEdge) -> torch.Tensor:
+        """The tangent of what is hidden; one that nothing depends on where no gradient came there."""
+        if edge not in self.hidden:
+            hidden = _hidden(edge)
+            with functional.below():
+                like = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
+            self.hidden[edge] = self.tangent(f"tangent_{len(self.hidden)}_inside", like)
+        return self.hidden[edge]
+
+
+def _hidden(edge: GradientEdge) -> Hidden:
+    known = edge.node._input_metadata[edge.output_nr]
+    return Hidden(tuple(known.shape), known.dtype, known.device)
+
+
+def _fitting(grad: torch.Tensor, wanted: Any) -> torch.Tensor:
+    """A gradient as the node it goes to takes it: the engine sums it to the shape there, and converts it."""
+    if grad.is_complex() and not wanted.dtype.is_complex:
+        grad = torch.real(grad)
+    if grad.shape != wanted.shape:
+        grad = grad.sum_to_size(wanted.shape)
+    return grad if grad.dtype == wanted.dtype else grad.to(wanted.dtype)
+
+
+def _tangent_like(wrapper: torch.Tensor) -> torch.Tensor:
+    """What a slot's gradient will look like: the slot's own strides, or contiguous where elements overlap."""
+    if overlaps_itself(wrapper):
+        return torch.empty(wrapper.shape, dtype=wrapper.dtype, device=wrapper.device)
+    return torch.empty_strided(wrapper.shape, wrapper.stride(), dtype=wrapper.dtype, device=wrapper.device)
+
+
+@contextmanager
+def _no_autocast() -> Iterator[None]:
+    """Gradients are computed in the types of the forward pass."""
+    with ambient.preserved() as state:
+        ambient.write(ambient.without_autocast(state))
+        yield

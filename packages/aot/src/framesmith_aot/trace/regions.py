@@ -1,0 +1,142 @@
+"""The regions of autograd's graph: what becomes one autograd node each.
+
+Note [Regions]: the user sees where gradients pass a result: by hooks, `retain_grad`, `torch.autograd.grad` with respect
+to it, a backward pass from it alone, what such a pass frees and which leaves it reaches. All of it is as in eager mode
+if a compiled graph becomes not one autograd node but one for each set of results: two of autograd's own nodes belong
+together when the same results depend on them. A pass from some of the results then runs a region whole or not at all,
+as eager runs the nodes in it; a result that others are computed from lies between two regions. The sets shrink on the
+way to the results, so regions have an order. Most graphs have one result, and one region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A result of a region that only other regions read: autograd needs to know what its gradient looks like."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class NodeShape:
+    """One autograd node of a compiled graph; nodes nearer to the inputs come first.
+
+    `results` are positions of slots and what is hidden, `operands` positions of inputs and (node, position among its
+    results); `reached` gives for each operand the positions of the results that its gradient can depend on.
+    """
+
+    results: tuple[int | Hidden, ...]
+    operands: tuple[int | tuple[int, int], ...]
+    reached: tuple[frozenset[int], ...]
+
+
+@dataclass(eq=False)
+class Region:
+    """Nodes of autograd, the edges at which gradients enter them, and those at which they leave.
+
+    `out` holds gradient edges of the region's own nodes: those of slots and those that other regions read, `slots` for
+    each the positions of its slots (none: nobody but the regions sees it). `into` holds what the region reads:
+    positions of inputs, and edges of other regions. `reached` is that of `NodeShape`.
+    """
+
+    nodes: list[Any] = field(default_factory=list)
+    out: list[GradientEdge] = field(default_factory=list)
+    slots: list[list[int]] = field(default_factory=list)
+    into: list[int | GradientEdge] = field(default_factory=list)
+    reached: list[frozenset[int]] = field(default_factory=list)
+
+    def position_out(self, edge: GradientEdge) -> int:
+        """Where the edge is in `out`; added when it is new."""
+        if edge not in self.out:
+            self.out.append(edge)
+            self.slots.append([])
+        return self.out.index(edge)
+
+    def slots_of(self, edge: GradientEdge) -> list[int]:
+        """The slots whose gradients enter at an edge of `out`."""
+        return self.slots[self.out.index(edge)]
+
+
+def regions_of(roots: Mapping[int, torch.Tensor], ends: Mapping[Any, int]) -> list[Region]:
+    """The regions, those nearest to the inputs first.
+
+    `roots` are the tensors of slots by position, `ends` the nodes that stand for inputs.
+    """
+    dependents = _dependents(roots.values(), ends)
+    found: dict[int, Region] = {}
+    for node, mask in dependents.items():
+        found.setdefault(mask, Region()).nodes.append(node)
+    region_of = {node: found[mask] for node, mask in dependents.items()}
+    for position, tensor in roots.items():
+        assert tensor.grad_fn is not None
+        edge = GradientEdge(tensor.grad_fn, tensor.output_nr)
+        region = region_of[edge.node]
+        region.slots[region.position_out(edge)].append(position)
+    for node, region in region_of.items():
+        for edge in edges(node):
+            source = ends.get(edge.node, edge)
+            if isinstance(source, GradientEdge):
+                if region_of[source.node] is region:
+                    continue
+                region_of[source.node].position_out(source)
+            if source not in region.into:
+                region.into.append(source)
+    for region in found.values():
+        region.reached = _reached(region, ends)
+    return sorted(found.values(), key=lambda region: -dependents[region.nodes[0]].bit_count())
+
+
+def edges(node: Any) -> Iterator[GradientEdge]:
+    """Where a node's gradients go."""
+    for source, number in node.next_functions:
+        if source is not None:
+            yield GradientEdge(source, number)
+
+
+def _dependents(roots: Iterable[torch.Tensor], ends: Mapping[Any, int]) -> dict[Any, int]:
+    """For each node the roots that depend on it, a bit for each."""
+    found: dict[Any, int] = {}
+    for bit, root in enumerate(roots):
+        for node in _reachable([root.grad_fn], ends):
+            found[node] = found.get(node, 0) | 1 << bit
+    return found
+
+
+def _reachable(start: Sequence[Any], ends: Mapping[Any, int]) -> list[Any]:
+    """The nodes themselves and those that their gradients go to; those of inputs left out."""
+    seen = set(start)
+    pending = list(start)
+    for node in pending:
+        for edge in edges(node):
+            if edge.node not in seen and edge.node not in ends:
+                seen.add(edge.node)
+                pending.append(edge.node)
+    return pending
+
+
+def _reached(region: Region, ends: Mapping[Any, int]) -> list[frozenset[int]]:
+    """For each position in `into`, the positions among the results whose gradients can go there."""
+    found: list[set[int]] = [set() for _ in region.into]
+    inside = set(region.nodes)
+    results = [edge for edge, slots in zip(region.out, region.slots, strict=True) for _ in range(max(len(slots), 1))]
+    for position, out in enumerate(results):
+        pending, seen = [out.node], {out.node}
+        for node in pending:
+            for edge in edges(node):
+                if edge.node in inside:
+                    if edge.node not in seen:
+                        seen.add(edge.node)
+                        pending.append(edge.node)
+                else:
+                    found[region.into.index(ends.get(edge.node, edge))].add(position)
+    return [frozenset(positions) for positions in found]
