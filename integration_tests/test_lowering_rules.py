@@ -151,8 +151,8 @@ def drive(function: Callable[[torch.Tensor], object], example: torch.Tensor) -> 
         through_aot(function, example, lower)
     if example.is_floating_point():
         compiled = through_aot(function, example.detach().requires_grad_(), lower)
-        if compiled.backward_pass is not None:
-            compiled.backward_pass._compile((False,) * len(compiled.backward_pass.whole.tangents()))
+        for backward in compiled.backward_passes:
+            backward._compile((False,) * len(backward.whole.tangents()))
 
 
 def test_every_rule_is_reached(reached: set[str]) -> None:

@@ -20,6 +20,7 @@ from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.random_order import rules_for
 from framesmith_aten.contract import Compiler
+from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import new_fake_mode
@@ -187,25 +188,29 @@ def _refuse_shared_memory(examples: Sequence[torch.Tensor], joint: JointGraph) -
             raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and overlaps another in memory")
 
 
-def _calling(joint: JointGraph, training: bool) -> Calling:
+def _calling(joint: JointGraph, training: bool, forward: fx.Graph) -> Calling:
     """Which of torch's modes the graph is called in, other than those of the call."""
+    results: Any = next(iter(reversed(forward.nodes))).args[0]
+    views = any(view_source(result) is not None for result in results[: len(joint.slots)])
     state = ambient.read()
     turn_grad = state.grad is not joint.training and any(joint.meta.requires_grad)
-    return Calling(joint.training if turn_grad else None, state.any_autocast, training and not state.grad)
+    record = training and not state.grad
+    return Calling(joint.training if turn_grad else None, state.any_autocast, record, views)
 
 
 def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler, training: bool) -> CompiledGraph:
-    calling = _calling(joint, training)
     root = dict(joint.attributes)
     changed = [*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)]
     overwritten = tuple(call.shape.source[index] for index in changed if index < len(call.shape.source))
     if not joint.training:
         graph = forward_graph(joint)
         run = compile_part(root, graph, compiler, "inference")
+        calling = _calling(joint, training, graph)
         text = inference_function(run, joint.meta, call.shape, calling)
         return CompiledGraph(text.build(), text.text, graph, (), overwritten)
     parts = partition(joint)
     run = compile_part(root, parts.forward, compiler, "forward")
+    calling = _calling(joint, training, parts.forward)
     nodes = [AutogradNode(part, BackwardPass(backward_graph(part), root, compiler)) for part in parts.parts]
     text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes)
     whole_text = "\n".join(each.text for each in (*node_texts, text))

@@ -8,14 +8,14 @@ autograd to hang its edge on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.backward import BackwardPass
-from framesmith_aot.runtime.compiled import Calling, CallShape, begin, write_calls
+from framesmith_aot.runtime.compiled import Calling, CallShape, begin, hiding_views, write_calls
 from framesmith_aot.runtime.replay import FunctionText, unpacking, write_epilogue
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.regions import Hidden
@@ -42,13 +42,13 @@ def training_function(
         text.line("results = []")
     forwards, calls = [], []
     for index, node in enumerate(nodes):
-        forwards.append(_forward(run if index == 0 else None, node, shared=shared))
+        forwards.append(_forward(run if index == 0 else None, node, shared=shared, hide_views=calling.hide_views))
         name = text.bind(f"node{index}", _apply(forwards[-1], node, shared=shared))
         operands = [inputs[at] if isinstance(at, int) else _name(nodes, *at) for at in node.part.node.operands]
         given = [_name(nodes, index, position) for position in range(len(node.part.node.results))]
         everything = f"({''.join(each + ', ' for each in inputs)})"
         calls.append(f"{unpacking(given)} = {name}({', '.join([*operands, everything, *['results'] * shared])})")
-    write_calls(text, calls, calling)
+    write_calls(text, calls, replace(calling, hide_views=False))
     for index in apart:
         text.line(f"r{index} = results[{index}]")
     write_epilogue(text, meta, inputs, record=calling.record)
@@ -61,14 +61,18 @@ def _name(nodes: Sequence[AutogradNode], index: int, position: int) -> str:
     return f"hidden{index}_{position}" if isinstance(result, Hidden) else f"r{result}"
 
 
-def _forward(run: BoxedFn | None, node: AutogradNode, *, shared: bool) -> FunctionText:
+def _forward(run: BoxedFn | None, node: AutogradNode, *, shared: bool, hide_views: bool) -> FunctionText:
     """The text of a node's forward; the first node's runs the graph."""
     part = node.part
     operands = [f"operand{index}" for index in range(len(part.node.operands))]
     text = FunctionText("forward", ["ctx", *operands, "inputs", *["results"] * shared])
     if run is not None:
         text.bind("graph", run)
-        text.line("results.extend(graph([*inputs]))" if shared else "results = graph([*inputs])")
+        if hide_views:
+            text.line(f"with {hiding_views(text)}:")
+        text.line(
+            "results.extend(graph([*inputs]))" if shared else "results = graph([*inputs])", 2 if hide_views else 1
+        )
     text.line("ctx.set_materialize_grads(False)")
     kept = [f"{'inputs' if item.from_input else 'results'}[{item.index}]" for item in part.saved]
     if kept:
@@ -98,9 +102,12 @@ def _apply(forward: FunctionText, node: AutogradNode, *, shared: bool) -> Callab
         ctx.maybe_clear_saved_tensors()
         return (*run(saved, tangents), *rest)
 
+    def backward_of_nothing_saved(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        return (*run([], tangents), *rest)  # as often as asked: to ask for saved tensors twice is an error
+
     members = {
         "forward": staticmethod(forward.build()),
-        "backward": staticmethod(backward),
+        "backward": staticmethod(backward if node.part.saved else backward_of_nothing_saved),
         # Tells a compiler of whole backward passes that it may trace this one (see README).
         "evaluate_backward": staticmethod(run.evaluate),
     }

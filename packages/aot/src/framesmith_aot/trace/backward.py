@@ -90,40 +90,45 @@ class _Passing:
     def listen(self, seeds: Mapping[int, torch.Tensor]) -> None:
         """Hook the nodes between which gradients enter and leave regions. `seeds`: the tangents of slots."""
         for index, region in enumerate(self.regions):
-            inside = set(region.nodes)
+            inner = set(region.nodes)
+            cut = {edge for edge, slots in zip(region.out, region.slots, strict=True) if not slots}
             for node in region.nodes:
-                if any(edge.node not in inside for edge in edges(node)):
-                    node.register_hook(functools.partial(self._leave, index, inside, node))
+                if any(edge.node not in inner or edge in cut for edge in edges(node)):
+                    node.register_hook(functools.partial(self._leave, index, node))
             for node in {edge.node for edge in region.out}:
-                entering = {edge.output_nr: edge for edge in region.out if edge.node is node}
-                given = {number: [seeds[slot] for slot in region.slots_of(edge)] for number, edge in entering.items()}
-                node.register_prehook(functools.partial(self._enter, entering, given))
+                entering = {edge: region.slots_of(edge) for edge in region.out if edge.node is node}
+                given = {edge: [seeds[slot] for slot in slots] for edge, slots in entering.items()}
+                node.register_prehook(functools.partial(self._enter, index, given))
 
-    def _leave(self, index: int, inside: set[Any], node: Any, grads: Sequence[Any], _: Any) -> None:
+    def _leave(self, index: int, node: Any, grads: Sequence[Any], _: Any) -> None:
+        """Note what a node gives to operands of its region, and to what of the region others read as well."""
+        region = self.regions[index]
         for (source, number), grad in zip(node.next_functions, grads, strict=True):
-            if grad is None or source is None or source in inside:
+            if grad is None or source is None:
                 continue
             edge = GradientEdge(source, number)
-            key = index, self.ends.get(source, edge)
-            value = functional.current_value(_fitting(grad, source._input_metadata[number]))
-            with functional.below():
-                self.grads[key] = value if key not in self.grads else aten.add.Tensor(self.grads[key], value)
+            target = self.ends.get(source, edge)
+            if target in region.into or edge in region.out:
+                value = functional.current_value(_fitting(grad, source._input_metadata[number]))
+                with functional.below():
+                    known = self.grads.get((index, target))
+                    self.grads[index, target] = value if known is None else aten.add.Tensor(known, value)
 
     def _enter(
-        self,
-        edges_at: Mapping[int, GradientEdge],
-        seeds: Mapping[int, Sequence[torch.Tensor]],
-        grads: Sequence[torch.Tensor | None],
+        self, index: int, seeds: Mapping[GradientEdge, Sequence[torch.Tensor]], grads: Sequence[torch.Tensor | None]
     ) -> tuple[torch.Tensor | None, ...]:
+        """What a node gets in place of the gradients that came: tangents, and what its own region gave."""
         entering = list(grads)
-        for number, edge in edges_at.items():
-            grad = entering[number]
+        for edge, given in seeds.items():
+            grad = entering[edge.output_nr]
             if grad is None:
                 continue
-            if seeds[number]:
-                entering[number] = functools.reduce(torch.add, seeds[number])
-            else:
-                entering[number] = self.hidden[edge] = self.tangent(f"tangent_{len(self.hidden)}_inside", grad)
+            parts = list(given)
+            if not given:
+                self.hidden[edge] = self.tangent(f"tangent_{len(self.hidden)}_inside", grad)
+                own = self.grads.get((index, edge))
+                parts = [self.hidden[edge], *([] if own is None else [functional.wrap(own)])]
+            entering[edge.output_nr] = functools.reduce(torch.add, parts)
         return tuple(entering)
 
     def result(self, seeds: Mapping[int, torch.Tensor]) -> Backward:
