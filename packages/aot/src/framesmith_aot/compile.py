@@ -17,6 +17,7 @@ from framesmith_aot.runtime.autograd_node import AutogradNode, training_function
 from framesmith_aot.runtime.backward import BackwardPass, backward_graph
 from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, inference_function
 from framesmith_aot.runtime.handover import compile_part
+from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.random_order import rules_for
 from framesmith_aten.contract import Compiler
@@ -64,7 +65,7 @@ def compile_graph(
         keep_input_mutations=keep_input_mutations,
     )
     _refuse_shared_memory(call.examples, joint)
-    return _assemble(joint, call, compiler, training)
+    return _assemble(gm, joint, call, compiler, training)
 
 
 def _records(gm: fx.GraphModule) -> bool:
@@ -181,8 +182,7 @@ def _as_normal(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
 
 def _refuse_shared_memory(examples: Sequence[torch.Tensor], joint: JointGraph) -> None:
     """An overwritten input that overlaps another is refused: functional values would miss the overlap."""
-    changed = {*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)}
-    for index in changed:
+    for index in joint.meta.changed:
         others = [*examples[:index], *examples[index + 1 :]]
         if any(may_overlap(examples[index], other) for other in others):
             raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and overlaps another in memory")
@@ -198,10 +198,12 @@ def _calling(joint: JointGraph, training: bool, forward: fx.Graph) -> Calling:
     return Calling(joint.training if turn_grad else None, state.any_autocast, record, views)
 
 
-def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler, training: bool) -> CompiledGraph:
+def _assemble(
+    gm: fx.GraphModule, joint: JointGraph, call: _Arguments, compiler: Compiler, training: bool
+) -> CompiledGraph:
     root = dict(joint.attributes)
-    changed = [*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)]
-    overwritten = tuple(call.shape.source[index] for index in changed if index < len(call.shape.source))
+    sources = call.shape.source
+    overwritten = tuple(sources[index] for index in joint.meta.changed if index < len(sources))
     if not joint.training:
         graph = forward_graph(joint)
         run = compile_part(root, graph, compiler, "inference")
@@ -212,6 +214,7 @@ def _assemble(joint: JointGraph, call: _Arguments, compiler: Compiler, training:
     run = compile_part(root, parts.forward, compiler, "forward")
     calling = _calling(joint, training, parts.forward)
     nodes = [AutogradNode(part, BackwardPass(backward_graph(part), root, compiler)) for part in parts.parts]
-    text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes)
+    second = why_not_again(joint) or second_order(gm, call.binding, joint)
+    text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes, second)
     whole_text = "\n".join(each.text for each in (*node_texts, text))
     return CompiledGraph(text.build(), whole_text, parts.forward, tuple(node.backward for node in nodes), overwritten)

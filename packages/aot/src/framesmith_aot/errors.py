@@ -23,10 +23,20 @@ class AotUnsupported(AotError):
 
 
 class DoubleBackwardError(AotError):
-    """The gradient of a compiled backward pass was asked for."""
+    """The gradient of a compiled backward pass was asked for, and its graph cannot be run again."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"double backward through a compiled graph: {why}, so that its backward pass is not differentiable; "
+            "run the function eagerly where second derivatives are needed"
+        )
+
+
+class SecondDerivativeWarning(UserWarning):
+    """A backward pass whose result is differentiated again was run as plain PyTorch."""
 
     def __init__(self) -> None:
         super().__init__(
-            "double backward through a compiled graph: the compiled backward pass is not itself "
-            "differentiable; run the function eagerly where second derivatives are needed"
+            "a compiled graph was run again as plain PyTorch, because the gradients of its backward pass were asked "
+            "for (create_graph=True): right, but as slow as eager mode; compile the gradient computation's other parts"
         )

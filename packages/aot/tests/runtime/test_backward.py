@@ -7,8 +7,6 @@ import torch
 import torch.nn.functional as F
 from harness import compiled, graph_of
 
-from framesmith_aot import DoubleBackwardError
-
 
 def parameters(*sizes):
     torch.manual_seed(0)
@@ -75,15 +73,6 @@ def test_gradient_of_any_layout(seed):
         torch.autograd.grad(fn(*inputs), inputs, grad.to_dense()), torch.autograd.grad(ours, inputs, grad)
     ):
         torch.testing.assert_close(one, two)
-
-
-def test_second_derivative_is_an_error():
-    (x,) = parameters((3,))
-    (out,) = compiled(graph_of(lambda x: x.sin()), [x])(x)
-    (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-    torch.testing.assert_close(grad.detach(), x.detach().cos())
-    with pytest.raises(DoubleBackwardError, match="run the function eagerly"):
-        grad.sum().backward()
 
 
 def test_gradients_accumulate_into_shared_parameter():

@@ -21,7 +21,7 @@ from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
 from framesmith_aot.trace.joint import JointGraph, clone_node
 from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.graphs.cleanup import is_removable
-from framesmith_aten.graphs.nodes import is_pure, tensor_bytes, view_root, view_source
+from framesmith_aten.graphs.nodes import dependents, is_pure, tensor_bytes, view_root, view_source
 from framesmith_aten.operators import is_factory, is_pointwise, is_view, row
 
 aten = torch.ops.aten
@@ -84,8 +84,7 @@ def partition(joint: JointGraph) -> Partition:
 
 def overwritten_inputs(joint: JointGraph) -> set[fx.Node]:
     """The inputs whose memory changes during the call."""
-    indices = [*joint.meta.written, *(copy.index for copy in joint.meta.copy_back)]
-    return {joint.inputs[index] for index in indices}
+    return {joint.inputs[index] for index in joint.meta.changed}
 
 
 def _copy_overwritten(joint: JointGraph, late: set[fx.Node]) -> None:
@@ -185,17 +184,9 @@ def _unbound(joint: JointGraph, late: set[fx.Node]) -> list[set[fx.Node]]:
     Those that depend on no tangent belong to the node that is run first.
     """
     tangents = iter(joint.tangents)
-    owned = [_dependent(joint, [next(tangents) for _ in node.results]) for node in joint.nodes]
+    owned = [dependents(joint.graph, [next(tangents) for _ in node.results]) for node in joint.nodes]
     owned[-1] = owned[-1] | late.difference(*owned)
     return [nodes & late for nodes in owned]
-
-
-def _dependent(joint: JointGraph, sources: Iterable[fx.Node]) -> set[fx.Node]:
-    found = set(sources)
-    for node in joint.graph.nodes:
-        if node.op != "output" and any(source in found for source in node.all_input_nodes):
-            found.add(node)
-    return found
 
 
 def _node_part(

@@ -17,6 +17,7 @@ from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.compiled import Calling, CallShape, begin, hiding_views, write_calls
 from framesmith_aot.runtime.replay import FunctionText, unpacking, write_epilogue
+from framesmith_aot.runtime.second_order import SecondOrder, refuse_derivative
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.regions import Hidden
 from framesmith_aten.contract import BoxedFn
@@ -31,23 +32,35 @@ class AutogradNode:
 
 
 def training_function(
-    run: BoxedFn, meta: GraphMeta, shape: CallShape, calling: Calling, nodes: Sequence[AutogradNode]
+    run: BoxedFn,
+    meta: GraphMeta,
+    shape: CallShape,
+    calling: Calling,
+    nodes: Sequence[AutogradNode],
+    second: SecondOrder | str,
 ) -> tuple[FunctionText, list[FunctionText]]:
-    """The texts for a graph with gradients: the function that applies one node after the other, and their forwards."""
+    """The texts for a graph with gradients: the function that applies one node after the other, and their forwards.
+
+    `second` gives second derivatives, or says why there are none.
+    """
     text = begin(shape)
     inputs = shape.names()
     apart = [index for index, flows in enumerate(meta.slots) if not flows]
     shared = bool(apart) or len(nodes) > 1
+    given = {"inputs": f"({''.join(each + ', ' for each in inputs)})"}
     if shared:
-        text.line("results = []")
+        given["results"] = "[]"
+    if isinstance(second, SecondOrder) and any(node.part.saved for node in nodes):
+        given["kept"] = f"{text.bind('keep', second.keep)}(inputs)"
+    for name, value in given.items():
+        text.line(f"{name} = {value}")
     forwards, calls = [], []
     for index, node in enumerate(nodes):
-        forwards.append(_forward(run if index == 0 else None, node, shared=shared, hide_views=calling.hide_views))
-        name = text.bind(f"node{index}", _apply(forwards[-1], node, shared=shared))
+        forwards.append(_forward(run if index == 0 else None, node, list(given), hide_views=calling.hide_views))
+        name = text.bind(f"node{index}", _apply(forwards[-1], node, index, len(given), second))
         operands = [inputs[at] if isinstance(at, int) else _name(nodes, *at) for at in node.part.node.operands]
-        given = [_name(nodes, index, position) for position in range(len(node.part.node.results))]
-        everything = f"({''.join(each + ', ' for each in inputs)})"
-        calls.append(f"{unpacking(given)} = {name}({', '.join([*operands, everything, *['results'] * shared])})")
+        results = [_name(nodes, index, position) for position in range(len(node.part.node.results))]
+        calls.append(f"{unpacking(results)} = {name}({', '.join([*operands, *given])})")
     write_calls(text, calls, replace(calling, hide_views=False))
     for index in apart:
         text.line(f"r{index} = results[{index}]")
@@ -61,24 +74,24 @@ def _name(nodes: Sequence[AutogradNode], index: int, position: int) -> str:
     return f"hidden{index}_{position}" if isinstance(result, Hidden) else f"r{result}"
 
 
-def _forward(run: BoxedFn | None, node: AutogradNode, *, shared: bool, hide_views: bool) -> FunctionText:
-    """The text of a node's forward; the first node's runs the graph."""
+def _forward(run: BoxedFn | None, node: AutogradNode, given: Sequence[str], *, hide_views: bool) -> FunctionText:
+    """The text of a node's forward; the first node's runs the graph. `given` are the names after the operands."""
     part = node.part
     operands = [f"operand{index}" for index in range(len(part.node.operands))]
-    text = FunctionText("forward", ["ctx", *operands, "inputs", *["results"] * shared])
+    text = FunctionText("forward", ["ctx", *operands, *given])
     if run is not None:
         text.bind("graph", run)
         if hide_views:
             text.line(f"with {hiding_views(text)}:")
-        text.line(
-            "results.extend(graph([*inputs]))" if shared else "results = graph([*inputs])", 2 if hide_views else 1
-        )
+        call = "results.extend(graph([*inputs]))" if "results" in given else "results = graph([*inputs])"
+        text.line(call, 2 if hide_views else 1)
     text.line("ctx.set_materialize_grads(False)")
     kept = [f"{'inputs' if item.from_input else 'results'}[{item.index}]" for item in part.saved]
     if kept:
         text.line(f"ctx.save_for_backward({', '.join(kept)})")
-    given = [_given(text, result) for result in part.node.results]
-    text.line(f"return ({''.join(each + ', ' for each in given)})")
+        if "kept" in given:
+            text.line("ctx.kept = kept")
+    text.line(f"return ({''.join(_given(text, result) + ', ' for result in part.node.results)})")
     return text
 
 
@@ -90,20 +103,32 @@ def _given(text: FunctionText, result: int | Hidden) -> str:
     return f"{empty}({text.literal(result.shape)}, {text.literal((0,) * len(result.shape))}, {options})"
 
 
-def _apply(forward: FunctionText, node: AutogradNode, *, shared: bool) -> Callable[..., Any]:
-    """What makes a node of autograd: the C++ half of `Function.apply`, since guards keep functorch away from here."""
-    rest = (None,) * (2 if shared else 1)  # no gradients for the inputs as they are, and for the list of results
+def _apply(
+    forward: FunctionText, node: AutogradNode, index: int, given: int, second: SecondOrder | str
+) -> Callable[..., Any]:
+    """What makes a node of autograd: the C++ half of `Function.apply`, since guards keep functorch away from here.
+
+    `given` is the number of arguments after the operands, which have no gradients.
+    """
+    rest = (None,) * given
     run = node.backward
 
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         saved = list(ctx.saved_tensors)
+        if torch.is_grad_enabled():
+            if isinstance(second, SecondOrder):
+                return (*second.gradients(ctx.kept, index, tangents), *rest)
+            return (*refuse_derivative(run(saved, tangents), second), *rest)
         # Unless the graph is retained: the list is then the only holder, and the backward program frees
         # each tensor after its last use.
         ctx.maybe_clear_saved_tensors()
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.kept = None
         return (*run(saved, tangents), *rest)
 
     def backward_of_nothing_saved(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        return (*run([], tangents), *rest)  # as often as asked: to ask for saved tensors twice is an error
+        # As often as asked: to ask for saved tensors twice is an error. It is linear, and so its own derivative.
+        return (*(run.evaluate if torch.is_grad_enabled() else run)([], tangents), *rest)
 
     members = {
         "forward": staticmethod(forward.build()),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
 
-from framesmith_aot.errors import DoubleBackwardError
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.tangents import without_tangents
@@ -72,14 +70,10 @@ class BackwardPass:
         return self.whole.graph
 
     def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
-        """The gradients of all operands; `saved` is emptied.
-
-        They are not differentiable again: that raises DoubleBackwardError.
-        """
+        """The gradients of all operands, without history; `saved` is emptied."""
         if torch.is_grad_enabled() or torch._C._is_any_autocast_enabled():
             with torch.no_grad(), torch._C._DisableAutocast():
-                grads = self._run(saved, tangents)
-            return _refuse_derivative(grads) if torch.is_grad_enabled() else grads
+                return self._run(saved, tangents)
         return self._run(saved, tangents)
 
     def evaluate(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
@@ -116,27 +110,3 @@ class BackwardPass:
         if all(place is None for place in part.places):
             return None, part.places
         return compile_part(self._root, part.graph, self._compiler, "backward"), part.places
-
-
-class _NotDifferentiable(torch.autograd.Function):
-    """Passes gradients through; its own derivative is an error."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple([grad.view_as(grad) for grad in grads])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        raise DoubleBackwardError
-
-
-_not_differentiable: Callable[..., tuple[torch.Tensor, ...]] = _NotDifferentiable.apply
-
-
-def _refuse_derivative(grads: Grads) -> Grads:
-    present = [grad for grad in grads if grad is not None]
-    if not present:
-        return grads
-    anchor = torch.zeros((), requires_grad=True)
-    marked = iter(_not_differentiable(anchor, *present))
-    return tuple([None if grad is None else next(marked) for grad in grads])

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.graphs.cleanup import eliminate_dead
-from framesmith_aten.graphs.nodes import factory_options
+from framesmith_aten.graphs.nodes import dependents, factory_options
 
 aten = torch.ops.aten
 
@@ -22,7 +22,7 @@ def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node], wanted: Sequenc
     """
     copy = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
-    dependent = _dependent(graph)
+    dependent = dependents(graph, [node for node in graph.nodes if node.meta.get("tangent")])
     missing: set[fx.Node] = set(absent)
     for node in graph.nodes:
         if node in missing:
@@ -40,14 +40,6 @@ def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node], wanted: Sequenc
             _copy(copy, node, env, missing)
     eliminate_dead(copy)
     return copy
-
-
-def _dependent(graph: fx.Graph) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    for node in graph.nodes:
-        if node.meta.get("tangent") or any(source in found for source in node.all_input_nodes):
-            found.add(node)
-    return found
 
 
 def _copy(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node], missing: set[fx.Node]) -> None:

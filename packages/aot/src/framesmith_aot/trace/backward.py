@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.metadata import InputPair
-from framesmith_aot.trace.regions import Hidden, NodeShape, Region, edges, regions_of
+from framesmith_aot.trace.regions import Hidden, NodeShape, Region, edges, fitting, regions_of
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import overlaps_itself
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -109,7 +109,7 @@ class _Passing:
             edge = GradientEdge(source, number)
             target = self.ends.get(source, edge)
             if target in region.into or edge in region.out:
-                value = functional.current_value(_fitting(grad, source._input_metadata[number]))
+                value = functional.current_value(fitting(grad, source._input_metadata[number]))
                 with functional.below():
                     known = self.grads.get((index, target))
                     self.grads[index, target] = value if known is None else aten.add.Tensor(known, value)
@@ -162,15 +162,6 @@ class _Passing:
 def _hidden(edge: GradientEdge) -> Hidden:
     known = edge.node._input_metadata[edge.output_nr]
     return Hidden(tuple(known.shape), known.dtype, known.device)
-
-
-def _fitting(grad: torch.Tensor, wanted: Any) -> torch.Tensor:
-    """A gradient as the node it goes to takes it: the engine sums it to the shape there, and converts it."""
-    if grad.is_complex() and not wanted.dtype.is_complex:
-        grad = torch.real(grad)
-    if grad.shape != wanted.shape:
-        grad = grad.sum_to_size(wanted.shape)
-    return grad if grad.dtype == wanted.dtype else grad.to(wanted.dtype)
 
 
 def _tangent_like(wrapper: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.backward import trace_backward
 from framesmith_aot.trace.interpret import run_graph
-from framesmith_aot.trace.metadata import GraphMeta, InputPair, collect
+from framesmith_aot.trace.metadata import GraphMeta, InputPair, Origin, collect
 from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
@@ -35,7 +35,8 @@ class JointGraph:
     `inputs` and `tangents` are placeholders; `slots` the fresh results (see `metadata`), `written`
     the final values of the inputs that the graph itself overwrites. `nodes` are the autograd nodes of the
     compiled graph; `tangents` and `grads` hold, for one after the other, a tangent for each of its results and the
-    gradient of each of its operands (None: no gradient). For inference all three are empty.
+    gradient of each of its operands (None: no gradient). For inference all three are empty. `origins` tells of slots
+    with gradients where the torch-level graph has them.
     """
 
     graph: fx.Graph
@@ -48,6 +49,7 @@ class JointGraph:
     tangents: list[fx.Node]
     grads: list[fx.Node | None]
     nodes: list[NodeShape] = field(default_factory=list)
+    origins: dict[int, Origin] = field(default_factory=dict)
 
     @property
     def training(self) -> bool:
@@ -120,6 +122,7 @@ def trace_joint(
         if training and found.meta.differentiable:
             back = trace_backward(tracer, found.slots, pairs)
             joint.nodes, joint.tangents, joint.grads = back.nodes, back.tangents, back.grads
+            joint.origins = found.origins
     _finish(joint)
     return joint
 

@@ -7,9 +7,9 @@ again outside the graph, on the run-time tensors, so that they alias (and differ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -96,6 +96,11 @@ class GraphMeta:
     def differentiable(self) -> bool:
         return any(self.slots)
 
+    @property
+    def changed(self) -> list[int]:
+        """The inputs that the call writes to."""
+        return [*self.written, *(copy.index for copy in self.copy_back)]
+
 
 @dataclass(frozen=True)
 class InputPair:
@@ -112,11 +117,29 @@ class InputPair:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a run of the torch-level graph has the tensor of a slot: an output, its base, or an input it changed."""
+
+    kind: Literal["output", "base", "input"]
+    index: int
+
+    def find(self, inputs: Sequence[torch.Tensor], outputs: Sequence[Any]) -> torch.Tensor:
+        """That tensor."""
+        if self.kind == "input":
+            return inputs[self.index]
+        found: torch.Tensor = outputs[self.index]
+        if self.kind == "output" or found._base is None:
+            return found
+        return found._base
+
+
+@dataclass(frozen=True)
 class Collected:
-    """`meta`, with the wrappers of the slots and the written inputs' final values (fake tensors)."""
+    """`meta`, the wrappers of the slots and where they come from, the written inputs' final values (fake tensors)."""
 
     meta: GraphMeta
     slots: list[torch.Tensor]
+    origins: dict[int, Origin]
     written: list[torch.Tensor]
 
 
@@ -142,7 +165,20 @@ def collect(
         grad_mode_after=grad_mode_after,
     )
     values = [functional.current_value(inputs[index].run) for index in written]
-    return Collected(meta, slots.wrappers, values)
+    return Collected(meta, slots.wrappers, dict(_origins(slots.wrappers, inputs, outputs)), values)
+
+
+def _origins(
+    slots: Sequence[torch.Tensor], inputs: Sequence[InputPair], outputs: Sequence[Any]
+) -> Iterator[tuple[int, Origin]]:
+    """Of the slots with gradients."""
+    at = {id(pair.run): Origin("input", index) for index, pair in enumerate(inputs)}
+    tensors = [(index, value) for index, value in enumerate(outputs) if isinstance(value, torch.Tensor)]
+    at.update((id(value._base), Origin("base", index)) for index, value in tensors if value._base is not None)
+    at.update((id(value), Origin("output", index)) for index, value in tensors)
+    for slot, wrapper in enumerate(slots):
+        if functional.differentiable(wrapper) and id(wrapper) in at:
+            yield slot, at[id(wrapper)]
 
 
 class _Slots:

@@ -140,3 +140,12 @@ def _reached(region: Region, ends: Mapping[Any, int]) -> list[frozenset[int]]:
                 else:
                     found[region.into.index(ends.get(edge.node, edge))].add(position)
     return [frozenset(positions) for positions in found]
+
+
+def fitting(grad: torch.Tensor, wanted: Any) -> torch.Tensor:
+    """A gradient as the node it goes to takes it: the engine sums it to the shape there, and converts it."""
+    if grad.is_complex() and not wanted.dtype.is_complex:
+        grad = torch.real(grad)
+    if grad.shape != wanted.shape:
+        grad = grad.sum_to_size(wanted.shape)
+    return grad if grad.dtype == wanted.dtype else grad.to(wanted.dtype)

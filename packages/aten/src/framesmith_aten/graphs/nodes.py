@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -49,6 +50,15 @@ def view_root(node: fx.Node) -> fx.Node:
     while (source := view_source(node)) is not None:
         node = source
     return node
+
+
+def dependents(graph: fx.Graph, sources: Iterable[fx.Node]) -> set[fx.Node]:
+    """The sources and every call that depends on one of them."""
+    found = set(sources)
+    for node in graph.nodes:
+        if node.op != "output" and any(operand in found for operand in node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def factory_options(value: torch.Tensor) -> dict[str, Any]:

@@ -1,0 +1,161 @@
+"""Derivatives of the backward pass, as in eager mode; where there are none, an error that says why."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from harness import compiled, graph_of
+
+from framesmith_aot import DoubleBackwardError
+from framesmith_aot.errors import SecondDerivativeWarning
+
+pytestmark = pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
+
+
+def of(fn: Callable[..., Any], *inputs: torch.Tensor) -> Callable[..., Any]:
+    return compiled(graph_of(fn), list(inputs))
+
+
+def pair() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+
+
+def one_result(x: Any, w: Any) -> Any:
+    return ((x * w).exp() * x.cos(),)
+
+
+def feature_and_score(x: Any, w: Any) -> Any:
+    feature = torch.tanh(x @ w.t())
+    return feature, (feature * feature).sum(0)
+
+
+def hidden_trunk(x: Any, w: Any) -> Any:
+    trunk = torch.tanh(x * w)
+    return trunk.sin(), trunk.pow(3)
+
+
+def detached(x: Any, w: Any) -> Any:
+    return ((x.sin() * (x * 2).detach()).exp() * w,)
+
+
+def normalized(x: Any, w: Any) -> Any:
+    return (F.layer_norm(x, (4,), w[0], w[1]).sigmoid(),)
+
+
+def linear_in_all(x: Any, w: Any) -> Any:
+    return x + 2 * w, x - w
+
+
+PROGRAMS = [
+    one_result, feature_and_score, hidden_trunk, detached, normalized, linear_in_all
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_a_penalty_on_gradients_is_that_of_eager(program: Callable[..., Any]) -> None:
+    found = []
+    for run in (program, of(program, *pair())):
+        inputs = pair()
+        results = run(*inputs)
+        loss = sum(result.pow(2).sum() for result in results)
+        grads = torch.autograd.grad(loss, inputs, create_graph=True)
+        (sum((grad.norm() - 1).pow(2) for grad in grads) + loss).backward()
+        found.append([value.grad for value in inputs])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("program", [one_result, feature_and_score, hidden_trunk, normalized, linear_in_all])
+def test_gradgradcheck(program: Callable[..., Any]) -> None:
+    inputs = pair()
+    run = of(program, *inputs)
+    assert torch.autograd.gradcheck(run, inputs)
+    assert torch.autograd.gradgradcheck(run, inputs)
+
+
+def test_third_derivatives() -> None:
+    found = []
+    for run in (one_result, of(one_result, *pair())):
+        x, w = pair()
+        value = run(x, w)[0].sum()
+        for _ in range(3):
+            value = torch.autograd.grad(value, x, create_graph=True)[0].sum()
+        found.append(value)
+    torch.testing.assert_close(*found)
+
+
+def test_random_numbers_are_those_of_the_call_and_the_generator_is_left_alone() -> None:
+    def noisy(x: Any, w: Any) -> Any:
+        return ((F.dropout(x, 0.5) * w).exp(),)
+
+    found = []
+    for run in (noisy, of(noisy, *pair())):
+        x, w = pair()
+        torch.manual_seed(3)
+        [result] = run(x, w)
+        before = torch.rand(())
+        [grad] = torch.autograd.grad(result.sum(), x, create_graph=True)
+        found.append((grad, *torch.autograd.grad(grad.pow(2).sum(), w), before, torch.rand(())))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_inputs_that_are_written_to_beside_the_results() -> None:
+    def counting(x: Any, count: Any) -> Any:
+        count.add_(1)
+        return (x.sin() * x,)
+
+    found = []
+    for run in (counting, of(counting, pair()[0], torch.zeros(()))):
+        x, count = pair()[0], torch.zeros(())
+        [grad] = torch.autograd.grad(run(x, count)[0].sum(), x, create_graph=True)
+        found.append((*torch.autograd.grad(grad.sum(), x), count))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_where_results_depend_on_what_was_overwritten_the_error_says_so() -> None:
+    def overwriting(x: Any, w: Any) -> Any:
+        h = x * 1
+        w.mul_(2)
+        return ((h * w).exp(),)
+
+    x, w = pair()[0], torch.randn(3, 4, dtype=torch.float64)
+    [result] = of(overwriting, x, w)(x, w)
+    [grad] = torch.autograd.grad(result.sum(), x, create_graph=True)
+    with pytest.raises(DoubleBackwardError, match="changes an input"):
+        grad.sum().backward()
+
+
+def test_an_input_changed_since_is_refused_as_in_eager() -> None:
+    x, w = pair()
+    [result] = of(one_result, x, w)(x, w)
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(result.sum(), x, create_graph=True)
+
+
+def test_it_is_said() -> None:
+    x, w = pair()
+    [result] = of(one_result, x, w)(x, w)
+    with pytest.warns(SecondDerivativeWarning, match="create_graph"):
+        torch.autograd.grad(result.sum(), x, create_graph=True)
+
+
+def test_inputs_are_let_go_with_the_graph() -> None:
+    x, w = pair()
+    scaled = x * 2
+    gone = weakref.ref(scaled)
+    [result] = of(one_result, scaled, w)(scaled, w)
+    del scaled
+    result.sum().backward()
+    gc.collect()
+    assert gone() is None and result.grad_fn is not None
