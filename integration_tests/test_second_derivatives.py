@@ -1,4 +1,4 @@
-"""Gradients of gradients through compiled functions: penalties, steps unrolled by hand, checks, across breaks and modes."""
+"""Gradients of gradients through compiled functions: penalties, unrolled steps, checks, across breaks and modes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def of_views(x: torch.Tensor) -> torch.Tensor:
 FUNCTIONS = [without_gradients_inside, with_a_break, with_a_break_without_gradients, of_views]
 
 
-@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("backend", ["auto", "aot_eager"])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_functions(function: Callable[..., Any], backend: str) -> None:
     found = []
@@ -61,7 +61,7 @@ def test_functions(function: Callable[..., Any], backend: str) -> None:
         torch.testing.assert_close(one, two)
 
 
-@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("backend", ["auto", "aot_eager"])
 def test_ten_steps_with_a_gradient_penalty(backend: str) -> None:
     losses = []
     for compiles in (False, True):
