@@ -1,6 +1,7 @@
 """Every small program under `compile()` and under eager, on each of its calls, warm and cold, with both backends.
 
-The programs made by rule (families) run in long runs only, `FRAMESMITH_LONG=1`: they take a quarter of an hour and more.
+The programs made by rule (families) run in long runs only, `FRAMESMITH_LONG=1`: they take a quarter of an hour and
+more.
 """
 
 import os
