@@ -16,7 +16,7 @@ import torch
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.compiled import Calling, CallShape, begin, hiding_views, write_calls
-from framesmith_aot.runtime.replay import FunctionText, unpacking, write_epilogue
+from framesmith_aot.runtime.replay import FunctionText, tuple_text, unpacking, write_epilogue
 from framesmith_aot.runtime.second_order import SecondOrder, refuse_derivative
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.regions import Hidden
@@ -47,11 +47,11 @@ def training_function(
     inputs = shape.names()
     apart = [index for index, flows in enumerate(meta.slots) if not flows]
     shared = bool(apart) or len(nodes) > 1
-    given = {"inputs": f"({''.join(each + ', ' for each in inputs)})"}
+    given = {"inputs": tuple_text(inputs)}
     if shared:
         given["results"] = "[]"
     if isinstance(second, SecondOrder) and any(node.part.saved for node in nodes):
-        given["kept"] = f"{text.bind('keep', second.keep)}(inputs)"
+        given["kept"] = second.keep(text, inputs)
     for name, value in given.items():
         text.line(f"{name} = {value}")
     forwards, calls = [], []
@@ -91,7 +91,7 @@ def _forward(run: BoxedFn | None, node: AutogradNode, given: Sequence[str], *, h
         text.line(f"ctx.save_for_backward({', '.join(kept)})")
         if "kept" in given:
             text.line("ctx.kept = kept")
-    text.line(f"return ({''.join(_given(text, result) + ', ' for result in part.node.results)})")
+    text.line(f"return {tuple_text([_given(text, result) for result in part.node.results])}")
     return text
 
 

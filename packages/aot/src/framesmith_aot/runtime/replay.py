@@ -69,6 +69,11 @@ def result_names(count: int) -> list[str]:
     return [f"r{index}" for index in range(count)]
 
 
+def tuple_text(names: Sequence[str]) -> str:
+    """The expression for a tuple of these."""
+    return f"({''.join(name + ', ' for name in names)})"
+
+
 def unpacking(names: Sequence[str]) -> str:
     """The left side of an assignment from a sequence of `len(names)` items."""
     return f"[{', '.join(names)}]"
@@ -82,7 +87,7 @@ def write_epilogue(text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *
     """
     if meta.written:
         text.bind("increment_version", torch.autograd.graph.increment_version)
-        text.line(f"increment_version(({''.join(inputs[index] + ', ' for index in meta.written)}))")
+        text.line(f"increment_version({tuple_text([inputs[index] for index in meta.written])})")
     for copy in meta.copy_back:
         _guarded(text, _mode(copy.no_grad, record), f"{inputs[copy.index]}.copy_(r{copy.slot})")
     names: list[str] = []
@@ -94,7 +99,7 @@ def write_epilogue(text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *
     if meta.grad_mode_after is not None:
         text.bind("set_grad_enabled", torch._C._set_grad_enabled)
         text.line(f"set_grad_enabled({meta.grad_mode_after})")
-    text.line(f"return ({''.join(name + ', ' for name in names)})")
+    text.line(f"return {tuple_text(names)}")
 
 
 def _mode(no_grad: bool, record: bool) -> Callable[..., Any] | None:

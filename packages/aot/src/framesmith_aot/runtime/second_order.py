@@ -20,6 +20,7 @@ from torch import fx
 from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
+from framesmith_aot.runtime.replay import FunctionText, tuple_text
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.metadata import Origin
 from framesmith_aot.trace.regions import Hidden, NodeShape, Region, fitting, regions_of
@@ -30,13 +31,8 @@ from framesmith_guards.contexts import ambient
 Grads = tuple[torch.Tensor | None, ...]
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a call leaves for second derivatives: its inputs, their version counters, the generators' states."""
-
-    inputs: tuple[torch.Tensor, ...]
-    versions: tuple[int, ...]
-    generators: tuple[torch.Tensor, ...]
+#: What a call leaves for second derivatives: its inputs, their version counters, the generators' states before it.
+Kept = tuple[tuple[torch.Tensor, ...], tuple[int, ...], tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -59,15 +55,16 @@ class SecondOrder:
     random: bool
     devices: tuple[int, ...]
 
-    def keep(self, inputs: tuple[torch.Tensor, ...]) -> Kept:
-        """Run before a call: what it takes to run it again."""
-        states: tuple[torch.Tensor, ...] = ()
+    def keep(self, text: FunctionText, inputs: Sequence[str]) -> str:
+        """The expression, evaluated before the call, for what it takes to run the call again: a `Kept`."""
+        # An input that is written to will have this graph in its history.
+        values = [f"{name}.detach()" if at in self.changed else name for at, name in enumerate(inputs)]
+        versions = [f"{name}._version" for name in inputs]
+        states = []
         if self.random:
-            states = (torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self.devices))
-        versions = tuple([value._version for value in inputs])
-        if self.changed:  # their histories will hold this graph
-            inputs = tuple([value.detach() if at in self.changed else value for at, value in enumerate(inputs)])
-        return Kept(inputs, versions, states)
+            states.append(f"{text.bind('generator_state', torch.default_generator.get_state)}()")
+            states += [f"{text.bind('cuda_state', torch.cuda.get_rng_state)}({device})" for device in self.devices]
+        return f"({', '.join(tuple_text(part) for part in (values, versions, states))})"
 
     def gradients(self, kept: Kept, index: int, tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients of the operands of autograd node `index`, with their history.
@@ -75,10 +72,11 @@ class SecondOrder:
         Raises RuntimeError where an input was changed in place since, as eager mode does.
         """
         warnings.warn(SecondDerivativeWarning(), stacklevel=2)
-        self._check_versions(kept)
-        inputs = [self._alias(at, value) for at, value in enumerate(kept.inputs)]
+        values, versions, states = kept
+        self._check_versions(values, versions)
+        inputs = [self._alias(at, value) for at, value in enumerate(values)]
         ends = {value.grad_fn: at for at, value in enumerate(inputs) if value.requires_grad}
-        with ambient.preserved(), self._random_numbers_of(kept):
+        with ambient.preserved(), self._random_numbers_from(states):
             ambient.write(self.modes)
             outputs = _Again(self.module, self.attributes, inputs).run(*[inputs[at] for at in self.placeholders])
         roots = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
@@ -87,8 +85,8 @@ class SecondOrder:
             raise DoubleBackwardError("the graph is another one when it is run again")
         return _through(regions[index], ends, tangents)
 
-    def _check_versions(self, kept: Kept) -> None:
-        for at, (value, version) in enumerate(zip(kept.inputs, kept.versions, strict=True)):
+    def _check_versions(self, values: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+        for at, (value, version) in enumerate(zip(values, versions, strict=True)):
             if at not in self.changed and value._version != version:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
@@ -104,13 +102,13 @@ class SecondOrder:
             return value.view_as(value) if value.requires_grad else value
 
     @contextmanager
-    def _random_numbers_of(self, kept: Kept) -> Iterator[None]:
-        if not kept.generators:
+    def _random_numbers_from(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
+        if not states:
             yield
             return
         with torch.random.fork_rng(devices=self.devices):
-            torch.set_rng_state(kept.generators[0])
-            for device, state in zip(self.devices, kept.generators[1:], strict=True):
+            torch.set_rng_state(states[0])
+            for device, state in zip(self.devices, states[1:], strict=True):
                 torch.cuda.set_rng_state(state, device)
             yield
 
