@@ -78,3 +78,45 @@ def test_forward_mode_differentiation() -> None:
                 result = forward_ad.unpack_dual(f(forward_ad.make_dual(X, torch.ones(2))))
             assert torch.equal(result.primal, expected)
             assert torch.equal(result.tangent, 2 * X * torch.cos(X * X))
+
+
+def test_tracing_by_jit_sees_every_operation_before_and_after_a_compile() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).sin()
+
+    with frames.activated(FrameConverter(lambda module, inputs: module.forward)):
+        for _ in range(2):
+            traced = torch.jit.trace(f, (X,))
+            assert "aten::sin" in str(traced.graph)
+            assert torch.equal(traced(X + 1), torch.sin(X + 2))
+            f(X)
+
+
+class Helping(TorchDispatchMode):
+    """Calls a helper in each handler."""
+
+    def __init__(self, helper: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.helper = helper
+        self.said: list[str | None] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.said.append(why_not_now())
+        return self.helper(func(*args, **(kwargs or {})))
+
+
+def test_what_a_dispatch_handler_calls() -> None:
+    def helper(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).sin()
+
+    for warm in (False, True):
+        with frames.activated(FrameConverter(lambda module, inputs: module.forward)):
+            if warm:
+                helper(X), f(X)
+            with Helping(helper) as mode:
+                found = f(X)
+        assert torch.equal(found, helper(torch.sin(helper(X + 1))))
+        assert [reason is not None and "__torch_dispatch__" in reason for reason in mode.said] == [True, True]

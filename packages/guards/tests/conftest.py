@@ -379,6 +379,18 @@ class _Setting:
         self.write(self.before)
 
 
+def tracing_state():
+    """The state of a run of torch.jit.trace, which is over."""
+    states = []
+
+    def traced(x):
+        states.append(torch._C._get_tracing_state())
+        return x + 1
+
+    torch.jit.trace(traced, (torch.ones(1),), check_trace=False)
+    return states[0]
+
+
 class InferenceWithGrad(contextlib.ExitStack):
     """Inference mode with grad mode on, which alone tells that nothing changed."""
 
@@ -425,6 +437,7 @@ def state_changes():
         "TORCH_FUNCTION_MODES": [FunctionMode()],
         "TORCH_FUNCTIONS": [torch._C.DisableTorchFunctionSubclass(), torch._C.DisableTorchFunction()],
         "TORCH_DISPATCH_MODES": [DispatchMode()],
+        "JIT_TRACING": [_Setting(torch._C._get_tracing_state, torch._C._set_tracing_state, tracing_state())],
         "FUNCTORCH_STACK": [InGrad()],
         "SAVED_TENSOR_HOOKS": [torch.autograd.graph.saved_tensors_hooks(identity, identity)],
         "MATMUL_PRECISION": [_Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high")],

@@ -23,6 +23,11 @@ def _dispatch_modes() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0
 
 
+def _dispatch_handler() -> bool:
+    """Inside a `__torch_dispatch__` the dispatcher keeps off autograd and all Python keys, those of fakes included."""
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.PythonTLSSnapshot)
+
+
 def _function_modes() -> bool:
     modes = (torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
     return any(type(mode) is not DeviceContext for mode in modes)
@@ -33,11 +38,13 @@ def _dual_level() -> bool:
 
 
 #: (is it so now, why a graph would not do): the first that holds is the reason
-STATES: tuple[tuple[Callable[[], bool], str], ...] = (
+STATES: tuple[tuple[Callable[[], object], str], ...] = (
     (_functorch, "a torch.func transform is running: its tensors are wrappers"),
     (_saved_tensor_hooks, "saved-tensor hooks are active: a graph saves other tensors than the operations would"),
     (_dual_level, "forward-mode differentiation is active: a graph would lose the tangents"),
     (_dispatch_modes, "a torch dispatch mode is active: it must see every operation"),
+    (_dispatch_handler, "a __torch_dispatch__ is running: what it does is below autograd, where nothing can be traced"),
+    (torch._C._get_tracing_state, "torch.jit.trace is recording: it must see every operation"),
     (_function_modes, "a torch function mode is active: it must see every call"),
 )
 

@@ -80,6 +80,10 @@ def _dispatch_modes() -> tuple[type, ...]:
     return tuple(type(torch._C._get_dispatch_stack_at(index)) for index in range(count))
 
 
+def _tracing() -> bool:
+    return torch._C._get_tracing_state() is not None
+
+
 def _functorch_stack() -> tuple[tuple[str, int], ...]:
     if torch._C._functorch.peek_interpreter_stack() is None:
         return ()
@@ -104,6 +108,7 @@ STATE_FIELDS: Final = (
     StateField("TORCH_FUNCTION_MODES", _function_modes, "the types of the active torch-function modes"),
     StateField("TORCH_FUNCTIONS", _torch_functions, "(torch functions of subclasses on, all torch functions off)"),
     StateField("TORCH_DISPATCH_MODES", _dispatch_modes, "the types of the active torch-dispatch modes"),
+    StateField("JIT_TRACING", _tracing, "whether torch.jit.trace is recording"),
     StateField("FUNCTORCH_STACK", _functorch_stack, "the active torch.func transforms"),
     StateField("SAVED_TENSOR_HOOKS", _saved_tensor_hooks, "the active saved-tensor hooks"),
     StateField("MATMUL_PRECISION", torch.get_float32_matmul_precision, "float32 matrix product precision"),

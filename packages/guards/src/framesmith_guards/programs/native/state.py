@@ -81,6 +81,10 @@ def _no_dispatch_modes(expected: object) -> Rows | None:
     return None if expected else ((torch._C._len_torch_dispatch_stack, 0),)
 
 
+def _not_tracing(expected: object) -> Rows | None:
+    return None if expected else ((torch._C._get_tracing_state, None),)
+
+
 def _no_transforms(expected: object) -> Rows | None:
     return None if expected else ((torch._C._functorch.peek_interpreter_stack, None),)
 
@@ -104,6 +108,7 @@ _CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
     "TORCH_FUNCTION_MODES": _modes,
     "DEFAULT_DEVICE": _device,
     "TORCH_DISPATCH_MODES": _no_dispatch_modes,
+    "JIT_TRACING": _not_tracing,
     "FUNCTORCH_STACK": _no_transforms,
     "SAVED_TENSOR_HOOKS": _no_hooks,
     "MATMUL_PRECISION": _precision,
