@@ -195,7 +195,7 @@ def _calling(joint: JointGraph, training: bool, forward: fx.Graph) -> Calling:
     state = ambient.read()
     turn_grad = state.grad is not joint.training and any(joint.meta.requires_grad)
     record = training and not state.grad
-    return Calling(joint.training if turn_grad else None, state.any_autocast, record, views)
+    return Calling(joint.training if turn_grad else None, state.any_autocast, record, views or bool(joint.meta.written))
 
 
 def _assemble(

@@ -15,7 +15,7 @@ import torch
 
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.backward import BackwardPass
-from framesmith_aot.runtime.compiled import Calling, CallShape, begin, hiding_views, write_calls
+from framesmith_aot.runtime.compiled import Calling, CallShape, begin, unwatching, write_calls
 from framesmith_aot.runtime.replay import FunctionText, tuple_text, unpacking, write_epilogue
 from framesmith_aot.runtime.second_order import SecondOrder, refuse_derivative
 from framesmith_aot.trace.metadata import GraphMeta
@@ -56,12 +56,12 @@ def training_function(
         text.line(f"{name} = {value}")
     forwards, calls = [], []
     for index, node in enumerate(nodes):
-        forwards.append(_forward(run if index == 0 else None, node, list(given), hide_views=calling.hide_views))
+        forwards.append(_forward(run if index == 0 else None, node, list(given), unwatched=calling.unwatched))
         name = text.bind(f"node{index}", _apply(forwards[-1], node, index, len(given), second))
         operands = [inputs[at] if isinstance(at, int) else _name(nodes, *at) for at in node.part.node.operands]
         results = [_name(nodes, index, position) for position in range(len(node.part.node.results))]
         calls.append(f"{unpacking(results)} = {name}({', '.join([*operands, *given])})")
-    write_calls(text, calls, replace(calling, hide_views=False))
+    write_calls(text, calls, replace(calling, unwatched=False))
     for index in apart:
         text.line(f"r{index} = results[{index}]")
     write_epilogue(text, meta, inputs, record=calling.record)
@@ -74,17 +74,17 @@ def _name(nodes: Sequence[AutogradNode], index: int, position: int) -> str:
     return f"hidden{index}_{position}" if isinstance(result, Hidden) else f"r{result}"
 
 
-def _forward(run: BoxedFn | None, node: AutogradNode, given: Sequence[str], *, hide_views: bool) -> FunctionText:
+def _forward(run: BoxedFn | None, node: AutogradNode, given: Sequence[str], *, unwatched: bool) -> FunctionText:
     """The text of a node's forward; the first node's runs the graph. `given` are the names after the operands."""
     part = node.part
     operands = [f"operand{index}" for index in range(len(part.node.operands))]
     text = FunctionText("forward", ["ctx", *operands, *given])
     if run is not None:
         text.bind("graph", run)
-        if hide_views:
-            text.line(f"with {hiding_views(text)}:")
+        if unwatched:
+            text.line(f"with {unwatching(text)}:")
         call = "results.extend(graph([*inputs]))" if "results" in given else "results = graph([*inputs])"
-        text.line(call, 2 if hide_views else 1)
+        text.line(call, 2 if unwatched else 1)
     text.line("ctx.set_materialize_grads(False)")
     kept = [f"{'inputs' if item.from_input else 'results'}[{item.index}]" for item in part.saved]
     if kept:

@@ -64,14 +64,14 @@ class Calling:
     """Switches to turn around the graph: grad mode to `grad` (None: leave it), autocast off.
 
     `record`: the graph turns grad mode on, so the epilogue's views and copies are recorded though the call's mode is
-    off. `hide_views`: some result is a view of memory that nobody else sees; eager mode's is no view, so autograd
-    must not take it for one.
+    off. `unwatched`: autograd's bookkeeping of views and versions is off inside of the graph, because some result is a
+    view of memory that nobody else sees, or inputs are written to, which the epilogue counts.
     """
 
     grad: bool | None
     no_autocast: bool
     record: bool
-    hide_views: bool
+    unwatched: bool
 
 
 def inference_function(run: BoxedFn, meta: GraphMeta, shape: CallShape, calling: Calling) -> FunctionText:
@@ -92,8 +92,8 @@ def begin(shape: CallShape) -> FunctionText:
     return text
 
 
-def hiding_views(text: FunctionText) -> str:
-    """The expression of a context in which a view is for autograd a tensor of its own."""
+def unwatching(text: FunctionText) -> str:
+    """The expression of a context in which autograd neither sees views nor counts versions."""
     keys = text.bind("view_tracking", torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
     return f"{text.bind('without', torch._C._ExcludeDispatchKeyGuard)}({keys})"
 
@@ -108,8 +108,8 @@ def write_calls(text: FunctionText, calls: Sequence[str], calling: Calling) -> N
     if calling.no_autocast:
         text.bind("no_autocast", torch._C._DisableAutocast)
         guards.append("no_autocast()")
-    if calling.hide_views:
-        guards.append(hiding_views(text))
+    if calling.unwatched:
+        guards.append(unwatching(text))
     if guards:
         text.line(f"with {', '.join(guards)}:")
     for call in calls:

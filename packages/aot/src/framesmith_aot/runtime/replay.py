@@ -85,11 +85,12 @@ def write_epilogue(text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *
     `inputs` are the names of the graph's inputs; its slots are bound to `r0`, `r1`, ... With `record`, what is not to
     be made in no_grad is made in enable_grad.
     """
-    if meta.written:
+    if noticed := [inputs[index] for index in meta.written if index not in meta.unversioned]:
         text.bind("increment_version", torch.autograd.graph.increment_version)
-        text.line(f"increment_version({tuple_text([inputs[index] for index in meta.written])})")
+        text.line(f"increment_version({tuple_text(noticed)})")
     for copy in meta.copy_back:
-        _guarded(text, _mode(copy.no_grad, record), f"{inputs[copy.index]}.copy_(r{copy.slot})")
+        target = f"{inputs[copy.index]}.data" if copy.index in meta.unversioned else inputs[copy.index]
+        _guarded(text, _mode(copy.no_grad, record), f"{target}.copy_(r{copy.slot})")
     names: list[str] = []
     for at, output in enumerate(meta.outputs):
         if isinstance(output, Repeat):

@@ -177,7 +177,7 @@ def _make_inputs(tracer: GraphTracer, inputs: Sequence[torch.Tensor]) -> tuple[l
     for index, value in enumerate(inputs):
         nodes.append(tracer.placeholder(f"input_{index}", value))
         leaf, run = functional.wrap_input(value, value.requires_grad, value.is_leaf)
-        pairs.append(InputPair(leaf, run, value.requires_grad, value.is_leaf, run.grad_fn))
+        pairs.append(InputPair(leaf, run, value.requires_grad, value.is_leaf, run.grad_fn, run._version))
     return pairs, nodes
 
 

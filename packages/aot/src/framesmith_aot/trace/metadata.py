@@ -73,7 +73,7 @@ Output = Constant | SameInput | InputView | Slot | SlotView | Repeat
 
 @dataclass(frozen=True)
 class CopyBack:
-    """Input `index` receives slot `slot` after the graph; `no_grad`: autograd must not see it."""
+    """Input `index` receives slot `slot` after the graph; `no_grad`: autograd must not record it."""
 
     index: int
     slot: int
@@ -82,7 +82,11 @@ class CopyBack:
 
 @dataclass(frozen=True)
 class GraphMeta:
-    """Roles of the inputs and outputs. `slots` holds, for each slot, whether gradients flow through it."""
+    """Roles of the inputs and outputs. `slots` holds, for each slot, whether gradients flow through it.
+
+    `written` are the inputs that the graph itself overwrites, `unversioned` those changed by way of `.data` only: their
+    version counters stay.
+    """
 
     requires_grad: tuple[bool, ...]
     is_leaf: tuple[bool, ...]
@@ -90,6 +94,7 @@ class GraphMeta:
     outputs: tuple[Output, ...]
     copy_back: tuple[CopyBack, ...]
     written: tuple[int, ...]
+    unversioned: frozenset[int]
     grad_mode_after: bool | None
 
     @property
@@ -106,7 +111,7 @@ class GraphMeta:
 class InputPair:
     """One input during tracing: the tensor gradients are asked for and the one the graph runs on.
 
-    `history` is the `grad_fn` of the latter before the graph ran.
+    `history` and `version` are the `grad_fn` and the version counter of the latter before the graph ran.
     """
 
     leaf: torch.Tensor
@@ -114,6 +119,7 @@ class InputPair:
     requires_grad: bool
     is_leaf: bool
     history: Any = None
+    version: int = 0
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,7 @@ def collect(
         outputs=tuple(forms),
         copy_back=tuple(copies),
         written=tuple(written),
+        unversioned=frozenset(at for at, pair in enumerate(inputs) if pair.run._version == pair.version),
         grad_mode_after=grad_mode_after,
     )
     values = [functional.current_value(inputs[index].run) for index in written]
