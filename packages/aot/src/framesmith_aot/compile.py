@@ -19,7 +19,6 @@ from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, i
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
-from framesmith_aot.trace.random_order import rules_for
 from framesmith_aten.contract import Compiler
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap
@@ -60,7 +59,6 @@ def compile_graph(
         call.binding,
         fake_mode,
         whole,
-        rules_for(gm),
         training=training,
         keep_input_mutations=keep_input_mutations,
     )

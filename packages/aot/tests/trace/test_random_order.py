@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from harness import compiled, graph_of
 
+from framesmith_aot import AotUnsupported
+
 
 def filled_in_place(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x.permute(2, 0, 1)).bernoulli_(0.3)
@@ -24,11 +26,15 @@ def dropped(x: torch.Tensor) -> torch.Tensor:
     return F.dropout(x.transpose(0, 1), 0.3)
 
 
+def dropped_beside_drawn(x: torch.Tensor) -> torch.Tensor:
+    return F.dropout(x.transpose(0, 1), 0.3) + torch.bernoulli(x.detach().transpose(0, 1).sigmoid(), 0.3)
+
+
 def noise_like(x: torch.Tensor) -> torch.Tensor:
     return torch.rand_like(x.transpose(0, 1)) + torch.randn_like(x.transpose(1, 2))[0, 0, 0]
 
 
-@pytest.mark.parametrize("fn", [filled_in_place, drawn, drawn_by_method, dropped, noise_like])
+@pytest.mark.parametrize("fn", [filled_in_place, drawn, drawn_by_method, dropped, dropped_beside_drawn, noise_like])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_same_numbers_in_the_same_places(fn: Callable[[torch.Tensor], torch.Tensor], training: bool) -> None:
     x = torch.randn(5, 2, 4, requires_grad=training)
@@ -40,3 +46,12 @@ def test_the_same_numbers_in_the_same_places(fn: Callable[[torch.Tensor], torch.
     (actual,) = run(x)
     assert torch.equal(actual, expected) and actual.stride() == expected.stride()
     assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_normal_numbers_in_memory_with_gaps_are_refused() -> None:
+    def fill(x: torch.Tensor) -> torch.Tensor:
+        x[..., ::2].normal_()
+        return x.t().clone().normal_()
+
+    with pytest.raises(AotUnsupported, match="random-order"):
+        compiled(graph_of(fill), [torch.zeros(6, 8)])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from framesmith_aot.errors import AotUnsupported
@@ -17,11 +16,12 @@ from framesmith_aot.trace import functional
 from framesmith_aot.trace.backward import trace_backward
 from framesmith_aot.trace.interpret import run_graph
 from framesmith_aot.trace.metadata import GraphMeta, InputPair, Origin, collect
+from framesmith_aot.trace.random_order import rules_for
 from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
 from framesmith_aten.graphs.nodes import view_root
-from framesmith_aten.tracing.decompositions import Rule, Whole
+from framesmith_aten.tracing.decompositions import Whole
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.contexts import ambient
 
@@ -86,7 +86,6 @@ def trace_joint(
     binding: Binding,
     fake_mode: FakeTensorMode,
     whole: Whole,
-    rules: Mapping[OpOverload, Rule],
     *,
     training: bool,
     keep_input_mutations: bool,
@@ -95,7 +94,8 @@ def trace_joint(
 
     `binding` says which of `inputs` each placeholder and each attribute of `gm` is.
     """
-    tracer = GraphTracer(fake_mode, whole, rules)
+    tracer = GraphTracer(fake_mode, whole)
+    tracer.rules = rules_for(tracer)
     with _refusing(), _tracing(tracer) as before:
         pairs, nodes = _make_inputs(tracer, inputs)
         try:

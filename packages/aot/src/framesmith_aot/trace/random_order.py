@@ -4,7 +4,7 @@ Note [Bernoulli in memory order]: dropout fills its mask in place, `empty_like(x
 memory, and the mask has x's strides. Functionalised this becomes `bernoulli(empty_like(x), p)`, whose result is
 contiguous: for a transposed x the same numbers would land elsewhere. The functional operator is therefore applied to
 the mask as it lies in memory. `torch.bernoulli(x, p)` called by the program itself looks the same at this level and
-does want the other order, so a graph that calls it keeps the plain operator.
+does want the other order, so there the plain operator is kept.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
 from torch._ops import OpOverload
 
-from framesmith_aten.layouts import dims_by_stride
+from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.layouts import dims_by_stride, is_dense
 from framesmith_aten.tracing.decompositions import Rule
+from framesmith_aten.tracing.tracer import GraphTracer
 
 aten = torch.ops.aten
 
@@ -31,7 +32,20 @@ def in_memory_order(value: torch.Tensor, p: float = 0.5, *, generator: torch.Gen
     return aten.bernoulli.p(dense, p, generator=generator).permute(inverse)
 
 
-def rules_for(gm: fx.GraphModule) -> dict[OpOverload, Rule]:
-    """The decomposition that keeps dropout's order, unless the graph draws Bernoulli numbers itself."""
-    draws = any(getattr(node.target, "__name__", node.target) == "bernoulli" for node in gm.graph.nodes)
-    return {} if draws else {aten.bernoulli.p: in_memory_order}
+def on_dense_memory(value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`normal_` draws other numbers for memory with gaps than for the dense result of its functional form."""
+    if is_dense(value.shape, value.stride()):
+        return NotImplemented
+    what = f"normal_ on a tensor of strides {tuple(value.stride())}"
+    raise TraceUnsupported("random-order", what, "in memory with gaps it draws its numbers in another way")
+
+
+def rules_for(tracer: GraphTracer) -> dict[OpOverload, Rule]:
+    """The decompositions that keep eager's order."""
+
+    def bernoulli(value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        target = None if tracer.source is None else tracer.source.target
+        drawn = getattr(target, "__name__", target) == "bernoulli"  # by the program itself
+        return NotImplemented if drawn else in_memory_order(value, *args, **kwargs)
+
+    return {aten.bernoulli.p: bernoulli, aten.normal_functional.default: on_dense_memory}
