@@ -380,3 +380,22 @@ def test_operations_on_lists_in_place_give_the_list_back() -> None:
 
     for kind in (list, tuple):
         check(program, [torch.ones(2), torch.ones(3)], kind([torch.ones(2), torch.ones(3)]), calls=1)
+
+
+@pytest.mark.parametrize("first", [(), (23,), (7, 15, 3)])
+def test_a_set_that_changes_keeps_the_order_of_its_own_history(first: tuple[int, ...]) -> None:
+    """7, 15 and 23 want the same place in a small set: which of them comes first hangs on which came first."""
+
+    def step(x: Any, seen: set[int]) -> Any:
+        seen.discard(3)
+        seen.add(7)
+        seen |= {15}
+        seen.update([31, 23])
+        return x + len(seen)
+
+    orders = []
+    for run in (step, compiled(step)):
+        seen = set(first)
+        run(torch.ones(2), seen)
+        orders.append(list(seen))
+    assert orders[0] == orders[1]

@@ -15,7 +15,7 @@ from typing import Any
 class ContentsRow:
     """How one type is written: `clear(obj)` empties it, `fill(empty, contents)` fills it.
 
-    Mappings and lists can also write and delete single items.
+    Mappings, lists and sets can also write and delete single items; a set's item is its own value.
     """
 
     clear: Callable[[Any], object]
@@ -30,11 +30,16 @@ def fill_ordered(target: OrderedDict[Any, Any], contents: Mapping[Any, Any]) -> 
         OrderedDict.__setitem__(target, key, value)
 
 
+def add_member(target: set[Any], key: object, value: object) -> None:
+    """Add a member, which is key and value in one."""
+    set.add(target, key)
+
+
 ROWS: dict[type, ContentsRow] = {
     list: ContentsRow(list.clear, list.extend, list.__setitem__, list.__delitem__),
     dict: ContentsRow(dict.clear, dict.update, dict.__setitem__, dict.__delitem__),
     OrderedDict: ContentsRow(OrderedDict.clear, fill_ordered, OrderedDict.__setitem__, OrderedDict.__delitem__),
-    set: ContentsRow(set.clear, set.update),
+    set: ContentsRow(set.clear, set.update, add_member, set.discard),
     deque: ContentsRow(deque.clear, deque.extend),
     bytearray: ContentsRow(bytearray.clear, bytearray.extend),
 }

@@ -56,7 +56,7 @@ class TracedContainer(Protocol):
         """Push a new object of the value's own type without contents; used for containers that contain themselves."""
 
     def item_changes(self) -> Sequence[tuple[TracedValue, TracedValue | Deleted]] | None:
-        """Deletions, then stores in order, that turn the object as found into the present one (mappings only).
+        """Deletions, then stores in order, that turn the object as found into the present one.
 
         None: not known; all contents are written anew.
         """

@@ -18,6 +18,7 @@ from framesmith_dynamo.values.containers.base import ContainerValue, MutableCont
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import is_constant
+from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -87,14 +88,18 @@ def _argument(other: Value, keys: dict[object, Value]) -> Any:
 
 
 def _members_of(mirror: Iterable[object], operands: Sequence[dict[object, Value]]) -> dict[object, Value]:
-    """The values of a result's hash keys: of equal ones (1 and True) that of the operand whose key the result kept."""
+    """The values of a result's hash keys, in the order of the operands.
+
+    Of equal keys (1 and True) that of the operand whose key the result kept.
+    """
     equal: dict[object, Value] = {}
     same: dict[int, Value] = {}
     for keys in operands:
         for key, value in keys.items():
             equal.setdefault(key, value)
             same.setdefault(id(key), value)
-    return {key: same.get(id(key), equal[key]) for key in mirror}
+    kept = {key: key for key in mirror}
+    return {kept[key]: same.get(id(kept[key]), value) for key, value in equal.items() if key in kept}
 
 
 class FrozenSetValue(SetLike):
@@ -230,11 +235,20 @@ class FrozenSetValue(SetLike):
 
 
 class SetValue(FrozenSetValue, MutableContainer):
-    """A set. Make new ones with `new_set`."""
+    """A set. Make new ones with `new_set`.
+
+    `found` are the members of one met at a source: it is changed member by member, since its order hangs on how it came
+    to be. None when it was emptied.
+    """
 
     python_types = (set,)
-    __slots__ = ()
+    __slots__ = ("found",)
     mirror: set[object]
+    found: dict[object, Value] | None
+
+    def __init__(self, mirror: set[object], members: dict[object, Value], *, source: Source | None = None) -> None:
+        super().__init__(mirror, members, source=source)
+        self.found = None if source is None else dict(members)
 
     def is_constant(self) -> bool:
         return False
@@ -295,6 +309,7 @@ class SetValue(FrozenSetValue, MutableContainer):
         self.changes(tr)
         self.mirror.clear()
         self.members.clear()
+        self.found = None
         self.ordered = True
 
     def in_place(self, tr: Tracer, name: str, others: Sequence[Value]) -> None:
@@ -332,6 +347,12 @@ class SetValue(FrozenSetValue, MutableContainer):
 
     def contents_type(self) -> type:
         return set
+
+    def item_changes(self) -> Any:
+        if self.found is None:
+            return None
+        gone = [(member, DELETED) for key, member in self.found.items() if key not in self.members]
+        return gone + [(member, member) for key, member in self.members.items() if key not in self.found]
 
     def reconstruct_contents(self, codegen: Codegen) -> None:
         self.push_members(codegen)
