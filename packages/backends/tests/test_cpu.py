@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -174,6 +176,25 @@ def test_outputs_may_be_inputs_constants_and_repeats() -> None:
     assert a is x
     assert nothing is None
     assert b is c
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.select_scatter(x, x[1].sort().values, 0, 0),
+        lambda x: torch.slice_scatter(x, x[1:].sort().values, 0, 0, 2),
+        lambda x: torch.diagonal_scatter(x, x[0].sort().values),
+        lambda x: torch.as_strided_scatter(x, x[0].sort().values, (3,), (1,)),
+        lambda x: x.sort().values.index_put((torch.tensor([0]),), x[1]),
+        lambda x: x.cumsum(0).masked_scatter(x > 0, x),
+    ],
+)
+def test_what_torch_computes_is_no_view(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.randn(3, 3)
+    call = CPU.compile(trace(function, [x]), [x])
+    (result,) = call([x])
+    assert not result._is_view()
+    torch.testing.assert_close(result, function(x))
 
 
 def test_not_a_tensor_is_an_error() -> None:

@@ -85,8 +85,12 @@ def executed(source: str, space: dict[str, object]) -> BoxedFn:
 
 
 def below_autograd() -> Any:
-    """A guard under which ATen calls skip autograd: the graph has no gradients of its own to record."""
-    return torch._C._AutoDispatchBelowAutograd()
+    """A guard under which ATen calls skip autograd: the graph has no gradients of its own to record.
+
+    Nor views: operators that compute a new tensor may well take a view of it inside, and autograd would then refuse to
+    let the user change the result.
+    """
+    return torch._C._AutoDispatchBelowADInplaceOrView()
 
 
 def needs_guard(plan: Plan) -> bool:
