@@ -67,7 +67,12 @@ def compile_graph(
 
 
 def _records(gm: fx.GraphModule) -> bool:
-    """Whether autograd records at some place of the graph: from its beginning, or because it says so itself."""
+    """Whether autograd records at some place of the graph: from its beginning, or because it says so itself.
+
+    Never in inference mode, whatever the grad mode.
+    """
+    if torch.is_inference_mode_enabled():
+        return False
     return torch.is_grad_enabled() or any(
         node.target is torch._C._set_grad_enabled and node.args[0] is True for node in gm.graph.nodes
     )

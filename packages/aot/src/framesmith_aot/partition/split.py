@@ -5,7 +5,7 @@ The choice is a minimum cut. Each forward node is a pair of vertices: cutting `i
 (capacity: its bytes), cutting `source -> in` computes it again (capacity: the price of the work,
 infinite for what must not run twice). Saved values are restricted so that memory the user can see is
 saved only where eager mode saves it as well: otherwise mutating it later would raise where eager
-does not.
+does not. A result that eager saves is saved for nothing: the user holds it, and mutating it has to raise.
 """
 
 from __future__ import annotations
@@ -106,10 +106,13 @@ def choose_saved(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
     wanted = _wanted(joint, late)
     source, sink = 2 * len(early), 2 * len(early) + 1
     network = FlowNetwork(sink + 1)
-    visible = _visible(joint) | overwritten_inputs(joint)
+    results = {view_root(node) for node in joint.slots}
+    kept = {node for node in (*joint.inputs, *results) if node.meta.get("kept_by_eager")}
+    visible = {*joint.inputs, *results} - kept | overwritten_inputs(joint)
     for node in early:
         vertex = number[node]
-        network.add_edge(vertex, vertex + 1, _saving_price(node, visible))
+        price = 0.0 if node in kept & results else _saving_price(node, visible)
+        network.add_edge(vertex, vertex + 1, price)
         again = _repeat_price(node)
         if again > 0:
             network.add_edge(source, vertex, again)
@@ -134,13 +137,8 @@ def _wanted(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
     return list(found)
 
 
-def _visible(joint: JointGraph) -> set[fx.Node]:
-    """Nodes whose memory the user holds (inputs and results) and eager mode does not keep."""
-    held = [*joint.inputs, *(view_root(node) for node in joint.slots)]
-    return {node for node in held if not node.meta.get("kept_by_eager")}
-
-
 def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:
+    """`visible`: memory that the user holds and eager mode does not keep."""
     val = node.meta["val"]
     if node.op == "get_attr":
         return 0.0
