@@ -53,6 +53,18 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     return any(step == 0 and length > 1 for length, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
+def may_overlap_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements of a strided tensor may share a place: some step is not beyond all that lies below it."""
+    if tensor.layout is not torch.strided or tensor.numel() < 2:
+        return False
+    reach = 0
+    for step, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length > 1 and step <= reach:
+            return True
+        reach += (length - 1) * step
+    return False
+
+
 def overlaps(first: torch.Tensor, second: torch.Tensor, *, exactly: bool) -> bool:
     """Whether two tensors surely share memory without being the same; with `exactly`, also where they are the same.
 

@@ -22,6 +22,7 @@ from framesmith_aten.operators import (
     run_parts,
     written,
 )
+from framesmith_aten.random_order import check_order
 from framesmith_aten.tracing import functional_forms
 
 
@@ -88,6 +89,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_custom(op) and is_mutable(op):
             functional_forms.check(op, args, kwargs)
         changed = written(op, args, kwargs)
+        for tensor in changed:
+            check_order(op, tensor)
         if not torch.is_inference_mode_enabled() and not is_custom(op) and any(map(torch.is_inference, changed)):
             raise KernelRefuses(f"{op}: outside of inference mode an inference tensor is not written to")
         effects.written += changed

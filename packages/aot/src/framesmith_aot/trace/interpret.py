@@ -11,8 +11,8 @@ from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.overlap import Overlaps
 from framesmith_aten import tensor_methods
+from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
 from framesmith_aten.tracing.tracer import GraphTracer
 

@@ -205,11 +205,11 @@ def _finish(joint: JointGraph) -> None:
     """Tidies the graph and makes the slots fresh: none shares memory with another or with an input."""
     joint.write_output()
     canonicalise(joint.graph)
+    _mark_kept(joint.graph)  # while a derivative's own calls are apart from equal ones of the forward pass
     merge_equal(joint.graph)
     joint.read_output()
     _isolate(joint)  # after equal calls, which views of several results may show, have become one
     joint.write_output()
-    _mark_kept(joint.graph)
     eliminate_dead(joint.graph)
     joint.read_output()
 

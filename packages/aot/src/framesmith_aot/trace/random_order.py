@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.layouts import dims_by_stride, is_dense
+from framesmith_aten.layouts import dims_by_stride
+from framesmith_aten.random_order import check_order
 from framesmith_aten.tracing.decompositions import Rule
 from framesmith_aten.tracing.tracer import GraphTracer
 
@@ -33,11 +33,9 @@ def in_memory_order(value: torch.Tensor, p: float = 0.5, *, generator: torch.Gen
 
 
 def on_dense_memory(value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """`normal_` draws other numbers for memory with gaps than for the dense result of its functional form."""
-    if is_dense(value.shape, value.stride()):
-        return NotImplemented
-    what = f"normal_ on a tensor of strides {tuple(value.stride())}"
-    raise TraceUnsupported("random-order", what, "in memory with gaps it draws its numbers in another way")
+    """Raises TraceUnsupported for what its functional form would draw otherwise."""
+    check_order(aten.normal_functional.default, value)
+    return NotImplemented
 
 
 def rules_for(tracer: GraphTracer) -> dict[OpOverload, Rule]:

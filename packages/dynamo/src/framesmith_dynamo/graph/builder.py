@@ -19,6 +19,7 @@ from torch import fx
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.layouts import may_overlap, share_storage
 from framesmith_aten.operators import op_name, tensors_in
+from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.recording import Effects, OperatorLog
 from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_guards import new_fake_mode
@@ -123,6 +124,7 @@ class GraphBuilder:
         self.operations = 0
         #: The fakes written to so far.
         self.writes: list[torch.Tensor] = []
+        self.overlaps = Overlaps()
         #: Whether some operation that computes tensors can fail on its data.
         self.may_fail = False
         #: Whether some operation has effects outside of tensors.
@@ -154,6 +156,7 @@ class GraphBuilder:
             node = self.graph.placeholder(placeholder_name(ref.source.name))
         node.meta["example_value"] = ref.fake
         self.inputs.append(ref)
+        self.overlaps.note(ref.fake)
         return node
 
     # Operations
@@ -171,15 +174,18 @@ class GraphBuilder:
                 result = getattr(run_args[0], target)(*run_args[1:], **run_kwargs)
             else:
                 result = target(*run_args, **run_kwargs)
+        log.effects.written = [one for one in log.effects.written if any(share_storage(one, fake) for fake in fakes)]
+        for changed in log.effects.written:
+            self.overlaps.check(changed, op_name(target))
+        self.overlaps.note(result)
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self.graph.create_node(kind, target, tuple(args), dict(kwargs))
         node.meta["example_value"] = result
-        self._note(node, log.effects, fakes)
+        self._note(node, log.effects)
         return result, node
 
-    def _note(self, node: fx.Node, effects: Effects, fakes: Sequence[torch.Tensor]) -> None:
-        """Remember what a call did to tensors older than itself. `fakes`: those among its arguments."""
-        effects.written = [one for one in effects.written if any(share_storage(one, fake) for fake in fakes)]
+    def _note(self, node: fx.Node, effects: Effects) -> None:
+        """Remember what a call did to tensors older than itself."""
         effects.may_fail |= composite_may_fail(op_name(node.target))
         node.meta["effects"] = effects
         self.writes += effects.written

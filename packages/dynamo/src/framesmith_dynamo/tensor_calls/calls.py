@@ -15,8 +15,10 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.operators import tensors_in
+from framesmith_aten.overlaps import OVERLAPPING_MUTATION
+from framesmith_aten.random_order import RANDOM_ORDER
 from framesmith_aten.recording import KernelRefuses
-from framesmith_dynamo.breaks import BreakKind, GraphBreak, register_break
+from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
 from framesmith_dynamo.tensor_calls.undoing import check_undoing
 from framesmith_dynamo.values.base import Tracer, Value
@@ -70,6 +72,18 @@ UNTRACED_WRITES = register_break(
     why="another argument shows the memory, autograd may want to know of it, or the result shows an argument's memory",
     hint="give the operator a copy; call it without gradients; return new tensors",
 )
+SHOWN_TWICE = register_break(
+    OVERLAPPING_MUTATION,
+    what="memory is written to that a view shows more than once",
+    why="in a graph a view is made again after a write; which of an element's copies counts would be lost",
+    hint="write to a copy of the expanded or unfolded view, or before the view is taken",
+)
+OTHER_ORDER = register_break(
+    RANDOM_ORDER,
+    what="normal random numbers are drawn into memory with gaps",
+    why="a graph fills dense memory, in which torch draws them in another way",
+    hint="draw them with `torch.randn` and copy them to where they belong",
+)
 OUT_RESIZED = register_break(
     "out-resized",
     what="a tensor given as `out=` gets another shape",
@@ -86,7 +100,6 @@ INPUT_RESHAPED = register_break(
 #: What fakes raise at an operation, by which its operators tell that they cannot be in the graph.
 ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
     (KernelRefuses, EAGER_REFUSES),
-    (TraceUnsupported, UNTRACED_WRITES),
     (fake_tensor.DataDependentOutputException, DATA_DEPENDENT),
     (fake_tensor.DynamicOutputShapeException, DYNAMIC_OUTPUT_SHAPE),
     (GuardOnDataDependentSymNode, DATA_DEPENDENT),
@@ -114,6 +127,12 @@ def is_news(record: logging.LogRecord) -> bool:
 logging.getLogger(fake_tensor.__name__).addFilter(is_news)
 
 
+def _kind(error: Exception) -> BreakKind:
+    if isinstance(error, TraceUnsupported):
+        return BREAKS.get(error.id, UNTRACED_WRITES)
+    return next(kind for cls, kind in ERRORS if isinstance(error, cls))
+
+
 def graph_argument(arg: Any) -> Any:
     """The FX argument for a value or a nested container of values."""
     if isinstance(arg, Value):
@@ -136,8 +155,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     try:
         result, node = builder.call(target, graph_args, graph_kwargs)
     except Exception as error:
-        kind = next(kind for cls, kind in ERRORS if isinstance(error, cls))
-        raise GraphBreak(kind, _describe(target, error)) from error
+        raise GraphBreak(_kind(error), _describe(target, error)) from error
     finally:
         on_fakes.running = False
     node.meta["stack_trace"] = f"  {frame.where()}"

@@ -1,0 +1,27 @@
+"""In which order random numbers fill memory: what the functional form of an operator would draw otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.layouts import is_dense
+
+#: The id of what is refused.
+RANDOM_ORDER = "random-order"
+
+#: From so many elements on contiguous memory is filled in another way, at least on CPU: sixteen at a time.
+FILLED_TOGETHER = 16
+
+
+def check_order(op: Any, changed: torch.Tensor) -> None:
+    """Refuses to fill memory with gaps with normal numbers. Raises TraceUnsupported.
+
+    The functional form fills dense memory, which is contiguous where this is not.
+    """
+    normal = op in (torch.ops.aten.normal_.default, torch.ops.aten.normal_functional.default)
+    if normal and changed.numel() >= FILLED_TOGETHER and not is_dense(changed.shape, changed.stride()):
+        what = f"normal_ on a tensor of strides {tuple(changed.stride())}"
+        raise TraceUnsupported(RANDOM_ORDER, what, "in memory with gaps it draws its numbers in another way")
