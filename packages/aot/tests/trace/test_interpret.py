@@ -78,8 +78,12 @@ def test_value_needed_by_backward_overwritten():
         x.add_(1)
         return (y,)
 
-    with pytest.raises(AotUnsupported, match="modified by an inplace operation"):
-        compiled(graph_of(fn), [torch.zeros(2), torch.ones(2, requires_grad=True)])
+    inputs = [torch.zeros(2), torch.ones(2, requires_grad=True)]
+    for run in (fn, compiled(graph_of(fn), inputs)):
+        (result,) = run(*(value.detach().clone().requires_grad_(value.requires_grad) for value in inputs))
+        assert result.requires_grad
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()
 
 
 def test_error_of_the_graph_itself():

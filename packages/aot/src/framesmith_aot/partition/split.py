@@ -46,13 +46,15 @@ class NodePart:
     """The backward graph of one autograd node.
 
     It takes what is `saved`, then the node's tangents; `places` gives for each operand of the node the position of its
-    gradient among the results (None for none).
+    gradient among the results (None for none). `watched` is what it does not need and the user must not change all the
+    same, because eager mode needs it.
     """
 
     node: NodeShape
     graph: fx.Graph
     saved: list[Saved]
     places: list[int | None]
+    watched: list[Saved]
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,12 @@ def choose_saved(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
     wanted = _wanted(joint, late)
     source, sink = 2 * len(early), 2 * len(early) + 1
     network = FlowNetwork(sink + 1)
-    results = {view_root(node) for node in joint.slots}
-    kept = {node for node in (*joint.inputs, *results) if node.meta.get("kept_by_eager")}
-    visible = {*joint.inputs, *results} - kept | overwritten_inputs(joint)
+    slots, inputs = _kept_by_eager(joint)
+    seen = {*joint.inputs, *(view_root(node) for node in joint.slots)}
+    visible = seen - inputs - {view_root(node) for node in slots} | overwritten_inputs(joint)
     for node in early:
         vertex = number[node]
-        price = 0.0 if node in kept & results else _saving_price(node, visible)
+        price = 0.0 if node in slots and view_source(node) is None else _saving_price(node, visible)
         network.add_edge(vertex, vertex + 1, price)
         again = _repeat_price(node)
         if again > 0:
@@ -135,6 +137,13 @@ def _wanted(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
             found.update((source, None) for source in node.all_input_nodes if source not in late)
     found.update((grad, None) for grad in joint.grads if grad is not None and grad not in late)
     return list(found)
+
+
+def _kept_by_eager(joint: JointGraph) -> tuple[set[fx.Node], set[fx.Node]]:
+    """The slots and the inputs that eager mode keeps for the backward pass."""
+    slots = {joint.slots[index] for node in joint.nodes for index in node.kept.slots}
+    inputs = {joint.inputs[index] for node in joint.nodes for index in node.kept.inputs}
+    return slots, inputs
 
 
 def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:
@@ -205,7 +214,10 @@ def _node_part(
         if value not in used:
             graph.erase_node(env[value])
     at = [None if grad is None else wanted.index(grad) for grad in grads]
-    return NodePart(node, graph, [places[value] for value in used], at)
+    kept = [Saved(False, index) for index in node.kept.slots]
+    kept += [Saved(True, index) for index in node.kept.inputs if index not in joint.meta.changed]
+    taken = [places[value] for value in used]
+    return NodePart(node, graph, taken, at, [one for one in kept if one not in taken])
 
 
 def forward_graph(joint: JointGraph, results: Sequence[fx.Node] = (), late: Collection[fx.Node] = ()) -> fx.Graph:

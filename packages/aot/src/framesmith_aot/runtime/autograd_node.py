@@ -86,11 +86,14 @@ def _forward(run: BoxedFn | None, node: AutogradNode, given: Sequence[str], *, u
         call = "results.extend(graph([*inputs]))" if "results" in given else "results = graph([*inputs])"
         text.line(call, 2 if unwatched else 1)
     text.line("ctx.set_materialize_grads(False)")
-    kept = [f"{'inputs' if item.from_input else 'results'}[{item.index}]" for item in part.saved]
+    kept = [f"{'inputs' if item.from_input else 'results'}[{item.index}]" for item in (*part.saved, *part.watched)]
+    if part.node.kept.anything and not kept:
+        with torch.inference_mode(False):
+            kept = [text.bind("token", torch.empty(0))]  # the pass is to be gone through once
     if kept:
         text.line(f"ctx.save_for_backward({', '.join(kept)})")
-        if "kept" in given:
-            text.line("ctx.kept = kept")
+    if part.saved and "kept" in given:
+        text.line("ctx.kept = kept")
     text.line(f"return {tuple_text([_given(text, result) for result in part.node.results])}")
     return text
 
@@ -112,10 +115,14 @@ def _apply(
     """
     rest = (None,) * given
     run = node.backward
+    used = len(node.part.saved)
 
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        saved = list(ctx.saved_tensors)
+        saved = list(ctx.saved_tensors)  # an error where one was changed or is gone
+        del saved[used:]
         if torch.is_grad_enabled():
+            if not used:
+                return (*run.evaluate([], tangents), *rest)  # linear, and so its own derivative
             if isinstance(second, SecondOrder):
                 return (*second.gradients(ctx.kept, index, tangents), *rest)
             return (*refuse_derivative(run(saved, tangents), second), *rest)
@@ -126,13 +133,19 @@ def _apply(
             ctx.kept = None
         return (*run(saved, tangents), *rest)
 
-    def backward_of_nothing_saved(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        # As often as asked: to ask for saved tensors twice is an error. It is linear, and so its own derivative.
+    def backward_of_nothing_kept(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        # As often as asked: to ask for saved tensors twice is an error.
         return (*(run.evaluate if torch.is_grad_enabled() else run)([], tangents), *rest)
 
+    def backward_refused(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        raise RuntimeError(node.part.node.refusal)
+
+    kept = node.part.node.kept.anything or node.part.saved
     members = {
         "forward": staticmethod(forward.build()),
-        "backward": staticmethod(backward if node.part.saved else backward_of_nothing_saved),
+        "backward": staticmethod(
+            backward_refused if node.part.node.refusal else backward if kept else backward_of_nothing_kept
+        ),
         # Tells a compiler of whole backward passes that it may trace this one (see README).
         "evaluate_backward": staticmethod(run.evaluate),
     }

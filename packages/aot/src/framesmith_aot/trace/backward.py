@@ -14,10 +14,11 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
+from framesmith_aot.trace.kept import Kept, kept_by
 from framesmith_aot.trace.metadata import InputPair
 from framesmith_aot.trace.regions import Hidden, NodeShape, Region, edges, fitting, regions_of
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.layouts import overlaps_itself
+from framesmith_aten.layouts import overlaps_itself, storage_id
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.contexts import ambient
 
@@ -38,19 +39,52 @@ def trace_backward(tracer: GraphTracer, slots: Sequence[torch.Tensor], pairs: Se
     tracer.phase = "backward"
     roots = {index: wrapper for index, wrapper in enumerate(slots) if functional.differentiable(wrapper)}
     ends = _ends(pairs)
-    passing = _Passing(tracer, regions_of(roots, ends), ends)
+    regions = regions_of(roots, ends)
+    kept = _kept(regions, slots, pairs)
+    passing = _Passing(tracer, regions, ends)
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
     passing.listen(seeds)
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
     with _no_autocast(), torch.no_grad():
         try:
-            torch.autograd.grad(list(roots.values()), wanted, [seeds[index] for index in roots], allow_unused=True)
+            torch.autograd.grad(
+                list(roots.values()), wanted, list(seeds.values()), retain_graph=True, allow_unused=True
+            )
         except (AotUnsupported, TraceUnsupported):
             raise
         except Exception as error:
+            if all(_is_changed(roots[index], seeds[index], wanted) for index in roots):
+                return _refused(tracer, seeds, pairs, str(error))
             what = f"{type(error).__name__} in the backward pass"
             raise AotUnsupported("backward-error", what, str(error)) from error
-    return passing.result(seeds)
+    return passing.result(seeds, kept)
+
+
+def _kept(regions: Sequence[Region], slots: Sequence[torch.Tensor], pairs: Sequence[InputPair]) -> list[Kept]:
+    """What eager mode keeps for each region."""
+    of_slots = {storage_id(wrapper): index for index, wrapper in enumerate(slots)}
+    of_inputs = {storage_id(one): index for index, pair in enumerate(pairs) for one in (pair.leaf, pair.run)}
+    return [kept_by(region.nodes, of_slots, of_inputs) for region in regions]
+
+
+def _is_changed(root: torch.Tensor, seed: torch.Tensor, wanted: Sequence[torch.Tensor]) -> bool:
+    """Whether the pass from one slot meets a tensor that was changed in place since autograd kept it."""
+    try:
+        torch.autograd.grad(root, wanted, seed, retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        return "modified by an inplace operation" in str(error)
+    return False
+
+
+def _refused(
+    tracer: GraphTracer, seeds: Mapping[int, torch.Tensor], pairs: Sequence[InputPair], refusal: str
+) -> Backward:
+    """One node for all results, whose backward pass eager mode refuses."""
+    operands = tuple(index for index, pair in enumerate(pairs) if pair.requires_grad)
+    reached = frozenset(range(len(seeds)))
+    node = NodeShape(tuple(seeds), operands, (reached,) * len(operands), refusal=refusal)
+    tangents = [tracer.node_of(functional.current_value(seed)) for seed in seeds.values()]
+    return Backward([node], tangents, [None] * len(operands))
 
 
 def _ends(pairs: Sequence[InputPair]) -> dict[Any, int]:
@@ -131,8 +165,8 @@ class _Passing:
             entering[edge.output_nr] = functools.reduce(torch.add, parts)
         return tuple(entering)
 
-    def result(self, seeds: Mapping[int, torch.Tensor]) -> Backward:
-        """What was found, when the pass is over."""
+    def result(self, seeds: Mapping[int, torch.Tensor], kept: Sequence[Kept]) -> Backward:
+        """What was found, when the pass is over. `kept`: what eager mode keeps for each region."""
         found = Backward([], [], [])
         places: dict[GradientEdge, tuple[int, int]] = {}
         for index, region in enumerate(self.regions):
@@ -143,7 +177,7 @@ class _Passing:
                 tangents = [seeds[slot] for slot in slots] or [self._tangent_inside(edge)]
                 found.tangents.extend(self.tracer.node_of(functional.current_value(one)) for one in tangents)
             operands = [source if isinstance(source, int) else places[source] for source in region.into]
-            found.nodes.append(NodeShape(tuple(results), tuple(operands), tuple(region.reached)))
+            found.nodes.append(NodeShape(tuple(results), tuple(operands), tuple(region.reached), kept[index]))
             for source in region.into:
                 grad = self.grads.get((index, source))
                 found.grads.append(None if grad is None else self.tracer.node_of(grad))

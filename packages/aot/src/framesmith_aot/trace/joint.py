@@ -205,22 +205,12 @@ def _finish(joint: JointGraph) -> None:
     """Tidies the graph and makes the slots fresh: none shares memory with another or with an input."""
     joint.write_output()
     canonicalise(joint.graph)
-    _mark_kept(joint.graph)  # while a derivative's own calls are apart from equal ones of the forward pass
     merge_equal(joint.graph)
     joint.read_output()
     _isolate(joint)  # after equal calls, which views of several results may show, have become one
     joint.write_output()
     eliminate_dead(joint.graph)
     joint.read_output()
-
-
-def _mark_kept(graph: fx.Graph) -> None:
-    """Marks what eager mode keeps for the backward pass: memory that a derivative's formula reads."""
-    for node in graph.nodes:
-        if node.op == "call_function" and node.meta["phase"] == "backward":
-            for operand in node.all_input_nodes:
-                if operand.meta["phase"] == "forward":
-                    view_root(operand).meta["kept_by_eager"] = True
 
 
 def _isolate(joint: JointGraph) -> None:

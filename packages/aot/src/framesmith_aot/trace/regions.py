@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
+from framesmith_aot.trace.kept import Kept
+
 
 @dataclass(frozen=True)
 class Hidden:
@@ -32,12 +34,15 @@ class NodeShape:
     """One autograd node of a compiled graph; nodes nearer to the inputs come first.
 
     `results` are positions of slots and what is hidden, `operands` positions of inputs and (node, position among its
-    results); `reached` gives for each operand the positions of the results that its gradient can depend on.
+    results); `reached` gives for each operand the positions of the results that its gradient can depend on. `kept` is
+    what eager mode keeps for it, `refusal` why eager mode would refuse the backward pass (None: it would not).
     """
 
     results: tuple[int | Hidden, ...]
     operands: tuple[int | tuple[int, int], ...]
     reached: tuple[frozenset[int], ...]
+    kept: Kept = Kept()
+    refusal: str | None = None
 
 
 @dataclass(eq=False)

@@ -1,0 +1,51 @@
+"""What eager mode keeps for the backward pass, as autograd's own nodes tell.
+
+The user notices: a tensor that is kept must not be changed before the backward pass, and what kept something cannot be
+gone through twice. A compiled graph keeps other tensors, often fewer, and refuses what eager mode refuses all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from framesmith_aten.layouts import storage_id
+from framesmith_aten.operators import tensors_in
+
+#: How autograd's nodes name what they keep.
+PREFIX = "_saved_"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What some of autograd's nodes keep: the slots and inputs among it by position, and whether it is `anything`."""
+
+    anything: bool = False
+    slots: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
+
+
+def kept_by(nodes: Iterable[Any], slots: Mapping[int, int], inputs: Mapping[int, int]) -> Kept:
+    """What `nodes` keep. `slots` and `inputs` give positions by storage (see `framesmith_aten.layouts.storage_id`)."""
+    storages = {storage_id(tensor) for node in nodes for tensor in _saved(node)}
+    found = [sorted(where[key] for key in storages if key in where) for where in (slots, inputs)]
+    return Kept(bool(storages), tuple(found[0]), tuple(found[1]))
+
+
+def _saved(node: Any) -> Iterator[torch.Tensor]:
+    try:
+        if isinstance(node, torch.autograd.function.BackwardCFunction):  # of a function written in Python
+            yield from tensors_in(node.saved_tensors)
+        for name in _names(type(node)):
+            yield from tensors_in(getattr(node, name))
+    except RuntimeError:  # it was changed since: the backward pass itself says so
+        return
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple([name for name in dir(kind) if name.startswith(PREFIX)])
