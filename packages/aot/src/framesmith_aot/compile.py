@@ -217,7 +217,7 @@ def _assemble(
     run = compile_part(root, parts.forward, compiler, "forward")
     calling = _calling(joint, training, parts.forward)
     nodes = [AutogradNode(part, BackwardPass(backward_graph(part), root, compiler)) for part in parts.parts]
-    second = why_not_again(joint) or second_order(gm, call.binding, joint)
+    second = why_not_again(joint) or second_order(gm, call.binding, joint, call.examples)
     text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes, second)
     whole_text = "\n".join(each.text for each in (*node_texts, text))
     return CompiledGraph(text.build(), whole_text, parts.forward, tuple(node.backward for node in nodes), overwritten)

@@ -18,7 +18,14 @@ from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
 from framesmith_aten.failures import may_fail
-from framesmith_aten.layouts import dims_by_stride, memory_order, overlaps_itself, share_storage, storage_id
+from framesmith_aten.layouts import (
+    dims_by_stride,
+    may_overlap_itself,
+    memory_order,
+    overlaps_itself,
+    share_storage,
+    storage_id,
+)
 from framesmith_aten.operators import (
     is_composite,
     is_custom,
@@ -89,7 +96,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return out
     if not all(map(_is_plain, (*tensors, *made))) or may_fail(op, args, kwargs) or _is_large(args, kwargs, tensors):
         return out
-    small = is_pointwise(op)
+    small = is_pointwise(op) and not any(map(_is_interleaved, tensors))
     if not small and sum(tensor.numel() for tensor in tensors) > SMALL:
         return out
     layouts = tuple((tuple(tensor.shape), tensor.stride()) for tensor in tensors)
@@ -99,6 +106,11 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         twin = _of_two_elements if small else Twins()
         orders = _orders[key] = _orders_of_real(op, _mapped(args, twin), _mapped(kwargs, twin), len(made))
     return _relaid(out, iter(orders))
+
+
+def _is_interleaved(tensor: torch.Tensor) -> bool:
+    """Whether elements share places other than by expansion: no order of the dimensions tells of the layout."""
+    return may_overlap_itself(tensor) and not overlaps_itself(tensor)
 
 
 def _orders_of_real(op: OpOverload, args: Any, kwargs: Any, count: int) -> tuple[tuple[int, ...] | None, ...]:

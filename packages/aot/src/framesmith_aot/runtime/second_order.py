@@ -41,7 +41,8 @@ class SecondOrder:
 
     `placeholders` and `attributes` say which input each of the module's operands is, `origins` where the tensors of
     slots with gradients come from, `requires_grad` what the inputs are, `changed` which of them the graph writes to,
-    `devices` whose generators it draws from beside the CPU's (`random`: whether it draws at all).
+    `unversioned` which of them count no versions, `devices` whose generators it draws from beside the CPU's (`random`:
+    whether it draws at all).
     """
 
     module: fx.GraphModule
@@ -51,6 +52,7 @@ class SecondOrder:
     origins: Mapping[int, Origin]
     requires_grad: Sequence[bool]
     changed: frozenset[int]
+    unversioned: frozenset[int]
     modes: ambient.Ambient
     random: bool
     devices: tuple[int, ...]
@@ -59,7 +61,7 @@ class SecondOrder:
         """The expression, evaluated before the call, for what it takes to run the call again: a `Kept`."""
         # An input that is written to will have this graph in its history.
         values = [f"{name}.detach()" if at in self.changed else name for at, name in enumerate(inputs)]
-        versions = [f"{name}._version" for name in inputs]
+        versions = ["0" if at in self.unversioned else f"{name}._version" for at, name in enumerate(inputs)]
         states = []
         if self.random:
             states.append(f"{text.bind('generator_state', torch.default_generator.get_state)}()")
@@ -87,7 +89,7 @@ class SecondOrder:
 
     def _check_versions(self, values: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
         for at, (value, version) in enumerate(zip(values, versions, strict=True)):
-            if at not in self.changed and value._version != version:
+            if at not in self.changed | self.unversioned and value._version != version:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
                     f"a tensor of shape {list(value.shape)} is at version {value._version}; expected version "
@@ -125,8 +127,10 @@ def why_not_again(joint: JointGraph) -> str | None:
     return None
 
 
-def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph) -> SecondOrder:
-    """What runs `gm`, which was traced as `joint`, again."""
+def second_order(
+    gm: fx.GraphModule, binding: Binding, joint: JointGraph, examples: Sequence[torch.Tensor]
+) -> SecondOrder:
+    """What runs `gm`, which was traced as `joint` for inputs like `examples`, again."""
     cuda = {node.meta["val"].device for node in joint.inputs if node.meta["val"].is_cuda}
     return SecondOrder(
         gm,
@@ -136,6 +140,7 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph) -> Sec
         joint.origins,
         joint.meta.requires_grad,
         frozenset(joint.meta.changed),
+        frozenset(at for at, example in enumerate(examples) if example.is_inference()),
         ambient.read(),
         any(is_random(node.target) for node in _forward_calls(joint)),
         tuple(device.index or 0 for device in cuda),

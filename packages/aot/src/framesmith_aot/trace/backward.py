@@ -40,6 +40,8 @@ def trace_backward(tracer: GraphTracer, slots: Sequence[torch.Tensor], pairs: Se
     roots = {index: wrapper for index, wrapper in enumerate(slots) if functional.differentiable(wrapper)}
     ends = _ends(pairs)
     regions = regions_of(roots, ends)
+    if not all(region.into for region in regions):
+        raise AotUnsupported("inner-leaf", "a result with gradients", "they lead to no input of the graph")
     kept = _kept(regions, slots, pairs)
     passing = _Passing(tracer, regions, ends)
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}

@@ -119,6 +119,9 @@ def _batch_norm(
     cudnn_enabled: bool = True,
 ) -> torch.Tensor:
     """`torch.batch_norm` through the operators whose schemas declare the running statistics' update."""
+    if input.numel() == 0:  # they refuse that
+        scaled = input.clone() if weight is None else input * weight[0]
+        return scaled if bias is None else scaled + bias[0]
     stats = running_mean is not None and running_var is not None
     out: torch.Tensor
     if not training and stats:
@@ -160,9 +163,19 @@ def _lstm(*args: Any, **kwargs: Any) -> Any:
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
-        return torch.lstm(*args, **kwargs)
+        if not (enabled and args[0].is_cpu and torch.is_autocast_enabled("cpu")):
+            return torch.lstm(*args, **kwargs)
+        # Autocast knows the kernel, whose states are as exact as its input; it does not know all that it is made of.
+        narrow = torch.get_autocast_dtype("cpu")
+        with torch.autocast("cpu", enabled=False):
+            wide = fx.node.map_aggregate(args, lambda one: _converted(_converted(one, narrow), torch.float32))
+            return tuple([_converted(result, narrow) for result in torch.lstm(*wide, **kwargs)])
     finally:
         torch._C._set_mkldnn_enabled(enabled)
+
+
+def _converted(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:

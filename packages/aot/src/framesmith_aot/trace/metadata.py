@@ -286,12 +286,12 @@ def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots
 
 def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor, dict[int, Steps]]:
     """The tensor that all of the group are views of, and the way to each of them."""
-    alone = all(value is group[0] for value in group)
+    alone = all(value is group[0] for value in group) and not _shows_history(group[0])
     if alone and (is_dense(group[0].shape, group[0].stride()) or group[0]._base is None):
         return group[0], {}
     bases = [value._base for value in group if value._base is not None]
     candidates = [*(value for value in group if value._base is None), *bases]
-    needs_grad = any(functional.differentiable(value) for value in group)
+    needs_grad = any(functional.differentiable(value) or _shows_history(value) for value in group)
     if not needs_grad:
         root = view_root(slots.tracer.node_of(functional.current_value(group[0])))
         candidates.append(functional.wrap(root.meta["val"]))
@@ -304,6 +304,19 @@ def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor
             if len(known) == len(steps):
                 return candidate, known
     raise AotUnsupported("aliased-outputs", "outputs that share memory", "their common base is not known")
+
+
+def _leads_to(value: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether the history of a view leads to its base. (It ends at a view that was made in no_grad.)"""
+    node = value.grad_fn
+    while node is not None and node is not base.grad_fn and getattr(node, "variable", None) is not base:
+        node = node.next_functions[0][0] if node.next_functions else None
+    return node is not None
+
+
+def _shows_history(value: torch.Tensor) -> bool:
+    """Whether this is a view made in no_grad of what has gradients: autograd says of it what it says of its base."""
+    return value.requires_grad and not functional.differentiable(value) and value._base is not None
 
 
 def _restrided(value: torch.Tensor, base: torch.Tensor, what: str) -> tuple[Restride]:
@@ -327,6 +340,7 @@ def _outside_autograd(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> 
     if not functional.differentiable(value):
         return base.requires_grad and not detached
     whole = base if base._base is None else base._base
-    if detached or not base.requires_grad or (value is not whole and value._base is not whole):
+    related = value is whole or value._base is whole
+    if detached or not base.requires_grad or not related or not _leads_to(value, base):
         raise AotUnsupported("view-replay", "a view with gradients", "they do not come from its base")
     return False
