@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -92,7 +92,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     tensors = list(tensors_in((*args, *kwargs.values())))
     if not made or all(tensor.is_contiguous() for tensor in tensors if _is_plain(tensor)):
         return out
-    if is_random(op) or is_custom(op) or is_view(op) or is_mutable(op) or op.namespace != "aten":
+    if is_custom(op) or is_view(op) or is_mutable(op) or op.namespace != "aten":
         return out
     if not all(map(_is_plain, (*tensors, *made))) or may_fail(op, args, kwargs) or _is_large(args, kwargs, tensors):
         return out
@@ -115,7 +115,8 @@ def _is_interleaved(tensor: torch.Tensor) -> bool:
 
 def _orders_of_real(op: OpOverload, args: Any, kwargs: Any, count: int) -> tuple[tuple[int, ...] | None, ...]:
     """For each tensor of the real result the order of its dimensions in memory, None where it is not dense."""
-    with _real():
+    kept = torch.random.fork_rng(devices=()) if is_random(op) else nullcontext()
+    with _real(), kept:
         try:
             real = list(tensors_in(op(*args, **kwargs)))
         except Exception:

@@ -40,7 +40,7 @@ def decomposition_of(op: Any, whole: Whole) -> Rule | None:
         return None if whole(op) else OWN.get(op) or decomposition_table.get(op)
     if is_composite(op):
         return functools.partial(_parts, op)
-    return CHECKED.get(op)
+    return MENDED.get(op)
 
 
 def _parts(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -62,8 +62,18 @@ def eigenvalues(input: torch.Tensor) -> Any:
     return NotImplemented
 
 
-#: Rules that put back a check which the composite operator above made.
-CHECKED: dict[Any, Rule] = {aten._linalg_eigvals.default: eigenvalues}
+def rrelu(input: torch.Tensor, noise: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """The operator on contiguous memory: its result is contiguous, that of its functional form would not be."""
+    if input.is_contiguous():
+        return NotImplemented
+    return aten.rrelu_with_noise_functional.default(input.contiguous(), noise, *args, **kwargs)
+
+
+#: Rules that put back what the operator above did, or the form that is not functional does.
+MENDED: dict[Any, Rule] = {
+    aten._linalg_eigvals.default: eigenvalues,
+    aten.rrelu_with_noise_functional.default: rrelu,
+}
 
 #: Rules of our own, in place of torch's.
 OWN: dict[Any, Rule] = {aten.binary_cross_entropy.default: binary_cross_entropy}

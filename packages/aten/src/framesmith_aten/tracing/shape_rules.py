@@ -2,7 +2,7 @@
 
 That for layer norm runs its reference decomposition on fake tensors outside their mode, which makes torch import
 torch.distributed.tensor (a third of a second) the first time. That for batch norm gives statistics of half types the
-wrong type on the CPU. That for rrelu keeps strides, where the kernel's result is contiguous.
+wrong type on the CPU.
 """
 
 from __future__ import annotations
@@ -44,17 +44,6 @@ def _batch_norm_statistics(op: Any) -> Callable[..., Any]:
     return rule
 
 
-def _rrelu(op: Any) -> Callable[..., Any]:
-    def rule(input: torch.Tensor, noise: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        made = op(input, noise, *args, **kwargs)
-        out = input.new_empty(input.shape)
-        return out if isinstance(made, torch.Tensor) else (out, *made[1:])
-
-    return rule
-
-
-_RRELUS = (aten.rrelu_with_noise.default, aten.rrelu_with_noise_functional.default)
-
 _BATCH_NORMS = (
     aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.no_stats,
@@ -65,5 +54,4 @@ _BATCH_NORMS = (
 SHAPE_RULES: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm.default: _layer_norm,
     **{op: _batch_norm_statistics(op) for op in _BATCH_NORMS},
-    **{op: _rrelu(op) for op in _RRELUS},
 }

@@ -25,7 +25,7 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import why_may_fail
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order
 from framesmith_aten.operators import gives_unknown_value, is_composite, row, undeclared_writes
-from framesmith_aten.tracing.decompositions import Rule, Whole, decomposition_of, nothing_whole
+from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
@@ -79,7 +79,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
-                own = func in self.rules or is_composite(func)
+                own = func in self.rules or func in MENDED or is_composite(func)
                 return result if own else self._laid_out(result, trials.as_laid_out(func, args, kwargs, result))
         _refuse(func, args, kwargs)
         shape_rule = SHAPE_RULES.get(func)
