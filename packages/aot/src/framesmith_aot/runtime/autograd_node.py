@@ -7,7 +7,7 @@ autograd to hang its edge on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.compiled import Calling, CallShape, begin, unwatching, write_calls
-from framesmith_aot.runtime.replay import FunctionText, tuple_text, unpacking, write_epilogue
+from framesmith_aot.runtime.replay import FunctionText, tuple_text, unpacking, view_name, view_statement, write_epilogue
 from framesmith_aot.runtime.second_order import SecondOrder, refuse_derivative
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.regions import Hidden
@@ -55,17 +55,32 @@ def training_function(
     for name, value in given.items():
         text.line(f"{name} = {value}")
     forwards, calls = [], []
+    made: dict[int, str] = {}
     for index, node in enumerate(nodes):
         forwards.append(_forward(run if index == 0 else None, node, list(given), unwatched=calling.unwatched))
         name = text.bind(f"node{index}", _apply(forwards[-1], node, index, len(given), second))
-        operands = [inputs[at] if isinstance(at, int) else _name(nodes, *at) for at in node.part.node.operands]
+        for at in node.part.node.operands:
+            if isinstance(at, int) and at >= len(inputs) and at not in made:
+                output: Any = meta.outputs[at - len(inputs)]
+                calls.append(view_statement(text, at - len(inputs), output, inputs))
+                made[at] = view_name(at - len(inputs))
+        operands = [_operand(nodes, at, inputs, made) for at in node.part.node.operands]
         results = [_name(nodes, index, position) for position in range(len(node.part.node.results))]
         calls.append(f"{unpacking(results)} = {name}({', '.join([*operands, *given])})")
     write_calls(text, calls, replace(calling, unwatched=False))
     for index in apart:
         text.line(f"r{index} = results[{index}]")
-    write_epilogue(text, meta, inputs, record=calling.record)
+    write_epilogue(text, meta, inputs, record=calling.record, made=[at - len(inputs) for at in made])
     return text, forwards
+
+
+def _operand(
+    nodes: Sequence[AutogradNode], at: int | tuple[int, int], inputs: Sequence[str], views: Mapping[int, str]
+) -> str:
+    """The name of what a node reads; `views` by their positions behind the inputs."""
+    if not isinstance(at, int):
+        return _name(nodes, *at)
+    return inputs[at] if at < len(inputs) else views[at]
 
 
 def _name(nodes: Sequence[AutogradNode], index: int, position: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -79,11 +79,13 @@ def unpacking(names: Sequence[str]) -> str:
     return f"[{', '.join(names)}]"
 
 
-def write_epilogue(text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *, record: bool) -> None:
+def write_epilogue(
+    text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *, record: bool, made: Collection[int] = ()
+) -> None:
     """Copies to inputs, makes views again, leaves the grad mode, returns the outputs.
 
     `inputs` are the names of the graph's inputs; its slots are bound to `r0`, `r1`, ... With `record`, what is not to
-    be made in no_grad is made in enable_grad.
+    be made in no_grad is made in enable_grad. `made` are positions of views that `view_statement` has made.
     """
     if noticed := [inputs[index] for index in meta.written if index not in meta.unversioned]:
         text.bind("increment_version", torch.autograd.graph.increment_version)
@@ -95,6 +97,8 @@ def write_epilogue(text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *
     for at, output in enumerate(meta.outputs):
         if isinstance(output, Repeat):
             names.append(names[output.index])
+        elif at in made:
+            names.append(view_name(at))
         else:
             names.append(_write_output(text, at, output, inputs, record))
     if meta.grad_mode_after is not None:
@@ -117,10 +121,19 @@ def _write_output(text: FunctionText, position: int, output: Made, inputs: Seque
         return inputs[output.index]
     if isinstance(output, Slot):
         return f"r{output.index}"
+    _guarded(text, _mode(output.no_grad, record), view_statement(text, position, output, inputs))
+    return view_name(position)
+
+
+def view_statement(text: FunctionText, position: int, output: InputView | SlotView, inputs: Sequence[str]) -> str:
+    """The statement that makes an output that is a view."""
     base = inputs[output.index] if isinstance(output, InputView) else f"r{output.index}"
-    name = f"out{position}"
-    _guarded(text, _mode(output.no_grad, record), f"{name} = {_view_text(text, base, output.steps)}")
-    return name
+    return f"{view_name(position)} = {_view_text(text, base, output.steps)}"
+
+
+def view_name(position: int) -> str:
+    """The name it binds."""
+    return f"out{position}"
 
 
 def _guarded(text: FunctionText, mode: Callable[..., Any] | None, statement: str) -> None:

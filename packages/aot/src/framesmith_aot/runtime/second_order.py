@@ -39,6 +39,7 @@ Kept = tuple[tuple[torch.Tensor, ...], tuple[int, ...], tuple[torch.Tensor, ...]
 class SecondOrder:
     """Runs a graph again for the derivatives of its backward pass.
 
+    `views` are the positions of outputs that nodes read as they read inputs, and the slots they are views of.
     `placeholders` and `attributes` say which input each of the module's operands is, `origins` where the tensors of
     slots with gradients come from, `requires_grad` what the inputs are, `changed` which of them the graph writes to,
     `unversioned` which of them count no versions, `devices` whose generators it draws from beside the CPU's (`random`:
@@ -47,6 +48,7 @@ class SecondOrder:
 
     module: fx.GraphModule
     nodes: Sequence[NodeShape]
+    views: Mapping[int, int | None]
     placeholders: Sequence[int]
     attributes: Mapping[str, int]
     origins: Mapping[int, Origin]
@@ -82,7 +84,9 @@ class SecondOrder:
             ambient.write(self.modes)
             outputs = _Again(self.module, self.attributes, inputs).run(*[inputs[at] for at in self.placeholders])
         roots = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
-        regions = regions_of(roots, ends)
+        ends.update((outputs[at].grad_fn, len(inputs) + at) for at in self.views)
+        bases = {len(inputs) + at: slot for at, slot in self.views.items() if slot is not None}
+        regions = regions_of(roots, ends, bases)
         if [_outline(region) for region in regions] != [_outline_of(node) for node in self.nodes]:
             raise DoubleBackwardError("the graph is another one when it is run again")
         return _through(regions[index], ends, tangents)
@@ -135,6 +139,7 @@ def second_order(
     return SecondOrder(
         gm,
         joint.nodes,
+        joint.views,
         binding.placeholders,
         binding.attributes,
         joint.origins,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.kept import Kept, kept_by
-from framesmith_aot.trace.metadata import InputPair
+from framesmith_aot.trace.metadata import Collected, InputPair, SlotView
 from framesmith_aot.trace.regions import Hidden, NodeShape, Region, edges, fitting, regions_of
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import overlaps_itself, storage_id
@@ -27,19 +27,28 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Backward:
-    """The autograd nodes and, for one after the other, a tangent for each result and a gradient for each operand."""
+    """The autograd nodes and, for one after the other, a tangent for each result and a gradient for each operand.
+
+    `views`: those among the outputs at which nodes end, see `JointGraph`.
+    """
 
     nodes: list[NodeShape]
     tangents: list[fx.Node]
     grads: list[fx.Node | None]
+    views: dict[int, int | None] = field(default_factory=dict)
 
 
-def trace_backward(tracer: GraphTracer, slots: Sequence[torch.Tensor], pairs: Sequence[InputPair]) -> Backward:
-    """Traces the pass from the slots (wrappers) back to the inputs. Raises AotUnsupported for what it raises."""
+def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputPair]) -> Backward:
+    """Traces the pass from the slots back to the inputs. Raises AotUnsupported for what it raises."""
+    slots = found.slots
     tracer.phase = "backward"
     roots = {index: wrapper for index, wrapper in enumerate(slots) if functional.differentiable(wrapper)}
     ends = _ends(pairs)
-    regions = regions_of(roots, ends)
+    ends.update((view.grad_fn, len(pairs) + at) for at, view in found.views.items())
+    forms = {at: found.meta.outputs[at] for at in found.views}
+    views = {at: form.index if isinstance(form, SlotView) else None for at, form in forms.items()}
+    bases = {len(pairs) + at: slot for at, slot in views.items() if slot is not None}
+    regions = regions_of(roots, ends, bases)
     if not all(region.into for region in regions):
         raise AotUnsupported("inner-leaf", "a result with gradients", "they lead to no input of the graph")
     kept = _kept(regions, slots, pairs)
@@ -59,7 +68,7 @@ def trace_backward(tracer: GraphTracer, slots: Sequence[torch.Tensor], pairs: Se
                 return _refused(tracer, seeds, pairs, str(error))
             what = f"{type(error).__name__} in the backward pass"
             raise AotUnsupported("backward-error", what, str(error)) from error
-    return passing.result(seeds, kept)
+    return replace(passing.result(seeds, kept), views=views)
 
 
 def _kept(regions: Sequence[Region], slots: Sequence[torch.Tensor], pairs: Sequence[InputPair]) -> list[Kept]:

@@ -36,7 +36,8 @@ class JointGraph:
     the final values of the inputs that the graph itself overwrites. `nodes` are the autograd nodes of the
     compiled graph; `tangents` and `grads` hold, for one after the other, a tangent for each of its results and the
     gradient of each of its operands (None: no gradient). For inference all three are empty. `origins` tells of slots
-    with gradients where the torch-level graph has them.
+    with gradients where the torch-level graph has them, `views` of the outputs at which autograd nodes end as they do at
+    inputs: the slots they are views of (None: views of an input).
     """
 
     graph: fx.Graph
@@ -50,6 +51,7 @@ class JointGraph:
     grads: list[fx.Node | None]
     nodes: list[NodeShape] = field(default_factory=list)
     origins: dict[int, Origin] = field(default_factory=dict)
+    views: dict[int, int | None] = field(default_factory=dict)
 
     @property
     def training(self) -> bool:
@@ -120,9 +122,9 @@ def trace_joint(
         joint.slots = [_fresh_node(tracer, wrapper) for wrapper in found.slots]
         joint.written = [tracer.node_of(value) for value in found.written]
         if training and found.meta.differentiable:
-            back = trace_backward(tracer, found.slots, pairs)
+            back = trace_backward(tracer, found, pairs)
             joint.nodes, joint.tangents, joint.grads = back.nodes, back.tangents, back.grads
-            joint.origins = found.origins
+            joint.origins, joint.views = found.origins, back.views
     _finish(joint)
     return joint
 

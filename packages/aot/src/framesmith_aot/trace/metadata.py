@@ -141,12 +141,16 @@ class Origin:
 
 @dataclass(frozen=True)
 class Collected:
-    """`meta`, the wrappers of the slots and where they come from, the written inputs' final values (fake tensors)."""
+    """`meta`, the wrappers of the slots and where they come from, the written inputs' final values (fake tensors).
+
+    `views` are wrappers of outputs by position: those through which gradients flow to their base.
+    """
 
     meta: GraphMeta
     slots: list[torch.Tensor]
     origins: dict[int, Origin]
     written: list[torch.Tensor]
+    views: dict[int, torch.Tensor]
 
 
 def collect(
@@ -172,7 +176,16 @@ def collect(
         grad_mode_after=grad_mode_after,
     )
     values = [functional.current_value(inputs[index].run) for index in written]
-    return Collected(meta, slots.wrappers, dict(_origins(slots.wrappers, inputs, outputs)), values)
+    views = {at: outputs[at] for at, form in enumerate(forms) if _is_recorded_view(outputs[at], form, meta.changed)}
+    return Collected(meta, slots.wrappers, dict(_origins(slots.wrappers, inputs, outputs)), values, views)
+
+
+def _is_recorded_view(value: Any, form: Output, changed: Sequence[int]) -> bool:
+    """Whether gradients flow through a view that is made anew, from a base that is there before the copies."""
+    if not isinstance(form, InputView | SlotView) or form.no_grad or not functional.differentiable(value):
+        return False
+    late = isinstance(form, InputView) and form.index in changed
+    return not late and len(value.grad_fn._input_metadata) == 1
 
 
 def _origins(

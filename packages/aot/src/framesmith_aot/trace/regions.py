@@ -6,12 +6,17 @@ if a compiled graph becomes not one autograd node but one for each set of result
 together when the same results depend on them. A pass from some of the results then runs a region whole or not at all,
 as eager runs the nodes in it; a result that others are computed from lies between two regions. The sets shrink on the
 way to the results, so regions have an order. Most graphs have one result, and one region.
+
+A result that is a view of an input or of another result is made by the view operator itself, outside of the nodes.
+What is computed from it reads it as it reads an input: regions end there as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,10 +36,10 @@ class Hidden:
 
 @dataclass(frozen=True)
 class NodeShape:
-    """One autograd node of a compiled graph; nodes nearer to the inputs come first.
+    """One autograd node of a compiled graph; each comes before those that read it.
 
-    `results` are positions of slots and what is hidden, `operands` positions of inputs and (node, position among its
-    results); `reached` gives for each operand the positions of the results that its gradient can depend on. `kept` is
+    `results` are positions of slots and what is hidden, `operands` positions of inputs, n + positions of outputs that
+    are views (where there are n inputs), and (node, position among its results); `reached` gives for each operand the positions of the results that its gradient can depend on. `kept` is
     what eager mode keeps for it, `refusal` why eager mode would refuse the backward pass (None: it would not).
     """
 
@@ -51,7 +56,7 @@ class Region:
 
     `out` holds gradient edges of the region's own nodes: those of slots and those that other regions read, `slots` for
     each the positions of its slots (none: nobody but the regions sees it). `into` holds what the region reads:
-    positions of inputs, and edges of other regions. `reached` is that of `NodeShape`.
+    positions of inputs and views, and edges of other regions. `reached` is that of `NodeShape`.
     """
 
     nodes: list[Any] = field(default_factory=list)
@@ -72,10 +77,13 @@ class Region:
         return self.slots[self.out.index(edge)]
 
 
-def regions_of(roots: Mapping[int, torch.Tensor], ends: Mapping[Any, int]) -> list[Region]:
-    """The regions, those nearest to the inputs first.
+def regions_of(
+    roots: Mapping[int, torch.Tensor], ends: Mapping[Any, int], bases: Mapping[int, int] = MappingProxyType({})
+) -> list[Region]:
+    """The regions, each before those that read it.
 
-    `roots` are the tensors of slots by position, `ends` the nodes that stand for inputs.
+    `roots` are the tensors of slots by position, `ends` the nodes that stand for inputs and views, `bases` the slots
+    that views are views of.
     """
     dependents = _dependents(roots.values(), ends)
     found: dict[int, Region] = {}
@@ -98,7 +106,19 @@ def regions_of(roots: Mapping[int, torch.Tensor], ends: Mapping[Any, int]) -> li
                 region.into.append(source)
     for region in found.values():
         region.reached = _reached(region, ends)
-    return sorted(found.values(), key=lambda region: -dependents[region.nodes[0]].bit_count())
+    return _in_order(list(found.values()), {slot: region_of[root.grad_fn] for slot, root in roots.items()}, bases)
+
+
+def _in_order(regions: Sequence[Region], of_slot: Mapping[int, Region], bases: Mapping[int, int]) -> list[Region]:
+    """Each behind what it reads, and otherwise as given."""
+    of_edge = {edge: region for region in regions for edge in region.out}
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    number = {id(region): index for index, region in enumerate(regions)}
+    for index, region in enumerate(regions):
+        read = [of_edge[source] for source in region.into if isinstance(source, GradientEdge)]
+        read += [of_slot[bases[source]] for source in region.into if isinstance(source, int) and source in bases]
+        sorter.add(index, *(number[id(one)] for one in read))
+    return [regions[index] for index in sorter.static_order()]
 
 
 def edges(node: Any) -> Iterator[GradientEdge]:
