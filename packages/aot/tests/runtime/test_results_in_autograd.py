@@ -91,9 +91,26 @@ def linear(x: Any, w: Any, b: Any) -> Any:
     return F.linear(x.view(1, 2, 3), w) * 1, F.linear(x.view(1, 2, 3), w, b[:2])
 
 
+def view_returned(x: Any, w: Any, b: Any) -> Any:
+    flat = x.reshape(-1)
+    return (flat * flat).sum(), flat
+
+
+def views_of_a_view(x: Any, w: Any, b: Any) -> Any:
+    turned = (x * w).t()
+    row = turned[0]
+    return turned, row.sin(), row, turned.cos() + b[0]
+
+
+def parts_returned(x: Any, w: Any, b: Any) -> Any:
+    first, second = x.tanh().split(1)
+    return first * second, second, second.exp() + b[0]
+
+
 PROGRAMS: list[Callable[..., Any]] = [
     returned_and_used, chain, hidden_trunk, trunk_returned, logits_and_loss, separate, diamond, recurrent, detached,
     several_results_of_one, other_types, changed_after_use, sums, linear,
+    view_returned, views_of_a_view, parts_returned,
 ]  # fmt: skip
 
 

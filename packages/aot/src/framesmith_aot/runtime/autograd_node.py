@@ -7,7 +7,7 @@ autograd to hang its edge on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,14 @@ import torch
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.compiled import Calling, CallShape, begin, unwatching, write_calls
-from framesmith_aot.runtime.replay import FunctionText, tuple_text, unpacking, view_name, view_statement, write_epilogue
+from framesmith_aot.runtime.replay import (
+    FunctionText,
+    tuple_text,
+    unpacking,
+    view_name,
+    view_statements,
+    write_epilogue,
+)
 from framesmith_aot.runtime.second_order import SecondOrder, refuse_derivative
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.regions import Hidden
@@ -54,33 +61,30 @@ def training_function(
         given["kept"] = second.keep(text, inputs)
     for name, value in given.items():
         text.line(f"{name} = {value}")
-    forwards, calls = [], []
-    made: dict[int, str] = {}
+    forwards: list[FunctionText] = []
+    calls: list[str] = []
+    made: set[int] = set()
     for index, node in enumerate(nodes):
         forwards.append(_forward(run if index == 0 else None, node, list(given), unwatched=calling.unwatched))
         name = text.bind(f"node{index}", _apply(forwards[-1], node, index, len(given), second))
         for at in node.part.node.operands:
-            if isinstance(at, int) and at >= len(inputs) and at not in made:
-                output: Any = meta.outputs[at - len(inputs)]
-                calls.append(view_statement(text, at - len(inputs), output, inputs))
-                made[at] = view_name(at - len(inputs))
-        operands = [_operand(nodes, at, inputs, made) for at in node.part.node.operands]
+            if isinstance(at, int) and at >= len(inputs):
+                calls += view_statements(text, meta, at - len(inputs), inputs, made)
+        operands = [_operand(nodes, at, inputs) for at in node.part.node.operands]
         results = [_name(nodes, index, position) for position in range(len(node.part.node.results))]
         calls.append(f"{unpacking(results)} = {name}({', '.join([*operands, *given])})")
     write_calls(text, calls, replace(calling, unwatched=False))
     for index in apart:
         text.line(f"r{index} = results[{index}]")
-    write_epilogue(text, meta, inputs, record=calling.record, made=[at - len(inputs) for at in made])
+    write_epilogue(text, meta, inputs, record=calling.record, made=made)
     return text, forwards
 
 
-def _operand(
-    nodes: Sequence[AutogradNode], at: int | tuple[int, int], inputs: Sequence[str], views: Mapping[int, str]
-) -> str:
-    """The name of what a node reads; `views` by their positions behind the inputs."""
+def _operand(nodes: Sequence[AutogradNode], at: int | tuple[int, int], inputs: Sequence[str]) -> str:
+    """The name of what a node reads (see NodeShape)."""
     if not isinstance(at, int):
         return _name(nodes, *at)
-    return inputs[at] if at < len(inputs) else views[at]
+    return inputs[at] if at < len(inputs) else view_name(at - len(inputs))
 
 
 def _name(nodes: Sequence[AutogradNode], index: int, position: int) -> str:

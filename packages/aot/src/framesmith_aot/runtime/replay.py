@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,6 @@ import torch
 from framesmith_aot.trace.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
 from framesmith_aot.trace.views import Restride, Steps, ViewStep
 from framesmith_aten.operators import op_name
-
-#: Outputs that are not a repetition of an earlier one.
-Made = Constant | SameInput | InputView | Slot | SlotView
 
 _LITERALS = (int, float, bool, str, type(None))
 _serial = itertools.count()
@@ -85,8 +82,9 @@ def write_epilogue(
     """Copies to inputs, makes views again, leaves the grad mode, returns the outputs.
 
     `inputs` are the names of the graph's inputs; its slots are bound to `r0`, `r1`, ... With `record`, what is not to
-    be made in no_grad is made in enable_grad. `made` are positions of views that `view_statement` has made.
+    be made in no_grad is made in enable_grad. `made` are positions of views that `view_statements` has made.
     """
+    done = {*made}
     if noticed := [inputs[index] for index in meta.written if index not in meta.unversioned]:
         text.bind("increment_version", torch.autograd.graph.increment_version)
         text.line(f"increment_version({tuple_text(noticed)})")
@@ -97,10 +95,12 @@ def write_epilogue(
     for at, output in enumerate(meta.outputs):
         if isinstance(output, Repeat):
             names.append(names[output.index])
-        elif at in made:
+        elif isinstance(output, InputView | SlotView):
+            for statement in view_statements(text, meta, at, inputs, done):
+                _guarded(text, _mode(output.no_grad, record), statement)
             names.append(view_name(at))
         else:
-            names.append(_write_output(text, at, output, inputs, record))
+            names.append(_output_text(text, output, inputs))
     if meta.grad_mode_after is not None:
         text.bind("set_grad_enabled", torch._C._set_grad_enabled)
         text.line(f"set_grad_enabled({meta.grad_mode_after})")
@@ -114,21 +114,25 @@ def _mode(no_grad: bool, record: bool) -> Callable[..., Any] | None:
     return torch.enable_grad if record else None
 
 
-def _write_output(text: FunctionText, position: int, output: Made, inputs: Sequence[str], record: bool) -> str:
+def _output_text(text: FunctionText, output: Constant | SameInput | Slot, inputs: Sequence[str]) -> str:
     if isinstance(output, Constant):
         return text.literal(output.value)
-    if isinstance(output, SameInput):
-        return inputs[output.index]
-    if isinstance(output, Slot):
-        return f"r{output.index}"
-    _guarded(text, _mode(output.no_grad, record), view_statement(text, position, output, inputs))
-    return view_name(position)
+    return inputs[output.index] if isinstance(output, SameInput) else f"r{output.index}"
 
 
-def view_statement(text: FunctionText, position: int, output: InputView | SlotView, inputs: Sequence[str]) -> str:
-    """The statement that makes an output that is a view."""
+def view_statements(
+    text: FunctionText, meta: GraphMeta, position: int, inputs: Sequence[str], done: set[int]
+) -> Iterator[str]:
+    """The statements that make an output that is a view, after those that it is made of; none for what is `done`."""
+    output: Any = meta.outputs[position]
+    if position in done:
+        return
+    done.add(position)
     base = inputs[output.index] if isinstance(output, InputView) else f"r{output.index}"
-    return f"{view_name(position)} = {_view_text(text, base, output.steps)}"
+    if output.over is not None:
+        yield from view_statements(text, meta, output.over, inputs, done)
+        base = view_name(output.over)
+    yield f"{view_name(position)} = {_view_text(text, base, output.steps)}"
 
 
 def view_name(position: int) -> str:

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
 from framesmith_aot.runtime.replay import FunctionText, tuple_text
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.metadata import Origin
-from framesmith_aot.trace.regions import Hidden, NodeShape, Region, fitting, regions_of
+from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, fitting, regions_of
 from framesmith_aten.graphs.nodes import dependents
 from framesmith_aten.operators import is_custom, is_random
 from framesmith_guards.contexts import ambient
@@ -79,12 +79,12 @@ class SecondOrder:
         values, versions, states = kept
         self._check_versions(values, versions)
         inputs = [self._alias(at, value) for at, value in enumerate(values)]
-        ends = {value.grad_fn: at for at, value in enumerate(inputs) if value.requires_grad}
+        ends = {get_gradient_edge(value): at for at, value in enumerate(inputs) if value.requires_grad}
         with ambient.preserved(), self._random_numbers_from(states):
             ambient.write(self.modes)
             outputs = _Again(self.module, self.attributes, inputs).run(*[inputs[at] for at in self.placeholders])
         roots = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
-        ends.update((outputs[at].grad_fn, len(inputs) + at) for at in self.views)
+        ends.update((get_gradient_edge(outputs[at]), len(inputs) + at) for at in self.views)
         bases = {len(inputs) + at: slot for at, slot in self.views.items() if slot is not None}
         regions = regions_of(roots, ends, bases)
         if [_outline(region) for region in regions] != [_outline_of(node) for node in self.nodes]:
@@ -179,7 +179,7 @@ def _outline_of(node: NodeShape) -> tuple[list[list[int]], list[int | None]]:
     return slots, [source if isinstance(source, int) else None for source in node.operands]
 
 
-def _through(region: Region, ends: Mapping[Any, int], tangents: Sequence[torch.Tensor | None]) -> Grads:
+def _through(region: Region, ends: Ends, tangents: Sequence[torch.Tensor | None]) -> Grads:
     """The gradients that one region gives for its operands, from the tangents of its results."""
     found: dict[int | GradientEdge, torch.Tensor] = {}
 
@@ -187,7 +187,7 @@ def _through(region: Region, ends: Mapping[Any, int], tangents: Sequence[torch.T
         for (source, number), grad in zip(node.next_functions, grads, strict=True):
             if grad is not None and source is not None:
                 edge = GradientEdge(source, number)
-                target = ends.get(source, edge)
+                target = ends.get(edge, edge)
                 if target in region.into:
                     grad = fitting(grad, source._input_metadata[number])
                     found[target] = grad if target not in found else found[target] + grad
@@ -199,7 +199,7 @@ def _through(region: Region, ends: Mapping[Any, int], tangents: Sequence[torch.T
     try:
         torch.autograd.grad(
             [edge for edge, _ in came],
-            [GradientEdge(end, 0) for end in ends],
+            list(ends),
             [tangent for _, tangent in came],
             create_graph=True,
             allow_unused=True,

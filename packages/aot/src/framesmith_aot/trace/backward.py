@@ -16,7 +16,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.kept import Kept, kept_by
 from framesmith_aot.trace.metadata import Collected, InputPair, SlotView
-from framesmith_aot.trace.regions import Hidden, NodeShape, Region, edges, fitting, regions_of
+from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, edges, fitting, regions_of
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import overlaps_itself, storage_id
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -44,7 +44,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     tracer.phase = "backward"
     roots = {index: wrapper for index, wrapper in enumerate(slots) if functional.differentiable(wrapper)}
     ends = _ends(pairs)
-    ends.update((view.grad_fn, len(pairs) + at) for at, view in found.views.items())
+    ends.update((get_gradient_edge(view), len(pairs) + at) for at, view in found.views.items())
     forms = {at: found.meta.outputs[at] for at in found.views}
     views = {at: form.index if isinstance(form, SlotView) else None for at, form in forms.items()}
     bases = {len(pairs) + at: slot for at, slot in views.items() if slot is not None}
@@ -98,14 +98,14 @@ def _refused(
     return Backward([node], tangents, [None] * len(operands))
 
 
-def _ends(pairs: Sequence[InputPair]) -> dict[Any, int]:
-    """Autograd's nodes that stand for the inputs."""
-    ends: dict[Any, int] = {}
+def _ends(pairs: Sequence[InputPair]) -> dict[GradientEdge, int]:
+    """The edges of inputs."""
+    ends: dict[GradientEdge, int] = {}
     for index, pair in enumerate(pairs):
         if pair.requires_grad:
-            ends[get_gradient_edge(pair.leaf).node] = index
+            ends[get_gradient_edge(pair.leaf)] = index
             if pair.history is not None:
-                ends[pair.history] = index
+                ends[GradientEdge(pair.history, 0)] = index
     return ends
 
 
@@ -116,7 +116,7 @@ class _Passing:
     replaced by tangents.
     """
 
-    def __init__(self, tracer: GraphTracer, regions: Sequence[Region], ends: dict[Any, int]) -> None:
+    def __init__(self, tracer: GraphTracer, regions: Sequence[Region], ends: Ends) -> None:
         self.tracer = tracer
         self.regions = regions
         self.ends = ends
@@ -138,8 +138,11 @@ class _Passing:
             inner = set(region.nodes)
             cut = {edge for edge, slots in zip(region.out, region.slots, strict=True) if not slots}
             for node in region.nodes:
-                if any(edge.node not in inner or edge in cut for edge in edges(node)):
+                if any(edge.node not in inner or edge in cut or edge in self.ends for edge in edges(node)):
                     node.register_hook(functools.partial(self._leave, index, node))
+            for edge in self.ends:
+                if edge.node in inner:  # one of several results, and itself shown
+                    edge.node.register_prehook(functools.partial(_without, edge.output_nr))
             for node in {edge.node for edge in region.out}:
                 entering = {edge: region.slots_of(edge) for edge in region.out if edge.node is node}
                 given = {edge: [seeds[slot] for slot in slots] for edge, slots in entering.items()}
@@ -152,7 +155,7 @@ class _Passing:
             if grad is None or source is None:
                 continue
             edge = GradientEdge(source, number)
-            target = self.ends.get(source, edge)
+            target = self.ends.get(edge, edge)
             if target in region.into or edge in region.out:
                 value = functional.current_value(fitting(grad, source._input_metadata[number]))
                 with functional.below():
@@ -202,6 +205,11 @@ class _Passing:
                 like = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
             self.hidden[edge] = self.tangent(f"tangent_{len(self.hidden)}_inside", like)
         return self.hidden[edge]
+
+
+def _without(number: int, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of a node's results less one."""
+    return (*grads[:number], None, *grads[number + 1 :])
 
 
 def _hidden(edge: GradientEdge) -> Hidden:

@@ -36,8 +36,8 @@ class JointGraph:
     the final values of the inputs that the graph itself overwrites. `nodes` are the autograd nodes of the
     compiled graph; `tangents` and `grads` hold, for one after the other, a tangent for each of its results and the
     gradient of each of its operands (None: no gradient). For inference all three are empty. `origins` tells of slots
-    with gradients where the torch-level graph has them, `views` of the outputs at which autograd nodes end as they do at
-    inputs: the slots they are views of (None: views of an input).
+    with gradients where the torch-level graph has them, `views` of the outputs at which autograd nodes end as they do
+    at inputs: the slots they are views of (None: views of an input).
     """
 
     graph: fx.Graph

@@ -29,6 +29,9 @@ class Kept:
     inputs: tuple[int, ...] = ()
 
 
+NOTHING_KEPT = Kept()
+
+
 def kept_by(nodes: Iterable[Any], slots: Mapping[int, int], inputs: Mapping[int, int]) -> Kept:
     """What `nodes` keep. `slots` and `inputs` give positions by storage (see `framesmith_aten.layouts.storage_id`)."""
     storages = {storage_id(tensor) for node in nodes for tensor in _saved(node)}
@@ -47,5 +50,5 @@ def _saved(node: Any) -> Iterator[torch.Tensor]:
 
 
 @functools.cache
-def _names(kind: type) -> tuple[str, ...]:
+def _names(kind: Any) -> tuple[str, ...]:
     return tuple([name for name in dir(kind) if name.startswith(PREFIX)])

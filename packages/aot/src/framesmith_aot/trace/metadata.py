@@ -7,11 +7,12 @@ again outside the graph, on the run-time tensors, so that they alias (and differ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
@@ -38,11 +39,15 @@ class SameInput:
 
 @dataclass(frozen=True)
 class InputView:
-    """An output that is a view of input `index`; `no_grad`: made where autograd does not record."""
+    """An output that is a view of input `index`; `no_grad`: made where autograd does not record.
+
+    `over`: the output, a view as well, that the steps begin at (None: the input).
+    """
 
     index: int
     steps: Steps
     no_grad: bool
+    over: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,12 @@ class Slot:
 
 @dataclass(frozen=True)
 class SlotView:
-    """An output that is a view of slot `index`."""
+    """An output that is a view of slot `index`; see InputView."""
 
     index: int
     steps: Steps
     no_grad: bool
+    over: int | None = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,10 @@ def collect(
     slots = _Slots(tracer)
     written, copies = _mutations(inputs, slots, keep_input_mutations)
     forms = _outputs(inputs, outputs, slots)
+    changed = [*written, *(copy.index for copy in copies)]
+    views = {at: outputs[at] for at, form in enumerate(forms) if _is_recorded_view(outputs[at], form, changed)}
+    for at in views:
+        forms[at] = _over_another(forms[at], at, views, slots)
     meta = GraphMeta(
         requires_grad=tuple(pair.requires_grad for pair in inputs),
         is_leaf=tuple(pair.is_leaf for pair in inputs),
@@ -176,7 +186,6 @@ def collect(
         grad_mode_after=grad_mode_after,
     )
     values = [functional.current_value(inputs[index].run) for index in written]
-    views = {at: outputs[at] for at, form in enumerate(forms) if _is_recorded_view(outputs[at], form, meta.changed)}
     return Collected(meta, slots.wrappers, dict(_origins(slots.wrappers, inputs, outputs)), values, views)
 
 
@@ -184,8 +193,22 @@ def _is_recorded_view(value: Any, form: Output, changed: Sequence[int]) -> bool:
     """Whether gradients flow through a view that is made anew, from a base that is there before the copies."""
     if not isinstance(form, InputView | SlotView) or form.no_grad or not functional.differentiable(value):
         return False
-    late = isinstance(form, InputView) and form.index in changed
-    return not late and len(value.grad_fn._input_metadata) == 1
+    return isinstance(form, SlotView) or form.index not in changed
+
+
+def _over_another(form: Any, position: int, views: Mapping[int, torch.Tensor], slots: _Slots) -> Output:
+    """The form of a view that was made of another output, a view as well: as a view of that one."""
+    others = {get_gradient_edge(view): at for at, view in views.items() if at != position}
+    node: Any = views[position].grad_fn
+    while node is not None and node.next_functions:
+        edge = GradientEdge(*node.next_functions[0])
+        if edge in others:
+            steps = slots.steps(views[position], views[others[edge]])
+            found: Output = form if steps is None else replace(form, steps=steps, over=others[edge])
+            return found
+        node = edge.node
+    unchanged: Output = form
+    return unchanged
 
 
 def _origins(

@@ -22,7 +22,10 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
-from framesmith_aot.trace.kept import Kept
+from framesmith_aot.trace.kept import NOTHING_KEPT, Kept
+
+#: The edges at which gradients leave the graph for an input or a view, and its position.
+Ends = Mapping[GradientEdge, int]
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,15 @@ class NodeShape:
     """One autograd node of a compiled graph; each comes before those that read it.
 
     `results` are positions of slots and what is hidden, `operands` positions of inputs, n + positions of outputs that
-    are views (where there are n inputs), and (node, position among its results); `reached` gives for each operand the positions of the results that its gradient can depend on. `kept` is
-    what eager mode keeps for it, `refusal` why eager mode would refuse the backward pass (None: it would not).
+    are views (where there are n inputs), and (node, position among its results); `reached` gives for each operand the
+    positions of the results that its gradient can depend on. `kept` is what eager mode keeps for it, `refusal` why
+    eager mode would refuse the backward pass (None: it would not).
     """
 
     results: tuple[int | Hidden, ...]
     operands: tuple[int | tuple[int, int], ...]
     reached: tuple[frozenset[int], ...]
-    kept: Kept = Kept()
+    kept: Kept = NOTHING_KEPT
     refusal: str | None = None
 
 
@@ -78,12 +82,12 @@ class Region:
 
 
 def regions_of(
-    roots: Mapping[int, torch.Tensor], ends: Mapping[Any, int], bases: Mapping[int, int] = MappingProxyType({})
+    roots: Mapping[int, torch.Tensor], ends: Ends, bases: Mapping[int, int] = MappingProxyType({})
 ) -> list[Region]:
     """The regions, each before those that read it.
 
-    `roots` are the tensors of slots by position, `ends` the nodes that stand for inputs and views, `bases` the slots
-    that views are views of.
+    `roots` are the tensors of slots by position, `ends` the edges of inputs and views, `bases` the slots that views are
+    views of.
     """
     dependents = _dependents(roots.values(), ends)
     found: dict[int, Region] = {}
@@ -97,7 +101,7 @@ def regions_of(
         region.slots[region.position_out(edge)].append(position)
     for node, region in region_of.items():
         for edge in edges(node):
-            source = ends.get(edge.node, edge)
+            source = ends.get(edge, edge)
             if isinstance(source, GradientEdge):
                 if region_of[source.node] is region:
                     continue
@@ -128,7 +132,7 @@ def edges(node: Any) -> Iterator[GradientEdge]:
             yield GradientEdge(source, number)
 
 
-def _dependents(roots: Iterable[torch.Tensor], ends: Mapping[Any, int]) -> dict[Any, int]:
+def _dependents(roots: Iterable[torch.Tensor], ends: Ends) -> dict[Any, int]:
     """For each node the roots that depend on it, a bit for each."""
     found: dict[Any, int] = {}
     for bit, root in enumerate(roots):
@@ -137,19 +141,19 @@ def _dependents(roots: Iterable[torch.Tensor], ends: Mapping[Any, int]) -> dict[
     return found
 
 
-def _reachable(start: Sequence[Any], ends: Mapping[Any, int]) -> list[Any]:
-    """The nodes themselves and those that their gradients go to; those of inputs left out."""
+def _reachable(start: Sequence[Any], ends: Ends) -> list[Any]:
+    """The nodes themselves and those that their gradients go to before they come to an end."""
     seen = set(start)
     pending = list(start)
     for node in pending:
         for edge in edges(node):
-            if edge.node not in seen and edge.node not in ends:
+            if edge.node not in seen and edge not in ends:
                 seen.add(edge.node)
                 pending.append(edge.node)
     return pending
 
 
-def _reached(region: Region, ends: Mapping[Any, int]) -> list[frozenset[int]]:
+def _reached(region: Region, ends: Ends) -> list[frozenset[int]]:
     """For each position in `into`, the positions among the results whose gradients can go there."""
     found: list[set[int]] = [set() for _ in region.into]
     inside = set(region.nodes)
@@ -158,12 +162,11 @@ def _reached(region: Region, ends: Mapping[Any, int]) -> list[frozenset[int]]:
         pending, seen = [out.node], {out.node}
         for node in pending:
             for edge in edges(node):
-                if edge.node in inside:
-                    if edge.node not in seen:
-                        seen.add(edge.node)
-                        pending.append(edge.node)
-                else:
-                    found[region.into.index(ends.get(edge.node, edge))].add(position)
+                if edge in ends or edge.node not in inside:
+                    found[region.into.index(ends.get(edge, edge))].add(position)
+                elif edge.node not in seen:
+                    seen.add(edge.node)
+                    pending.append(edge.node)
     return [frozenset(positions) for positions in found]
 
 
