@@ -8,6 +8,7 @@ element each, or, where memory is shared or one element will not do, laid out as
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -254,8 +255,9 @@ def _refusal(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 @contextmanager
 def _real() -> Iterator[None]:
-    """While active, operators run on real tensors, unseen by any mode and unrecorded by autograd."""
+    """While active, operators run on real tensors, unseen by any mode and unrecorded by autograd; nothing warns."""
     with (
+        warnings.catch_warnings(action="ignore"),
         torch._C.DisableTorchFunction(),
         no_dispatch(),
         torch._C._AutoDispatchBelowAutograd(),

@@ -24,7 +24,7 @@ PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
     "aten": lambda gm: gm,
     "onednn": use_onednn,
 }
-CHOICES: dict[str, tuple[object, ...]] = {"numerics": ("contract", "strict"), "matmul": tuple(PROVIDERS)}
+CHOICES: dict[str, tuple[object, ...]] = {"numerics": ("strict", "contract"), "matmul": tuple(PROVIDERS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,16 @@ class Stages:
 class CpuBackend:
     """Compiles graphs of CPU tensors.
 
-    Option `numerics`: "contract" may fuse a*b+c, "strict" does not. Option `matmul`: which library multiplies
-    float32 matrices, "aten" or "onednn"; "auto" asks a short trial, once for the process.
+    Option `numerics`: "strict" rounds each operation as eager does; "contract" may fuse a*b+c, which is up to 7% faster
+    in sums and wrong where eager's rounding errors cancel (a*a - b*b is not 0 for equal a and b).
+    Option `matmul`: which library multiplies float32 matrices, "aten" or "onednn"; "auto" asks a short trial, once for
+    the process.
     """
 
     name = "cpu"
     devices: tuple[str, ...] = ("cpu",)
     roles: tuple[Role, ...] = ROLES
-    options: Mapping[str, object] = {"numerics": "contract", "matmul": "auto"}
+    options: Mapping[str, object] = {"numerics": "strict", "matmul": "auto"}
 
     def takes_whole(self, op: OpOverload) -> bool:
         return has_rule(op)

@@ -184,7 +184,14 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
         return torch.nn.functional.one_hot(tensor, num_classes)
     torch._assert_async(((tensor >= 0) & (tensor < num_classes)).all(), "Class values must be below num_classes.")
     classes = torch.arange(num_classes, device=tensor.device)
-    return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+    return (tensor.contiguous().unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _max_pool1d(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`torch.max_pool1d`: without gradients it has, on the CPU, a kernel that gives contiguous results."""
+    out = torch.max_pool1d(input, *args, **kwargs)
+    recorded = torch.is_grad_enabled() and input.requires_grad
+    return out if recorded or not input.is_cpu else out.contiguous()
 
 
 #: Torch calls run through another function of the same meaning.
@@ -192,6 +199,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     torch.batch_norm: _batch_norm,
     F.batch_norm: _functional_batch_norm,
     F.one_hot: _one_hot,
+    torch.max_pool1d: _max_pool1d,
     torch.lstm: _lstm,
     torch._VF.lstm: _lstm,
 }

@@ -43,7 +43,7 @@ def _saved(node: Any) -> Iterator[torch.Tensor]:
     try:
         if isinstance(node, torch.autograd.function.BackwardCFunction):  # of a function written in Python
             yield from tensors_in(node.saved_tensors)
-        for name in _names(type(node)):
+        for name in _names(type(node)):  # type: ignore[arg-type]
             yield from tensors_in(getattr(node, name))
     except RuntimeError:  # it was changed since: the backward pass itself says so
         return

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from framesmith_aten import table, trials
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import why_may_fail
-from framesmith_aten.layouts import dims_by_stride, has_stride, in_order
+from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
 from framesmith_aten.operators import gives_unknown_value, is_composite, row, undeclared_writes
 from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
@@ -84,8 +84,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _refuse(func, args, kwargs)
         shape_rule = SHAPE_RULES.get(func)
         out = shape_rule(*args, **kwargs) if shape_rule is not None else None
-        if out is None:
-            out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs))
+        out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs) if out is None else out)
         self._record(func, args, kwargs, out)
         return out
 
@@ -170,6 +169,18 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if undeclared_writes(func, args, kwargs):
         why = "it updates running statistics that its schema does not declare"
         raise TraceUnsupported("hidden-mutation", str(func), why)
+    if func is torch.ops.aten.as_strided_scatter.default and not _is_within(*args, **kwargs):
+        raise TraceUnsupported("outside-view", str(func), "it writes to memory that its operand does not show")
     # Fake tensors would make their storage larger.
     if row(func).fails == table.STORAGE and why_may_fail(func, args, kwargs) is not None:
         raise TraceUnsupported("outside-storage", str(func), "the view goes beyond its storage")
+
+
+def _is_within(
+    value: torch.Tensor, source: torch.Tensor, size: list[Any], stride: list[Any], storage_offset: Any = None
+) -> bool:
+    """Whether each element of a view by strides is one of `value`'s."""
+    first, end = span(value)
+    view = value.as_strided(size, stride, storage_offset)
+    start, last = span(view)
+    return is_dense(value.shape, value.stride()) and first <= start and last <= end

@@ -148,10 +148,15 @@ def emit_cast(b: Builder, a: Value, source: str, target: str) -> Value:
 
 
 def _to_integer(b: Builder, a: Value, target: str) -> Value:
-    """Truncation; through 64 bits for the small types, so that a value out of range wraps as on x86."""
-    wide = "i32" if target == "i32" else "i64"
-    whole = b.convert("fptosi", a, wide)
-    whole = b.emit(f"freeze {whole.typed}", wide, a.lanes)
+    """Truncation as eager's kernels do it on x86: by way of 32 bits, or 64; out of range is the smallest number.
+
+    LLVM leaves open what its own conversion gives out of range, and folds constants to anything.
+    """
+    wide = "i64" if target in ("i64", "u8") else "i32"
+    bits = int(wide[1:])
+    fits = b.compare("olt", b.intrinsic("fabs", a), b.number(2.0 ** (bits - 1), a))  # not for NaN
+    inside = b.convert("fptosi", b.select(fits, a, b.number(0.0, a)), wide)
+    whole = b.select(fits, inside, b.number(-(2 ** (bits - 1)), inside))
     return whole if wide == REGISTER[target] else b.convert("trunc", whole, REGISTER[target])
 
 
