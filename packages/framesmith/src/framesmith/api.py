@@ -30,7 +30,7 @@ def compile(
     mode: str | None = ...,
     options: Mapping[str, object] | None = ...,
     strict: bool = ...,
-    verify: bool = ...,
+    verify: bool | int = ...,
     recompile_limit: int | None = ...,
     disable: bool = ...,
 ) -> T: ...
@@ -44,7 +44,7 @@ def compile(
     mode: str | None = ...,
     options: Mapping[str, object] | None = ...,
     strict: bool = ...,
-    verify: bool = ...,
+    verify: bool | int = ...,
     recompile_limit: int | None = ...,
     disable: bool = ...,
 ) -> Callable[[T], T]: ...
@@ -57,7 +57,7 @@ def compile(
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
     strict: bool = False,
-    verify: bool = False,
+    verify: bool | int = False,
     recompile_limit: int | None = None,
     disable: bool = False,
 ) -> Any:
@@ -69,7 +69,8 @@ def compile(
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
     options: what the backend declares.
     strict: a failure inside the compiler is a `FramesmithError` in place of a warning.
-    verify: compare the first run of each compiled graph with eager. recompile_limit: entries per code object (8).
+    verify: compare the first run (True), or so many runs, of each compiled graph with eager, gradients included.
+    recompile_limit: entries per code object (8).
     disable: give the target back as it is.
 
     Raises TypeError or ValueError for bad arguments, naming the nearest valid choice.

@@ -29,7 +29,7 @@ class CompileConfig:
     mode: str = "default"
     options: Mapping[str, object] = field(default_factory=dict)
     strict: bool = False
-    verify: bool = False
+    verify: int = 0
     recompile_limit: int = DEFAULT_RECOMPILE_LIMIT
 
 
@@ -57,7 +57,7 @@ def make_config(
         mode="default" if mode is None else check_choice("mode", mode, MODES),
         options=check_options(chosen, options),
         strict=check_bool("strict", strict),
-        verify=check_bool("verify", verify),
+        verify=check_verify(verify),
         recompile_limit=check_limit(recompile_limit),
     )
 
@@ -74,6 +74,13 @@ def check_options(backend: BackendLike, options: object) -> Mapping[str, object]
             expected = f"expected one of {listed(known)}{nearest(str(name), known)}" if known else "it takes no options"
             raise ValueError(f"unknown option {name!r} for this backend; {expected}")
     return dict(options)
+
+
+def check_verify(verify: object) -> int:
+    """How many calls of each graph to check: a bool, or an int of at least 0."""
+    if not isinstance(verify, int) or verify < 0:
+        raise TypeError(f"verify must be True, False or a number of calls; got {verify!r}")
+    return int(verify)
 
 
 def check_limit(limit: object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -18,7 +19,8 @@ def call_of(module: torch.nn.Module) -> FunctionType:
     """A function that calls the module given to it. Its code, and so what is compiled for it, is its own."""
     name = f"{type(module).__qualname__}.__call__"
     code = _call.__code__.replace(co_name="__call__", co_qualname=name, co_filename=FILE)
-    return FunctionType(code, {"__name__": type(module).__module__}, "__call__")
+    names = {"__name__": type(module).__module__, "__builtins__": builtins}
+    return FunctionType(code, names, "__call__")
 
 
 def is_module_call(code: CodeType) -> bool:

@@ -37,7 +37,8 @@ class GraphCompiler:
         except Exception as error:
             self.failures.report("a graph", error)
             return cast(GraphCallable, gm.forward)
-        return verified(gm, compiled, self.failures) if self.config.verify else compiled
+        calls = self.config.verify
+        return verified(gm, compiled, self.failures, calls) if calls else compiled
 
     def _compile(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> GraphCallable:
         backend = self.config.backend

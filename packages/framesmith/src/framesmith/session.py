@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -63,6 +64,16 @@ class Session:
 
     def __call__(self, frame: framesmith_frames.FrameInfo) -> Any:
         """Answer the frame hook."""
+        hook = getattr(sys.modules.get("torch._C._dynamo"), "eval_frame", None)
+        if "torch._dynamo" not in sys.modules or hook is None:
+            return self._answer(frame)
+        before = hook.set_eval_frame(None)  # torch.compile around the call would compile the compiler
+        try:
+            return self._answer(frame)
+        finally:
+            hook.set_eval_frame(before)
+
+    def _answer(self, frame: framesmith_frames.FrameInfo) -> Any:
         if is_module_call(frame.code):
             return self._compile_module_call(frame)
         count("frames_seen")

@@ -1,12 +1,14 @@
-"""`verify=True`: each compiled graph's first run is checked against the graph run eagerly on copies of its inputs."""
+"""`verify=N`: each compiled graph's first N runs are checked against the graph run eagerly on copies of its inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from framesmith.failures import Failures
 from framesmith_aten import layouts
@@ -39,50 +41,97 @@ def differs(expected: object, actual: object) -> str | None:
     return None
 
 
-def verified(gm: fx.GraphModule, compiled: Callable[..., Sequence[Any]], failures: Failures) -> Callable[..., Any]:
-    """`compiled`, checked on its first call. A difference is reported and the graph then runs eagerly for good."""
-    trusted: Callable[..., Sequence[Any]] | None = None
+def verified(
+    gm: fx.GraphModule, compiled: Callable[..., Sequence[Any]], failures: Failures, calls: int
+) -> Callable[..., Any]:
+    """`compiled`, its first `calls` calls checked. A difference is reported; the graph then runs eagerly for good."""
+    trusted = compiled
+    left = calls
 
     def run(*inputs: Any) -> Sequence[Any]:
-        nonlocal trusted
-        if trusted is not None:
-            return trusted(*inputs)
-        copies = copied(inputs)
-        with torch.random.fork_rng():
-            expected = gm.forward(*copies)
-            rng_state = torch.get_rng_state()
-        problem = first_difference([*expected, *copies], run_on_copies(compiled, inputs), rng_state)
-        if problem is not None:
-            failures.report("a graph that verify=True checked", VerificationError(problem))
-        trusted = compiled if problem is None else gm.forward
+        nonlocal trusted, left
+        if left > 0:
+            left -= 1
+            problem = first_difference(observe(gm.forward, inputs), observe(compiled, inputs))
+            if problem is not None:
+                trusted, left = gm.forward, 0
+                failures.report("a graph that verify= checked", VerificationError(problem))
         return trusted(*inputs)
 
     return run
 
 
-def run_on_copies(compiled: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> tuple[list[Any], torch.Tensor]:
-    """Outputs and mutated inputs of the compiled graph on copies, and the RNG state it left."""
+@dataclass(frozen=True)
+class Observed:
+    """What one run of a graph did: its results, then its inputs after it; gradients; the generator's state."""
+
+    results: list[Any]
+    gradients: list[torch.Tensor | None]
+    rng_state: torch.Tensor
+
+
+def observe(run: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> Observed:
+    """A run on copies of the inputs, and, where its results have gradients, a pass back from all of them."""
     copies = copied(inputs)
+    edges = [get_gradient_edge(copy) for copy in copies if isinstance(copy, torch.Tensor) and copy.requires_grad]
     with torch.random.fork_rng():
-        outputs = [*compiled(*copies), *copies]
-        return outputs, torch.get_rng_state()
+        outputs = run(*copies)
+        state = torch.get_rng_state()
+        return Observed([*outputs, *copies], _gradients(outputs, edges), state)
 
 
-def first_difference(expected: list[Any], actual: tuple[list[Any], torch.Tensor], rng: torch.Tensor) -> str | None:
+def _gradients(outputs: Sequence[Any], edges: Sequence[GradientEdge]) -> list[torch.Tensor | None]:
+    roots = [out for out in outputs if isinstance(out, torch.Tensor) and out.grad_fn is not None]
+    if not roots or not edges:
+        return []
+    numbers = torch.Generator().manual_seed(0)
+    cotangents = [torch.randn(root.shape, generator=numbers).to(root.device, root.dtype) for root in roots]
+    try:
+        return list(torch.autograd.grad(roots, edges, cotangents, allow_unused=True))
+    except RuntimeError:  # a backward pass that eager refuses; whether the compiled one does is seen in their number
+        return []
+
+
+def first_difference(expected: Observed, actual: Observed) -> str | None:
     """The first place where two runs of a graph differ."""
-    outputs, rng_after = actual
-    if len(expected) != len(outputs):
-        return f"expected {len(expected)} results, got {len(outputs)}"
-    for position, (wanted, got) in enumerate(zip(expected, outputs, strict=True)):
-        problem = differs(wanted, got)
-        if problem is not None:
-            return f"result {position}: {problem}"
-    return None if torch.equal(rng, rng_after) else "the random number generator was advanced differently"
+    for what, wanted, got in (
+        ("result", expected.results, actual.results),
+        ("gradient", expected.gradients, actual.gradients),
+    ):
+        if len(wanted) != len(got):
+            return f"expected {len(wanted)} {what}s, got {len(got)}"
+        for position, pair in enumerate(zip(wanted, got, strict=True)):
+            problem = differs(*pair)
+            if problem is not None:
+                return f"{what} {position}: {problem}"
+    same = torch.equal(expected.rng_state, actual.rng_state)
+    return None if same else "the random number generator was advanced differently"
 
 
 def copied(inputs: Sequence[Any]) -> list[Any]:
-    """Tensors with the same contents, strides, shared memory and requires_grad; anything else as it is."""
+    """Tensors with the same contents, strides, shared memory, requires_grad and a history if they have one."""
     made = iter(layouts.copies([value for value in inputs if isinstance(value, torch.Tensor)]))
-    return [
-        next(made).requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value for value in inputs
-    ]
+    return [_like(value, next(made)) if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def _like(value: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+    if value.is_leaf or not value.requires_grad:
+        return copy.requires_grad_(value.requires_grad)
+    with torch.inference_mode(False), torch.enable_grad():
+        return _with_history(torch.empty(0, requires_grad=True), copy)
+
+
+class _WithHistory(torch.autograd.Function):
+    """Gives a tensor a history, so that it may be changed in place."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(value)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, grads[0]
+
+
+_with_history: Callable[..., torch.Tensor] = _WithHistory.apply

@@ -1,0 +1,186 @@
+"""Results acted on in every way, under every grad mode, with a break or none: as in eager."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import framesmith
+
+#: How a result is made of a trunk and a parameter.
+MAKES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "product": lambda h, w: h * w,
+    "tanh": lambda h, w: (h + w).tanh(),
+    "linear": lambda h, w: F.linear(h, w[:2, :3]),
+    "row": lambda h, w: h[0] * 1,
+    "view of the trunk": lambda h, w: h.view(-1),
+    "transposed": lambda h, w: h.t(),
+    "slice": lambda h, w: h[:, 1:],
+    "part": lambda h, w: h.split(1)[0],
+    "reduced": lambda h, w: (h * w).sum(),
+    "sign": lambda h, w: h.sgn(),
+    "softmax": lambda h, w: (h * w).softmax(-1),
+    "dropout": lambda h, w: F.dropout(h * w, 0.5),
+    "relu in place": lambda h, w: (h + w).relu_(),
+    "detached": lambda h, w: (h * w).detach(),
+    "the trunk": lambda h, w: h,
+    "without gradients": lambda h, w: _without(h * w),
+    "a view without": lambda h, w: _without_view(h),
+}
+
+
+def _without(value: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return value * 2
+
+
+def _without_view(value: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return value.view(-1)
+
+
+def _backward(results: list[torch.Tensor], leaves: list[torch.Tensor], seen: list[Any]) -> None:
+    sum(one.sum() * (at + 1) for at, one in enumerate(results)).backward()  # type: ignore[union-attr]
+
+
+def _one_by_one(results: list[torch.Tensor], leaves: list[torch.Tensor], seen: list[Any]) -> None:
+    for one in results:
+        if one.requires_grad:
+            one.sum().backward(retain_graph=True)
+
+
+def _twice(results: list[torch.Tensor], leaves: list[torch.Tensor], seen: list[Any]) -> None:
+    results[-1].sum().backward()
+    results[-1].sum().backward()
+
+
+def _hooks(results: list[torch.Tensor], leaves: list[torch.Tensor], seen: list[Any]) -> None:
+    for at, one in enumerate(results):
+        if one.requires_grad:
+            one.register_hook(lambda grad, at=at: seen.append((at, grad.clone())) or grad * 2)  # type: ignore[misc, func-returns-value]
+    _backward(results, leaves, seen)
+    seen.sort(key=lambda entry: entry[0])  # hooks of results that do not depend on each other have no order
+
+
+def _retain(results: list[torch.Tensor], leaves: list[torch.Tensor], seen: list[Any]) -> None:
+    for one in results:
+        one.retain_grad()
+    _backward(results, leaves, seen)
+    seen += [one.grad for one in results]
+
+
+def _to_results(results: list[torch.Tensor], leaves: list[torch.Tensor], seen: list[Any]) -> None:
+    seen += torch.autograd.grad(results[-1].sum(), [*results[:-1], *leaves], allow_unused=True)
+
+
+def _double(results: list[torch.Tensor], leaves: list[torch.Tensor], seen: list[Any]) -> None:
+    total = sum((one * one).sum() for one in results)
+    grads = [one for one in torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True) if one is not None]  # type: ignore[arg-type]
+    seen += grads
+    sum((one * one).sum() for one in grads).backward()  # type: ignore[union-attr]
+
+
+def _changed(results: list[torch.Tensor], leaves: list[torch.Tensor], seen: list[Any]) -> None:
+    results[0].mul_(3)
+    _backward(results, leaves, seen)
+
+
+def _changed_silently(results: list[torch.Tensor], leaves: list[torch.Tensor], seen: list[Any]) -> None:
+    with torch.no_grad():
+        results[0].add_(1)
+    _backward(results, leaves, seen)
+
+
+def _changed_through_a_view(results: list[torch.Tensor], leaves: list[torch.Tensor], seen: list[Any]) -> None:
+    results[0].view(-1)[:1].zero_()
+    _backward(results, leaves, seen)
+
+
+def _leaf_changed(results: list[torch.Tensor], leaves: list[torch.Tensor], seen: list[Any]) -> None:
+    with torch.no_grad():
+        leaves[1].add_(1)
+    _backward(results, leaves, seen)
+
+
+ACTS: list[Callable[[list[torch.Tensor], list[torch.Tensor], list[Any]], None]] = [
+    _backward, _one_by_one, _twice, _hooks, _retain, _to_results, _double, _changed, _changed_silently,
+    _changed_through_a_view, _leaf_changed,
+]  # fmt: skip
+
+MODES: dict[str, Callable[[], Any]] = {
+    "recording": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+
+
+def program(first: str, second: str, broken: bool, inside: str | None) -> Callable[[Any, Any], list[torch.Tensor]]:
+    """Two results of one trunk; `broken`: with a graph break between; `inside`: a mode around the first."""
+    make, other = MAKES[first], MAKES[second]
+
+    def run(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        h = (x * w).sin()
+        if inside is None:
+            one = make(h, w)
+        else:
+            with MODES[inside]():
+                one = make(h, w)
+        if broken:
+            print(end="")
+        return [one, other(h, w)]
+
+    return run
+
+
+def observed(run: Callable[..., list[torch.Tensor]], act: Callable[..., None], around: str, inner: bool) -> list[Any]:
+    """What is seen of a call and of what is done with its results."""
+    torch.manual_seed(0)
+    leaves = [torch.linspace(-1, 1, 6).reshape(2, 3).requires_grad_(), torch.linspace(0.5, 2, 6).reshape(2, 3)]
+    leaves[1].requires_grad_()
+    seen: list[Any] = []
+    given = [leaf * 1 for leaf in leaves] if inner else leaves
+    try:
+        with MODES[around]():
+            results = run(*given)
+        seen += [(one.requires_grad, one.is_leaf, one.is_inference(), one.stride()) for one in results]
+        act(results, leaves, seen)
+    except (RuntimeError, AttributeError) as error:
+        return [*seen[:2], f"raises {str(error)[:30]}"]
+    return [*seen, *results, *(leaf.grad for leaf in leaves), torch.is_grad_enabled(), torch.get_rng_state().sum()]
+
+
+def same(one: Any, two: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return isinstance(two, torch.Tensor) and torch.allclose(one, two, rtol=1e-4, atol=1e-5, equal_nan=True)
+    if isinstance(one, (list, tuple)):
+        return isinstance(two, (list, tuple)) and len(one) == len(two) and all(map(same, one, two))
+    return bool(one == two)
+
+
+def cases(count: int) -> list[tuple[Any, ...]]:
+    """Some of all combinations, the same in every run."""
+    every = list(
+        itertools.product(
+            MAKES, MAKES, (False, True), (None, "no_grad", "recording"), range(len(ACTS)), MODES, (False, True)
+        )
+    )
+    return random.Random(0).sample(every, count)
+
+
+@pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
+@pytest.mark.parametrize("part", range(20))
+def test_acting_on_results_is_as_in_eager(part: int) -> None:
+    for first, second, broken, inside, act, around, inner in cases(400)[part::20]:
+        run = program(first, second, broken, inside)
+        compiled = framesmith.compile(run)
+        wanted = observed(run, ACTS[act], around, inner)
+        for _ in range(2):
+            found = observed(compiled, ACTS[act], around, inner)
+            what = (first, second, broken, inside, ACTS[act].__name__, around, inner)
+            assert same(wanted, found), (what, wanted, found)
