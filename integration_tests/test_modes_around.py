@@ -246,6 +246,9 @@ MODES: dict[str, Callable[[Run, torch.Tensor], Any]] = {
 #: Modes that cannot trace Python's breaks, compiled or not: what is compiled only has to raise, too, or give the same.
 WHOLE = {"torch.export"}
 
+#: What docs/known-limitations.md names.
+LIMITED = {("torch.compile", "module")}
+
 
 class Held(nn.Module):
     """A function as a module."""
@@ -323,6 +326,8 @@ def _quiet(recwarn: Any) -> Any:
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("name", MODES)
 def test_a_mode_around_a_call(name: str, warm: bool, kind: str, broken: bool) -> None:
+    if (name, kind) in LIMITED:
+        pytest.skip("torch.compile's frame hook meets the code that runs in place of the module's call")
     around = MODES[name]
     x = torch.linspace(-1, 1, 6).reshape(2, 3)
     wanted = outcome(around, target_of(kind, broken), x)
@@ -346,6 +351,8 @@ def test_modes_one_after_the_other(seed: int) -> None:
     compiled = {key: framesmith.compile(target_of(*key)) for key in targets}
     for _ in range(25):
         key, name = choose.choice(targets), choose.choice(sorted(MODES.keys() - WHOLE))
+        if (name, key[0]) in LIMITED:
+            continue
         x = torch.linspace(-1, 1, 6).reshape(2, 3) * choose.choice((1, 2))
         wanted, found = outcome(MODES[name], target_of(*key), x), outcome(MODES[name], compiled[key], x)
         assert same(wanted, found), (key, name, wanted, found)

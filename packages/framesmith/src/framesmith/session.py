@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
+from torch._C._dynamo import eval_frame
 
 import framesmith_frames
 from framesmith.config import CompileConfig
@@ -32,6 +33,17 @@ COUNTERS: dict[str, str] = {
 FOR_THE_USER = (FramesmithError, BreakNotAllowed, RecompileLimit)
 
 Observer = Callable[[FrameEvent], None]
+
+
+#: For torch.compile's frame hook: not this frame; those it calls as ever.
+LEFT_ALONE = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
+
+
+def _hidden(answer: Any) -> Any:
+    """The answer; torch.compile around the call leaves the code that runs in the frame's place alone."""
+    if isinstance(answer, framesmith_frames.Entry):
+        eval_frame.set_code_exec_strategy(answer.code, LEFT_ALONE)
+    return answer
 
 
 class Session:
@@ -64,14 +76,13 @@ class Session:
 
     def __call__(self, frame: framesmith_frames.FrameInfo) -> Any:
         """Answer the frame hook."""
-        hook = getattr(sys.modules.get("torch._C._dynamo"), "eval_frame", None)
-        if "torch._dynamo" not in sys.modules or hook is None:
-            return self._answer(frame)
-        before = hook.set_eval_frame(None)  # torch.compile around the call would compile the compiler
+        if "torch._dynamo" not in sys.modules:
+            return _hidden(self._answer(frame))
+        before = eval_frame.set_eval_frame(None)  # torch.compile around the call would compile the compiler
         try:
-            return self._answer(frame)
+            return _hidden(self._answer(frame))
         finally:
-            hook.set_eval_frame(before)
+            eval_frame.set_eval_frame(before)
 
     def _answer(self, frame: framesmith_frames.FrameInfo) -> Any:
         if is_module_call(frame.code):

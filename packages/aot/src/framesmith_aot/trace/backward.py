@@ -56,7 +56,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
     passing.listen(seeds)
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
-    with _no_autocast(), torch.no_grad():
+    with _no_autocast(), torch.no_grad(), torch.autograd.set_detect_anomaly(False):
         try:
             torch.autograd.grad(
                 list(roots.values()), wanted, list(seeds.values()), retain_graph=True, allow_unused=True

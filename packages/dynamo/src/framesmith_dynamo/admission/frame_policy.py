@@ -60,6 +60,10 @@ COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>"})
 _DISABLED: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
 
+#: How torch.compile names the functions in which a frame goes on behind a graph break.
+RESUMED_BY_TORCH = "torch_dynamo_resume_in_"
+
+
 def disable(code: CodeType) -> None:
     """Mark code as never compiled and never inlined; a call of it breaks the graph."""
     _DISABLED.add(code)
@@ -78,6 +82,8 @@ def why_not_compiled(code: CodeType) -> str | None:
         return "generators and coroutines run as plain Python"
     if not code.co_flags & inspect.CO_OPTIMIZED or code.co_name == "<module>":
         return "module and class bodies run as plain Python"
+    if code.co_name.startswith(RESUMED_BY_TORCH):
+        return "the rest of a frame that torch.compile has broken is its own affair"
     if code.co_name in COMPREHENSIONS:
         return "comprehensions are compiled with the function around them"
     return _file_not_compiled(code.co_filename)
