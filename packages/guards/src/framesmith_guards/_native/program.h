@@ -84,6 +84,8 @@ int tensors_ready(void);
 PyObject *tensors_setup(PyObject *module, PyObject *probes);
 PyObject *tensors_probe(PyObject *module, PyObject *tensor);
 PyObject *tensors_device_type(PyObject *module, PyObject *name);
+PyObject *tensors_watch_keys(PyObject *module, PyObject *args);
+PyObject *tensors_key_included(PyObject *module, PyObject *unused);
 int tensor_matches(const TensorLeaf *leaf, PyObject *tensor);
 int tensors_share_storage(PyObject *a, PyObject *b);
 int tensors_are_apart(const int *operands, Py_ssize_t count, PyObject **registers);

@@ -156,6 +156,31 @@ def _device_number(device_type: str) -> int | None:
     return number
 
 
+#: The dispatch keys that torch includes while a dispatch mode is active, and while torch.jit.trace records.
+MODE_KEYS: Final = ("Python", "Tracer")
+
+
+@functools.cache
+def mode_reader() -> Callable[[], bool] | None:
+    """Reads whether a dispatch mode or torch.jit.trace is active in this thread; None if torch does not let us ask."""
+    native, _ = extension()
+    if native is None or why_no_tensors() is not None:
+        return None
+    is_included: Callable[[Any], bool] = torch._C._dispatch_tls_is_dispatch_key_included
+    keys: list[Any] = [torch._C._dispatch_key_parse(name) for name in MODE_KEYS]
+    if not native.tensors_watch_keys(*map(int, keys)):
+        return None
+    reader: Callable[[], bool] = native.tensors_key_included
+    for key in keys:
+        before = is_included(key)
+        torch._C._dispatch_tls_set_dispatch_key_included(key, True)
+        told = reader()
+        torch._C._dispatch_tls_set_dispatch_key_included(key, before)
+        if not told:
+            return None
+    return reader if reader() == any(map(is_included, keys)) else None
+
+
 PLAIN_TYPES: Final[tuple[object, ...]] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 

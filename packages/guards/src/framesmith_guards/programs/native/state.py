@@ -12,6 +12,7 @@ from torch.utils._device import DeviceContext
 
 from framesmith_guards.guard import Guard
 from framesmith_guards.kinds.state import BY_KIND
+from framesmith_guards.programs.native.probing import mode_reader
 
 _PARTS: Final[dict[str, tuple[str, ...]]] = {
     "GRAD_MODE": ("grad_mode",),
@@ -78,11 +79,17 @@ def _device(expected: str | None) -> Rows | None:
 
 
 def _no_dispatch_modes(expected: object) -> Rows | None:
-    return None if expected else ((torch._C._len_torch_dispatch_stack, 0),)
+    return None if expected else (_no_mode() or (torch._C._len_torch_dispatch_stack, 0),)
 
 
 def _not_tracing(expected: object) -> Rows | None:
-    return None if expected else ((torch._C._get_tracing_state, None),)
+    return None if expected else (_no_mode() or (torch._C._get_tracing_state, None),)
+
+
+def _no_mode() -> Row | None:
+    """One cheap read for both."""
+    reader = mode_reader()
+    return None if reader is None else (reader, False)
 
 
 def _no_transforms(expected: object) -> Rows | None:
