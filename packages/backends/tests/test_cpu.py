@@ -251,3 +251,47 @@ def test_threads_may_compile_at_once() -> None:
         results = list(pool.map(lambda pair: pair[0]([pair[1]]), zip(calls, inputs)))
     for (found,), x in zip(results, inputs):
         torch.testing.assert_close(found, torch.softmax(F.gelu(x), -1), rtol=1e-5, atol=1e-5)
+
+
+FAR = [
+    3e9,
+    -3e9,
+    1.0,
+    4e4,
+    float("inf"),
+    float("nan"),
+    1e20,
+    -1e20,
+    300.0,
+    -1.0,
+    2.0**31,
+    2.0**32 + 5,
+    -(2.0**63),
+    -129.7,
+]
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("target", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_numbers_out_of_range_convert_as_in_eager(source: torch.dtype, target: torch.dtype) -> None:
+    x = torch.tensor(FAR, dtype=torch.float64).to(source).repeat(3)
+
+    def function(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        constant = torch.full((3,), float("nan"), dtype=source).to(target) + torch.full((3,), 3e9).to(target)
+        return a.to(target), constant, torch.scalar_tensor(-3e9).to(target)
+
+    call = CPU.compile(trace(function, [x]), [x])
+    for found, wanted in zip(call([x]), function(x)):
+        assert torch.equal(found, wanted)
+
+
+def test_what_eager_gets_exact_is_exact() -> None:
+    a = torch.randn(1000)
+    b, ones = a.clone(), torch.ones(1000)
+
+    def function(a: torch.Tensor, b: torch.Tensor, ones: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.sqrt(a * a - b * b), (a * 0.1 - b * 0.1) / ones, (a * b * -1 + a * b).sum()
+
+    call = CPU.compile(trace(function, [a, b, ones]), [a, b, ones])
+    for found in call([a, b, ones]):
+        assert torch.equal(found, torch.zeros_like(found))

@@ -80,3 +80,34 @@ def test_in_place_operations_keep_the_layout(method: str) -> None:
     run = compiled(graph_of(function), [x, index])
     for ours, eager in zip(run(x, index), function(x, index), strict=True):
         assert torch.equal(ours, eager) and ours.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("view", [lambda v: v.reshape(-1), lambda v: v[0], lambda v: v.t()])
+def test_a_view_of_an_intermediate_made_without_gradients(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        v = x * 2
+        before = torch._C._set_grad_enabled(False)
+        shown = view(v)
+        torch._C._set_grad_enabled(True)
+        return shown, before
+
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    product = graph.call_function(operator.mul, (x, 2))
+    graph.call_function(torch._C._set_grad_enabled, (False,))
+    shown = graph.call_function(view, (product,))
+    graph.call_function(torch._C._set_grad_enabled, (True,))
+    graph.output((shown,))
+    value = torch.randn(2, 3, requires_grad=True)
+    (found,) = compiled(fx.GraphModule(torch.nn.Module(), graph), [value])(value)
+    wanted, _ = fn(value)
+    assert (found.requires_grad, found._is_view()) == (wanted.requires_grad, wanted._is_view()) == (True, True)
+    assert torch.equal(found, wanted)
+
+
+def test_inference_mode_records_nothing_whatever_the_grad_mode() -> None:
+    x = torch.randn(3, requires_grad=True)
+    with torch.inference_mode():
+        run = compiled(graph_of(turned_on), [x], training=None)
+        assert not run.backward_passes
+        assert not any(result.requires_grad for result in run(x)[1:])

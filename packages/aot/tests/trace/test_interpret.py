@@ -6,6 +6,7 @@ import operator
 
 import pytest
 import torch
+import torch.nn.functional as F
 from harness import Recording, compiled, graph_of
 from torch import fx
 
@@ -149,3 +150,42 @@ def test_state_is_restored_after_a_refusal():
     assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
     torch.autocast_increment_nesting()
     assert torch.autocast_decrement_nesting() == 0
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_an_lstm_under_autocast_has_eagers_types(requires_grad):
+    lstm = torch.nn.LSTM(4, 3, batch_first=True)
+    weights = [weight.detach().requires_grad_(requires_grad) for weight in lstm.parameters()]
+
+    rest = (True, 1, 0.0, True, False, True)
+    graph = fx.Graph()
+    placed = [graph.placeholder(f"p{at}") for at in range(3 + len(weights))]
+    call = graph.call_function(torch.lstm, (placed[0], placed[1:3], placed[3:], *rest))
+    graph.output(tuple(graph.call_function(operator.getitem, (call, at)) for at in range(3)))
+    inputs = [torch.randn(2, 5, 4), torch.zeros(1, 2, 3), torch.zeros(1, 2, 3), *weights]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = compiled(fx.GraphModule(torch.nn.Module(), graph), inputs)(*inputs)
+        wanted = torch.lstm(inputs[0], inputs[1:3], weights, *rest)
+    for one, two in zip(found, wanted, strict=True):
+        assert one.dtype == two.dtype
+        torch.testing.assert_close(one, two, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm_of_nothing(training):
+    def fn(x, m, v, w, b):
+        return F.batch_norm(x, m, v, w, b, training)
+
+    inputs = [torch.randn(0, 4), torch.zeros(4), torch.ones(4), torch.ones(4), torch.zeros(4)]
+    (found,) = compiled(graph_of(fn), inputs)(*inputs)
+    assert found.shape == (0, 4) and inputs[1].tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("view", [lambda x: x[..., ::2], lambda x: x[1:]])
+def test_a_write_outside_of_what_the_input_shows_is_refused(view):
+    def fn(x):
+        x.as_strided((2, 2), (1, 2), 0).t().add_(1)
+        return x * 1
+
+    with pytest.raises(AotUnsupported, match="outside-view"):
+        compiled(graph_of(fn), [view(torch.zeros(3, 8))])

@@ -8,7 +8,6 @@ element each, or, where memory is shared or one element will not do, laid out as
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from framesmith_aten.layouts import (
 from framesmith_aten.operators import (
     is_composite,
     is_custom,
-    is_mutable,
     is_pointwise,
     is_random,
     is_view,
@@ -93,7 +91,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     tensors = list(tensors_in((*args, *kwargs.values())))
     if not made or all(tensor.is_contiguous() for tensor in tensors if _is_plain(tensor)):
         return out
-    if is_custom(op) or is_view(op) or is_mutable(op) or op.namespace != "aten":
+    if is_custom(op) or is_view(op) or op.namespace != "aten" or any(one is two for one in made for two in tensors):
         return out
     if not all(map(_is_plain, (*tensors, *made))) or may_fail(op, args, kwargs) or _is_large(args, kwargs, tensors):
         return out
@@ -255,9 +253,8 @@ def _refusal(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 @contextmanager
 def _real() -> Iterator[None]:
-    """While active, operators run on real tensors, unseen by any mode and unrecorded by autograd; nothing warns."""
+    """While active, operators run on real tensors, unseen by any mode and unrecorded by autograd."""
     with (
-        warnings.catch_warnings(action="ignore"),
         torch._C.DisableTorchFunction(),
         no_dispatch(),
         torch._C._AutoDispatchBelowAutograd(),

@@ -432,3 +432,41 @@ def test_folded_methods_agree_with_torch() -> None:
     for name, function in FOLDED_METHODS.items():
         if name not in ("is_same_size", "has_names"):
             assert function(X) == getattr(X, name)() or math.isnan(function(X))
+
+
+TWICE: dict[str, Any] = {
+    "expanded": lambda x: x[:1].expand(4, -1)[1].add_(1),
+    "unfolded": lambda x: x.unfold(1, 2, 1)[0, 0].mul_(2),
+    "strided": lambda x: x.as_strided((2, 2), (1, 1))[0].add_(5),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_a_write_to_memory_that_a_view_shows_twice_breaks(name: str, mode: Any) -> None:
+    def step(x: torch.Tensor) -> object:
+        y = x * 1
+        TWICE[name](y)
+        return y + 1
+
+    with mode():
+        subject = check(step, X)
+    ids = {event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None}
+    assert "overlapping-mutation" in ids
+
+
+def test_normal_numbers_in_memory_with_gaps_break_where_their_order_differs() -> None:
+    def many(x: torch.Tensor) -> object:
+        return torch.zeros(64)[::2].normal_() + x.sum()
+
+    def few(x: torch.Tensor) -> object:
+        return torch.zeros(8)[::2].normal_() + x.sum()
+
+    for step, broken in ((many, ["random-order"]), (few, [])):
+        torch.manual_seed(0)
+        wanted = step(X)
+        torch.manual_seed(0)
+        subject = compiled(step)
+        assert torch.equal(subject(X), wanted)
+        found = [event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None]
+        assert found == broken
