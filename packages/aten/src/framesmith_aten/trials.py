@@ -95,6 +95,8 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return out
     if not all(map(_is_plain, (*tensors, *made))) or may_fail(op, args, kwargs) or _is_large(args, kwargs, tensors):
         return out
+    if is_random(op) and not all(tensor.is_cpu for tensor in (*tensors, *made)):
+        return out  # another device's generator would move
     small = is_pointwise(op) and not any(map(_is_interleaved, tensors))
     if not small and sum(tensor.numel() for tensor in tensors) > SMALL:
         return out
