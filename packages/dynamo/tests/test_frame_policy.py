@@ -6,6 +6,7 @@ import functools
 import logging
 import random
 import types
+from typing import Any
 
 import torch
 
@@ -46,6 +47,17 @@ def test_what_is_left_alone() -> None:
         FrameConverter.__call__.__code__,
     ):
         assert why_not_compiled(code) is not None, code
+
+
+class Handler:
+    """Called by torch for every function that meets it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args)
+
+
+def test_handlers_of_torch_functions_run_as_plain_python() -> None:
+    assert why_not_compiled(Handler.__torch_function__.__code__) is not None
 
 
 def test_comprehensions_belong_to_the_function_around_them() -> None:

@@ -228,6 +228,36 @@ def test_a_change_of_history_breaks_before_what_may_fail() -> None:
     assert subject.of_kind("break")[0].broken.kind.id == "cannot-undo"
 
 
+def drawn_behind_a_change(x: Any) -> Any:
+    x.mul_(2)
+    return torch.rand(2)
+
+
+VIEWS = {
+    "a leaf": lambda leaf: leaf,
+    "its view": lambda leaf: leaf[1:],
+    "a part": lambda leaf: (leaf * 1).unbind(0)[0],
+    "a view": lambda leaf: (leaf * 1)[1:],
+    "a tensor": lambda leaf: leaf * 1,
+}
+
+
+@pytest.mark.parametrize("first", ["a view", "a tensor"])
+@pytest.mark.parametrize("then", VIEWS)
+def test_what_autograd_refuses_to_change_is_refused_at_its_place(first: str, then: str) -> None:
+    subject = compiled(drawn_behind_a_change)
+    subject(VIEWS[first](torch.ones(3, 3, requires_grad=True)))
+    seen = []
+    for fn in (drawn_behind_a_change, subject):
+        torch.manual_seed(0)
+        try:
+            out: Any = fn(VIEWS[then](torch.ones(3, 3, requires_grad=True)))
+        except RuntimeError as error:
+            out = str(error)
+        seen.append((str(out), torch.get_rng_state().tolist()))
+    assert seen[0] == seen[1]
+
+
 @pytest.fixture
 def heard() -> Iterator[list[float]]:
     """What an operator that returns nothing was told: `torch.ops.recovery.tell`."""

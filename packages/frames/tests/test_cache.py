@@ -1,6 +1,8 @@
 """The per-code cache: order, marks, counts, resets, lifetimes."""
 
 import gc
+import sys
+import types
 import weakref
 
 import pytest
@@ -350,3 +352,28 @@ def test_a_function_that_gets_new_code_loses_its_entries():
 def test_what_is_not_code_is_refused(call):
     with pytest.raises(TypeError, match="expected a code object, a Python function or a method, not int"):
         call(3)
+
+
+def packed(first, *rest, key=0, **more):
+    return first, rest, key, more
+
+
+def test_flat_code_takes_every_argument_by_position():
+    entry = frames.Entry(lambda args, function: True, packed.__code__)
+    flat = types.FunctionType(entry.flat_code, globals())
+    assert flat(1, 2, (3,), {"a": 4}) == (1, (3,), 2, {"a": 4})
+    assert entry.flat_code is entry.flat_code
+    assert frames.Entry(lambda args, function: True, one.__code__).flat_code is one.__code__
+
+
+def test_flat_code_is_what_a_compiled_function_runs():
+    seen = []
+    entry = frames.Entry(lambda args, function: True, packed.__code__)
+    made = frames.CompiledFunction(packed, lambda frame: entry)
+    made(1)  # the call that asks runs in its frame
+    sys.setprofile(lambda frame, event, arg: seen.append(frame.f_code))
+    try:
+        made(1, 2, key=3)
+    finally:
+        sys.setprofile(None)
+    assert entry.flat_code in seen

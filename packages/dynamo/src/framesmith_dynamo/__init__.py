@@ -5,6 +5,7 @@ from framesmith_dynamo.admission.frame_policy import disable, is_disabled
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak
 from framesmith_dynamo.conversion.convert import BreakNotAllowed, FrameConverter, RecompileLimit
 from framesmith_dynamo.conversion.events import FrameEvent
+from framesmith_dynamo.conversion.other_hooks import skipped_by_torch
 from framesmith_dynamo.graph.builder import GraphInput
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "__version__",
     "disable",
     "is_disabled",
+    "skipped_by_torch",
 ]

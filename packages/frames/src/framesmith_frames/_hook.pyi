@@ -18,6 +18,8 @@ class Entry:
     complete: bool
     inputs: bool
     hits: int
+    @property
+    def flat_code(self) -> CodeType: ...
     @overload
     def __new__(cls, check: Check, code: CodeType, *, complete: bool = False) -> Entry: ...
     @overload

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
-from torch._C._dynamo import eval_frame
 
 import framesmith_frames
 from framesmith.config import CompileConfig
@@ -17,7 +15,14 @@ from framesmith.failures import Failures, FramesmithError
 from framesmith.module_calls import is_module_call
 from framesmith.pipeline import GraphCompiler
 from framesmith.stats import count
-from framesmith_dynamo import BreakNotAllowed, FrameConverter, FrameEvent, GraphInput, RecompileLimit
+from framesmith_dynamo import (
+    BreakNotAllowed,
+    FrameConverter,
+    FrameEvent,
+    GraphInput,
+    RecompileLimit,
+    skipped_by_torch,
+)
 
 #: event of the converter -> counter
 COUNTERS: dict[str, str] = {
@@ -33,17 +38,6 @@ COUNTERS: dict[str, str] = {
 FOR_THE_USER = (FramesmithError, BreakNotAllowed, RecompileLimit)
 
 Observer = Callable[[FrameEvent], None]
-
-
-#: For torch.compile's frame hook: not this frame; those it calls as ever.
-LEFT_ALONE = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
-
-
-def _hidden(answer: Any) -> Any:
-    """The answer; torch.compile around the call leaves the code that runs in the frame's place alone."""
-    if isinstance(answer, framesmith_frames.Entry):
-        eval_frame.set_code_exec_strategy(answer.code, LEFT_ALONE)
-    return answer
 
 
 class Session:
@@ -74,17 +68,9 @@ class Session:
             strict=self.config.strict,
         )
 
+    @skipped_by_torch
     def __call__(self, frame: framesmith_frames.FrameInfo) -> Any:
         """Answer the frame hook."""
-        if "torch._dynamo" not in sys.modules:
-            return _hidden(self._answer(frame))
-        before = eval_frame.set_eval_frame(None)  # torch.compile around the call would compile the compiler
-        try:
-            return _hidden(self._answer(frame))
-        finally:
-            eval_frame.set_eval_frame(before)
-
-    def _answer(self, frame: framesmith_frames.FrameInfo) -> Any:
         if is_module_call(frame.code):
             return self._compile_module_call(frame)
         count("frames_seen")

@@ -84,6 +84,8 @@ def why_not_compiled(code: CodeType) -> str | None:
         return "module and class bodies run as plain Python"
     if code.co_name.startswith(RESUMED_BY_TORCH):
         return "the rest of a frame that torch.compile has broken is its own affair"
+    if code.co_name == "__torch_function__":
+        return "a handler of torch's functions is given another function at each call"
     if code.co_name in COMPREHENSIONS:
         return "comprehensions are compiled with the function around them"
     return _file_not_compiled(code.co_filename)

@@ -11,7 +11,7 @@ from framesmith_dynamo.admission.frame_policy import why_not_compiled
 from framesmith_dynamo.admission.surroundings import surrounding_guards, why_not_now
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.conversion.events import EventKind, FrameEvent
-from framesmith_dynamo.conversion.other_hooks import keep_from_torch
+from framesmith_dynamo.conversion.other_hooks import keep_from_torch, skipped_by_torch
 from framesmith_dynamo.interpreter.loop import Ending, EscapedException, outermost_frame, run_outermost
 from framesmith_dynamo.residual.aliasing import alias_guards
 from framesmith_dynamo.residual.output import CompileGraph, Residual, RunnerOf, cannot_rebuild
@@ -83,6 +83,7 @@ class FrameConverter:
         self.strict = strict
         self._graphless: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
+    @skipped_by_torch
     def __call__(self, info: FrameInfo) -> Answer:
         """What to do with a call for which no entry applies."""
         reason = why_not_compiled(info.code)
@@ -197,7 +198,6 @@ class FrameConverter:
                 self._tell("skip", info.code, NOTHING_TO_COMPILE)
                 return SKIP(NOTHING_TO_COMPILE)
             self._graphless.add(code)
-        keep_from_torch(code)
         guards = frame.state.guards
         guards.update(state_guards(), surrounding_guards(), alias_guards(frame.state))
         names = frame.code.argument_names
@@ -208,7 +208,9 @@ class FrameConverter:
                 f"the guards refuse the call they were made for: {program.explain(info.locals, function)}"
             )
         self._tell("entry", info.code, check=program, residual=code)
-        return Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs))
+        entry = Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs))
+        keep_from_torch(entry)
+        return entry
 
     def _runner_of(self, code: CodeType, graphs: list[object]) -> RunnerOf:
         def runner_of(graph: FinishedGraph, plain: bool) -> Callable[..., Any]:

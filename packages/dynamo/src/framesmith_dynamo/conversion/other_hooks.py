@@ -1,25 +1,41 @@
-"""Living beside torch.compile's own frame hook: code made here is not for it to compile."""
+"""Living beside torch.compile's own frame hook: what is made here is not for it to compile."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from framesmith_dynamo.residual.continuations import is_continuation
+from framesmith_frames import Entry
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # torch's C part of its frame hook; there is nothing to do for a torch without it.
 _HOOK: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 
 
-def keep_from_torch(code: CodeType) -> None:
-    """Mark residual code and the continuations in it: torch.compile around them leaves their frames alone.
+def keep_from_torch(entry: Entry) -> None:
+    """Mark the code that runs in a frame's place, and continuations in it, as not to be compiled by torch.compile.
 
-    What they call, it may still compile.
+    What code with breaks calls, it may still compile; what an entry without breaks calls is a compiled graph.
     """
-    made = [code, *(c for c in code.co_consts if isinstance(c, CodeType) and is_continuation(c))]
-    if _HOOK is not None and hasattr(_HOOK, "set_code_exec_strategy"):
-        strategy = _HOOK._FrameExecStrategy(_HOOK._FrameAction.SKIP, _HOOK._FrameAction.DEFAULT)
-        for each in made:
-            _HOOK.set_code_exec_strategy(each, strategy)
+    continuations = [const for const in entry.code.co_consts if isinstance(const, CodeType) and is_continuation(const)]
+    skip([entry.code, entry.flat_code, *continuations], calls_too=entry.complete)
+
+
+def skipped_by_torch(function: Function) -> Function:
+    """A decorator: torch.compile around a compiled function compiles neither this nor what it calls."""
+    skip([function.__code__], calls_too=True)
+    return function
+
+
+def skip(codes: Iterable[CodeType], *, calls_too: bool) -> None:
+    """Make torch.compile leave frames of these alone; with `calls_too`, all they call as well."""
+    if hasattr(_HOOK, "set_code_exec_strategy"):
+        action = _HOOK._FrameAction
+        strategy = _HOOK._FrameExecStrategy(action.SKIP, action.SKIP if calls_too else action.DEFAULT)
+        for code in codes:
+            _HOOK.set_code_exec_strategy(code, strategy)

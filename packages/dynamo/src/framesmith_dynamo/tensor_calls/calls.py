@@ -20,7 +20,7 @@ from framesmith_aten.random_order import RANDOM_ORDER
 from framesmith_aten.recording import KernelRefuses
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
-from framesmith_dynamo.tensor_calls.undoing import check_undoing
+from framesmith_dynamo.tensor_calls.undoing import changed_histories, check_undoing, guard_change
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensors.tensor import TensorValue
@@ -164,6 +164,8 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     if effects_of(node).reshaped and any(map(builder.is_input, effects_of(node).written)):
         raise GraphBreak(INPUT_RESHAPED, _name(target))
     check_undoing(builder, node, _name(target))
+    for ref in changed_histories(builder, node):
+        guard_change(frame, ref)
     if isinstance(result, list | tuple) and effects_of(node).written and isinstance(graph_args[0], list | tuple):
         changed = [fake_of_node(item) for item in graph_args[0]]
         if len(changed) == len(result) and all(map(operator.is_, changed, result)):

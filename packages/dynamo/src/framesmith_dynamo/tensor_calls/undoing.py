@@ -9,11 +9,13 @@ import torch
 from framesmith_aten.layouts import share_storage
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of
+from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from framesmith_dynamo.graph.builder import GraphBuilder
+    from framesmith_dynamo.graph.builder import GraphBuilder, TensorRef
+    from framesmith_dynamo.values.base import Tracer
 
 CANNOT_UNDO = register_break(
     "cannot-undo",
@@ -29,12 +31,23 @@ def check_undoing(builder: GraphBuilder, node: fx.Node, name: str) -> None:
 
     An operator that acts outside of tensors can fail, but others of its kind may stand beside it.
     """
-    builder.lasts |= _lasts(builder, node)
+    builder.lasts |= bool(changed_histories(builder, node))
     if sum((builder.may_fail, builder.lasts, builder.acts_elsewhere)) > 1:
         raise GraphBreak(CANNOT_UNDO, name)
 
 
-def _lasts(builder: GraphBuilder, node: fx.Node) -> bool:
-    """Whether the call changes more of an input than its elements: the history that autograd keeps of it."""
+def changed_histories(builder: GraphBuilder, node: fx.Node) -> list[TensorRef]:
+    """The inputs of which the call changes more than their elements: the history that autograd keeps of them."""
     changed = [one for one in effects_of(node).written if one.requires_grad] if torch.is_grad_enabled() else []
-    return any(share_storage(one, ref.fake) for one in changed for ref in builder.inputs)
+    return [ref for ref in builder.inputs if any(share_storage(one, ref.fake) for one in changed)]
+
+
+def guard_change(tr: Tracer, ref: TensorRef) -> None:
+    """Guard what autograd asks of a tensor that is written to: neither a leaf nor a view of one may be."""
+    assert ref.source is not None, "an input has a source"
+    assert ref.real is not None, "an input is a tensor of the call"
+    base = AttrSource(ref.source, "_base")
+    viewed = ref.real._base
+    tr.guard(base, "NONE_MATCH" if viewed is None else "NOT_NONE")
+    written, real = (ref.source, ref.real) if viewed is None else (base, viewed)
+    tr.guard(AttrSource(written, "is_leaf"), "BOOL_MATCH", real.is_leaf)

@@ -97,9 +97,13 @@ static int mark_residual(Entry *entry, PyCodeObject *original)
         return 0;
     }
     CodeState *state = code_state_get((PyCodeObject *)entry->code);
+    CodeState *flat = entry->flat_code == NULL ? NULL : code_state_find((PyCodeObject *)entry->flat_code);
     PyObject *reason = PyUnicode_FromFormat("residual code of %U", original->co_qualname);
     if (state != NULL && reason != NULL) {
         code_state_mark(state, MARKED_RESIDUAL, reason);
+    }
+    if (flat != NULL && reason != NULL) {
+        code_state_mark(flat, MARKED_RESIDUAL, reason);
     }
     Py_XDECREF(reason);
     return state == NULL || reason == NULL ? -1 : 0;

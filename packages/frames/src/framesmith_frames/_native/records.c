@@ -151,6 +151,14 @@ static PyMemberDef entry_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+static PyObject *get_flat_code(Entry *entry, void *unused) { return Py_XNewRef(entry_flat_code(entry)); }
+
+static PyGetSetDef entry_getset[] = {
+    {"flat_code", (getter)get_flat_code, NULL, "The code with every argument positional, as compiled functions call it.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 /* No tp_clear: an entry's fields never change, and the cycles it can be part of go through its checker. */
 PyTypeObject Entry_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framesmith_frames.Entry",
@@ -161,6 +169,7 @@ PyTypeObject Entry_Type = {
     .tp_dealloc = (destructor)entry_dealloc,
     .tp_repr = (reprfunc)entry_repr,
     .tp_members = entry_members,
+    .tp_getset = entry_getset,
     .tp_weaklistoffset = offsetof(Entry, weakrefs),
     .tp_doc = "Entry(check, code, *, complete=False, inputs=False): code to run in place of a frame wherever check says it applies.",
 };
