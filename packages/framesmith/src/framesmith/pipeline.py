@@ -47,7 +47,8 @@ class GraphCompiler:
         if not isinstance(backend, (str, Backend)):
             return cast(GraphCallable, backend(gm, examples))
         whole = backend_for(backend, examples).takes_whole
-        return framesmith_aot.compile_graph(gm, examples, compiler=self._backend_compiler(backend), whole=whole)
+        compiler = self._backend_compiler(backend)
+        return framesmith_aot.compile_graph(gm, examples, compiler=compiler, whole=whole).function
 
     def _backend_compiler(self, backend: str | Backend) -> Compiler:
         def compile_aten(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> BoxedFn:
