@@ -163,16 +163,15 @@ def written(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> l
 
 
 def undeclared_writes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the arguments that this call writes to although the schema does not say so.
+    """The names of the arguments that this call writes to although the schema does not say so."""
+    return updated_statistics(op, args, kwargs) if row(op).statistics else ()
 
-    They are running statistics, which normalisation updates in training.
-    """
-    if not row(op).statistics:
-        return ()
+
+def updated_statistics(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the running statistics that normalisation in training updates, and does not use for its result."""
     values = arguments(op, args, kwargs)
     training = values.get("training", values.get("use_input_stats", True))
-    names = ("running_mean", "running_var") if training else ()
-    return tuple(name for name in names if values.get(name) is not None)
+    return tuple(name for name in ("running_mean", "running_var") if training and values.get(name) is not None)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

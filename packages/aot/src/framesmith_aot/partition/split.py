@@ -29,6 +29,9 @@ aten = torch.ops.aten
 #: Price of computing a costly element again, in saved bytes an element.
 COSTLY_PRICE = 1.0
 
+#: Of saving memory that the user may change: more than all else together, but what cannot be had otherwise is saved.
+PRICE_OF_VISIBLE = 1e15
+
 #: Share of its bytes that keeping a node of this kind costs: an input is usually alive anyway.
 PRICE_OF_EXISTING = {"placeholder": 0.25}
 
@@ -55,6 +58,11 @@ class NodePart:
     saved: list[Saved]
     places: list[int | None]
     watched: list[Saved]
+
+    @property
+    def handed(self) -> list[Saved]:
+        """What autograd is handed to save: what is needed, then what is watched."""
+        return [*self.saved, *self.watched]
 
 
 @dataclass(frozen=True)
@@ -110,11 +118,12 @@ def choose_saved(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
     network = FlowNetwork(sink + 1)
     slots, inputs = _kept_by_eager(joint)
     seen = {*joint.inputs, *(view_root(node) for node in joint.slots)}
-    visible = seen - inputs - {view_root(node) for node in slots} | overwritten_inputs(joint)
+    visible = seen - inputs - {view_root(node) for node in slots}
+    overwritten = overwritten_inputs(joint)
     for node in early:
         vertex = number[node]
         price = 0.0 if node in slots and view_source(node) is None else _saving_price(node, visible)
-        network.add_edge(vertex, vertex + 1, price)
+        network.add_edge(vertex, vertex + 1, INFINITE if node in overwritten else price)
         again = _repeat_price(node)
         if again > 0:
             network.add_edge(source, vertex, again)
@@ -124,8 +133,7 @@ def choose_saved(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
     for node in wanted:
         network.add_edge(number[node] + 1, sink, INFINITE)
     side = network.source_side(source, sink)
-    if side is None:  # the restriction on visible memory left no finite cut: save what is used
-        return [node for node in early if node in wanted]
+    assert side is not None, "every value can be saved, or is a view or an item of one"
     return [node for node in early if number[node] in side and number[node] + 1 not in side and node.op != "get_attr"]
 
 
@@ -151,8 +159,10 @@ def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:
     val = node.meta["val"]
     if node.op == "get_attr":
         return 0.0
-    if node in visible or not isinstance(val, torch.Tensor) or view_source(node) is not None:
+    if not isinstance(val, torch.Tensor) or view_source(node) is not None:
         return INFINITE
+    if node in visible:
+        return PRICE_OF_VISIBLE
     return PRICE_OF_EXISTING.get(node.op, 1.0) * float(tensor_bytes(val)) + 64.0
 
 

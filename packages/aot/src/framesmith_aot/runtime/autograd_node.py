@@ -58,14 +58,14 @@ def training_function(
     if shared:
         given["results"] = "[]"
     if isinstance(second, SecondOrder) and any(node.part.saved for node in nodes):
-        given["kept"] = second.keep(text, inputs)
+        given["rerun"] = second.keep(text, inputs)
     for name, value in given.items():
         text.line(f"{name} = {value}")
     forwards: list[FunctionText] = []
     calls: list[str] = []
     made: set[int] = set()
     for index, node in enumerate(nodes):
-        forwards.append(_forward(run if index == 0 else None, node, list(given), unwatched=calling.unwatched))
+        forwards.append(_forward(run if index == 0 else None, node, list(given), second, calling.unwatched))
         name = text.bind(f"node{index}", _apply(forwards[-1], node, index, len(given), second))
         for at in node.part.node.operands:
             if isinstance(at, int) and at >= len(inputs):
@@ -93,7 +93,9 @@ def _name(nodes: Sequence[AutogradNode], index: int, position: int) -> str:
     return f"hidden{index}_{position}" if isinstance(result, Hidden) else f"r{result}"
 
 
-def _forward(run: BoxedFn | None, node: AutogradNode, given: Sequence[str], *, unwatched: bool) -> FunctionText:
+def _forward(
+    run: BoxedFn | None, node: AutogradNode, given: Sequence[str], second: SecondOrder | str, unwatched: bool
+) -> FunctionText:
     """The text of a node's forward; the first node's runs the graph. `given` are the names after the operands."""
     part = node.part
     operands = [f"operand{index}" for index in range(len(part.node.operands))]
@@ -105,14 +107,15 @@ def _forward(run: BoxedFn | None, node: AutogradNode, given: Sequence[str], *, u
         call = "results.extend(graph([*inputs]))" if "results" in given else "results = graph([*inputs])"
         text.line(call, 2 if unwatched else 1)
     text.line("ctx.set_materialize_grads(False)")
-    kept = [f"{'inputs' if item.from_input else 'results'}[{item.index}]" for item in (*part.saved, *part.watched)]
-    if part.node.kept.anything and not kept:
+    saved = [f"{'inputs' if item.from_input else 'results'}[{item.index}]" for item in part.handed]
+    if part.node.kept.anything and not saved:
         with torch.inference_mode(False):
-            kept = [text.bind("token", torch.empty(0))]  # the pass is to be gone through once
-    if kept:
-        text.line(f"ctx.save_for_backward({', '.join(kept)})")
-    if part.saved and "kept" in given:
-        text.line("ctx.kept = kept")
+            saved = [text.bind("token", torch.empty(0))]  # the pass is to be gone through once
+    if saved:
+        text.line(f"ctx.save_for_backward({', '.join(saved)})")
+    if part.saved and isinstance(second, SecondOrder):
+        held = [f"{slot}: {operands[at]}" for at, slot in second.read_by(part.node).items()]
+        text.line(f"ctx.rerun, ctx.held = rerun, {{{', '.join(held)}}}")
     text.line(f"return {tuple_text([_given(text, result) for result in part.node.results])}")
     return text
 
@@ -138,18 +141,18 @@ def _apply(
 
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         saved = list(ctx.saved_tensors)  # an error where one was changed or is gone
-        del saved[used:]
+        del saved[used:]  # what is only watched
         if torch.is_grad_enabled():
             if not used:
                 return (*run.evaluate([], tangents), *rest)  # linear, and so its own derivative
             if isinstance(second, SecondOrder):
-                return (*second.gradients(ctx.kept, index, tangents), *rest)
+                return (*second.gradients(ctx.rerun, index, ctx.held, tangents), *rest)
             return (*refuse_derivative(run(saved, tangents), second), *rest)
         # Unless the graph is retained: the list is then the only holder, and the backward program frees
         # each tensor after its last use.
         ctx.maybe_clear_saved_tensors()
         if not torch._C._autograd._get_current_graph_task_keep_graph():
-            ctx.kept = None
+            ctx.rerun = ctx.held = None
         return (*run(saved, tangents), *rest)
 
     def backward_of_nothing_kept(ctx: Any, *tangents: torch.Tensor | None) -> Any:

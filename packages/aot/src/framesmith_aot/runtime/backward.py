@@ -22,7 +22,7 @@ Grads = tuple[torch.Tensor | None, ...]
 class BackwardGraph:
     """`graph` takes `saved` saved tensors, then the tangents, and returns gradients.
 
-    For each input, `places` gives the position of its gradient among the results (None for none) and
+    For each operand, `places` gives the position of its gradient among the results (None for none) and
     `reached` the tangents it can depend on: without any of them it has no gradient.
     """
 
@@ -39,10 +39,10 @@ class BackwardGraph:
         if not any(absent):
             return self
         present = {index for index, missing in enumerate(absent) if not missing}
-        kept = [place if reached & present else None for place, reached in zip(self.places, self.reached, strict=True)]
-        wanted = sorted({place for place in kept if place is not None})
+        left = [place if reached & present else None for place, reached in zip(self.places, self.reached, strict=True)]
+        wanted = sorted({place for place in left if place is not None})
         nodes = [node for node, missing in zip(self.tangents(), absent, strict=True) if missing]
-        places = tuple(None if place is None else wanted.index(place) for place in kept)
+        places = tuple(None if place is None else wanted.index(place) for place in left)
         return BackwardGraph(without_tangents(self.graph, nodes, wanted), self.saved, places, self.reached)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -55,6 +56,7 @@ class FunctionText:
         linecache.cache[filename] = (len(self.text), None, self.text.splitlines(True), filename)
         exec(compile(self.text, filename, "exec"), self.names)
         function: Callable[..., Any] = self.names[self.name]
+        weakref.finalize(function, linecache.cache.pop, filename, None)
         return function
 
 

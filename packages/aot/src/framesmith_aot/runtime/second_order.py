@@ -9,6 +9,7 @@ and only then. The inputs are kept for it as long as autograd keeps the graph.
 from __future__ import annotations
 
 import functools
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,22 +18,26 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
 from framesmith_aot.runtime.replay import FunctionText, tuple_text
+from framesmith_aot.trace.interpret import REPLACEMENTS
 from framesmith_aot.trace.joint import Binding, JointGraph
+from framesmith_aot.trace.kept import CHANGED_SINCE
 from framesmith_aot.trace.metadata import Origin
-from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, fitting, regions_of
-from framesmith_aten.graphs.nodes import dependents
-from framesmith_aten.operators import is_custom, is_random
+from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, fitting, regions_of, stop_at_ends
+from framesmith_aten.operators import arguments, is_custom, is_random, updated_statistics
 from framesmith_guards.contexts import ambient
 
 Grads = tuple[torch.Tensor | None, ...]
 
+#: Results of a functional batch norm before its updated running statistics.
+OWN_RESULTS = 3
 
-#: What a call leaves for second derivatives: its inputs, their version counters, the generators' states before it.
-Kept = tuple[tuple[torch.Tensor, ...], tuple[int, ...], tuple[torch.Tensor, ...]]
+#: What it takes to run a call again: its inputs, their version counters, the generators' states before it.
+Rerun = tuple[tuple[torch.Tensor, ...], tuple[int, ...], tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,8 @@ class SecondOrder:
     `views` are the positions of outputs that nodes read as they read inputs, and the slots they are views of.
     `placeholders` and `attributes` say which input each of the module's operands is, `origins` where the tensors of
     slots with gradients come from, `requires_grad` what the inputs are, `changed` which of them the graph writes to,
-    `unversioned` which of them count no versions, `devices` whose generators it draws from beside the CPU's (`random`:
-    whether it draws at all).
+    `detached` of which only an alias is kept, `unversioned` which count no versions, `devices` whose generators it
+    draws from beside the CPU's (`random`: whether it draws at all).
     """
 
     module: fx.GraphModule
@@ -54,15 +59,15 @@ class SecondOrder:
     origins: Mapping[int, Origin]
     requires_grad: Sequence[bool]
     changed: frozenset[int]
+    detached: frozenset[int]
     unversioned: frozenset[int]
     modes: ambient.Ambient
     random: bool
     devices: tuple[int, ...]
 
     def keep(self, text: FunctionText, inputs: Sequence[str]) -> str:
-        """The expression, evaluated before the call, for what it takes to run the call again: a `Kept`."""
-        # An input that is written to will have this graph in its history.
-        values = [f"{name}.detach()" if at in self.changed else name for at, name in enumerate(inputs)]
+        """The expression, evaluated before the call, for what it takes to run the call again: a `Rerun`."""
+        values = [f"{name}.detach()" if at in self.detached else name for at, name in enumerate(inputs)]
         versions = ["0" if at in self.unversioned else f"{name}._version" for at, name in enumerate(inputs)]
         states = []
         if self.random:
@@ -70,19 +75,31 @@ class SecondOrder:
             states += [f"{text.bind('cuda_state', torch.cuda.get_rng_state)}({device})" for device in self.devices]
         return f"({', '.join(tuple_text(part) for part in (values, versions, states))})"
 
-    def gradients(self, kept: Kept, index: int, tangents: Sequence[torch.Tensor | None]) -> Grads:
+    def read_by(self, node: NodeShape) -> dict[int, int]:
+        """The results of other nodes that the user holds and `node` reads: their slots by position in the operands."""
+        sources = [None if isinstance(at, int) else self.nodes[at[0]].results[at[1]] for at in node.operands]
+        return {at: slot for at, slot in enumerate(sources) if isinstance(slot, int) and self._maker(slot) is not None}
+
+    def gradients(
+        self, rerun: Rerun, index: int, held: Mapping[int, torch.Tensor], tangents: Sequence[torch.Tensor | None]
+    ) -> Grads:
         """The gradients of the operands of autograd node `index`, with their history.
 
-        Raises RuntimeError where an input was changed in place since, as eager mode does.
+        It passes the results in `held`, given by slot (see `read_by`). Raises RuntimeError where an input was changed
+        in place since, as eager mode does.
         """
         warnings.warn(SecondDerivativeWarning(), stacklevel=2)
-        values, versions, states = kept
+        values, versions, states = rerun
         self._check_versions(values, versions)
         inputs = [self._alias(at, value) for at, value in enumerate(values)]
         ends = {get_gradient_edge(value): at for at, value in enumerate(inputs) if value.requires_grad}
+        as_made = {slot: result for slot, result in held.items() if result._version == 0}
+        for number, result in enumerate(as_made.values()):
+            ends[get_gradient_edge(result)] = -1 - number
+        again = _Again(self.module, self.attributes, inputs, {self._maker(slot): as_made[slot] for slot in as_made})
         with ambient.preserved(), self._random_numbers_from(states):
             ambient.write(self.modes)
-            outputs = _Again(self.module, self.attributes, inputs).run(*[inputs[at] for at in self.placeholders])
+            outputs = again.run(*[inputs[at] for at in self.placeholders])
         roots = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
         ends.update((get_gradient_edge(outputs[at]), len(inputs) + at) for at in self.views)
         bases = {len(inputs) + at: slot for at, slot in self.views.items() if slot is not None}
@@ -91,11 +108,14 @@ class SecondOrder:
             raise DoubleBackwardError("the graph is another one when it is run again")
         return _through(regions[index], ends, tangents)
 
+    def _maker(self, slot: int) -> str | None:
+        return self.origins[slot].maker
+
     def _check_versions(self, values: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
         for at, (value, version) in enumerate(zip(values, versions, strict=True)):
             if at not in self.changed | self.unversioned and value._version != version:
                 raise RuntimeError(
-                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"one of the variables needed for gradient computation has been {CHANGED_SINCE}: "
                     f"a tensor of shape {list(value.shape)} is at version {value._version}; expected version "
                     f"{version} instead"
                 )
@@ -105,13 +125,16 @@ class SecondOrder:
         with torch.enable_grad():
             if at in self.changed:
                 return value.detach().requires_grad_(self.requires_grad[at]).clone()
-            return value.view_as(value) if value.requires_grad else value
+            if self.requires_grad[at] and value.requires_grad:
+                return value.view_as(value)
+            return value.detach().requires_grad_(self.requires_grad[at])  # whatever it has become since
 
     @contextmanager
     def _random_numbers_from(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
         if not states:
             yield
             return
+        # Other threads that draw from these generators meanwhile get the same numbers twice.
         with torch.random.fork_rng(devices=self.devices):
             torch.set_rng_state(states[0])
             for device, state in zip(self.devices, states[1:], strict=True):
@@ -125,10 +148,36 @@ def why_not_again(joint: JointGraph) -> str | None:
         return "a result is not to be found when it is run again"
     if any(is_custom(node.target) for node in _forward_calls(joint)):
         return "it calls an operator of the user's, which may act outside of tensors"
-    reached = dependents(joint.graph, [joint.inputs[index] for index in joint.meta.changed])
+    reached = _dependents(joint.graph, {joint.inputs[index] for index in joint.meta.changed})
     if any(flows and slot in reached for slot, flows in zip(joint.slots, joint.meta.slots, strict=True)):
         return "it changes an input that its results depend on"
     return None
+
+
+def _dependents(graph: fx.Graph, sources: set[fx.Node]) -> set[fx.Node]:
+    """The sources and every call that reads one of them."""
+    found = set(sources)
+    for node in graph.nodes:
+        if node.op == "call_function" and not found.isdisjoint(_read_by(node)):
+            found.add(node)
+    return found
+
+
+def _read_by(node: fx.Node) -> set[fx.Node]:
+    """The operands that a call's results depend on.
+
+    Normalisation in training computes its own results without the running statistics, which it only updates.
+    """
+    if node.target is operator.getitem and node.args[1] >= OWN_RESULTS:  # type: ignore[operator]
+        return {node.args[0], *_updated(node.args[0])}  # type: ignore[arg-type]
+    return {*node.all_input_nodes} - _updated(node)
+
+
+def _updated(node: fx.Node) -> set[fx.Node]:
+    if not isinstance(node.target, OpOverload):
+        return set()
+    values = arguments(node.target, node.args, node.kwargs)
+    return {values[name] for name in updated_statistics(node.target, node.args, node.kwargs)}
 
 
 def second_order(
@@ -145,6 +194,7 @@ def second_order(
         joint.origins,
         joint.meta.requires_grad,
         frozenset(joint.meta.changed),
+        frozenset(_detached(joint)),
         frozenset(at for at, example in enumerate(examples) if example.is_inference()),
         ambient.read(),
         any(is_random(node.target) for node in _forward_calls(joint)),
@@ -152,26 +202,70 @@ def second_order(
     )
 
 
+def _detached(joint: JointGraph) -> Iterator[int]:
+    """The inputs of which a call keeps no more than an alias: autograd's nodes would hold what holds them.
+
+    They are those with which a history is recorded, and those that eager mode does not hold and the user may change.
+    """
+    held = {index for node in joint.nodes for index in node.kept.inputs} | {*joint.meta.changed}
+    yield from (copy.index for copy in joint.meta.copy_back if not copy.no_grad)
+    yield from (at for at, requires in enumerate(joint.meta.requires_grad) if not requires and at not in held)
+
+
 def _forward_calls(joint: JointGraph) -> list[fx.Node]:
     return [node for node in joint.graph.nodes if node.op == "call_function" and node.meta["phase"] == "forward"]
 
 
 class _Again(fx.Interpreter):
-    """Runs the module with these inputs in place of its attributes."""
+    """Runs the module as it was traced, with these inputs in place of its attributes.
 
-    def __init__(self, module: fx.GraphModule, attributes: Mapping[str, int], inputs: Sequence[torch.Tensor]) -> None:
+    `held` are tensors that the user holds, by the nodes that made them: history is to lead there.
+    """
+
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        attributes: Mapping[str, int],
+        inputs: Sequence[torch.Tensor],
+        held: Mapping[str | None, torch.Tensor],
+    ) -> None:
         super().__init__(module)
         self.attributes = attributes
         self.inputs = inputs
+        self.held = held
+
+    def run_node(self, n: fx.Node) -> Any:
+        made = super().run_node(n)
+        return _led_to(made, self.held[n.name]) if n.name in self.held else made
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         at = self.attributes.get(target)
         return super().get_attr(target, args, kwargs) if at is None else self.inputs[at]
 
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(REPLACEMENTS.get(target, target), args, kwargs)
+
+
+class _LedTo(torch.autograd.Function):
+    """What was computed again, with the history of the first time: gradients go on to the tensor made then."""
+
+    @staticmethod
+    def forward(ctx: Any, again: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        return again.view_as(again)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:
+        return None, grads[0]
+
+
+_led_to: Callable[..., torch.Tensor] = _LedTo.apply
+
 
 def _outline(region: Region) -> tuple[list[list[int]], list[int | None]]:
     """What has to be alike in both runs: the slots of each result, the inputs among the operands."""
-    return region.slots, [source if isinstance(source, int) else None for source in region.into]
+    sources = [source if isinstance(source, int) else None for source in region.into]
+    return region.slots, [source for source in sources if source is None or source >= 0]
 
 
 def _outline_of(node: NodeShape) -> tuple[list[list[int]], list[int | None]]:
@@ -193,6 +287,7 @@ def _through(region: Region, ends: Ends, tangents: Sequence[torch.Tensor | None]
                     found[target] = grad if target not in found else found[target] + grad
 
     handles = [node.register_hook(functools.partial(leave, node)) for node in region.nodes]
+    handles += stop_at_ends(set(region.nodes), ends)
     outside = {source.node for source in region.into if isinstance(source, GradientEdge)}
     handles += [node.register_prehook(lambda grads: (None,) * len(grads)) for node in outside]
     came = [(edge, tangent) for edge, tangent in zip(region.out, tangents, strict=True) if tangent is not None]

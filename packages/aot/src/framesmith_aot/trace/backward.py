@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import fx
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.kept import Kept, kept_by
+from framesmith_aot.trace.kept import CHANGED_SINCE, Kept, kept_by
 from framesmith_aot.trace.metadata import Collected, InputPair, SlotView
-from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, edges, fitting, regions_of
+from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, edges, fitting, regions_of, stop_at_ends
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import overlaps_itself, storage_id
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -54,9 +55,8 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     kept = _kept(regions, slots, pairs)
     passing = _Passing(tracer, regions, ends)
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
-    passing.listen(seeds)
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
-    with _no_autocast(), torch.no_grad(), torch.autograd.set_detect_anomaly(False):
+    with passing.listening(seeds), _no_autocast(), torch.no_grad(), torch.autograd.set_detect_anomaly(False):
         try:
             torch.autograd.grad(
                 list(roots.values()), wanted, list(seeds.values()), retain_graph=True, allow_unused=True
@@ -83,7 +83,7 @@ def _is_changed(root: torch.Tensor, seed: torch.Tensor, wanted: Sequence[torch.T
     try:
         torch.autograd.grad(root, wanted, seed, retain_graph=True, allow_unused=True)
     except RuntimeError as error:
-        return "modified by an inplace operation" in str(error)
+        return CHANGED_SINCE in str(error)
     return False
 
 
@@ -132,21 +132,28 @@ class _Passing:
         self.tracer.placeholder(name, value).meta["tangent"] = True
         return functional.wrap(value)
 
-    def listen(self, seeds: Mapping[int, torch.Tensor]) -> None:
-        """Hook the nodes between which gradients enter and leave regions. `seeds`: the tangents of slots."""
-        for index, region in enumerate(self.regions):
-            inner = set(region.nodes)
-            cut = {edge for edge, slots in zip(region.out, region.slots, strict=True) if not slots}
-            for node in region.nodes:
-                if any(edge.node not in inner or edge in cut or edge in self.ends for edge in edges(node)):
-                    node.register_hook(functools.partial(self._leave, index, node))
-            for edge in self.ends:
-                if edge.node in inner:  # one of several results, and itself shown
-                    edge.node.register_prehook(functools.partial(_without, edge.output_nr))
-            for node in {edge.node for edge in region.out}:
-                entering = {edge: region.slots_of(edge) for edge in region.out if edge.node is node}
-                given = {edge: [seeds[slot] for slot in slots] for edge, slots in entering.items()}
-                node.register_prehook(functools.partial(self._enter, index, given))
+    @contextmanager
+    def listening(self, seeds: Mapping[int, torch.Tensor]) -> Iterator[None]:
+        """Hooks on the nodes between which gradients enter and leave regions. `seeds`: the tangents of slots."""
+        handles = [handle for index in range(len(self.regions)) for handle in self._listen(index, seeds)]
+        try:
+            yield
+        finally:
+            for handle in handles:  # the nodes hold their hooks out of the collector's sight, and hooks hold nodes
+                handle.remove()
+
+    def _listen(self, index: int, seeds: Mapping[int, torch.Tensor]) -> Iterator[RemovableHandle]:
+        region = self.regions[index]
+        inner = set(region.nodes)
+        cut = {edge for edge, slots in zip(region.out, region.slots, strict=True) if not slots}
+        for node in region.nodes:
+            if any(edge.node not in inner or edge in cut or edge in self.ends for edge in edges(node)):
+                yield node.register_hook(functools.partial(self._leave, index, node))
+        yield from stop_at_ends(inner, self.ends)
+        for node in {edge.node for edge in region.out}:
+            entering = {edge: region.slots_of(edge) for edge in region.out if edge.node is node}
+            given = {edge: [seeds[slot] for slot in slots] for edge, slots in entering.items()}
+            yield node.register_prehook(functools.partial(self._enter, index, given))
 
     def _leave(self, index: int, node: Any, grads: Sequence[Any], _: Any) -> None:
         """Note what a node gives to operands of its region, and to what of the region others read as well."""
@@ -205,11 +212,6 @@ class _Passing:
                 like = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
             self.hidden[edge] = self.tangent(f"tangent_{len(self.hidden)}_inside", like)
         return self.hidden[edge]
-
-
-def _without(number: int, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
-    """The gradients of a node's results less one."""
-    return (*grads[:number], None, *grads[number + 1 :])
 
 
 def _hidden(edge: GradientEdge) -> Hidden:

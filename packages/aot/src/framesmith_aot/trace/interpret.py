@@ -28,8 +28,13 @@ REFUSED_METHODS: tuple[tuple[frozenset[str], str], ...] = (
 )
 
 
-def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any], tracer: GraphTracer) -> list[Any]:
-    """The flat outputs of `gm` run on `args`; `attributes` gives the values of its `get_attr` nodes."""
+def run_graph(
+    gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any], tracer: GraphTracer
+) -> tuple[list[Any], list[str]]:
+    """The flat outputs of `gm` run on `args`, and the names of the nodes that made them.
+
+    `attributes` gives the values of its `get_attr` nodes.
+    """
     env: dict[fx.Node, Any] = {}
     inputs = iter(args)
     overlaps = Overlaps()
@@ -43,7 +48,9 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             env[node] = attributes[node.target]
         elif node.op == "output":
             tracer.source = None
-            return _flat_outputs(fx.node.map_arg(node.args[0], env.__getitem__))
+            outputs = _flat_outputs(fx.node.map_arg(node.args[0], env.__getitem__))
+            makers = {id(value): maker.name for maker, value in reversed(env.items())}
+            return outputs, [makers.get(id(value), "") for value in outputs]
         else:
             env[node] = _call(node, env, overlaps)
             overlaps.note(env[node])
@@ -180,11 +187,20 @@ def _converted(value: Any, dtype: torch.dtype) -> Any:
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """`torch.one_hot` with its check as an operator: its own reads the data. A wrong class raises some RuntimeError."""
-    if num_classes < 0:
+    if num_classes <= 0:  # counted, or refused
         return torch.nn.functional.one_hot(tensor, num_classes)
     torch._assert_async(((tensor >= 0) & (tensor < num_classes)).all(), "Class values must be below num_classes.")
     classes = torch.arange(num_classes, device=tensor.device)
     return (tensor.contiguous().unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _bernoulli(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`torch.bernoulli`: what it is given to write to is filled in the order of that memory."""
+    out = kwargs.get("out")
+    if out is None or out.shape != input.shape:
+        drawn: torch.Tensor = torch.bernoulli(input, *args, **kwargs)
+        return drawn
+    return out.bernoulli_(input, generator=kwargs.get("generator"))  # type: ignore[no-any-return]
 
 
 def _max_pool1d(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -200,6 +216,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     F.batch_norm: _functional_batch_norm,
     F.one_hot: _one_hot,
     torch.max_pool1d: _max_pool1d,
+    torch.bernoulli: _bernoulli,
     torch.lstm: _lstm,
     torch._VF.lstm: _lstm,
 }

@@ -102,7 +102,7 @@ def trace_joint(
         pairs, nodes = _make_inputs(tracer, inputs)
         try:
             values = {name: pairs[at].run for name, at in binding.attributes.items()} | binding.values
-            outputs = run_graph(gm, [pairs[at].run for at in binding.placeholders], values, tracer)
+            outputs, makers = run_graph(gm, [pairs[at].run for at in binding.placeholders], values, tracer)
         except (AotUnsupported, TraceUnsupported):
             raise
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -114,6 +114,7 @@ def trace_joint(
         found = collect(
             pairs,
             outputs,
+            makers,
             tracer,
             keep_input_mutations=keep_input_mutations,
             grad_mode_after=_compare_ambient(before, ambient.read()),

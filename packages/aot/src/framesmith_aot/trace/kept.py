@@ -19,6 +19,9 @@ from framesmith_aten.operators import tensors_in
 #: How autograd's nodes name what they keep.
 PREFIX = "_saved_"
 
+#: What autograd says of a tensor that it kept and finds changed.
+CHANGED_SINCE = "modified by an inplace operation"
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -40,13 +43,13 @@ def kept_by(nodes: Iterable[Any], slots: Mapping[int, int], inputs: Mapping[int,
 
 
 def _saved(node: Any) -> Iterator[torch.Tensor]:
-    try:
-        if isinstance(node, torch.autograd.function.BackwardCFunction):  # of a function written in Python
-            yield from tensors_in(node.saved_tensors)
-        for name in _names(type(node)):  # type: ignore[arg-type]
+    names = _names(type(node))  # type: ignore[arg-type]
+    of_python = isinstance(node, torch.autograd.function.BackwardCFunction)
+    for name in ("saved_tensors", *names) if of_python else names:
+        try:
             yield from tensors_in(getattr(node, name))
-    except RuntimeError:  # it was changed since: the backward pass itself says so
-        return
+        except RuntimeError:  # it was changed since: the backward pass itself says so
+            continue
 
 
 @functools.cache

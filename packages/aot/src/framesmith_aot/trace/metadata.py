@@ -130,10 +130,14 @@ class InputPair:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run of the torch-level graph has the tensor of a slot: an output, its base, or an input it changed."""
+    """Where a run of the torch-level graph has the tensor of a slot: an output, its base, or an input it changed.
+
+    `maker` is the node that makes it, where nothing writes to it afterwards.
+    """
 
     kind: Literal["output", "base", "input"]
     index: int
+    maker: str | None = None
 
     def find(self, inputs: Sequence[torch.Tensor], outputs: Sequence[Any]) -> torch.Tensor:
         """That tensor."""
@@ -162,12 +166,16 @@ class Collected:
 def collect(
     inputs: Sequence[InputPair],
     outputs: Sequence[Any],
+    makers: Sequence[str],
     tracer: GraphTracer,
     *,
     keep_input_mutations: bool,
     grad_mode_after: bool | None,
 ) -> Collected:
-    """Reads off mutations and aliases after the graph ran. Raises AotUnsupported."""
+    """Reads off mutations and aliases after the graph ran; `makers` are the nodes of `outputs`.
+
+    Raises AotUnsupported.
+    """
     slots = _Slots(tracer)
     written, copies = _mutations(inputs, slots, keep_input_mutations)
     forms = _outputs(inputs, outputs, slots)
@@ -186,7 +194,7 @@ def collect(
         grad_mode_after=grad_mode_after,
     )
     values = [functional.current_value(inputs[index].run) for index in written]
-    return Collected(meta, slots.wrappers, dict(_origins(slots.wrappers, inputs, outputs)), values, views)
+    return Collected(meta, slots.wrappers, dict(_origins(slots.wrappers, inputs, outputs, makers)), values, views)
 
 
 def _is_recorded_view(value: Any, form: Output, changed: Sequence[int]) -> bool:
@@ -212,16 +220,22 @@ def _over_another(form: Any, position: int, views: Mapping[int, torch.Tensor], s
 
 
 def _origins(
-    slots: Sequence[torch.Tensor], inputs: Sequence[InputPair], outputs: Sequence[Any]
+    slots: Sequence[torch.Tensor], inputs: Sequence[InputPair], outputs: Sequence[Any], makers: Sequence[str]
 ) -> Iterator[tuple[int, Origin]]:
     """Of the slots with gradients."""
     at = {id(pair.run): Origin("input", index) for index, pair in enumerate(inputs)}
     tensors = [(index, value) for index, value in enumerate(outputs) if isinstance(value, torch.Tensor)]
     at.update((id(value._base), Origin("base", index)) for index, value in tensors if value._base is not None)
-    at.update((id(value), Origin("output", index)) for index, value in tensors)
+    at.update((id(value), Origin("output", index, _maker(value, makers[index]))) for index, value in tensors)
     for slot, wrapper in enumerate(slots):
         if functional.differentiable(wrapper) and id(wrapper) in at:
             yield slot, at[id(wrapper)]
+
+
+def _maker(value: torch.Tensor, node: str) -> str | None:
+    """The node that made an output, if it is as it was made."""
+    final = value._base is None and functional.is_functional(value) and functional.mutation_count(value) == 0
+    return node if final else None
 
 
 class _Slots:

@@ -13,7 +13,8 @@ What is computed from it reads it as it reads an input: regions end there as wel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge
+from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.trace.kept import NOTHING_KEPT, Kept
 
@@ -123,6 +125,21 @@ def _in_order(regions: Sequence[Region], of_slot: Mapping[int, Region], bases: M
         read += [of_slot[bases[source]] for source in region.into if isinstance(source, int) and source in bases]
         sorter.add(index, *(number[id(one)] for one in read))
     return [regions[index] for index in sorter.static_order()]
+
+
+def stop_at_ends(nodes: Collection[Any], ends: Ends) -> list[RemovableHandle]:
+    """Keep gradients that come to an end from going on through its node, where that is one of `nodes`.
+
+    It has several results, of which one is shown and others are not.
+    """
+    return [
+        edge.node.register_prehook(functools.partial(_without, edge.output_nr)) for edge in ends if edge.node in nodes
+    ]
+
+
+def _without(number: int, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of a node's results less one."""
+    return (*grads[:number], None, *grads[number + 1 :])
 
 
 def edges(node: Any) -> Iterator[GradientEdge]:

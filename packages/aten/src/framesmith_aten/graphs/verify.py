@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.errors import GraphInvariantError
-from framesmith_aten.operators import IDENTITY_VIEWS, is_mutable
+from framesmith_aten.operators import IDENTITY_VIEWS, is_mutable, is_view
 
 _OPS = frozenset({"placeholder", "get_attr", "call_function", "output"})
 
@@ -60,4 +60,6 @@ def _why_call(node: fx.Node) -> str | None:
         destination = node.args[0]
         placed = isinstance(destination, fx.Node) and destination.op == "placeholder"
         return None if placed and not node.users else "copy_ must write to a placeholder and have no users"
+    if is_view(target) and not isinstance(node.args[0], fx.Node):
+        return f"calls {target}, a view, on {node.args[0]!r}, which has no memory"
     return f"calls {target}, which mutates" if is_mutable(target) else None

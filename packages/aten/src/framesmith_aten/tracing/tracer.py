@@ -24,7 +24,7 @@ from framesmith_aten import table, trials
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import why_may_fail
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
-from framesmith_aten.operators import gives_unknown_value, is_composite, row, undeclared_writes
+from framesmith_aten.operators import gives_unknown_value, is_composite, is_view, row, undeclared_writes
 from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 
@@ -109,6 +109,8 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         # A lifted constant must stay what it is: what the graph computes with is a copy of it.
         target = torch.ops.aten.clone.default if func in _LIFTS else func
+        if is_view(func) and not isinstance(args[0], torch.Tensor):
+            args = (self._tensor_of(args[0]), *args[1:])  # a number that torch took for a tensor
         node = self.graph.create_node("call_function", target, self._strip(args), self._strip(kwargs))
         self._describe(node, out)
         if isinstance(out, torch.Tensor):
@@ -118,6 +120,11 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             part = self.graph.create_node("call_function", operator.getitem, (node, at))
             self._describe(part, result)
             self._bind(result, part)
+
+    def _tensor_of(self, number: Any) -> torch.Tensor:
+        with self:
+            made: torch.Tensor = torch.ops.aten.scalar_tensor.default(number, dtype=torch.result_type(number, number))
+        return made
 
     def _bind(self, value: torch.Tensor, node: fx.Node) -> None:
         """From now on `value` is the result of `node`."""
