@@ -14,8 +14,7 @@ from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.verify import Malformed, verify_program
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.render.llvm.math import FLOAT32
-from framesmith_backends.render.llvm.ops import COMPARISONS, PLAIN
+from framesmith_backends.render.llvm.ops import COMPARISONS, ELEMENTARY, PLAIN
 from framesmith_backends.render.triton import CALLS, INFIX
 
 
@@ -73,7 +72,7 @@ def test_transform_shares_what_it_keeps() -> None:
 def test_every_operation_has_a_row_in_each_renderer() -> None:
     special = {"max", "min", "idiv", "where", "neg", "not", "abs", "isnan"}
     for name in OPS:
-        assert name in PLAIN or name in COMPARISONS or name in FLOAT32 or name in special, name
+        assert name in PLAIN or name in COMPARISONS or name in ELEMENTARY or name in special, name
         assert name in INFIX or name in CALLS or name in special, name
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+aten = torch.ops.aten
+
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
@@ -32,6 +34,18 @@ def _truncated(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.div(a, b, rounding_mode="trunc")
 
 
+def _gelu(approximate: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: aten.gelu(x, approximate=approximate)
+
+
+def _dgelu(approximate: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: aten.gelu_backward(torch.ones_like(x), x, approximate=approximate)
+
+
+def _derivative(backward: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: backward(torch.ones_like(x), x)
+
+
 _UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("sqrt", 12, torch.sqrt),
     ("rsqrt", 20, torch.rsqrt),
@@ -47,6 +61,14 @@ _UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("tanh", 30, torch.tanh),
     ("erf", 45, torch.erf),
     ("sigmoid", 26, torch.sigmoid),
+    ("gelu", 45, _gelu("none")),
+    ("gelu_tanh", 45, _gelu("tanh")),
+    ("silu", 35, aten.silu),
+    ("mish", 40, aten.mish),
+    ("dgelu", 45, _dgelu("none")),
+    ("dgelu_tanh", 60, _dgelu("tanh")),
+    ("dsilu", 45, _derivative(aten.silu_backward)),
+    ("dmish", 55, _derivative(aten.mish_backward)),
     ("floor", 2, torch.floor),
     ("ceil", 2, torch.ceil),
     ("round", 2, torch.round),
@@ -87,6 +109,7 @@ OPS: dict[str, OpRow] = {row.name: row for row in _ROWS}
 # Operations whose float64 form no renderer has: a node that needs one runs as an ATen call.
 FLOAT32_ONLY = frozenset((
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "sigmoid", "pow", "fmod",
+    "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
 ))  # fmt: skip
 
 

@@ -133,6 +133,55 @@ def sigmoid(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def gelu(x):  # type: ignore[no-untyped-def]
+    return x * 0.5 * (1.0 + erf(x * 0.7071067811865476))
+
+
+@triton.jit
+def dgelu(x):  # type: ignore[no-untyped-def]
+    return 0.5 * (1.0 + erf(x * 0.7071067811865476)) + x * exp(x * x * -0.5) * 0.3989422804014327
+
+
+@triton.jit
+def _gelu_inner(x):  # type: ignore[no-untyped-def]
+    return (x + x * x * x * 0.044715) * 0.7978845608028654
+
+
+@triton.jit
+def gelu_tanh(x):  # type: ignore[no-untyped-def]
+    return x * 0.5 * (1.0 + tanh(_gelu_inner(x)))
+
+
+@triton.jit
+def dgelu_tanh(x):  # type: ignore[no-untyped-def]
+    t = tanh(_gelu_inner(x))
+    slope = (1.0 + x * x * 0.134145) * 0.7978845608028654
+    return 0.5 * (1.0 + t) + x * 0.5 * (1.0 - t * t) * slope
+
+
+@triton.jit
+def silu(x):  # type: ignore[no-untyped-def]
+    return div(x, 1.0 + exp(-x))
+
+
+@triton.jit
+def dsilu(x):  # type: ignore[no-untyped-def]
+    s = sigmoid(x)
+    return s * (1.0 + x * (1.0 - s))
+
+
+@triton.jit
+def mish(x):  # type: ignore[no-untyped-def]
+    return x * tanh(log1p(exp(x)))
+
+
+@triton.jit
+def dmish(x):  # type: ignore[no-untyped-def]
+    t = tanh(log1p(exp(x)))
+    return t + x * sigmoid(x) * (1.0 - t * t)
+
+
+@triton.jit
 def div(a, b):  # type: ignore[no-untyped-def]
     a, b = tl.broadcast(a, b)
     return tl.div_rn(a, b)

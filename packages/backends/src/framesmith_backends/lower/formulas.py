@@ -1,14 +1,8 @@
-"""Activations, losses and their derivatives as expressions of the core operations, as ATen computes them."""
+"""Simple activations, losses and their derivatives as expressions of the core operations, as ATen computes them."""
 
 from __future__ import annotations
 
-import math
-
 from framesmith_backends.ir.expr import Const, Expr, Op
-
-RSQRT2 = math.sqrt(0.5)
-GELU_BETA = math.sqrt(2.0 / math.pi)
-GELU_KAPPA = 0.044715
 
 
 def fn(name: str, *args: Expr) -> Expr:
@@ -26,40 +20,6 @@ def like(value: float, other: Expr) -> Expr:
 def relu(x: Expr) -> Expr:
     # The operand order matters for -0.0: on a tie `max` returns its second operand, as ATen's relu does.
     return fn("max", like(0, x), x)
-
-
-def gelu(x: Expr) -> Expr:
-    return x * 0.5 * (fn("erf", x * RSQRT2) + 1.0)
-
-
-def _gelu_inner(x: Expr) -> Expr:
-    return (x + x * x * x * GELU_KAPPA) * GELU_BETA
-
-
-def gelu_tanh(x: Expr) -> Expr:
-    return x * 0.5 * (fn("tanh", _gelu_inner(x)) + 1.0)
-
-
-def gelu_backward(grad: Expr, x: Expr) -> Expr:
-    cdf = (fn("erf", x * RSQRT2) + 1.0) * 0.5
-    pdf = fn("exp", x * x * -0.5) * (2.0 / math.sqrt(math.pi) * RSQRT2 * 0.5)
-    return grad * (cdf + x * pdf)
-
-
-def gelu_tanh_backward(grad: Expr, x: Expr) -> Expr:
-    t = fn("tanh", _gelu_inner(x))
-    left = (t + 1.0) * 0.5
-    inner = (x * x * (3.0 * GELU_KAPPA) + 1.0) * GELU_BETA
-    return grad * (left + x * 0.5 * (1.0 - t * t) * inner)
-
-
-def silu(x: Expr) -> Expr:
-    return x / (fn("exp", -x) + 1.0)
-
-
-def silu_backward(grad: Expr, x: Expr) -> Expr:
-    s = fn("sigmoid", x)
-    return grad * s * (x * (1.0 - s) + 1.0)
 
 
 def sigmoid_backward(grad: Expr, y: Expr) -> Expr:
@@ -129,10 +89,6 @@ def softplus(x: Expr, beta: float, at: float) -> Expr:
 def softplus_backward(grad: Expr, x: Expr, beta: float, at: float) -> Expr:
     z = fn("exp", x * beta)
     return where(x * beta > at, grad, grad * z / (z + 1.0))
-
-
-def mish(x: Expr) -> Expr:
-    return x * fn("tanh", fn("log1p", fn("exp", x)))
 
 
 def sign(x: Expr) -> Expr:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Expr, Op
+from framesmith_backends.ir.expr import Const, Expr, Op
 from framesmith_backends.lower.reductions import moments, stored
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope
@@ -171,10 +171,23 @@ def batch_norm_training(
     return out, saved_mean, rstd, new_mean, new_var
 
 
+def _corrected_moments(s: Scope, x: Tensor, dims: Sequence[int], within: str) -> tuple[Tensor, Tensor]:
+    """(mean, variance) without what rounding the mean adds to them: over a batch a sum is long, its error not small.
+
+    The corrected two-pass algorithm (Chan, Golub and LeVeque, 1983): distances from the exact mean would sum to 0.
+    """
+    center, variance = moments(s, x, dims, True, 0, within)
+    n = float(math.prod(x.shape[d] for d in dims))
+    total = s.reduce_formula("sum", lambda v, m: v - m, (x, center), x.shape, dims, True, within)
+    shift = s.compute(lambda d: d / n, total, dtype=within)
+    mean = s.compute(lambda m, d: m + d, center, shift, dtype=within)
+    return mean, s.compute(lambda v, d: Op("max", v - d * d, Const(0, within)), variance, shift, dtype=within)
+
+
 def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: float) -> tuple[Tensor, ...]:
     dims, shape = _channels(x)
     within = compute_type(x.dtype)
-    center, variance = moments(s, x, dims, True, 0, within)
+    center, variance = _corrected_moments(s, x, dims, within)
     rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), variance, dtype=within)
     out = _scaled(s, _standardized, (x, center, rstd), _as_channel(weight, shape), _as_channel(bias, shape), x.shape)
     channels = (x.shape[1],)

@@ -22,6 +22,10 @@ def _core(name: str) -> Callable[..., Expr]:
     return lambda *args: Op(name, *args)
 
 
+def _times_derivative(name: str) -> Callable[[Expr, Expr], Expr]:
+    return lambda grad, x: grad * Op(name, x)
+
+
 def _abs(x: Expr) -> Expr:
     return x if x.dtype == "u8" else Op("abs", x)
 
@@ -51,8 +55,8 @@ SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
     ("sign", formulas.sign),
     ("hardsigmoid", formulas.hardsigmoid),
     ("hardswish", formulas.hardswish),
-    ("mish", formulas.mish),
-    ("silu", formulas.silu),
+    ("mish", _core("mish")),
+    ("silu", _core("silu")),
     ("mul.Tensor", _either("and", "mul")),
     ("mul.Scalar", _either("and", "mul")),
     ("maximum", _either("or", "max")),
@@ -67,7 +71,8 @@ SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
     ("lerp.Scalar", formulas.lerp),
     ("sigmoid_backward", formulas.sigmoid_backward),
     ("tanh_backward", formulas.tanh_backward),
-    ("silu_backward", formulas.silu_backward),
+    ("silu_backward", _times_derivative("dsilu")),
+    ("mish_backward", _times_derivative("dmish")),
     ("hardsigmoid_backward", formulas.hardsigmoid_backward),
     ("hardswish_backward", formulas.hardswish_backward),
 )
@@ -235,16 +240,17 @@ def pow_tensor(s: Scope, x: Operand, y: Operand) -> Tensor:
     return s.compute(_core("pow"), x, y, shape=s.result.shape, dtype=s.result.dtype)
 
 
+_GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
+
+
 @rule("gelu")
 def gelu(s: Scope, x: Tensor, *, approximate: str = "none") -> Tensor:
-    formula = formulas.gelu if approximate == "none" else formulas.gelu_tanh
-    return s.compute(formula, x, dtype=s.result.dtype)
+    return s.compute(_core(_GELUS[approximate]), x, dtype=s.result.dtype)
 
 
 @rule("gelu_backward")
 def gelu_backward(s: Scope, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
-    formula = formulas.gelu_backward if approximate == "none" else formulas.gelu_tanh_backward
-    return s.compute(formula, grad, x, dtype=s.result.dtype)
+    return s.compute(_times_derivative(f"d{_GELUS[approximate]}"), grad, x, dtype=s.result.dtype)
 
 
 def _with_parameters(formula: Callable[..., Expr], tensors: int, *defaults: Any) -> Callable[..., Tensor]:

@@ -34,6 +34,7 @@ INFIX = {
 # Functions of the support module, of the same names.
 CALLS = frozenset((
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "sigmoid", "rsqrt", "sqrt",
+    "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
     "pow", "fmod", "floor", "ceil", "round", "trunc", "copysign", "signbit", "div", "max", "min",
 ))  # fmt: skip
 # Rows up to this long are held in registers at once; longer ones, and outer lanes, go in blocks.

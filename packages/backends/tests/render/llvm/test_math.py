@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from accuracy import errors
 from tracing import trace
 
 from framesmith_backends import CpuBackend
@@ -22,17 +23,6 @@ def arguments() -> torch.Tensor:
     near = [torch.randn(100000, generator=generator) * scale for scale in (1e-3, 1, 10, 60, 1e4)]
     ones = 1 + torch.randn(100000, generator=generator) * 1e-3
     return torch.cat([everywhere, *near, ones, torch.tensor(SPECIAL)])
-
-
-def errors(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """The error in units of the last place of the float32 nearest the exact value; infinite if a NaN is wrong."""
-    limit = 3.4028235677973366e38
-    exponent = torch.frexp(exact.float().abs().clamp(min=2.0**-126, max=3.4e38))[1]
-    unit = torch.ldexp(torch.ones_like(exact), exponent - 24).clamp(min=2.0**-149)
-    error = (found.double() - exact).abs() / unit
-    overflowed = (exact.abs() >= limit) & (found.abs() > 3.4e38) & (found.sign() == exact.sign())
-    error = torch.where(overflowed | (found == exact) | exact.isnan(), torch.zeros_like(error), error)
-    return torch.where(found.isnan() != exact.isnan(), torch.full_like(error, float("inf")), error)
 
 
 def run(name: str, *inputs: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,7 @@ TRIG_LIMIT = 100000.0
 INFINITY = math.inf
 
 
-def _scale(b: Builder, x: Value, n: Value) -> Value:
+def scale(b: Builder, x: Value, n: Value) -> Value:
     """x * 2**n for a whole n within [-280, 254], rounding once if the result is subnormal."""
     if b.scalef and x.lanes % 16 == 0:
         return _scalef(b, x, n)
@@ -65,7 +65,7 @@ def _scalef(b: Builder, x: Value, n: Value) -> Value:
     return b.join(parts)
 
 
-def _clamp(b: Builder, x: Value, low: float, high: float) -> Value:
+def clamp(b: Builder, x: Value, low: float, high: float) -> Value:
     """x within [low, high]; NaN stays NaN."""
     x = b.select(b.compare("olt", x, low), b.number(low, x), x)
     return b.select(b.compare("ogt", x, high), b.number(high, x), x)
@@ -75,21 +75,21 @@ def _clamp(b: Builder, x: Value, low: float, high: float) -> Value:
 ROUNDING = 12582912.0
 
 
-def _whole_part(b: Builder, x: Value, factor: float) -> tuple[Value, Value]:
+def whole_part(b: Builder, x: Value, factor: float) -> tuple[Value, Value]:
     """(n, t): n is x * factor rounded to a whole number, t the sum whose low bits hold it."""
     t = b.fma(x, factor, ROUNDING)
     return b.sub(t, ROUNDING), t
 
 
 def _reduced_exponent(b: Builder, x: Value) -> tuple[Value, Value, Value]:
-    """(n, t, r) with x = n ln 2 + r and |r| <= ln(2)/2; t holds n as in `_whole_part`."""
-    n, t = _whole_part(b, x, LOG2E)
+    """(n, t, r) with x = n ln 2 + r and |r| <= ln(2)/2; t holds n as in `whole_part`."""
+    n, t = whole_part(b, x, LOG2E)
     r = b.fma(n, -LN2_HIGH, x)
     return n, t, b.fma(n, -LN2_LOW, r)
 
 
-def _times_power(b: Builder, p: Value, t: Value) -> Value:
-    """p * 2**n, with n as `_whole_part` left it in t, where p and the result are positive and normal."""
+def times_power(b: Builder, p: Value, t: Value) -> Value:
+    """p * 2**n, with n as `whole_part` left it in t, where p and the result are positive and normal."""
     return b.bits(b.add(b.bits(p, "i32"), b.binary("shl", b.bits(t, "i32"), 23)), "float")
 
 
@@ -100,34 +100,34 @@ def _to_int(b: Builder, x: Value) -> Value:
 
 
 def exp(b: Builder, x: Value) -> Value:
-    clamped = _clamp(b, x, -104.5, 89.0)
+    clamped = clamp(b, x, -104.5, 89.0)
     n, _, r = _reduced_exponent(b, clamped)
     p = b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0)
-    return _scale(b, p, n)
+    return scale(b, p, n)
 
 
 def _exp_with_tail(b: Builder, x: Value) -> Value:
     """exp of x <= 0, a little more accurate: the part of r that rounding loses is added back."""
     x = b.select(b.compare("olt", x, -104.5), b.number(-104.5, x), x)
-    n, _ = _whole_part(b, x, LOG2E)
+    n, _ = whole_part(b, x, LOG2E)
     head = b.fma(n, -LN2_HIGH, x)
     low = b.mul(n, LN2_LOW)
     r = b.sub(head, low)
     tail = b.sub(b.sub(head, r), low)
     p = b.add(b.add(r, b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), tail)), 1.0)
-    return _scale(b, p, n)
+    return scale(b, p, n)
 
 
 def exp2(b: Builder, x: Value) -> Value:
-    clamped = _clamp(b, x, -151.0, 129.0)
-    n, _ = _whole_part(b, clamped, 1.0)
+    clamped = clamp(b, x, -151.0, 129.0)
+    n, _ = whole_part(b, clamped, 1.0)
     r = b.sub(clamped, n)
     p = b.fma(b.polynomial(r, EXP2_P), r, 1.0)
-    return _scale(b, p, n)
+    return scale(b, p, n)
 
 
 def expm1(b: Builder, x: Value) -> Value:
-    clamped = _clamp(b, x, -20.0, 89.0)
+    clamped = clamp(b, x, -20.0, 89.0)
     n, _, r = _reduced_exponent(b, clamped)
     p = b.fma(b.polynomial(r, EXPM1_Q), b.mul(r, r), r)
     # 2 * (s p + (s - 1/2)) with s = 2**(n-1), which stays finite for n = 128.
@@ -142,13 +142,7 @@ def sigmoid(b: Builder, x: Value) -> Value:
     e = _exp_with_tail(b, b.neg(b.intrinsic("fabs", x)))
     top = b.select(b.compare("oge", x, 0.0), b.number(1.0, x), e)
     top = b.select(b.compare("uno", x, 0.0), x, top)
-    # One step of refinement, which also makes up for what rounding 1 + e lost.
-    d = b.add(e, 1.0)
-    lost = b.sub(e, b.sub(d, 1.0))
-    inverse = _reciprocal(b, d)
-    q = b.mul(top, inverse)
-    rest = b.fma(b.neg(q), d, top)
-    return b.fma(b.fma(b.neg(q), lost, rest), inverse, q)
+    return over_one_plus(b, top, e)
 
 
 def _split(b: Builder, x: Value) -> tuple[Value, Value]:
@@ -229,9 +223,24 @@ def log10(b: Builder, x: Value) -> Value:
     return _log_in_base(b, x, 0.4342944819032518, 0.30102539062, math.log10(2.0) - 0.30102539062)
 
 
-def _reciprocal(b: Builder, d: Value) -> Value:
+def reciprocal(b: Builder, d: Value) -> Value:
     """1 / d within about 1 ULP, for finite d in a small range: the processor's estimate, refined."""
     return b.emit(f"fdiv arcp {d.type} {b.number(1.0, d).text}, {d.text}", "float", d.lanes)
+
+
+def quotient(b: Builder, a: Value, d: Value) -> Value:
+    """a / d almost correctly rounded, for finite a and d in a small range."""
+    inverse = reciprocal(b, d)
+    q = b.mul(a, inverse)
+    return b.fma(b.fma(b.neg(q), d, a), inverse, q)
+
+
+def over_one_plus(b: Builder, a: Value, e: Value) -> Value:
+    """a / (1 + e) almost correctly rounded, for finite a and e in [0, 1]."""
+    inverse = reciprocal(b, b.add(e, 1.0))
+    q = b.mul(a, inverse)
+    # a - q is exact, so that nothing is lost of 1 + e.
+    return b.fma(b.fma(b.neg(q), e, b.sub(a, q)), inverse, q)
 
 
 def tanh(b: Builder, x: Value) -> Value:
@@ -241,8 +250,8 @@ def tanh(b: Builder, x: Value) -> Value:
     # Beyond 10, tanh is 1 to the last bit.
     bounded = b.select(b.compare("ogt", size, 10.0), b.number(10.0, x), size)
     _, t, r = _reduced_exponent(b, b.mul(bounded, 2.0))
-    e = _times_power(b, b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0), t)
-    far = b.fma(_reciprocal(b, b.add(e, 1.0)), -2.0, 1.0)
+    e = times_power(b, b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0), t)
+    far = b.fma(reciprocal(b, b.add(e, 1.0)), -2.0, 1.0)
     # copysign last: it also keeps the sign of zero.
     return b.intrinsic("copysign", b.select(b.compare("ult", size, 0.625), near, far), x)
 
@@ -253,10 +262,10 @@ def erf(b: Builder, x: Value) -> Value:
     # A NaN stays in t, and so in the result.
     t = b.select(b.compare("ogt", size, 4.0), b.number(4.0, x), size)
     y = b.mul(b.polynomial(t, ERF_LARGE), b.neg(t))
-    n, exponent = _whole_part(b, y, 1.0)
+    n, exponent = whole_part(b, y, 1.0)
     r = b.sub(y, n)
     p = b.fma(b.polynomial(r, EXP2_P), r, 1.0)
-    far = b.sub(b.number(1.0, x), _times_power(b, p, exponent))
+    far = b.sub(b.number(1.0, x), times_power(b, p, exponent))
     return b.select(b.compare("ult", size, 0.927734375), near, b.intrinsic("copysign", far, x))
 
 
@@ -364,7 +373,7 @@ def pow(b: Builder, x: Value, y: Value) -> Value:
     s = b.div(b.sub(m, 1.0), b.add(m, 1.0))
     log = b.fma(b.polynomial(b.mul(s, s), POW_LOG), s, k)
     power = b.mul(log, b.convert("fpext", y, "double"))
-    power = _clamp(b, power, -200.0, 200.0)
+    power = clamp(b, power, -200.0, 200.0)
     n = b.intrinsic("rint", power)
     whole = b.convert("fptosi", b.select(b.compare("uno", n, 0.0), b.number(0.0, n), n), "i64")
     scale = b.bits(b.binary("shl", b.add(whole, 1023), 52), "double")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.render.llvm.activations import ACTIVATIONS
 from framesmith_backends.render.llvm.builder import MEMORY, REGISTER, Builder, Value
 from framesmith_backends.render.llvm.math import FLOAT32
 
@@ -88,6 +89,9 @@ PLAIN: dict[str, Emit] = {
     "rsqrt": lambda b, a: b.div(b.number(1.0, a), b.intrinsic("sqrt", a)),
 }
 
+# Functions of float32 only.
+ELEMENTARY: dict[str, Emit] = {**FLOAT32, **ACTIVATIONS}
+
 COMPARISONS: dict[str, Emit] = {
     "eq": _comparison("oeq", "eq", "eq"),
     "ne": _comparison("une", "ne", "ne"),
@@ -109,8 +113,8 @@ def emit_op(b: Builder, name: str, args: tuple[Value, ...], dtype: str) -> Value
         return row(b, *args)
     if name == "idiv":
         return b.binary("udiv" if unsigned else "sdiv", *args)
-    if dtype == "f32" and name in FLOAT32:
-        return _elementary(b, FLOAT32[name], args)
+    if dtype == "f32" and name in ELEMENTARY:
+        return _elementary(b, ELEMENTARY[name], args)
     return PLAIN[name](b, *args)
 
 

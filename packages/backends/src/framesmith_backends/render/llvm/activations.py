@@ -1,0 +1,259 @@
+"""Activations and their derivatives in float32 as straight-line IR, accurate in the tails too.
+
+Each is written over t = |x| and powers e**-y with y >= 0, which cannot overflow, and has few roundings one on top of
+another. tests/render/llvm/test_activations.py bounds the errors.
+
+Note [Scaled last]: x * sigmoid(x) has normal results where sigmoid(x) is subnormal and has lost digits. So 2**n is kept
+apart from e**-y = (1 + rest) * 2**n until everything else is multiplied in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.math import (
+    EXP_Q,
+    INFINITY,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2E,
+    ROUNDING,
+    clamp,
+    over_one_plus,
+    quotient,
+    reciprocal,
+    scale,
+    times_power,
+    whole_part,
+)  # fmt: skip
+
+# Beyond these, what is subtracted from the limits 0, x and 1 is less than half of the smallest subnormal.
+GELU_END, GELU_TANH_END, LOGISTIC_END = 14.6, 11.0, 120.0
+
+# Phi being the normal distribution and G(t) = (1 - Phi(t)) * exp(t*t/2): G(t) = D(t) / (1 + t*(BELL_NORM*D(t) + N(t))).
+BELL_NORM = math.sqrt(2.0 * math.pi)
+GELU_N = (0.45830196, 0.11479233, 0.012051295, 1.2044253e-06)
+GELU_D = (0.5, 0.4568654, 0.19716075, 0.045371126, 0.004829719)
+# The root of gelu' as -(high + low); gelu'(-t) * exp(t*t/2) = (root - t) * (1 / BELL_NORM + N(t) / D(t)).
+DGELU_ROOT = (0.7517915368080139, -1.211444988769017e-08)
+DGELU_N = (0.26613572, 0.19384162, 0.06047961, 0.0076064505, 6.613121e-08)
+DGELU_D = (1.0, 1.3921283, 0.7847228, 0.21611592, 0.025371946)
+
+# gelu_tanh(x) = x * sigmoid(x * (A + B*x*x)). A's high part has trailing zeros, so that A - (A + B*t*t) is exact.
+TANH_A, TANH_B = (1.5957698822021484, -7.605964177257403e-07), (0.07135481387376785, 2.3988324659995897e-09)
+# The root t of mish'(-t), and e**-t there.
+DMISH_ROOT, DMISH_POWER = (1.1924312114715576, 3.0439375464652585e-09), 0.30348253528152892882143674354
+# What multiplies expm1(root - t) in the numerator of mish'(-t), by powers of itself.
+DMISH_B = (1.19403393896393892572563391772, 0.452260322911128213626147017438, 0.027951242009170136450866461404)
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """e**y = (1 + rest) * 2**n; `shifted` holds n in its low bits, as `whole_part` leaves it."""
+
+    n: Value
+    shifted: Value
+    rest: Value
+
+    def value(self, b: Builder) -> Value:
+        """The power where it is at least 2**-100, else a number as small as that."""
+        least = ROUNDING - 100.0
+        shifted = b.select(b.compare("olt", self.shifted, least), b.number(least, self.shifted), self.shifted)
+        return times_power(b, b.add(self.rest, 1.0), shifted)
+
+    def times(self, b: Builder, x: Value) -> Value:
+        """x * (1 + rest), still to be scaled."""
+        return b.fma(x, self.rest, x)
+
+    def times_sum(self, b: Builder, x: Value, low: Value) -> Value:
+        """(x + low) * (1 + rest), rounded about once, where low is as small as a rounding error of x."""
+        return b.add(x, b.fma(x, self.rest, b.fma(low, self.rest, low)))
+
+
+def _power(b: Builder, y: Value, low: tuple[Value, float] | None = None) -> Power:
+    """e**y, or e**(y + product of low), y being at most about 120."""
+    n, shifted = whole_part(b, y, LOG2E)
+    r = b.fma(n, -LN2_LOW, b.fma(n, -LN2_HIGH, y))
+    if low is not None:
+        r = b.fma(low[0], low[1], r)
+    return Power(n, shifted, b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r))
+
+
+def _size(b: Builder, x: Value, end: float) -> Value:
+    """|x|, but at most `end`; NaN stays NaN."""
+    size = b.intrinsic("fabs", x)
+    return b.select(b.compare("ogt", size, end), b.number(end, x), size)
+
+
+def _is_negative(b: Builder, x: Value) -> Value:
+    return b.compare("olt", x, 0.0)
+
+
+def _scaled_where(b: Builder, condition: Value, value: Value, power: Power) -> Value:
+    """value * 2**n where the condition holds, else the value."""
+    return scale(b, value, b.select(condition, power.n, b.number(0.0, value)))
+
+
+def _with_limit(b: Builder, x: Value, result: Value) -> Value:
+    """The result with the sign of x; x at infinity, NaN at minus infinity, as eager's product of it and zero."""
+    at_limit = b.select(_is_negative(b, x), b.number(math.nan, x), x)
+    is_limit = b.compare("oeq", b.intrinsic("fabs", x), INFINITY)
+    return b.select(is_limit, at_limit, b.intrinsic("copysign", result, x))
+
+
+def _with_limits(b: Builder, x: Value, result: Value) -> Value:
+    """NaN at both infinities, as eager's product of infinity and zero in a derivative."""
+    return b.fma(x, 0.0, result)
+
+
+def _from_root(b: Builder, t: Value, root: tuple[float, float]) -> tuple[Value, Value]:
+    """t - root in two parts."""
+    high = b.sub(t, root[0])
+    return high, b.sub(b.sub(b.sub(t, high), root[0]), root[1])
+
+
+def _expm1(b: Builder, power: Power, e: Value) -> Value:
+    """e**y - 1, given e**y, with all digits near y = 0."""
+    return b.select(b.compare("oeq", power.n, 0.0), power.rest, b.sub(e, 1.0))
+
+
+def _bell(b: Builder, t: Value) -> Power:
+    """exp(-t*t/2), the square with its rounding error."""
+    square = b.mul(t, t)
+    lost = b.fma(t, t, b.neg(square))
+    return _power(b, b.mul(square, -0.5), (lost, -0.5))
+
+
+def gelu(b: Builder, x: Value) -> Value:
+    t = _size(b, x, GELU_END)
+    # t*d / (1 + t*slope), with d on both sides: for large t its error cancels.
+    d = b.polynomial(t, GELU_D)
+    slope = b.fma(d, BELL_NORM, b.polynomial(t, GELU_N))
+    top, bottom = b.mul(t, d), b.fma(slope, t, 1.0)
+    inverse = reciprocal(b, bottom)
+    ratio = b.mul(top, inverse)
+    # What is lost: by the ratio, and by rounding the numerator.
+    rest = b.add(b.fma(b.neg(ratio), bottom, top), b.fma(t, d, b.neg(top)))
+    bell = _bell(b, t)
+    lacking = scale(b, bell.times_sum(b, ratio, b.mul(rest, inverse)), bell.n)
+    # The product is NaN at minus infinity, as in eager.
+    return b.select(_is_negative(b, x), b.fma(x, 0.0, b.neg(lacking)), b.sub(x, lacking))
+
+
+def dgelu(b: Builder, x: Value) -> Value:
+    t = _size(b, x, GELU_END)
+    ratio = quotient(b, b.polynomial(t, DGELU_N), b.polynomial(t, DGELU_D))
+    factor = b.add(ratio, 1.0 / BELL_NORM)
+    lost = b.sub(ratio, b.sub(factor, 1.0 / BELL_NORM))
+    distance = b.add(b.sub(b.number(DGELU_ROOT[0], t), t), DGELU_ROOT[1])
+    product = b.mul(distance, factor)
+    rest = b.fma(distance, lost, b.fma(distance, factor, b.neg(product)))
+    bell = _bell(b, t)
+    below = scale(b, bell.times_sum(b, product, rest), bell.n)
+    result = b.select(_is_negative(b, x), below, b.sub(b.number(1.0, x), below))
+    return _with_limits(b, x, result)
+
+
+def silu(b: Builder, x: Value) -> Value:
+    """x / (1 + e**-x), where for negative x both parts of the sum are 2**-32 times as large: it does not overflow."""
+    y = clamp(b, b.neg(x), -25.0, LOGISTIC_END)
+    power = _power(b, y)
+    negative = _is_negative(b, x)
+    e = scale(b, b.add(power.rest, 1.0), b.select(negative, b.sub(power.n, 32.0), power.n))
+    unit = b.select(negative, b.number(2.0**-32, x), b.number(1.0, x))
+    return b.mul(b.div(x, b.add(e, unit)), unit)
+
+
+def _tanh_exponent(b: Builder, t: Value) -> tuple[Value, Value]:
+    """t * (A + B*t*t) in two parts."""
+    square = b.mul(t, t)
+    lost = b.fma(t, t, b.neg(square))
+    slope = b.fma(square, TANH_B[0], TANH_A[0])
+    low = b.fma(square, TANH_B[0], b.sub(b.number(TANH_A[0], t), slope))
+    low = b.add(b.fma(square, TANH_B[1], b.fma(lost, TANH_B[0], low)), TANH_A[1])
+    high = b.mul(t, slope)
+    return high, b.fma(t, low, b.fma(t, slope, b.neg(high)))
+
+
+def gelu_tanh(b: Builder, x: Value) -> Value:
+    t = _size(b, x, GELU_TANH_END)
+    high, low = _tanh_exponent(b, t)
+    power = _power(b, b.neg(high), (low, -1.0))
+    negative = _is_negative(b, x)
+    top = b.select(negative, b.neg(power.times(b, t)), x)
+    result = over_one_plus(b, top, power.value(b))
+    return _with_limit(b, x, _scaled_where(b, negative, result, power))
+
+
+def _sigmoid_slope(b: Builder, x: Value, along: Value, power: Power) -> Value:
+    """The derivative of x * sigmoid(z) for an odd z, given along = |x| * dz/dx and the power exp(-|z|).
+
+    With s = 1 / (1 + e): s * (1 + along*e*s) for positive x, e * s * (1 - along*s) for negative x.
+    """
+    negative = _is_negative(b, x)
+    e = power.value(b)
+    guess = reciprocal(b, b.add(e, 1.0))
+    correction = b.mul(b.fma(b.neg(guess), e, b.sub(b.number(1.0, e), guess)), guess)
+    along = b.select(negative, b.neg(along), b.mul(along, e))
+    slope = b.fma(along, correction, b.fma(along, guess, 1.0))
+    sigmoid = b.add(guess, correction)
+    result = b.mul(b.select(negative, power.times(b, sigmoid), sigmoid), slope)
+    return _with_limits(b, x, _scaled_where(b, negative, result, power))
+
+
+def dsilu(b: Builder, x: Value) -> Value:
+    t = _size(b, x, LOGISTIC_END)
+    return _sigmoid_slope(b, x, t, _power(b, b.neg(t)))
+
+
+def dgelu_tanh(b: Builder, x: Value) -> Value:
+    t = _size(b, x, GELU_TANH_END)
+    high, low = _tanh_exponent(b, t)
+    along = b.mul(t, b.fma(b.mul(t, t), 3 * TANH_B[0], sum(TANH_A)))
+    return _sigmoid_slope(b, x, along, _power(b, b.neg(high), (low, -1.0)))
+
+
+def _mish_divisor(b: Builder, e: Value, negative: Value) -> Value:
+    """2 + 2*e + e*e for negative x, 1 + 2*e + 2*e*e for positive."""
+    one, two = b.number(1.0, e), b.number(2.0, e)
+    return b.fma(e, b.fma(e, b.select(negative, one, two), two), b.select(negative, two, one))
+
+
+def mish(b: Builder, x: Value) -> Value:
+    t = _size(b, x, LOGISTIC_END)
+    power = _power(b, b.neg(t))
+    e = power.value(b)
+    negative = _is_negative(b, x)
+    top = b.select(negative, b.neg(power.times(b, t)), x)
+    # tanh(softplus(x)), without the power for negative x, is 1 - lacking.
+    lacking = quotient(b, b.fma(e, e, b.select(negative, e, b.mul(e, e))), _mish_divisor(b, e, negative))
+    result = b.fma(b.neg(top), lacking, top)
+    return _with_limit(b, x, _scaled_where(b, negative, result, power))
+
+
+def dmish(b: Builder, x: Value) -> Value:
+    t = _size(b, x, LOGISTIC_END)
+    high, low = _from_root(b, t, DMISH_ROOT)
+    power = _power(b, b.neg(high), (low, -1.0))
+    relative = power.value(b)
+    e = b.mul(relative, DMISH_POWER)
+    negative = _is_negative(b, x)
+    divisor = _mish_divisor(b, e, negative)
+    less = _expm1(b, power, relative)
+    step = b.mul(b.add(high, low), -4.0)
+    distance = b.fma(less, b.polynomial(less, DMISH_B), b.fma(step, e, step))
+    falling = power.times(b, b.mul(distance, DMISH_POWER))
+    four = b.fma(t, b.number(4.0, t), 4.0)
+    rising = b.fma(e, b.fma(e, b.fma(e, four, b.add(four, 2.0)), 4.0), 1.0)
+    top = b.select(negative, falling, rising)
+    result = quotient(b, top, b.mul(divisor, divisor))
+    return _with_limits(b, x, _scaled_where(b, negative, result, power))
+
+
+ACTIVATIONS: dict[str, Callable[[Builder, Value], Value]] = {
+    "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu, "mish": mish,
+    "dgelu": dgelu, "dgelu_tanh": dgelu_tanh, "dsilu": dsilu, "dmish": dmish,
+}  # fmt: skip
