@@ -27,6 +27,7 @@ from framesmith_aten.layouts import (
     storage_id,
 )
 from framesmith_aten.operators import (
+    arguments,
     is_composite,
     is_custom,
     is_pointwise,
@@ -65,7 +66,8 @@ def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
     """What the operator's kernel says to arguments like these fakes, whatever data they hold.
 
     Not asked are operators that may refuse some data, draw random numbers, or are not torch's own. The others are asked
-    once in a process for each kind of arguments, and again where a call writes to memory that it also reads.
+    once in a process for each kind of arguments, and again where a call writes to memory that it also reads. Those that
+    are told sizes are asked with tensors of these sizes: some read and write by them without a check.
     """
     if is_random(op) or is_custom(op) or is_composite(op) or op.namespace != "aten":
         return UNKNOWN
@@ -78,7 +80,13 @@ def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
     if any(_shares(tensor, tensors) for tensor in changed):
         return _tried_laid_out(op, args, kwargs, tensors)
     kind = (op, torch.are_deterministic_algorithms_enabled(), _kind(args), _kind(kwargs))
+    if any("size" in argument.name for argument in op._schema.arguments):
+        return _known((kind, _layouts(tensors)), lambda: _tried_laid_out(op, args, kwargs, tensors))
     return _known(kind, lambda: _tried_small(kind, op, args, kwargs, tensors))
+
+
+def _layouts(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    return tuple((tuple(tensor.shape), tensor.stride()) for tensor in tensors)
 
 
 def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
@@ -93,15 +101,14 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return out
     if is_custom(op) or is_view(op) or op.namespace != "aten" or any(one is two for one in made for two in tensors):
         return out
-    if not all(map(_is_plain, (*tensors, *made))) or may_fail(op, args, kwargs) or _is_large(args, kwargs, tensors):
+    if not all(map(_is_plain, (*tensors, *made))) or may_fail(op, args, kwargs) or _is_large(op, args, kwargs, tensors):
         return out
     if is_random(op) and not all(tensor.is_cpu for tensor in (*tensors, *made)):
         return out  # another device's generator would move
     small = is_pointwise(op) and not any(map(_is_interleaved, tensors))
     if not small and sum(tensor.numel() for tensor in tensors) > SMALL:
         return out
-    layouts = tuple((tuple(tensor.shape), tensor.stride()) for tensor in tensors)
-    key = (as_laid_out, op, _kind(args), _kind(kwargs), layouts)
+    key = (as_laid_out, op, _kind(args), _kind(kwargs), _layouts(tensors))
     orders = _orders.get(key)
     if orders is None:
         twin = _of_two_elements if small else Twins()
@@ -149,18 +156,17 @@ def _known(key: Any, find: Callable[[], Verdict]) -> Verdict:
 def _tried_small(
     kind: Any, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> Verdict:
-    if _is_large(args, kwargs, tensors):
+    if _is_large(op, args, kwargs, tensors):
         return UNKNOWN
     if _refusal(op, _mapped(args, _of_one_element), _mapped(kwargs, _of_one_element)) is None:
         return TAKEN
-    layouts = tuple((tuple(tensor.shape), tensor.stride()) for tensor in tensors)
-    return _known((kind, layouts), lambda: _tried_laid_out(op, args, kwargs, tensors))
+    return _known((kind, _layouts(tensors)), lambda: _tried_laid_out(op, args, kwargs, tensors))
 
 
 def _tried_laid_out(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> Verdict:
-    if sum(tensor.numel() for tensor in tensors) > LARGEST or _is_large(args, kwargs, tensors):
+    if sum(tensor.numel() for tensor in tensors) > LARGEST or _is_large(op, args, kwargs, tensors):
         return UNKNOWN
     twins = Twins()
     refusal = _refusal(op, _mapped(args, twins), _mapped(kwargs, twins))
@@ -176,13 +182,20 @@ def _shares(changed: torch.Tensor, tensors: Sequence[torch.Tensor]) -> bool:
     return overlaps_itself(changed) or sum(share_storage(changed, tensor) for tensor in tensors) > 1
 
 
-def _is_large(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> bool:
+def _is_large(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> bool:
     """Whether the result may be large though the arguments are small: made from sizes, or repeated."""
-    numbers = [value for value in (*args, *kwargs.values()) if isinstance(value, (int, float))]
-    if not tensors and any(math.isfinite(number) and abs(number) > LARGEST for number in numbers):
-        return True
-    lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
-    return any(math.prod(_sizes(value)) > LARGEST for value in lists)
+    values = arguments(op, args, kwargs)
+    declared = {argument.name: str(argument.type) for argument in op._schema.arguments}
+    ranged = "end" in values and "steps" not in values
+    for name, value in values.items():
+        if isinstance(value, (list, tuple)):
+            large = math.prod(_sizes(value)) > LARGEST
+        else:
+            counted = not tensors and isinstance(value, (int, float)) and (ranged or declared[name] == "int")
+            large = counted and math.isfinite(value) and abs(value) > LARGEST
+        if large:
+            return True
+    return False
 
 
 def _sizes(values: Sequence[Any]) -> list[int]:

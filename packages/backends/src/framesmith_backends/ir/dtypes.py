@@ -47,6 +47,13 @@ def is_integer(name: str) -> bool:
     return DTYPES[name].kind in "iu"
 
 
+def nearest(value: float, name: str) -> float:
+    """The value of this floating type that is nearest to a number. (Of the others, machine code rounds literals.)"""
+    if DTYPES[name].compute == name:
+        return float(value)
+    return float(torch.tensor(value, dtype=torch.float64).to(DTYPES[name].torch))
+
+
 def compute_type(name: str) -> str:
     """The type in which a value of this type takes part in arithmetic (float32 for the half types)."""
     return DTYPES[name].compute

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.dtypes import DTYPES, nearest
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.interning import Node, make
 from framesmith_backends.ir.ops import OPS
@@ -63,7 +63,7 @@ class Value(Node):
 
 
 class Const(Value):
-    """A number of the given dtype."""
+    """A number of the given dtype; of a half type it is the nearest one that it holds."""
 
     __slots__ = ("dtype", "value")
     dtype: str
@@ -74,7 +74,7 @@ class Const(Value):
         if kind == "b":
             value = bool(value)
         elif kind == "f":
-            value = float(value)
+            value = nearest(value, dtype)
         else:
             row = DTYPES[dtype]
             value = int(value) % (1 << row.bits)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float
+from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float, nearest
 from framesmith_backends.ir.expr import Const, Expr, Op
 from framesmith_backends.lower import formulas
 from framesmith_backends.lower.registry import add_row, rule
@@ -42,6 +42,11 @@ def _either(on_bool: str, otherwise: str) -> Callable[[Expr, Expr], Expr]:
     return lambda a, b: Op(on_bool if a.dtype == "b1" else otherwise, a, b)
 
 
+_product = _either("and", "mul")
+
+# Formulas whose last operand is not rounded to a half type if it is a number.
+EXACT = frozenset({_product, formulas.lerp})
+
 # Result type: the operands' common type, which is also the type computed in (float32 for half types).
 SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
     ("abs", _abs),
@@ -57,8 +62,8 @@ SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
     ("hardswish", formulas.hardswish),
     ("mish", _core("mish")),
     ("silu", _core("silu")),
-    ("mul.Tensor", _either("and", "mul")),
-    ("mul.Scalar", _either("and", "mul")),
+    ("mul.Tensor", _product),
+    ("mul.Scalar", _product),
     ("maximum", _either("or", "max")),
     ("minimum", _either("and", "min")),
     ("bitwise_and.Tensor", _core("and")),
@@ -105,8 +110,10 @@ def _declined(reason: str) -> Expr:
 
 
 def _same(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
+    exact = formula in EXACT
+
     def lowered(s: Scope, *operands: Operand) -> Tensor:
-        return s.compute(formula, *operands, shape=s.result.shape, dtype=s.result.dtype)
+        return s.compute(formula, *operands, shape=s.result.shape, dtype=s.result.dtype, exact=exact)
 
     return lowered
 
@@ -121,10 +128,10 @@ def _float(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
 
 def _compare(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
     def lowered(s: Scope, a: Operand, b: Operand) -> Tensor:
-        common = compute_type(promoted(a, b))
+        common = promoted(a, b)
         if common == "b1" and formula(Const(True, "i64"), Const(True, "i64")).name not in ("eq", "ne"):  # type: ignore[union-attr]
             common = "u8"
-        return s.compute(formula, a, b, shape=s.result.shape, dtype="b1", within=common)
+        return s.compute(formula, a, b, shape=s.result.shape, dtype="b1", meet=common)
 
     return lowered
 
@@ -141,7 +148,10 @@ for _table, _wrap in ((SAME, _same), (FLOAT, _float), (COMPARE, _compare), (LOGI
         add_row(_wrap(_formula), _name)
 
 
-def _scaled_sum(sign: int, alpha: int | float) -> Callable[[Expr, Expr], Expr]:
+def _scaled_sum(sign: int, alpha: int | float, dtype: str) -> Callable[[Expr, Expr], Expr]:
+    if is_float(dtype):
+        alpha = nearest(alpha, dtype)
+
     def formula(a: Expr, b: Expr) -> Expr:
         if a.dtype == "b1":
             return Op("or", a, b) if sign > 0 and alpha in (1, True) else _declined("bool sum with alpha")
@@ -154,22 +164,22 @@ def _scaled_sum(sign: int, alpha: int | float) -> Callable[[Expr, Expr], Expr]:
 
 @rule("add.Tensor", "add.Scalar")
 def add(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return s.compute(_scaled_sum(1, alpha), a, b, shape=s.result.shape, dtype=s.result.dtype)
+    return s.compute(_scaled_sum(1, alpha, s.result.dtype), a, b, shape=s.result.shape, dtype=s.result.dtype)
 
 
 @rule("sub.Tensor", "sub.Scalar")
 def sub(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return s.compute(_scaled_sum(-1, alpha), a, b, shape=s.result.shape, dtype=s.result.dtype)
+    return s.compute(_scaled_sum(-1, alpha, s.result.dtype), a, b, shape=s.result.shape, dtype=s.result.dtype)
 
 
 @rule("rsub.Tensor", "rsub.Scalar")
 def rsub(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return s.compute(_scaled_sum(-1, alpha), b, a, shape=s.result.shape, dtype=s.result.dtype)
+    return s.compute(_scaled_sum(-1, alpha, s.result.dtype), b, a, shape=s.result.shape, dtype=s.result.dtype)
 
 
 @rule("div.Tensor", "div.Scalar")
 def div(s: Scope, a: Operand, b: Operand) -> Tensor:
-    return s.compute(lambda x, y: x / y, a, b, shape=s.result.shape, dtype=s.result.dtype)
+    return s.compute(lambda x, y: x / y, a, b, shape=s.result.shape, dtype=s.result.dtype, exact=True)
 
 
 @rule("div.Tensor_mode")
@@ -189,7 +199,7 @@ def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None = None)
 @rule("floor_divide")
 def floor_divide(s: Scope, a: Operand, b: Operand) -> Tensor:
     _check_integer_divisor(s, b)
-    return s.compute(formulas.floor_divide, a, b, shape=s.result.shape, dtype=s.result.dtype)
+    return s.compute(formulas.floor_divide, a, b, shape=s.result.shape, dtype=s.result.dtype, exact=True)
 
 
 @rule("remainder.Tensor", "remainder.Scalar")
@@ -218,13 +228,14 @@ def pow_scalar(s: Scope, x: Tensor, exponent: int | float) -> Tensor:
             return (Const(1, v.dtype), v, v * v, v * v * v)[int(exponent)]
         if not is_float(v.dtype):
             return _declined("an integer power")
-        if exponent in _SPECIAL_POWERS:
+        if exponent in _SPECIAL_POWERS and (s.result.dtype != "f16" or abs(exponent) >= 1):
             return _SPECIAL_POWERS[exponent](v)
-        return Op("pow", v, Const(exponent, v.dtype))
+        return Op("pow", v, Const(nearest(exponent, s.result.dtype), v.dtype))
 
     return s.compute(formula, x, shape=s.result.shape, dtype=s.result.dtype)
 
 
+# What ATen has kernels of their own for. (For float16 it has none of roots: they differ for -0 and -inf.)
 _SPECIAL_POWERS: dict[int | float, Callable[[Expr], Expr]] = {
     0.5: lambda v: Op("sqrt", v),
     -0.5: lambda v: Op("rsqrt", v),
@@ -390,9 +401,9 @@ def _copy_type(source: str, target: str) -> str:
 
 @rule("addcmul")
 def addcmul(s: Scope, x: Tensor, a: Tensor, b: Tensor, *, value: int | float = 1) -> Tensor:
-    return s.compute(lambda v, p, q: v + p * q * value, x, a, b, dtype=s.result.dtype)
+    return s.compute(lambda v, p, q: v + p * value * q, x, a, b, dtype=s.result.dtype)
 
 
 @rule("addcdiv")
 def addcdiv(s: Scope, x: Tensor, a: Tensor, b: Tensor, *, value: int | float = 1) -> Tensor:
-    return s.compute(lambda v, p, q: v + p / q * value, x, a, b, dtype=s.result.dtype)
+    return s.compute(lambda v, p, q: v + p * value / q, x, a, b, dtype=s.result.dtype)

@@ -69,14 +69,30 @@ class Scope:
         return Layout(shape, contiguous_strides(shape), dtype, device)
 
     def compute(
-        self, formula: Formula, *operands: Operand, shape: Shape | None = None, dtype: str, within: str | None = None
+        self,
+        formula: Formula,
+        *operands: Operand,
+        shape: Shape | None = None,
+        dtype: str,
+        within: str | None = None,
+        meet: str | None = None,
+        exact: bool = False,
     ) -> Tensor:
-        """`formula` of the operands' elements, computed in `within` (dtype's own compute type), stored as dtype."""
+        """`formula` of the operands' elements, computed in `within` (dtype's own compute type), stored as dtype.
+
+        Before that, operands are rounded to the type in which they `meet` (dtype), the last one only if it is a tensor
+        with dimensions where `exact` is given: that is how ATen multiplies and divides by a number.
+        """
         if shape is None:
             shape = broadcast_shape([o.shape for o in operands if isinstance(o, Tensor)])
-        inner = compute_type(dtype) if within is None else within
+        meet = meet or dtype
+        inner = compute_type(meet) if within is None else within
         where = point(shape)
-        body = formula(*(element(o, where, shape, inner) for o in operands))
+        types = [meet if inner == compute_type(meet) else None for _ in operands]
+        if exact and not (isinstance(operands[-1], Tensor) and operands[-1].shape):
+            types[-1] = None
+        elements = [element(o, where, shape, inner, at) for o, at in zip(operands, types, strict=True)]
+        body = formula(*elements)
         return self.elementwise(shape, cast(body, dtype))
 
     def reduce(self, kind: str, tensor: Tensor, dims: Sequence[int], keepdim: bool, dtype: str) -> Tensor:

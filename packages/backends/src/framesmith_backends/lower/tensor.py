@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import compute_type, is_float, nearest
 from framesmith_backends.ir.expr import Cast, Const, Expr, Load, guarded, substitute
 from framesmith_backends.ir.index import Ix, Var
 
@@ -70,9 +71,12 @@ Operand = Tensor | bool | int | float
 Formula = Callable[..., Expr]
 
 
-def element(operand: Operand, where: tuple[Ix, ...], shape: Shape, dtype: str) -> Expr:
-    """The operand's value at `where` of the broadcast shape, cast to `dtype`."""
-    if not isinstance(operand, Tensor):
-        return Const(operand, dtype)
-    value = broadcast(operand, shape).at(where)
+def element(operand: Operand, where: tuple[Ix, ...], shape: Shape, dtype: str, meets: str | None = None) -> Expr:
+    """The operand's value at `where` of the broadcast shape, cast to `dtype`; rounded to `meets` before, if given."""
+    value = broadcast(operand, shape).at(where) if isinstance(operand, Tensor) else None
+    if value is None:
+        number = operand if meets is None or not is_float(meets) else nearest(operand, meets)  # type: ignore[arg-type]
+        return Const(number, dtype)  # type: ignore[arg-type]
+    if meets is not None and compute_type(meets) == dtype and meets not in (dtype, value.dtype):
+        value = Cast(Cast(value, dtype), meets)
     return value if value.dtype == dtype else Cast(value, dtype)
