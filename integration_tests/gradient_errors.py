@@ -127,7 +127,7 @@ def summary(name: str) -> dict[str, object]:
     for side in ("compiled", "yardstick"):
         plain = [ratio for errors in table for ratio in errors.ratios(getattr(errors, side), floor=0.0)]
         beyond = [ratio for errors in table for ratio in errors.ratios(getattr(errors, side))]
-        row[side] = {"median": round(median(plain), 2), "max": round(max(beyond), 2)}
+        row[side] = {"median": round(median(plain), 2), "max_beyond_floor": round(max(beyond), 2)}
     print(row, flush=True)
     return row
 
