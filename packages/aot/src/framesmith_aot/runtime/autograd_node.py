@@ -15,16 +15,17 @@ import torch
 
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.backward import BackwardPass
-from framesmith_aot.runtime.compiled import Calling, CallShape, begin, unwatching, write_calls
+from framesmith_aot.runtime.compiled import Calling, CallShape, begin, write_calls
 from framesmith_aot.runtime.replay import (
     FunctionText,
     tuple_text,
     unpacking,
+    unwatching,
     view_name,
     view_statements,
     write_epilogue,
 )
-from framesmith_aot.runtime.second_order import SecondOrder, refuse_derivative
+from framesmith_aot.runtime.second_order import SecondOrder, leading_to_inputs, refuse_derivative
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.regions import Hidden
 from framesmith_aten.contract import BoxedFn
@@ -57,8 +58,11 @@ def training_function(
     given = {"inputs": tuple_text(inputs)}
     if shared:
         given["results"] = "[]"
-    if isinstance(second, SecondOrder) and any(node.part.saved for node in nodes):
-        given["rerun"] = second.keep(text, inputs)
+    if any(node.part.saved for node in nodes):
+        if isinstance(second, SecondOrder):
+            given["rerun"] = second.keep(text, inputs)
+        else:
+            given["rerun"] = leading_to_inputs(text, meta, inputs)
     for name, value in given.items():
         text.line(f"{name} = {value}")
     forwards: list[FunctionText] = []
@@ -113,8 +117,9 @@ def _forward(
             saved = [text.bind("token", torch.empty(0))]  # the pass is to be gone through once
     if saved:
         text.line(f"ctx.save_for_backward({', '.join(saved)})")
-    if part.saved and isinstance(second, SecondOrder):
-        held = [f"{slot}: {operands[at]}" for at, slot in second.read_by(part.node).items()]
+    if part.saved:
+        read = second.read_by(part.node) if isinstance(second, SecondOrder) else {}
+        held = [f"{slot}: {operands[at]}" for at, slot in read.items()]
         text.line(f"ctx.rerun, ctx.held = rerun, {{{', '.join(held)}}}")
     text.line(f"return {tuple_text([_given(text, result) for result in part.node.results])}")
     return text
@@ -147,7 +152,7 @@ def _apply(
                 return (*run.evaluate([], tangents), *rest)  # linear, and so its own derivative
             if isinstance(second, SecondOrder):
                 return (*second.gradients(ctx.rerun, index, ctx.held, tangents), *rest)
-            return (*refuse_derivative(run(saved, tangents), second), *rest)
+            return (*refuse_derivative(run(saved, tangents), second, ctx.rerun), *rest)
         # Unless the graph is retained: the list is then the only holder, and the backward program frees
         # each tensor after its last use.
         ctx.maybe_clear_saved_tensors()

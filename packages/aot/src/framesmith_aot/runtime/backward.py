@@ -71,6 +71,9 @@ class BackwardPass:
 
     def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients of all operands, without history; `saved` is emptied."""
+        if _is_batched(tangents):
+            with torch.no_grad(), torch._C._DisableAutocast():
+                return self.evaluate(saved, tangents)
         if torch.is_grad_enabled() or torch._C._is_any_autocast_enabled():
             with torch.no_grad(), torch._C._DisableAutocast():
                 return self._run(saved, tangents)
@@ -101,12 +104,25 @@ class BackwardPass:
         return tuple([None if place is None else out[place] for place in places])
 
     def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        """The tangents that came, with the strides the graph was traced with."""
+        """The tangents that came, with the strides the graph was traced with and nothing left to be conjugated."""
         pairs = zip(tangents, self._strides, strict=True)
-        return [restride(tangent, stride) for tangent, stride in pairs if tangent is not None]
+        return [restride(_settled(tangent), stride) for tangent, stride in pairs if tangent is not None]
 
     def _compile(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
         part = self.whole.without(pattern)
         if all(place is None for place in part.places):
             return None, part.places
         return compile_part(self._root, part.graph, self._compiler, "backward"), part.places
+
+
+def _is_batched(tangents: Sequence[torch.Tensor | None]) -> bool:
+    """Whether many gradients come at once, in wrappers: under torch.func, or with `is_grads_batched`."""
+    wrapped = torch._C._functorch.is_legacy_batchedtensor
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    return any(tangent is not None and wrapped(tangent) for tangent in tangents)
+
+
+def _settled(tangent: torch.Tensor) -> torch.Tensor:
+    """With its own elements in memory, where it shows others' conjugates or negatives."""
+    return tangent.resolve_conj().resolve_neg() if tangent.is_conj() or tangent.is_neg() else tangent

@@ -10,7 +10,14 @@ import torch
 from torch import fx
 
 from framesmith_aot.runtime.backward import BackwardPass
-from framesmith_aot.runtime.replay import FunctionText, input_names, result_names, unpacking, write_epilogue
+from framesmith_aot.runtime.replay import (
+    FunctionText,
+    input_names,
+    result_names,
+    unpacking,
+    unwatching,
+    write_epilogue,
+)
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aten.contract import BoxedFn
 
@@ -90,12 +97,6 @@ def begin(shape: CallShape) -> FunctionText:
     for index, constant in enumerate(shape.constants):
         text.bind(f"own{index}", constant)
     return text
-
-
-def unwatching(text: FunctionText) -> str:
-    """The expression of a context in which autograd neither sees views nor counts versions."""
-    keys = text.bind("view_tracking", torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
-    return f"{text.bind('without', torch._C._ExcludeDispatchKeyGuard)}({keys})"
 
 
 def write_calls(text: FunctionText, calls: Sequence[str], calling: Calling) -> None:

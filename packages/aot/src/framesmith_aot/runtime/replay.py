@@ -60,6 +60,12 @@ class FunctionText:
         return function
 
 
+def unwatching(text: FunctionText) -> str:
+    """The expression of a context in which autograd neither sees views nor counts versions."""
+    keys = text.bind("view_tracking", torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
+    return f"{text.bind('without', torch._C._ExcludeDispatchKeyGuard)}({keys})"
+
+
 def input_names(count: int) -> list[str]:
     return [f"in{index}" for index in range(count)]
 

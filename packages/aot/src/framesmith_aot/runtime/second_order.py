@@ -22,11 +22,11 @@ from torch._ops import OpOverload
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
-from framesmith_aot.runtime.replay import FunctionText, tuple_text
+from framesmith_aot.runtime.replay import FunctionText, tuple_text, unwatching
 from framesmith_aot.trace.interpret import REPLACEMENTS
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.kept import CHANGED_SINCE
-from framesmith_aot.trace.metadata import Origin
+from framesmith_aot.trace.metadata import GraphMeta, Origin
 from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, fitting, regions_of, stop_at_ends
 from framesmith_aten.operators import arguments, is_custom, is_random, updated_statistics
 from framesmith_guards.contexts import ambient
@@ -294,7 +294,7 @@ def _through(region: Region, ends: Ends, tangents: Sequence[torch.Tensor | None]
     try:
         torch.autograd.grad(
             [edge for edge, _ in came],
-            list(ends),
+            [edge for edge, at in ends.items() if at >= 0],
             [tangent for _, tangent in came],
             create_graph=True,
             allow_unused=True,
@@ -309,9 +309,9 @@ class _NotDifferentiable(torch.autograd.Function):
     """Passes gradients through; its own derivative is an error."""
 
     @staticmethod
-    def forward(ctx: Any, why: str, anchor: torch.Tensor, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, why: str, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.why = why
-        return tuple([grad.view_as(grad) for grad in grads])
+        return tuple([grad.view_as(grad) for grad in tensors[:count]])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
@@ -321,11 +321,23 @@ class _NotDifferentiable(torch.autograd.Function):
 _not_differentiable: Callable[..., tuple[torch.Tensor, ...]] = _NotDifferentiable.apply
 
 
-def refuse_derivative(grads: Grads, why: str) -> Grads:
-    """The gradients, whose own derivative is an error."""
+def leading_to_inputs(text: FunctionText, meta: GraphMeta, inputs: Sequence[str]) -> str:
+    """The expression, evaluated before the call, for tensors whose history leads to that of the inputs.
+
+    Of an input that is changed with a history it is an alias that autograd knows nothing of: it would hold the graph.
+    """
+    rebound = {copy.index for copy in meta.copy_back if not copy.no_grad}
+    for at in rebound:
+        text.line(f"with {unwatching(text)}:")
+        text.line(f"before{at} = {inputs[at]}.view_as({inputs[at]})", 2)
+    wanted = [at for at, requires in enumerate(meta.requires_grad) if requires]
+    return tuple_text([f"before{at}" if at in rebound else inputs[at] for at in wanted])
+
+
+def refuse_derivative(grads: Grads, why: str, inputs: Sequence[torch.Tensor]) -> Grads:
+    """The gradients, whose own derivative with respect to `inputs` is an error."""
     present = [grad for grad in grads if grad is not None]
     if not present:
         return grads
-    anchor = torch.zeros((), requires_grad=True)
-    marked = iter(_not_differentiable(why, anchor, *present))
+    marked = iter(_not_differentiable(why, len(present), *present, *inputs))
     return tuple([None if grad is None else next(marked) for grad in grads])

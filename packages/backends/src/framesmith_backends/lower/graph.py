@@ -182,6 +182,9 @@ def _undone(low: Lowering, before: int, reason: str) -> str:
 
 
 def _arguments(low: Lowering, node: fx.Node) -> tuple[Any, Any]:
+    if any(isinstance(arg, complex) for arg in (*node.args, *node.kwargs.values())):
+        raise Decline("a complex number")
+
     def value(arg: fx.Node) -> object:
         found = low.values.get(arg)
         if not isinstance(found, Tensor):
