@@ -1,7 +1,8 @@
-"""Keeps in-place changes away from memory that a view shows more than once (an expanded one, an unfolded one).
+"""Keeps in-place changes away from memory that no functional form can tell of.
 
-Functionalisation undoes such a view by adding differences, which is not exact, and wrong where the change goes to all
-copies of an element at once; some it refuses.
+Memory that a view shows more than once (an expanded one, an unfolded one): functionalisation undoes such a view by
+adding differences, which is not exact, and wrong where the change goes to all copies of an element at once; some it
+refuses. And memory around an input, which a view by strides can reach: what is written there would be lost.
 """
 
 from __future__ import annotations
@@ -11,18 +12,25 @@ from typing import Any
 import torch
 
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.layouts import may_overlap_itself, storage_id
+from framesmith_aten.layouts import may_overlap_itself, span, storage_id
 from framesmith_aten.operators import tensors_in
 
-#: The id of what is refused.
+#: The ids of what is refused.
 OVERLAPPING_MUTATION = "overlapping-mutation"
+OUTSIDE_VIEW = "outside-view"
 
 
 class Overlaps:
-    """Remembers which memory has been shown through a view that overlaps itself."""
+    """Remembers which memory has been shown through a view that overlaps itself, and what inputs show of theirs."""
 
     def __init__(self) -> None:
         self._storages: set[int] = set()
+        self._inputs: dict[int, list[tuple[int, int]]] = {}
+
+    def note_input(self, tensor: torch.Tensor) -> None:
+        """Takes in an input, around which there may be memory that it does not show."""
+        self.note(tensor)
+        self._inputs.setdefault(storage_id(tensor), []).append(span(tensor))
 
     def note(self, result: Any) -> None:
         """Takes in the tensors of a result."""
@@ -33,3 +41,6 @@ class Overlaps:
         view = tensor._base is not None or tensor.is_inference()  # of those autograd keeps no base
         if (view and storage_id(tensor) in self._storages) or may_overlap_itself(tensor):
             raise TraceUnsupported(OVERLAPPING_MUTATION, what, "it changes memory that a view shows more than once")
+        shown = self._inputs.get(storage_id(tensor))
+        if shown and not any(start <= span(tensor)[0] and span(tensor)[1] <= last for start, last in shown):
+            raise TraceUnsupported(OUTSIDE_VIEW, what, "it changes memory around an input")

@@ -25,6 +25,7 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import why_may_fail
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
 from framesmith_aten.operators import gives_unknown_value, is_composite, is_view, row, undeclared_writes
+from framesmith_aten.overlaps import OUTSIDE_VIEW
 from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 
@@ -177,7 +178,7 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         why = "it updates running statistics that its schema does not declare"
         raise TraceUnsupported("hidden-mutation", str(func), why)
     if func is torch.ops.aten.as_strided_scatter.default and not _is_within(*args, **kwargs):
-        raise TraceUnsupported("outside-view", str(func), "it writes to memory that its operand does not show")
+        raise TraceUnsupported(OUTSIDE_VIEW, str(func), "it writes to memory that its operand does not show")
     # Fake tensors would make their storage larger.
     if row(func).fails == table.STORAGE and why_may_fail(func, args, kwargs) is not None:
         raise TraceUnsupported("outside-storage", str(func), "the view goes beyond its storage")

@@ -156,7 +156,7 @@ class GraphBuilder:
             node = self.graph.placeholder(placeholder_name(ref.source.name))
         node.meta["example_value"] = ref.fake
         self.inputs.append(ref)
-        self.overlaps.note(ref.fake)
+        self.overlaps.note_input(ref.fake)
         return node
 
     # Operations

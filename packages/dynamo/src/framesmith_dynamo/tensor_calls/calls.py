@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.operators import tensors_in
-from framesmith_aten.overlaps import OVERLAPPING_MUTATION
+from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION
 from framesmith_aten.random_order import RANDOM_ORDER
 from framesmith_aten.recording import KernelRefuses
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak, register_break
@@ -77,6 +77,12 @@ SHOWN_TWICE = register_break(
     what="memory is written to that a view shows more than once",
     why="in a graph a view is made again after a write; which of an element's copies counts would be lost",
     hint="write to a copy of the expanded or unfolded view, or before the view is taken",
+)
+AROUND_INPUT = register_break(
+    OUTSIDE_VIEW,
+    what="a view by strides writes to memory around the tensor that it was made of",
+    why="a graph gives back the new contents of its inputs, which do not show that memory",
+    hint="make the view of the whole tensor that owns the memory",
 )
 OTHER_ORDER = register_break(
     RANDOM_ORDER,
