@@ -108,3 +108,112 @@ def test_gradcheck_and_gradgradcheck() -> None:
     inputs = [torch.randn(3, 3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     assert torch.autograd.gradcheck(run, inputs)
     assert torch.autograd.gradgradcheck(run, inputs)
+
+
+def shown_and_used(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    a = x.sin()
+    return a, (a * a * a).sum()
+
+
+def shown_part_and_used(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = x.unbind(0)
+    return a, (a * a * b).sum()
+
+
+def shown_again_and_used(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    h = x.cos()
+    a = h.contiguous()
+    return a, (h * a + x).exp().sum()
+
+
+def past_a_hook(run: Any, x: torch.Tensor) -> Any:
+    seen: list[int] = []
+    a, y = run(x)
+    [grad] = torch.autograd.grad(y, x, create_graph=True)
+    a.register_hook(lambda g: (seen.append(1), g * 10)[1])
+    grad.sum().backward()
+    return x.grad, len(seen)
+
+
+def with_respect_to_a_result(run: Any, x: torch.Tensor) -> Any:
+    a, y = run(x)
+    [grad] = torch.autograd.grad(y, a, create_graph=True)
+    return grad, torch.autograd.grad(grad.sum(), [a, x])
+
+
+def retained(run: Any, x: torch.Tensor) -> Any:
+    a, y = run(x)
+    a.retain_grad()
+    [grad] = torch.autograd.grad(y, x, create_graph=True)
+    grad.pow(2).sum().backward()
+    return a.grad, x.grad
+
+
+@pytest.mark.parametrize("act", [past_a_hook, with_respect_to_a_result, retained], ids=lambda act: act.__name__)
+@pytest.mark.parametrize(
+    "function", [shown_and_used, shown_part_and_used, shown_again_and_used], ids=lambda function: function.__name__
+)
+def test_they_pass_the_results_that_the_user_holds(function: Any, act: Any) -> None:
+    start = torch.tensor([[2.0, 0.5], [3.0, 1.5]])
+    wanted, found = (act(run, start.clone().requires_grad_()) for run in (function, framesmith.compile(function)))
+    torch.testing.assert_close(wanted, found)
+
+
+def recurrent() -> nn.Module:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.LSTM(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)[0]  # type: ignore[no-any-return]
+
+    return Last()
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.LeakyReLU(0.2), nn.Linear(6, 1))
+
+
+@pytest.mark.parametrize("make", [recurrent, normalised])
+def test_penalties_through_modules_with_state(make: Callable[[], nn.Module]) -> None:
+    found = []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        module = make()
+        run = framesmith.compile(module) if compiles else module
+        x = torch.randn(5, 4, requires_grad=True)
+        [grad] = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+        (grad.norm() - 1).pow(2).backward()
+        found.append([x.grad, *(p.grad for p in module.parameters() if p.grad is not None), *module.buffers()])
+    torch.testing.assert_close(*found)
+
+
+def test_weights_frozen_between_the_passes() -> None:
+    found = []
+    for run in (power, framesmith.compile(power)):
+        x, w = torch.full((3,), 2.0, requires_grad=True), torch.ones(3, requires_grad=True)
+        y = run(x, w)
+        w.requires_grad_(False)
+        [grad] = torch.autograd.grad(y, x, create_graph=True)
+        grad.sum().backward()
+        found.append((x.grad, w.grad))
+    assert torch.equal(found[0][0], found[1][0]) and found[0][1] is found[1][1] is None
+
+
+def power(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x**3 * w).sum()
+
+
+def of_a_changed_input(x: torch.Tensor, w: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    cache[0] = x.detach()
+    return (cache.sum(0) * x * w).tanh().sum()
+
+
+def test_where_there_are_none_the_error_comes_whatever_is_asked_for() -> None:
+    run = framesmith.compile(of_a_changed_input)
+    x, w = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    for wanted in ([x, w], [w]):
+        [grad] = torch.autograd.grad(run(x, w, torch.zeros(2, 3)), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="double backward through a compiled graph"):
+            torch.autograd.grad(grad.pow(2).sum() + (x * w).sum(), wanted, allow_unused=True)

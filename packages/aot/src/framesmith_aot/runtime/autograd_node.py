@@ -119,7 +119,7 @@ def _forward(
         text.line(f"ctx.save_for_backward({', '.join(saved)})")
     if part.saved:
         read = second.read_by(part.node) if isinstance(second, SecondOrder) else {}
-        held = [f"{slot}: {operands[at]}" for at, slot in read.items()]
+        held = [f"{at}: ({operands[position]}, {operands[position]}._version)" for position, at in read.items()]
         text.line(f"ctx.rerun, ctx.held = rerun, {{{', '.join(held)}}}")
     text.line(f"return {tuple_text([_given(text, result) for result in part.node.results])}")
     return text

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
 from framesmith_aot.runtime.replay import FunctionText, tuple_text, unwatching
@@ -27,7 +27,7 @@ from framesmith_aot.trace.interpret import REPLACEMENTS
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.kept import CHANGED_SINCE
 from framesmith_aot.trace.metadata import GraphMeta, Origin
-from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, fitting, regions_of, stop_at_ends
+from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, edge_of, fitting, regions_of, stop_at_ends
 from framesmith_aten.operators import arguments, is_custom, is_random, updated_statistics
 from framesmith_guards.contexts import ambient
 
@@ -40,15 +40,19 @@ OWN_RESULTS = 3
 Rerun = tuple[tuple[torch.Tensor, ...], tuple[int, ...], tuple[torch.Tensor, ...]]
 
 
+#: Outputs of a call that one of its nodes reads, by position, and their version counters.
+Held = Mapping[int, tuple[torch.Tensor, int]]
+
+
 @dataclass(frozen=True)
 class SecondOrder:
     """Runs a graph again for the derivatives of its backward pass.
 
     `views` are the positions of outputs that nodes read as they read inputs, and the slots they are views of.
     `placeholders` and `attributes` say which input each of the module's operands is, `origins` where the tensors of
-    slots with gradients come from, `requires_grad` what the inputs are, `changed` which of them the graph writes to,
-    `detached` of which only an alias is kept, `unversioned` which count no versions, `devices` whose generators it
-    draws from beside the CPU's (`random`: whether it draws at all).
+    slots with gradients come from, `makers` which nodes make the outputs, by position, `requires_grad` what the inputs
+    are, `changed` which of them the graph writes to, `detached` of which only an alias is kept, `unversioned` which
+    count no versions, `devices` whose generators it draws from beside the CPU's (`random`: whether it draws at all).
     """
 
     module: fx.GraphModule
@@ -57,6 +61,7 @@ class SecondOrder:
     placeholders: Sequence[int]
     attributes: Mapping[str, int]
     origins: Mapping[int, Origin]
+    makers: Mapping[int, str]
     requires_grad: Sequence[bool]
     changed: frozenset[int]
     detached: frozenset[int]
@@ -76,40 +81,50 @@ class SecondOrder:
         return f"({', '.join(tuple_text(part) for part in (values, versions, states))})"
 
     def read_by(self, node: NodeShape) -> dict[int, int]:
-        """The results of other nodes that the user holds and `node` reads: their slots by position in the operands."""
-        sources = [None if isinstance(at, int) else self.nodes[at[0]].results[at[1]] for at in node.operands]
-        return {at: slot for at, slot in enumerate(sources) if isinstance(slot, int) and self._maker(slot) is not None}
+        """The outputs of the graph, by position, that are among what `node` reads, by position among the operands."""
+        outputs = {position: self._output(at) for position, at in enumerate(node.operands)}
+        return {position: at for position, at in outputs.items() if at is not None and at in self.makers}
+
+    def _output(self, operand: int | tuple[int, int]) -> int | None:
+        """The position of the output that the user holds of an operand."""
+        if isinstance(operand, int):
+            return operand - len(self.requires_grad)
+        slot = self.nodes[operand[0]].results[operand[1]]
+        origin = self.origins[slot] if isinstance(slot, int) else None
+        return origin.index if origin is not None and origin.kind == "output" else None
 
     def gradients(
-        self, rerun: Rerun, index: int, held: Mapping[int, torch.Tensor], tangents: Sequence[torch.Tensor | None]
+        self,
+        rerun: Rerun,
+        index: int,
+        held: Mapping[int, tuple[torch.Tensor, int]],
+        tangents: Sequence[torch.Tensor | None],
     ) -> Grads:
         """The gradients of the operands of autograd node `index`, with their history.
 
-        It passes the results in `held`, given by slot (see `read_by`). Raises RuntimeError where an input was changed
-        in place since, as eager mode does.
+        It passes the outputs in `held`, given by position (see `read_by`) with their versions. Raises RuntimeError
+        where an input was changed in place since, as eager mode does.
         """
         warnings.warn(SecondDerivativeWarning(), stacklevel=2)
         values, versions, states = rerun
         self._check_versions(values, versions)
         inputs = [self._alias(at, value) for at, value in enumerate(values)]
-        ends = {get_gradient_edge(value): at for at, value in enumerate(inputs) if value.requires_grad}
-        as_made = {slot: result for slot, result in held.items() if result._version == 0}
+        ends = {edge_of(value): at for at, value in enumerate(inputs) if value.requires_grad}
+        as_made = {self.makers[at]: result for at, (result, version) in held.items() if result._version == version}
         for number, result in enumerate(as_made.values()):
-            ends[get_gradient_edge(result)] = -1 - number
-        again = _Again(self.module, self.attributes, inputs, {self._maker(slot): as_made[slot] for slot in as_made})
+            ends[edge_of(result)] = -1 - number
+        again = _Again(self.module, self.attributes, inputs, as_made)
         with ambient.preserved(), self._random_numbers_from(states):
             ambient.write(self.modes)
             outputs = again.run(*[inputs[at] for at in self.placeholders])
         roots = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
-        ends.update((get_gradient_edge(outputs[at]), len(inputs) + at) for at in self.views)
+        ends.update((edge_of(outputs[at]), len(inputs) + at) for at in self.views)
         bases = {len(inputs) + at: slot for at, slot in self.views.items() if slot is not None}
         regions = regions_of(roots, ends, bases)
         if [_outline(region) for region in regions] != [_outline_of(node) for node in self.nodes]:
+            print([_outline(region) for region in regions], [_outline_of(node) for node in self.nodes], ends)
             raise DoubleBackwardError("the graph is another one when it is run again")
         return _through(regions[index], ends, tangents)
-
-    def _maker(self, slot: int) -> str | None:
-        return self.origins[slot].maker
 
     def _check_versions(self, values: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
         for at, (value, version) in enumerate(zip(values, versions, strict=True)):
@@ -192,6 +207,7 @@ def second_order(
         binding.placeholders,
         binding.attributes,
         joint.origins,
+        joint.makers,
         joint.meta.requires_grad,
         frozenset(joint.meta.changed),
         frozenset(_detached(joint)),
@@ -227,7 +243,7 @@ class _Again(fx.Interpreter):
         module: fx.GraphModule,
         attributes: Mapping[str, int],
         inputs: Sequence[torch.Tensor],
-        held: Mapping[str | None, torch.Tensor],
+        held: Mapping[str, torch.Tensor],
     ) -> None:
         super().__init__(module)
         self.attributes = attributes

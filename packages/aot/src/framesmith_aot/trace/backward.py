@@ -10,14 +10,24 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.kept import CHANGED_SINCE, Kept, kept_by
 from framesmith_aot.trace.metadata import Collected, InputPair, SlotView
-from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, edges, fitting, regions_of, stop_at_ends
+from framesmith_aot.trace.regions import (
+    Ends,
+    Hidden,
+    NodeShape,
+    Region,
+    edge_of,
+    edges,
+    fitting,
+    regions_of,
+    stop_at_ends,
+)
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import overlaps_itself, storage_id
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -45,7 +55,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     tracer.phase = "backward"
     roots = {index: wrapper for index, wrapper in enumerate(slots) if functional.differentiable(wrapper)}
     ends = _ends(pairs)
-    ends.update((get_gradient_edge(view), len(pairs) + at) for at, view in found.views.items())
+    ends.update((edge_of(view), len(pairs) + at) for at, view in found.views.items())
     forms = {at: found.meta.outputs[at] for at in found.views}
     views = {at: form.index if isinstance(form, SlotView) else None for at, form in forms.items()}
     bases = {len(pairs) + at: slot for at, slot in views.items() if slot is not None}
@@ -103,7 +113,7 @@ def _ends(pairs: Sequence[InputPair]) -> dict[GradientEdge, int]:
     ends: dict[GradientEdge, int] = {}
     for index, pair in enumerate(pairs):
         if pair.requires_grad:
-            ends[get_gradient_edge(pair.leaf)] = index
+            ends[edge_of(pair.leaf)] = index
             if pair.history is not None:
                 ends[GradientEdge(pair.history, 0)] = index
     return ends

@@ -37,7 +37,7 @@ class JointGraph:
     compiled graph; `tangents` and `grads` hold, for one after the other, a tangent for each of its results and the
     gradient of each of its operands (None: no gradient). For inference all three are empty. `origins` tells of slots
     with gradients where the torch-level graph has them, `views` of the outputs at which autograd nodes end as they do
-    at inputs: the slots they are views of (None: views of an input).
+    at inputs: the slots they are views of (None: views of an input). `makers` are those of `Collected`.
     """
 
     graph: fx.Graph
@@ -52,6 +52,7 @@ class JointGraph:
     nodes: list[NodeShape] = field(default_factory=list)
     origins: dict[int, Origin] = field(default_factory=dict)
     views: dict[int, int | None] = field(default_factory=dict)
+    makers: dict[int, str] = field(default_factory=dict)
 
     @property
     def training(self) -> bool:
@@ -125,7 +126,7 @@ def trace_joint(
         if training and found.meta.differentiable:
             back = trace_backward(tracer, found, pairs)
             joint.nodes, joint.tangents, joint.grads = back.nodes, back.tangents, back.grads
-            joint.origins, joint.views = found.origins, back.views
+            joint.origins, joint.views, joint.makers = found.origins, back.views, found.makers
     _finish(joint)
     return joint
 

@@ -130,14 +130,10 @@ class InputPair:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run of the torch-level graph has the tensor of a slot: an output, its base, or an input it changed.
-
-    `maker` is the node that makes it, where nothing writes to it afterwards.
-    """
+    """Where a run of the torch-level graph has the tensor of a slot: an output, its base, or an input it changed."""
 
     kind: Literal["output", "base", "input"]
     index: int
-    maker: str | None = None
 
     def find(self, inputs: Sequence[torch.Tensor], outputs: Sequence[Any]) -> torch.Tensor:
         """That tensor."""
@@ -153,7 +149,8 @@ class Origin:
 class Collected:
     """`meta`, the wrappers of the slots and where they come from, the written inputs' final values (fake tensors).
 
-    `views` are wrappers of outputs by position: those through which gradients flow to their base.
+    `views` are wrappers of outputs by position: those through which gradients flow to their base. `makers` are the
+    nodes of the torch-level graph that make outputs, by position, where nothing writes to them afterwards.
     """
 
     meta: GraphMeta
@@ -161,6 +158,7 @@ class Collected:
     origins: dict[int, Origin]
     written: list[torch.Tensor]
     views: dict[int, torch.Tensor]
+    makers: dict[int, str]
 
 
 def collect(
@@ -194,7 +192,9 @@ def collect(
         grad_mode_after=grad_mode_after,
     )
     values = [functional.current_value(inputs[index].run) for index in written]
-    return Collected(meta, slots.wrappers, dict(_origins(slots.wrappers, inputs, outputs, makers)), values, views)
+    origins = dict(_origins(slots.wrappers, inputs, outputs))
+    as_made = {at: makers[at] for at, value in enumerate(outputs) if _is_as_made(value)}
+    return Collected(meta, slots.wrappers, origins, values, views, as_made)
 
 
 def _is_recorded_view(value: Any, form: Output, changed: Sequence[int]) -> bool:
@@ -220,22 +220,21 @@ def _over_another(form: Any, position: int, views: Mapping[int, torch.Tensor], s
 
 
 def _origins(
-    slots: Sequence[torch.Tensor], inputs: Sequence[InputPair], outputs: Sequence[Any], makers: Sequence[str]
+    slots: Sequence[torch.Tensor], inputs: Sequence[InputPair], outputs: Sequence[Any]
 ) -> Iterator[tuple[int, Origin]]:
     """Of the slots with gradients."""
     at = {id(pair.run): Origin("input", index) for index, pair in enumerate(inputs)}
     tensors = [(index, value) for index, value in enumerate(outputs) if isinstance(value, torch.Tensor)]
     at.update((id(value._base), Origin("base", index)) for index, value in tensors if value._base is not None)
-    at.update((id(value), Origin("output", index, _maker(value, makers[index]))) for index, value in tensors)
+    at.update((id(value), Origin("output", index)) for index, value in tensors)
     for slot, wrapper in enumerate(slots):
         if functional.differentiable(wrapper) and id(wrapper) in at:
             yield slot, at[id(wrapper)]
 
 
-def _maker(value: torch.Tensor, node: str) -> str | None:
-    """The node that made an output, if it is as it was made."""
-    final = value._base is None and functional.is_functional(value) and functional.mutation_count(value) == 0
-    return node if final else None
+def _is_as_made(value: Any) -> bool:
+    """Whether nothing has written to an output since it was made."""
+    return functional.is_functional(value) and functional.mutation_count(value) == 0
 
 
 class _Slots:

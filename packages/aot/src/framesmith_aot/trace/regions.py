@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.trace.kept import NOTHING_KEPT, Kept
@@ -97,8 +97,7 @@ def regions_of(
         found.setdefault(mask, Region()).nodes.append(node)
     region_of = {node: found[mask] for node, mask in dependents.items()}
     for position, tensor in roots.items():
-        assert tensor.grad_fn is not None
-        edge = GradientEdge(tensor.grad_fn, tensor.output_nr)
+        edge = edge_of(tensor)
         region = region_of[edge.node]
         region.slots[region.position_out(edge)].append(position)
     for node, region in region_of.items():
@@ -140,6 +139,11 @@ def stop_at_ends(nodes: Collection[Any], ends: Ends) -> list[RemovableHandle]:
 def _without(number: int, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
     """The gradients of a node's results less one."""
     return (*grads[:number], None, *grads[number + 1 :])
+
+
+def edge_of(tensor: torch.Tensor) -> GradientEdge:
+    """Where the gradient of a tensor goes, comparable with the edges between nodes."""
+    return GradientEdge(*get_gradient_edge(tensor)[:2])
 
 
 def edges(node: Any) -> Iterator[GradientEdge]:
