@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from framesmith_aten import trials
+from framesmith_aten.operators import tensors_in
 from framesmith_aten.recording import OperatorLog
 
 
@@ -31,3 +34,35 @@ def test_asking_draws_no_numbers() -> None:
     with mode, OperatorLog():
         F.rrelu(fake, training=True)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_operators_told_sizes_are_asked_with_tensors_of_these_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN's LSTM reads and writes by the sizes that it is told."""
+    asked: list[tuple[str, list[tuple[int, ...]]]] = []
+
+    def note(op: Any, args: Any, kwargs: Any) -> None:
+        asked.append((op._opname, [tuple(one.shape) for one in tensors_in(tuple(args))]))
+
+    monkeypatch.setattr(trials, "_refusal", note)
+    lstm = torch.nn.LSTM(17, 19)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, torch.no_grad():
+        x, weights = torch.empty(2, 3, 17), [mode.from_tensor(one) for one in lstm._flat_weights]
+        zeros = torch.zeros(3, 19)
+        trials.verdict(
+            torch.ops.aten.mkldnn_rnn_layer.default,
+            (x, *weights, zeros, zeros, False, [], 2, 19, 1, True, False, False, False),
+            {},
+        )
+    assert asked[-1][1][0] == (2, 3, 17)
+
+
+@pytest.mark.parametrize("number, taken", [(70000, False), (300, False), (100, True)])
+def test_numbers_that_do_not_fit(number: int, taken: bool) -> None:
+    for op, args in ((torch.ops.aten.full.default, ([2], number)), (torch.ops.aten.scalar_tensor.default, (number,))):
+        assert (trials.verdict(op, args, {"dtype": torch.int8}).refusal is None) is taken
+
+
+def test_what_is_made_from_large_sizes_is_not_made() -> None:
+    for op, args in ((torch.ops.aten.arange.default, (10**15,)), (torch.ops.aten.full.default, ([10**9, 10**6], 1))):
+        assert not trials.verdict(op, args, {}).certain

@@ -200,3 +200,58 @@ def test_saved_tensors_are_freed_as_the_backward_program_goes(retain):
         out.sum().backward()
     with pytest.raises(RuntimeError, match="second time"):
         out.sum().backward()
+
+
+def through_imaginary_part(y):
+    z = torch.complex(torch.zeros_like(y), y)
+    return (z.conj() * (1 + 2j)).imag.sum()
+
+
+def negated_view(y):
+    return torch._neg_view(y * 2).sum()
+
+
+@pytest.mark.parametrize("loss", [through_imaginary_part, negated_view])
+@pytest.mark.parametrize("fn", [lambda x: (x * x).sum(), lambda x: x.sin()])
+def test_gradients_that_show_others_negatives(fn, loss):
+    (x,) = parameters((3,))
+    (wanted,) = torch.autograd.grad(loss(fn(x)), x)
+    (found,) = torch.autograd.grad(loss(compiled(graph_of(fn), [x])(x)[0]), x)
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
+def test_many_gradients_at_once(create_graph):
+    (x,) = parameters((3, 3))
+    fn = lambda x: (x @ x).sin()  # noqa: E731
+    many = torch.randn(2, 3, 3)
+    options = {"is_grads_batched": True, "create_graph": create_graph}
+    (wanted,) = torch.autograd.grad(fn(x), x, many, **options)
+    (y,) = compiled(graph_of(fn), [x])(x)
+    (found,) = torch.autograd.grad(y, x, many, **options)
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("fn", [lambda x: x * 1j, lambda x: (x * 2j).exp(), lambda x: 1j / (x + 2), lambda x: x / 3j])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_complex_numbers(fn, dtype):
+    x = torch.tensor([0.5, -1.5], dtype=dtype, requires_grad=True)
+    (wanted,) = torch.autograd.grad(fn(x).abs().sum(), x)
+    (found,) = torch.autograd.grad(compiled(graph_of(fn), [x])(x)[0].abs().sum(), x)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_what_eager_does_not_keep_may_be_changed_beside_a_written_view():
+    def fn(x, w):
+        h = x.clone()
+        h[:, 0].mul_(w)
+        return h.sum() + x.sin().sum(), x.cos()
+
+    x, w = parameters((2, 3), (2,))
+    found = []
+    for run in (fn, compiled(graph_of(fn), [x, w])):
+        y, other = run(x, w)
+        other.add_(1)
+        found.append(torch.autograd.grad(y, [x, w]))
+    torch.testing.assert_close(*found)

@@ -161,3 +161,19 @@ def test_an_operator_that_writes_to_memory_another_argument_shows_is_called_by_p
         assert torch.equal(subject(x), swaps(y)) and torch.equal(x, y)
     kinds = [event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None]
     assert kinds == ([] if second.start == 2 else ["custom-mutation"])
+
+
+def written_by_strides(x: Any) -> Any:
+    whole = torch.as_strided(x, (8,), (1,), 0)
+    whole.add_(1)
+    return x * 2
+
+
+@pytest.mark.parametrize("start", [0, 4])
+def test_memory_around_an_input_is_written_outside_of_graphs(start: int) -> None:
+    seen = []
+    for fn in (written_by_strides, subject := compiled(written_by_strides)):
+        memory = torch.zeros(8)
+        seen.append((fn(memory[start : start + 4]).tolist(), memory.tolist()))
+    assert seen[0] == seen[1]
+    assert subject.of_kind("break")[0].broken.kind.id == "outside-view"
