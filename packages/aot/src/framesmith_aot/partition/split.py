@@ -64,6 +64,11 @@ class NodePart:
         """What autograd is handed to save: what is needed, then what is watched."""
         return [*self.saved, *self.watched]
 
+    @property
+    def handed_inputs(self) -> set[int]:
+        """The inputs among it."""
+        return {one.index for one in self.handed if one.from_input}
+
 
 @dataclass(frozen=True)
 class Partition:

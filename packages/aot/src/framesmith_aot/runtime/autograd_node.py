@@ -58,11 +58,11 @@ def training_function(
     given = {"inputs": tuple_text(inputs)}
     if shared:
         given["results"] = "[]"
-    if any(node.part.saved for node in nodes):
-        if isinstance(second, SecondOrder):
-            given["rerun"] = second.keep(text, inputs)
-        else:
-            given["rerun"] = leading_to_inputs(text, meta, inputs)
+    saving = [node.part for node in nodes if node.part.saved]
+    if saving and isinstance(second, SecondOrder):
+        given["rerun"] = second.keep(text, inputs, set.intersection(*[part.handed_inputs for part in saving]))
+    elif saving:
+        given["rerun"] = leading_to_inputs(text, meta, inputs)
     for name, value in given.items():
         text.line(f"{name} = {value}")
     forwards: list[FunctionText] = []
@@ -118,9 +118,11 @@ def _forward(
     if saved:
         text.line(f"ctx.save_for_backward({', '.join(saved)})")
     if part.saved:
+        text.line("ctx.rerun = rerun")
         read = second.read_by(part.node) if isinstance(second, SecondOrder) else {}
         held = [f"{at}: ({operands[position]}, {operands[position]}._version)" for position, at in read.items()]
-        text.line(f"ctx.rerun, ctx.held = rerun, {{{', '.join(held)}}}")
+        if held:
+            text.line(f"ctx.held = {{{', '.join(held)}}}")
     text.line(f"return {tuple_text([_given(text, result) for result in part.node.results])}")
     return text
 
@@ -151,7 +153,7 @@ def _apply(
             if not used:
                 return (*run.evaluate([], tangents), *rest)  # linear, and so its own derivative
             if isinstance(second, SecondOrder):
-                return (*second.gradients(ctx.rerun, index, ctx.held, tangents), *rest)
+                return (*second.gradients(ctx.rerun, index, getattr(ctx, "held", {}), tangents), *rest)
             return (*refuse_derivative(run(saved, tangents), second, ctx.rerun), *rest)
         # Unless the graph is retained: the list is then the only holder, and the backward program frees
         # each tensor after its last use.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,9 +36,8 @@ Grads = tuple[torch.Tensor | None, ...]
 #: Results of a functional batch norm before its updated running statistics.
 OWN_RESULTS = 3
 
-#: What it takes to run a call again: its inputs, their version counters, the generators' states before it.
-Rerun = tuple[tuple[torch.Tensor, ...], tuple[int, ...], tuple[torch.Tensor, ...]]
-
+#: What it takes to run a call again: its inputs, version counters by position, the generators' states before it.
+Rerun = tuple[tuple[torch.Tensor, ...], Mapping[int, int], tuple[torch.Tensor, ...]]
 
 #: Outputs of a call that one of its nodes reads, by position, and their version counters.
 Held = Mapping[int, tuple[torch.Tensor, int]]
@@ -70,15 +69,20 @@ class SecondOrder:
     random: bool
     devices: tuple[int, ...]
 
-    def keep(self, text: FunctionText, inputs: Sequence[str]) -> str:
-        """The expression, evaluated before the call, for what it takes to run the call again: a `Rerun`."""
+    def keep(self, text: FunctionText, inputs: Sequence[str], watched: Collection[int]) -> str:
+        """The expression, evaluated before the call, for what it takes to run the call again: a `Rerun`.
+
+        `watched` are the inputs that autograd itself looks after. All are in a tuple bound to "inputs".
+        """
         values = [f"{name}.detach()" if at in self.detached else name for at, name in enumerate(inputs)]
-        versions = ["0" if at in self.unversioned else f"{name}._version" for at, name in enumerate(inputs)]
+        kept = tuple_text(values) if self.detached else "inputs"
+        followed = [at for at in range(len(inputs)) if at not in self.changed | self.unversioned | {*watched}]
+        versions = [f"{at}: {inputs[at]}._version" for at in followed]
         states = []
         if self.random:
             states.append(f"{text.bind('generator_state', torch.default_generator.get_state)}()")
             states += [f"{text.bind('cuda_state', torch.cuda.get_rng_state)}({device})" for device in self.devices]
-        return f"({', '.join(tuple_text(part) for part in (values, versions, states))})"
+        return f"({kept}, {{{', '.join(versions)}}}, {tuple_text(states)})"
 
     def read_by(self, node: NodeShape) -> dict[int, int]:
         """The outputs of the graph, by position, that are among what `node` reads, by position among the operands."""
@@ -97,7 +101,7 @@ class SecondOrder:
         self,
         rerun: Rerun,
         index: int,
-        held: Mapping[int, tuple[torch.Tensor, int]],
+        held: Held,
         tangents: Sequence[torch.Tensor | None],
     ) -> Grads:
         """The gradients of the operands of autograd node `index`, with their history.
@@ -107,7 +111,7 @@ class SecondOrder:
         """
         warnings.warn(SecondDerivativeWarning(), stacklevel=2)
         values, versions, states = rerun
-        self._check_versions(values, versions)
+        _check_versions(values, versions)
         inputs = [self._alias(at, value) for at, value in enumerate(values)]
         ends = {edge_of(value): at for at, value in enumerate(inputs) if value.requires_grad}
         as_made = {self.makers[at]: result for at, (result, version) in held.items() if result._version == version}
@@ -122,18 +126,8 @@ class SecondOrder:
         bases = {len(inputs) + at: slot for at, slot in self.views.items() if slot is not None}
         regions = regions_of(roots, ends, bases)
         if [_outline(region) for region in regions] != [_outline_of(node) for node in self.nodes]:
-            print([_outline(region) for region in regions], [_outline_of(node) for node in self.nodes], ends)
             raise DoubleBackwardError("the graph is another one when it is run again")
         return _through(regions[index], ends, tangents)
-
-    def _check_versions(self, values: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
-        for at, (value, version) in enumerate(zip(values, versions, strict=True)):
-            if at not in self.changed | self.unversioned and value._version != version:
-                raise RuntimeError(
-                    f"one of the variables needed for gradient computation has been {CHANGED_SINCE}: "
-                    f"a tensor of shape {list(value.shape)} is at version {value._version}; expected version "
-                    f"{version} instead"
-                )
 
     def _alias(self, at: int, value: torch.Tensor) -> torch.Tensor:
         """An input of the second run: with a node of its own to stop at, and memory of its own if it is written to."""
@@ -155,6 +149,15 @@ class SecondOrder:
             for device, state in zip(self.devices, states[1:], strict=True):
                 torch.cuda.set_rng_state(state, device)
             yield
+
+
+def _check_versions(values: Sequence[torch.Tensor], versions: Mapping[int, int]) -> None:
+    for at, version in versions.items():
+        if values[at]._version != version:
+            raise RuntimeError(
+                f"one of the variables needed for gradient computation has been {CHANGED_SINCE}: a tensor of shape "
+                f"{list(values[at].shape)} is at version {values[at]._version}; expected version {version} instead"
+            )
 
 
 def why_not_again(joint: JointGraph) -> str | None:
