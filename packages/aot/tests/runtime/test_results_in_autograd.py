@@ -252,3 +252,36 @@ def same(one: Any, two: Any) -> None:
             same(first, second)
     else:
         assert one == two
+
+
+def changed_and_used(x):
+    x.mul_(2)
+    return x * 3, x
+
+
+def changed_by_a_weight(x, w):
+    x.mul_(w)
+    return x * 2, x.sin()
+
+
+def with_respect_to_the_changed(y, x, leaf):
+    return torch.autograd.grad(y.sum(), [x, leaf])
+
+
+def past_a_hook_on_it(y, x, leaf):
+    x.register_hook(lambda g: g * 10)
+    y.sum().backward()
+    return (leaf.grad,)
+
+
+@pytest.mark.parametrize("act", [with_respect_to_the_changed, past_a_hook_on_it])
+@pytest.mark.parametrize("history", [False, True])
+def test_what_is_computed_from_a_changed_input_reads_it(act, history):
+    fn = changed_and_used if history else changed_by_a_weight
+    found = []
+    for compiles in (False, True):
+        leaf = torch.linspace(1, 2, 3, requires_grad=True)
+        inputs = [leaf * 1] if history else [torch.ones(3), leaf]
+        run = compiled(graph_of(fn), inputs) if compiles else fn
+        found.append(act(run(*inputs)[0], inputs[0], leaf))
+    torch.testing.assert_close(*found)

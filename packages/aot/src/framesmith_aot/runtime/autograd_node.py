@@ -7,7 +7,7 @@ autograd to hang its edge on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,26 +68,39 @@ def training_function(
     forwards: list[FunctionText] = []
     calls: list[str] = []
     made: set[int] = set()
+    early = {copy.slot: copy for copy in meta.copy_back if not (copy.no_grad or copy.index in meta.unversioned)}
+    copied: dict[int, str] = {}
     for index, node in enumerate(nodes):
         forwards.append(_forward(run if index == 0 else None, node, list(given), second, calling.unwatched))
         name = text.bind(f"node{index}", _apply(forwards[-1], node, index, len(given), second))
         for at in node.part.node.operands:
             if isinstance(at, int) and at >= len(inputs):
                 calls += view_statements(text, meta, at - len(inputs), inputs, made)
-        operands = [_operand(nodes, at, inputs) for at in node.part.node.operands]
+            elif not isinstance(at, int) and (copy := early.get(_slot(nodes, *at))) and copy.slot not in copied:
+                copied[copy.slot] = inputs[copy.index]
+                calls.append(f"{inputs[copy.index]}.copy_(r{copy.slot})")
+        operands = [_operand(nodes, at, inputs, copied) for at in node.part.node.operands]
         results = [_name(nodes, index, position) for position in range(len(node.part.node.results))]
         calls.append(f"{unpacking(results)} = {name}({', '.join([*operands, *given])})")
     write_calls(text, calls, replace(calling, unwatched=False))
     for index in apart:
         text.line(f"r{index} = results[{index}]")
-    write_epilogue(text, meta, inputs, record=calling.record, made=made)
+    write_epilogue(text, meta, inputs, record=calling.record, made=made, copied=copied)
     return text, forwards
 
 
-def _operand(nodes: Sequence[AutogradNode], at: int | tuple[int, int], inputs: Sequence[str]) -> str:
-    """The name of what a node reads (see NodeShape)."""
+def _slot(nodes: Sequence[AutogradNode], index: int, position: int) -> int:
+    """The slot that a node's result is, -1 for what is hidden."""
+    result = nodes[index].part.node.results[position]
+    return result if isinstance(result, int) else -1
+
+
+def _operand(
+    nodes: Sequence[AutogradNode], at: int | tuple[int, int], inputs: Sequence[str], copied: Mapping[int, str]
+) -> str:
+    """The name of what a node reads (see NodeShape): of slots that were `copied` to inputs, the input."""
     if not isinstance(at, int):
-        return _name(nodes, *at)
+        return copied.get(_slot(nodes, *at)) or _name(nodes, *at)
     return inputs[at] if at < len(inputs) else view_name(at - len(inputs))
 
 

@@ -85,18 +85,27 @@ def unpacking(names: Sequence[str]) -> str:
 
 
 def write_epilogue(
-    text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *, record: bool, made: Collection[int] = ()
+    text: FunctionText,
+    meta: GraphMeta,
+    inputs: Sequence[str],
+    *,
+    record: bool,
+    made: Collection[int] = (),
+    copied: Collection[int] = (),
 ) -> None:
     """Copies to inputs, makes views again, leaves the grad mode, returns the outputs.
 
     `inputs` are the names of the graph's inputs; its slots are bound to `r0`, `r1`, ... With `record`, what is not to
-    be made in no_grad is made in enable_grad. `made` are positions of views that `view_statements` has made.
+    be made in no_grad is made in enable_grad. `made` are positions of views that `view_statements` has made, `copied`
+    slots that inputs have received.
     """
     done = {*made}
     if noticed := [inputs[index] for index in meta.written if index not in meta.unversioned]:
         text.bind("increment_version", torch.autograd.graph.increment_version)
         text.line(f"increment_version({tuple_text(noticed)})")
     for copy in meta.copy_back:
+        if copy.slot in copied:
+            continue
         target = f"{inputs[copy.index]}.data" if copy.index in meta.unversioned else inputs[copy.index]
         _guarded(text, _mode(copy.no_grad, record), f"{target}.copy_(r{copy.slot})")
     names: list[str] = []

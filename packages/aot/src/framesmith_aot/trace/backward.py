@@ -74,7 +74,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
         except (AotUnsupported, TraceUnsupported):
             raise
         except Exception as error:
-            if all(_is_changed(roots[index], seeds[index], wanted) for index in roots):
+            if _are_apart(regions) and all(_is_changed(roots[index], seeds[index], wanted) for index in roots):
                 return _refused(tracer, seeds, pairs, str(error))
             what = f"{type(error).__name__} in the backward pass"
             raise AotUnsupported("backward-error", what, str(error)) from error
@@ -86,6 +86,12 @@ def _kept(regions: Sequence[Region], slots: Sequence[torch.Tensor], pairs: Seque
     of_slots = {storage_id(wrapper): index for index, wrapper in enumerate(slots)}
     of_inputs = {storage_id(one): index for index, pair in enumerate(pairs) for one in (pair.leaf, pair.run)}
     return [kept_by(region.nodes, of_slots, of_inputs) for region in regions]
+
+
+def _are_apart(regions: Sequence[Region]) -> bool:
+    """Whether no slot is read by another region: a pass from there to it might go where the rest does not."""
+    read = {source for region in regions for source in region.into}
+    return not any(slots and edge in read for one in regions for edge, slots in zip(one.out, one.slots, strict=True))
 
 
 def _is_changed(root: torch.Tensor, seed: torch.Tensor, wanted: Sequence[torch.Tensor]) -> bool:

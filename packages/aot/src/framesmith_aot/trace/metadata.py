@@ -387,7 +387,7 @@ def _outside_autograd(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> 
     """Whether the view has to be made in no_grad: its base has gradients, but they do not flow through it."""
     detached = any(isinstance(step, ViewStep) and step.target in IDENTITY_VIEWS for step in steps)
     if not functional.differentiable(value):
-        return base.requires_grad and not detached
+        return base.requires_grad
     whole = base if base._base is None else base._base
     related = value is whole or value._base is whole
     if detached or not base.requires_grad or not related or not _leads_to(value, base):
