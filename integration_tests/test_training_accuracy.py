@@ -8,7 +8,6 @@ left out is judged before the compiled module runs. All architectures are measur
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 import torch
@@ -21,10 +20,8 @@ from integration_tests.decisions import Decisions, all_clear
 from integration_tests.gradient_errors import Errors, measure
 
 LONG = os.environ.get("FRAMESMITH_LONG") == "1"
-QUICK = ["mobilenet_v2", "squeezenet", "densenet", "vit", "unet", "dcgan", "cyclegan"]
+QUICK = ["mobilenet_v2", "squeezenet", "densenet", "vit", "unet", "dcgan", "cyclegan", "lstm"]
 TIMES = 3.0
-#: oneDNN's LSTM is tried on tensors of one element with the real call's sizes, and writes beyond them.
-CORRUPTS_MEMORY = pytest.mark.xfail(run=False, reason="a trial of mkldnn_rnn_layer writes beyond its tensors")
 
 pytestmark = pytest.mark.filterwarnings("ignore:TF32 acceleration")  # said by turning oneDNN off and on
 
@@ -34,9 +31,8 @@ def fresh() -> None:
     framesmith.reset()
 
 
-def shown() -> list[Any]:
-    names = [name for name in ARCHITECTURES if LONG or name in QUICK]
-    return [pytest.param(name, marks=CORRUPTS_MEMORY) if name == "lstm" else name for name in names]
+def shown() -> list[str]:
+    return [name for name in ARCHITECTURES if LONG or name in QUICK]
 
 
 def too_far(table: list[Errors]) -> list[str]:

@@ -170,7 +170,7 @@ def undeclared_writes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
 def updated_statistics(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the running statistics that normalisation in training updates, and does not use for its result."""
     values = arguments(op, args, kwargs)
-    training = values.get("training", values.get("use_input_stats", True))
+    training = values.get("training", values.get("use_input_stats", row(op).statistics))
     return tuple(name for name in ("running_mean", "running_var") if training and values.get(name) is not None)
 
 
