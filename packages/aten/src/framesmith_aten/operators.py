@@ -135,6 +135,11 @@ def gives_unknown_value(op: Any, out: Any) -> bool:
     return is_custom(op) and any(not (result is None or isinstance(result, torch.Tensor)) for result in results)
 
 
+def is_view_by_strides(op: OpOverload) -> bool:
+    """Whether the result is a view of the operand's storage, wherever in it the operand lies (`as_strided`)."""
+    return is_view(op) and any(argument.name == "storage_offset" for argument in op._schema.arguments)
+
+
 def arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The call's arguments by the schema's names, defaults filled in."""
     found: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.layouts import may_overlap_itself, span, storage_id
+from framesmith_aten.layouts import is_dense, may_overlap_itself, span, storage_id
 from framesmith_aten.operators import tensors_in
 
 #: The ids of what is refused.
@@ -26,11 +26,30 @@ class Overlaps:
     def __init__(self) -> None:
         self._storages: set[int] = set()
         self._inputs: dict[int, list[tuple[int, int]]] = {}
+        self._parts: set[int] = set()
+        self._written: set[int] = set()
+        self._restrided: set[int] = set()
 
     def note_input(self, tensor: torch.Tensor) -> None:
         """Takes in an input, around which there may be memory that it does not show."""
         self.note(tensor)
         self._inputs.setdefault(storage_id(tensor), []).append(span(tensor))
+        if tensor.storage_offset() != 0 or not is_dense(tensor.shape, tensor.stride()):
+            self._parts.add(storage_id(tensor))
+
+    def note_restrided(self, tensor: torch.Tensor, what: str) -> None:
+        """Takes in a tensor of which a view by strides is taken. Raises TraceUnsupported, as `check` does.
+
+        What an input that is written to becomes in a graph lies in memory of its own, without gaps, from its beginning.
+        """
+        self._restrided.add(storage_id(tensor))
+        self._check_part(tensor, what)
+
+    def _check_part(self, tensor: torch.Tensor, what: str) -> None:
+        if storage_id(tensor) in self._parts & self._written & self._restrided:
+            raise TraceUnsupported(
+                OUTSIDE_VIEW, what, "it changes an input that is a part of what a view by strides shows"
+            )
 
     def note(self, result: Any) -> None:
         """Takes in the tensors of a result."""
@@ -41,6 +60,8 @@ class Overlaps:
         view = tensor._base is not None or tensor.is_inference()  # of those autograd keeps no base
         if (view and storage_id(tensor) in self._storages) or may_overlap_itself(tensor):
             raise TraceUnsupported(OVERLAPPING_MUTATION, what, "it changes memory that a view shows more than once")
+        self._written.add(storage_id(tensor))
+        self._check_part(tensor, what)
         shown = self._inputs.get(storage_id(tensor))
         if shown and not any(start <= span(tensor)[0] and span(tensor)[1] <= last for start, last in shown):
             raise TraceUnsupported(OUTSIDE_VIEW, what, "it changes memory around an input")

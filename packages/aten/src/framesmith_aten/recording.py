@@ -19,6 +19,7 @@ from framesmith_aten.operators import (
     is_custom,
     is_mutable,
     is_random,
+    is_view_by_strides,
     run_parts,
     written,
 )
@@ -35,7 +36,7 @@ class Effects:
     """What the operators of a call do beside giving their results.
 
     `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
-    made under the call are among them. `random`: they may draw random numbers. `may_fail`: they can raise on some
+    made under the call are among them. `restrided`: those of which a view by strides is taken. `random`: they may draw random numbers. `may_fail`: they can raise on some
     data. `unproven`: whether their kernels take such arguments could not be tried. `lasting`: they give no tensors, or
     are not torch's own, so they may do anything. `elsewhere`: one that is not torch's own gives nothing and writes to
     nothing it is given, so what it does is done outside of tensors.
@@ -43,6 +44,7 @@ class Effects:
 
     written: list[torch.Tensor] = field(default_factory=list)
     reshaped: bool = False
+    restrided: list[torch.Tensor] = field(default_factory=list)
     random: bool = False
     may_fail: bool = False
     unproven: bool = False
@@ -95,6 +97,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise KernelRefuses(f"{op}: outside of inference mode an inference tensor is not written to")
         effects.written += changed
         effects.reshaped |= changes_metadata(op)
+        if is_view_by_strides(op):
+            effects.restrided.append(args[0])
         effects.random |= is_random(op)
         effects.lasting |= is_custom(op) or not op._schema.returns
         effects.elsewhere |= is_custom(op) and not (op._schema.returns or is_mutable(op))

@@ -169,6 +169,27 @@ def written_by_strides(x: Any) -> Any:
     return x * 2
 
 
+def read_by_strides(x: Any) -> Any:
+    x.mul_(2)
+    return torch.as_strided(x, (2,), (1,), 1) * 3
+
+
+def written_between(x: Any) -> Any:
+    view = x.as_strided((2,), (1,), 1)
+    view.copy_(x[:2] * 2)
+    return x * 2
+
+
+@pytest.mark.parametrize("fn", [read_by_strides, written_between])
+def test_views_by_strides_of_parts_that_are_changed(fn: Callable[..., Any]) -> None:
+    for part in (lambda memory: memory[1::2], lambda memory: memory[4:], lambda memory: memory):
+        seen = []
+        for run in (fn, compiled(fn)):
+            memory = torch.arange(8.0)
+            seen.append((run(part(memory)).tolist(), memory.tolist()))
+        assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("start", [0, 4])
 def test_memory_around_an_input_is_written_outside_of_graphs(start: int) -> None:
     seen = []

@@ -175,6 +175,8 @@ class GraphBuilder:
             else:
                 result = target(*run_args, **run_kwargs)
         log.effects.written = [one for one in log.effects.written if any(share_storage(one, fake) for fake in fakes)]
+        for shown in log.effects.restrided:
+            self.overlaps.note_restrided(shown, op_name(target))
         for changed in [] if log.effects.reshaped else log.effects.written:
             self.overlaps.check(changed, op_name(target))
         self.overlaps.note(result)

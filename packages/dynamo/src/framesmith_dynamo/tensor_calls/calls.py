@@ -80,8 +80,8 @@ SHOWN_TWICE = register_break(
 )
 AROUND_INPUT = register_break(
     OUTSIDE_VIEW,
-    what="a view by strides writes to memory around the tensor that it was made of",
-    why="a graph gives back the new contents of its inputs, which do not show that memory",
+    what="an input is changed beside a view by strides that shows memory around it, or it is changed through such a view",
+    why="a graph computes with the contents of its inputs, which do not show that memory",
     hint="make the view of the whole tensor that owns the memory",
 )
 OTHER_ORDER = register_break(
