@@ -48,7 +48,7 @@ class Overlaps:
     def _check_part(self, tensor: torch.Tensor, what: str) -> None:
         if storage_id(tensor) in self._parts & self._written & self._restrided:
             raise TraceUnsupported(
-                OUTSIDE_VIEW, what, "it changes an input that is a part of what a view by strides shows"
+                OUTSIDE_VIEW, what, "it changes an input, and a view by strides shows more of its memory"
             )
 
     def note(self, result: Any) -> None:

@@ -36,10 +36,10 @@ class Effects:
     """What the operators of a call do beside giving their results.
 
     `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
-    made under the call are among them. `restrided`: those of which a view by strides is taken. `random`: they may draw random numbers. `may_fail`: they can raise on some
-    data. `unproven`: whether their kernels take such arguments could not be tried. `lasting`: they give no tensors, or
-    are not torch's own, so they may do anything. `elsewhere`: one that is not torch's own gives nothing and writes to
-    nothing it is given, so what it does is done outside of tensors.
+    made under the call are among them. `restrided`: those of which a view by strides is taken. `random`: they may draw
+    random numbers. `may_fail`: they can raise on some data. `unproven`: whether their kernels take such arguments could
+    not be tried. `lasting`: they give no tensors, or are not torch's own, so they may do anything. `elsewhere`: one
+    that is not torch's own gives nothing and writes to nothing it is given: what it does is done outside of tensors.
     """
 
     written: list[torch.Tensor] = field(default_factory=list)

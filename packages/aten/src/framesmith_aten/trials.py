@@ -101,7 +101,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return out
     if is_custom(op) or is_view(op) or op.namespace != "aten" or any(one is two for one in made for two in tensors):
         return out
-    if not all(map(_is_plain, (*tensors, *made))) or may_fail(op, args, kwargs) or _is_large(op, args, kwargs, tensors):
+    if not all(map(_is_plain, (*tensors, *made))) or _is_large(op, args, kwargs, tensors):
         return out
     if is_random(op) and not all(tensor.is_cpu for tensor in (*tensors, *made)):
         return out  # another device's generator would move

@@ -50,8 +50,9 @@ class SecondOrder:
     `views` are the positions of outputs that nodes read as they read inputs, and the slots they are views of.
     `placeholders` and `attributes` say which input each of the module's operands is, `origins` where the tensors of
     slots with gradients come from, `makers` which nodes make the outputs, by position, `requires_grad` what the inputs
-    are, `changed` which of them the graph writes to, `detached` of which only an alias is kept, `unversioned` which
-    count no versions, `devices` whose generators it draws from beside the CPU's (`random`: whether it draws at all).
+    are, `needed` which of them results with gradients depend on, `changed` which the graph writes to, `detached` of
+    which only an alias is kept, `unversioned` which count no versions, `devices` whose generators it draws from beside
+    the CPU's (`random`: whether it draws at all).
     """
 
     module: fx.GraphModule
@@ -62,6 +63,7 @@ class SecondOrder:
     origins: Mapping[int, Origin]
     makers: Mapping[int, str]
     requires_grad: Sequence[bool]
+    needed: Sequence[int]
     changed: frozenset[int]
     detached: frozenset[int]
     unversioned: frozenset[int]
@@ -76,7 +78,7 @@ class SecondOrder:
         """
         values = [f"{name}.detach()" if at in self.detached else name for at, name in enumerate(inputs)]
         kept = tuple_text(values) if self.detached else "inputs"
-        followed = [at for at in range(len(inputs)) if at not in self.changed | self.unversioned | {*watched}]
+        followed = [at for at in self.needed if at not in self.changed | self.unversioned | {*watched}]
         versions = [f"{at}: {inputs[at]}._version" for at in followed]
         states = []
         if self.random:
@@ -212,6 +214,7 @@ def second_order(
         joint.origins,
         joint.makers,
         joint.meta.requires_grad,
+        _needed(joint),
         frozenset(joint.meta.changed),
         frozenset(_detached(joint)),
         frozenset(at for at, example in enumerate(examples) if example.is_inference()),
@@ -219,6 +222,15 @@ def second_order(
         any(is_random(node.target) for node in _forward_calls(joint)),
         tuple(device.index or 0 for device in cuda),
     )
+
+
+def _needed(joint: JointGraph) -> list[int]:
+    """The inputs that some result with gradients depends on."""
+    read = {slot for slot, flows in zip(joint.slots, joint.meta.slots, strict=True) if flows}
+    for node in reversed(joint.graph.nodes):
+        if node in read:
+            read.update(node.all_input_nodes)
+    return [at for at, node in enumerate(joint.inputs) if node in read]
 
 
 def _detached(joint: JointGraph) -> Iterator[int]:

@@ -80,7 +80,7 @@ SHOWN_TWICE = register_break(
 )
 AROUND_INPUT = register_break(
     OUTSIDE_VIEW,
-    what="an input is changed beside a view by strides that shows memory around it, or it is changed through such a view",
+    what="an input is changed, and a view by strides shows memory around it, or is what the change goes through",
     why="a graph computes with the contents of its inputs, which do not show that memory",
     hint="make the view of the whole tensor that owns the memory",
 )
