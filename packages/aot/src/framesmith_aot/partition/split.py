@@ -79,12 +79,13 @@ class Partition:
 
 
 def backward_nodes(joint: JointGraph) -> set[fx.Node]:
-    """Nodes that depend on a tangent, and calls with effects traced in the backward pass."""
+    """Nodes that depend on a tangent, and calls traced in the backward pass that have effects or are constants."""
     found: set[fx.Node] = set(joint.tangents)
     for node in joint.graph.nodes:
         if node.op == "output":
             continue
-        late = node.op == "call_function" and node.meta["phase"] == "backward" and not is_pure(node)
+        from_backward = node.op == "call_function" and node.meta["phase"] == "backward"
+        late = from_backward and (not is_pure(node) or all(source in found for source in node.all_input_nodes))
         if late or any(source in found for source in node.all_input_nodes):
             found.add(node)
     return found
