@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn as nn
-from modes import MODES, WHOLE, outcome, same
 
 import framesmith
+from integration_tests.modes import MODES, WHOLE, outcome, same
 
 
 class Block(nn.Module):

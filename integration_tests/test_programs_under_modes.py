@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from modes import MODES, WHOLE, outcome, same
 
 import framesmith
+from integration_tests.modes import MODES, WHOLE, outcome, same
 
 PROGRAMS = 1000 if os.environ.get("FRAMESMITH_LONG") else 40
 
