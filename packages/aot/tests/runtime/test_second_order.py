@@ -159,3 +159,13 @@ def test_inputs_are_let_go_with_the_graph() -> None:
     result.sum().backward()
     gc.collect()
     assert gone() is None and result.grad_fn is not None
+
+
+def test_what_a_linear_backward_pass_copies_is_differentiable():
+    fn = lambda x: (x.t() + 1, x.as_strided((2, 2), (1, 2)) * 1)  # noqa: E731
+    found = []
+    x = torch.randn(2, 2, requires_grad=True)
+    for run in (fn, compiled(graph_of(fn), [x])):
+        (grad,) = torch.autograd.grad(sum((out * x).sum() for out in run(x)), x, create_graph=True)
+        found.append(torch.autograd.grad(grad.pow(2).sum(), x))
+    torch.testing.assert_close(*found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -85,7 +86,7 @@ class BackwardPass:
         if all(place is None for place in part.places):
             return (None,) * len(part.places)
         module = fx.GraphModule(self._root, part.graph)
-        out = fx.Interpreter(module).run(*saved, *self._expected(tangents))
+        out = _Differentiable(module).run(*saved, *self._expected(tangents))
         return tuple([None if place is None else out[place] for place in part.places])
 
     def _run(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
@@ -113,6 +114,15 @@ class BackwardPass:
         if all(place is None for place in part.places):
             return None, part.places
         return compile_part(self._root, part.graph, self._compiler, "backward"), part.places
+
+
+class _Differentiable(fx.Interpreter):
+    """Runs a graph where autograd sees it: what has no derivative of its own is run in another way."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is torch.ops.aten.copy.default:
+            return args[0].clone().copy_(args[1])
+        return super().call_function(target, args, kwargs)
 
 
 def _is_batched(tangents: Sequence[torch.Tensor | None]) -> bool:
