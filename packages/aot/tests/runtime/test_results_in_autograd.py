@@ -285,3 +285,17 @@ def test_what_is_computed_from_a_changed_input_reads_it(act, history):
         run = compiled(graph_of(fn), inputs) if compiles else fn
         found.append(act(run(*inputs)[0], inputs[0], leaf))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("fn", [lambda x: x // 3, lambda x: (3 % x) * x, lambda x: torch.heaviside(x, x)])
+def test_what_has_no_derivative_is_refused_when_it_is_asked_for(fn):
+    x = torch.linspace(1, 2, 3, requires_grad=True)
+    errors = []
+    for run in (fn, compiled(graph_of(fn), [x])):
+        y = run(x)
+        y = y[0] if isinstance(y, tuple) else y
+        torch.testing.assert_close(y, fn(x))
+        with pytest.raises(RuntimeError, match="is not implemented") as error:
+            y.sum().backward()
+        errors.append(str(error.value))
+    assert errors[0] == errors[1]

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.kept import CHANGED_SINCE, Kept, kept_by
+from framesmith_aot.trace.kept import CHANGED_SINCE, NO_DERIVATIVE, Kept, kept_by
 from framesmith_aot.trace.metadata import Collected, InputPair, SlotView
 from framesmith_aot.trace.regions import (
     Ends,
@@ -74,7 +74,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
         except (AotUnsupported, TraceUnsupported):
             raise
         except Exception as error:
-            if _are_apart(regions) and all(_is_changed(roots[index], seeds[index], wanted) for index in roots):
+            if _are_apart(regions) and all(_is_refused(roots[index], seeds[index], wanted) for index in roots):
                 return _refused(tracer, seeds, pairs, str(error))
             what = f"{type(error).__name__} in the backward pass"
             raise AotUnsupported("backward-error", what, str(error)) from error
@@ -94,12 +94,12 @@ def _are_apart(regions: Sequence[Region]) -> bool:
     return not any(slots and edge in read for one in regions for edge, slots in zip(one.out, one.slots, strict=True))
 
 
-def _is_changed(root: torch.Tensor, seed: torch.Tensor, wanted: Sequence[torch.Tensor]) -> bool:
-    """Whether the pass from one slot meets a tensor that was changed in place since autograd kept it."""
+def _is_refused(root: torch.Tensor, seed: torch.Tensor, wanted: Sequence[torch.Tensor]) -> bool:
+    """Whether autograd itself refuses the pass from one slot."""
     try:
         torch.autograd.grad(root, wanted, seed, retain_graph=True, allow_unused=True)
     except RuntimeError as error:
-        return CHANGED_SINCE in str(error)
+        return CHANGED_SINCE in str(error) or NO_DERIVATIVE in str(error)
     return False
 
 

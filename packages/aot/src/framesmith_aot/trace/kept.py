@@ -22,6 +22,9 @@ PREFIX = "_saved_"
 #: What autograd says of a tensor that it kept and finds changed.
 CHANGED_SINCE = "modified by an inplace operation"
 
+#: What it says of an operator without a derivative.
+NO_DERIVATIVE = "is not implemented"
+
 
 @dataclass(frozen=True)
 class Kept:
