@@ -72,13 +72,11 @@ class BackwardPass:
 
     def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients of all operands, without history; `saved` is emptied."""
-        if _is_batched(tangents):
-            with torch.no_grad(), torch._C._DisableAutocast():
-                return self.evaluate(saved, tangents)
+        run = self.evaluate if _is_batched(tangents) else self._run
         if torch.is_grad_enabled() or torch._C._is_any_autocast_enabled():
             with torch.no_grad(), torch._C._DisableAutocast():
-                return self._run(saved, tangents)
-        return self._run(saved, tangents)
+                return run(saved, tangents)
+        return run(saved, tangents)
 
     def evaluate(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients computed by torch's own operators, one by one: what a tracer of the backward pass runs."""
