@@ -7,7 +7,7 @@ autograd to hang its edge on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,9 +23,10 @@ from framesmith_aot.runtime.replay import (
     unwatching,
     view_name,
     view_statements,
-    write_epilogue,
+    write_changes,
+    write_outputs,
 )
-from framesmith_aot.runtime.second_order import SecondOrder, leading_to_inputs, refuse_derivative
+from framesmith_aot.runtime.second_order import SecondOrder, check_versions, hold, leading_to_inputs, refuse_derivative
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.regions import Hidden
 from framesmith_aten.contract import BoxedFn
@@ -63,6 +64,12 @@ def training_function(
         given["rerun"] = second.keep(text, inputs, set.intersection(*[part.handed_inputs for part in saving]))
     elif saving:
         given["rerun"] = leading_to_inputs(text, meta, inputs)
+    rewritten = sorted({at for node in nodes for at in _rewritten(node, meta)})
+    held = [_read(node.part, second) for node in nodes]
+    if any(held):
+        given["held"] = "{}"
+    if rewritten:
+        given["left"] = "{}"
     for name, value in given.items():
         text.line(f"{name} = {value}")
     forwards: list[FunctionText] = []
@@ -71,8 +78,11 @@ def training_function(
     early = {copy.slot: copy for copy in meta.copy_back if not (copy.no_grad or copy.index in meta.unversioned)}
     copied: dict[int, str] = {}
     for index, node in enumerate(nodes):
-        forwards.append(_forward(run if index == 0 else None, node, list(given), second, calling.unwatched))
-        name = text.bind(f"node{index}", _apply(forwards[-1], node, index, len(given), second))
+        left, read = _rewritten(node, meta), held[index]
+        forwards.append(
+            _forward(run if index == 0 else None, node, list(given), calling.unwatched, left, read.values())
+        )
+        name = text.bind(f"node{index}", _apply(forwards[-1], node, index, len(given), second, left))
         for at in node.part.node.operands:
             if isinstance(at, int) and at >= len(inputs):
                 calls += view_statements(text, meta, at - len(inputs), inputs, made)
@@ -80,13 +90,28 @@ def training_function(
                 copied[copy.slot] = inputs[copy.index]
                 calls.append(f"{inputs[copy.index]}.copy_(r{copy.slot})")
         operands = [_operand(nodes, at, inputs, copied) for at in node.part.node.operands]
+        calls += [f"held[{at}] = {hold(text, operands[position])}" for position, at in read.items()]
         results = [_name(nodes, index, position) for position in range(len(node.part.node.results))]
         calls.append(f"{unpacking(results)} = {name}({', '.join([*operands, *given])})")
     write_calls(text, calls, replace(calling, unwatched=False))
     for index in apart:
         text.line(f"r{index} = results[{index}]")
-    write_epilogue(text, meta, inputs, record=calling.record, made=made, copied=copied)
+    write_changes(text, meta, inputs, record=calling.record, copied=copied)
+    if rewritten:
+        noted = [f"{at}: ({inputs[at]}.detach(), {inputs[at]}._version)" for at in rewritten]
+        text.line(f"left.update({{{', '.join(noted)}}})")
+    write_outputs(text, meta, inputs, record=calling.record, made=made)
     return text, forwards
+
+
+def _rewritten(node: AutogradNode, meta: GraphMeta) -> list[int]:
+    """The inputs that eager mode keeps for a node as the graph leaves them."""
+    return [at for at in node.part.node.kept.inputs if at in meta.changed]
+
+
+def _read(part: NodePart, second: SecondOrder | str) -> dict[int, int]:
+    """What second derivatives of a node lead to beside inputs, see `SecondOrder.read_by`."""
+    return second.read_by(part.node) if part.saved and isinstance(second, SecondOrder) else {}
 
 
 def _slot(nodes: Sequence[AutogradNode], index: int, position: int) -> int:
@@ -111,9 +136,17 @@ def _name(nodes: Sequence[AutogradNode], index: int, position: int) -> str:
 
 
 def _forward(
-    run: BoxedFn | None, node: AutogradNode, given: Sequence[str], second: SecondOrder | str, unwatched: bool
+    run: BoxedFn | None,
+    node: AutogradNode,
+    given: Sequence[str],
+    unwatched: bool,
+    left: Sequence[int],
+    read: Collection[int],
 ) -> FunctionText:
-    """The text of a node's forward; the first node's runs the graph. `given` are the names after the operands."""
+    """The text of a node's forward; the first node's runs the graph. `given` are the names after the operands.
+
+    `left`: see `_rewritten`; `read`: see `SecondOrder.read_by`.
+    """
     part = node.part
     operands = [f"operand{index}" for index in range(len(part.node.operands))]
     text = FunctionText("forward", ["ctx", *operands, *given])
@@ -132,10 +165,10 @@ def _forward(
         text.line(f"ctx.save_for_backward({', '.join(saved)})")
     if part.saved:
         text.line("ctx.rerun = rerun")
-        read = second.read_by(part.node) if isinstance(second, SecondOrder) else {}
-        held = [f"{at}: ({operands[position]}, {operands[position]}._version)" for position, at in read.items()]
-        if held:
-            text.line(f"ctx.held = {{{', '.join(held)}}}")
+        if read:
+            text.line(f"ctx.held = {{{', '.join(f'{at}: held[{at}]' for at in read)}}}")
+    if left:
+        text.line("ctx.left = left")  # filled when all has been written
     text.line(f"return {tuple_text([_given(text, result) for result in part.node.results])}")
     return text
 
@@ -149,7 +182,7 @@ def _given(text: FunctionText, result: int | Hidden) -> str:
 
 
 def _apply(
-    forward: FunctionText, node: AutogradNode, index: int, given: int, second: SecondOrder | str
+    forward: FunctionText, node: AutogradNode, index: int, given: int, second: SecondOrder | str, left: Sequence[int]
 ) -> Callable[..., Any]:
     """What makes a node of autograd: the C++ half of `Function.apply`, since guards keep functorch away from here.
 
@@ -162,6 +195,8 @@ def _apply(
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         saved = list(ctx.saved_tensors)  # an error where one was changed or is gone
         del saved[used:]  # what is only watched
+        if left:
+            check_versions([ctx.left[at] for at in left])
         if torch.is_grad_enabled():
             if not used:
                 return (*run.evaluate([], tangents), *rest)  # linear, and so its own derivative
@@ -172,7 +207,7 @@ def _apply(
         # each tensor after its last use.
         ctx.maybe_clear_saved_tensors()
         if not torch._C._autograd._get_current_graph_task_keep_graph():
-            ctx.rerun = ctx.held = None
+            ctx.rerun = ctx.held = ctx.left = None
         return (*run(saved, tangents), *rest)
 
     def backward_of_nothing_kept(ctx: Any, *tangents: torch.Tensor | None) -> Any:

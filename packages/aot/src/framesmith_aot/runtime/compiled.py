@@ -16,7 +16,8 @@ from framesmith_aot.runtime.replay import (
     result_names,
     unpacking,
     unwatching,
-    write_epilogue,
+    write_changes,
+    write_outputs,
 )
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aten.contract import BoxedFn
@@ -87,7 +88,8 @@ def inference_function(run: BoxedFn, meta: GraphMeta, shape: CallShape, calling:
     text.bind("graph", run)
     call = f"{unpacking(result_names(len(meta.slots)))} = graph([{', '.join(shape.names())}])"
     write_calls(text, [call], calling)
-    write_epilogue(text, meta, shape.names(), record=calling.record)
+    write_changes(text, meta, shape.names(), record=calling.record)
+    write_outputs(text, meta, shape.names(), record=calling.record)
     return text
 
 

@@ -17,6 +17,9 @@ from framesmith_aten.operators import op_name
 _LITERALS = (int, float, bool, str, type(None))
 _serial = itertools.count()
 
+#: What autograd counts versions and notes views by.
+VIEW_TRACKING = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+
 
 class FunctionText:
     """Collects lines and the values their names stand for, and makes the function out of them."""
@@ -62,8 +65,7 @@ class FunctionText:
 
 def unwatching(text: FunctionText) -> str:
     """The expression of a context in which autograd neither sees views nor counts versions."""
-    keys = text.bind("view_tracking", torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
-    return f"{text.bind('without', torch._C._ExcludeDispatchKeyGuard)}({keys})"
+    return f"{text.bind('without', torch._C._ExcludeDispatchKeyGuard)}({text.bind('view_tracking', VIEW_TRACKING)})"
 
 
 def input_names(count: int) -> list[str]:
@@ -84,22 +86,14 @@ def unpacking(names: Sequence[str]) -> str:
     return f"[{', '.join(names)}]"
 
 
-def write_epilogue(
-    text: FunctionText,
-    meta: GraphMeta,
-    inputs: Sequence[str],
-    *,
-    record: bool,
-    made: Collection[int] = (),
-    copied: Collection[int] = (),
+def write_changes(
+    text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *, record: bool, copied: Collection[int] = ()
 ) -> None:
-    """Copies to inputs, makes views again, leaves the grad mode, returns the outputs.
+    """Copies to inputs, and counts what the graph has written to them.
 
     `inputs` are the names of the graph's inputs; its slots are bound to `r0`, `r1`, ... With `record`, what is not to
-    be made in no_grad is made in enable_grad. `made` are positions of views that `view_statements` has made, `copied`
-    slots that inputs have received.
+    be done in no_grad is done in enable_grad. `copied` are slots that inputs have received.
     """
-    done = {*made}
     if noticed := [inputs[index] for index in meta.written if index not in meta.unversioned]:
         text.bind("increment_version", torch.autograd.graph.increment_version)
         text.line(f"increment_version({tuple_text(noticed)})")
@@ -108,6 +102,16 @@ def write_epilogue(
             continue
         target = f"{inputs[copy.index]}.data" if copy.index in meta.unversioned else inputs[copy.index]
         _guarded(text, _mode(copy.no_grad, record), f"{target}.copy_(r{copy.slot})")
+
+
+def write_outputs(
+    text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *, record: bool, made: Collection[int] = ()
+) -> None:
+    """Makes views again, leaves the grad mode, returns the outputs; see `write_changes`.
+
+    `made` are positions of views that `view_statements` has made.
+    """
+    done = {*made}
     names: list[str] = []
     for at, output in enumerate(meta.outputs):
         if isinstance(output, Repeat):

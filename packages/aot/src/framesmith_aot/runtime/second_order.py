@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from torch._ops import OpOverload
 from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
-from framesmith_aot.runtime.replay import FunctionText, tuple_text, unwatching
+from framesmith_aot.runtime.replay import VIEW_TRACKING, FunctionText, tuple_text
 from framesmith_aot.trace.interpret import REPLACEMENTS
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.kept import CHANGED_SINCE
@@ -39,8 +39,9 @@ OWN_RESULTS = 3
 #: What it takes to run a call again: its inputs, version counters by position, the generators' states before it.
 Rerun = tuple[tuple[torch.Tensor, ...], Mapping[int, int], tuple[torch.Tensor, ...]]
 
-#: Outputs of a call that one of its nodes reads, by position, and their version counters.
-Held = Mapping[int, tuple[torch.Tensor, int]]
+#: What a call gave the user and one of its nodes reads (see `hold`). By position: inputs that it changed, and
+#: n + that of outputs, where there are n inputs.
+Held = Mapping[int, tuple[torch.Tensor, torch.Tensor, int]]
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,10 @@ class SecondOrder:
 
     `views` are the positions of outputs that nodes read as they read inputs, and the slots they are views of.
     `placeholders` and `attributes` say which input each of the module's operands is, `origins` where the tensors of
-    slots with gradients come from, `makers` which nodes make the outputs, by position, `requires_grad` what the inputs
-    are, `needed` which of them results with gradients depend on, `changed` which the graph writes to, `detached` of
-    which only an alias is kept, `unversioned` which count no versions, `devices` whose generators it draws from beside
-    the CPU's (`random`: whether it draws at all).
+    slots with gradients come from, `makers` and `writers` are those of `Collected`, `requires_grad` says what the
+    inputs are, `needed` which of them results with gradients depend on, `changed` which the graph writes to, `detached`
+    of which only an alias is kept, `unversioned` which count no versions, `devices` whose generators it draws from
+    beside the CPU's (`random`: whether it draws at all).
     """
 
     module: fx.GraphModule
@@ -62,8 +63,9 @@ class SecondOrder:
     attributes: Mapping[str, int]
     origins: Mapping[int, Origin]
     makers: Mapping[int, str]
+    writers: Mapping[int, str]
     requires_grad: Sequence[bool]
-    needed: Sequence[int]
+    needed: frozenset[int]
     changed: frozenset[int]
     detached: frozenset[int]
     unversioned: frozenset[int]
@@ -76,9 +78,9 @@ class SecondOrder:
 
         `watched` are the inputs that autograd itself looks after. All are in a tuple bound to "inputs".
         """
-        values = [f"{name}.detach()" if at in self.detached else name for at, name in enumerate(inputs)]
-        kept = tuple_text(values) if self.detached else "inputs"
-        followed = [at for at in self.needed if at not in self.changed | self.unversioned | {*watched}]
+        values = [self._kept(text, at, name) for at, name in enumerate(inputs)]
+        kept = "inputs" if values == [*inputs] else tuple_text(values)
+        followed = sorted(self.needed - self.changed - self.unversioned - {*watched})
         versions = [f"{at}: {inputs[at]}._version" for at in followed]
         states = []
         if self.random:
@@ -86,18 +88,27 @@ class SecondOrder:
             states += [f"{text.bind('cuda_state', torch.cuda.get_rng_state)}({device})" for device in self.devices]
         return f"({kept}, {{{', '.join(versions)}}}, {tuple_text(states)})"
 
-    def read_by(self, node: NodeShape) -> dict[int, int]:
-        """The outputs of the graph, by position, that are among what `node` reads, by position among the operands."""
-        outputs = {position: self._output(at) for position, at in enumerate(node.operands)}
-        return {position: at for position, at in outputs.items() if at is not None and at in self.makers}
+    def _kept(self, text: FunctionText, at: int, name: str) -> str:
+        if at in self.changed & self.needed:
+            return f"{text.bind('own', _own)}({name})"
+        return f"{name}.detach()" if at in self.detached else name
 
-    def _output(self, operand: int | tuple[int, int]) -> int | None:
-        """The position of the output that the user holds of an operand."""
+    def read_by(self, node: NodeShape) -> dict[int, int]:
+        """What the user holds of what `node` reads: positions as in `Held`, by position among the operands."""
+        shown = {position: self._shown(at) for position, at in enumerate(node.operands)}
+        known = {*self.writers, *(len(self.requires_grad) + at for at in self.makers)}
+        return {position: at for position, at in shown.items() if at in known}
+
+    def _shown(self, operand: int | tuple[int, int]) -> int | None:
+        """The position of what the user holds of an operand."""
+        inputs = len(self.requires_grad)
         if isinstance(operand, int):
-            return operand - len(self.requires_grad)
+            return operand if operand >= inputs else None
         slot = self.nodes[operand[0]].results[operand[1]]
         origin = self.origins[slot] if isinstance(slot, int) else None
-        return origin.index if origin is not None and origin.kind == "output" else None
+        if origin is None or origin.kind == "base":
+            return None
+        return origin.index if origin.kind == "input" else inputs + origin.index
 
     def gradients(
         self,
@@ -108,18 +119,18 @@ class SecondOrder:
     ) -> Grads:
         """The gradients of the operands of autograd node `index`, with their history.
 
-        It passes the outputs in `held`, given by position (see `read_by`) with their versions. Raises RuntimeError
-        where an input was changed in place since, as eager mode does.
+        It passes what is `held`. Raises RuntimeError where an input was changed in place since, as eager mode does.
         """
         warnings.warn(SecondDerivativeWarning(), stacklevel=2)
         values, versions, states = rerun
-        _check_versions(values, versions)
+        check_versions([(values[at], version) for at, version in versions.items()])
         inputs = [self._alias(at, value) for at, value in enumerate(values)]
         ends = {edge_of(value): at for at, value in enumerate(inputs) if value.requires_grad}
-        as_made = {self.makers[at]: result for at, (result, version) in held.items() if result._version == version}
-        for number, result in enumerate(as_made.values()):
-            ends[edge_of(result)] = -1 - number
-        again = _Again(self.module, self.attributes, inputs, as_made)
+        as_left = {at: history for at, (history, alias, version) in held.items() if alias._version == version}
+        ends.update((edge_of(tensor), -1 - at) for at, tensor in as_left.items())
+        made = {self.makers[at - len(inputs)]: tensor for at, tensor in as_left.items() if at >= len(inputs)}
+        changed = {self.writers[at]: (at, tensor) for at, tensor in as_left.items() if at < len(inputs)}
+        again = _Again(self.module, self.attributes, inputs, made, changed)
         with ambient.preserved(), self._random_numbers_from(states):
             ambient.write(self.modes)
             outputs = again.run(*[inputs[at] for at in self.placeholders])
@@ -134,6 +145,8 @@ class SecondOrder:
     def _alias(self, at: int, value: torch.Tensor) -> torch.Tensor:
         """An input of the second run: with a node of its own to stop at, and memory of its own if it is written to."""
         with torch.enable_grad():
+            if at in self.changed & self.needed:
+                return _own(value)
             if at in self.changed:
                 return value.detach().requires_grad_(self.requires_grad[at]).clone()
             if self.requires_grad[at] and value.requires_grad:
@@ -153,12 +166,13 @@ class SecondOrder:
             yield
 
 
-def _check_versions(values: Sequence[torch.Tensor], versions: Mapping[int, int]) -> None:
-    for at, version in versions.items():
-        if values[at]._version != version:
+def check_versions(expected: Iterable[tuple[torch.Tensor, int]]) -> None:
+    """Raises RuntimeError for tensors that have been changed since they had these versions, as autograd does."""
+    for tensor, version in expected:
+        if tensor._version != version:
             raise RuntimeError(
                 f"one of the variables needed for gradient computation has been {CHANGED_SINCE}: a tensor of shape "
-                f"{list(values[at].shape)} is at version {values[at]._version}; expected version {version} instead"
+                f"{list(tensor.shape)} is at version {tensor._version}; expected version {version} instead"
             )
 
 
@@ -168,19 +182,7 @@ def why_not_again(joint: JointGraph) -> str | None:
         return "a result is not to be found when it is run again"
     if any(is_custom(node.target) for node in _forward_calls(joint)):
         return "it calls an operator of the user's, which may act outside of tensors"
-    reached = _dependents(joint.graph, {joint.inputs[index] for index in joint.meta.changed})
-    if any(flows and slot in reached for slot, flows in zip(joint.slots, joint.meta.slots, strict=True)):
-        return "it changes an input that its results depend on"
     return None
-
-
-def _dependents(graph: fx.Graph, sources: set[fx.Node]) -> set[fx.Node]:
-    """The sources and every call that reads one of them."""
-    found = set(sources)
-    for node in graph.nodes:
-        if node.op == "call_function" and not found.isdisjoint(_read_by(node)):
-            found.add(node)
-    return found
 
 
 def _read_by(node: fx.Node) -> set[fx.Node]:
@@ -213,6 +215,7 @@ def second_order(
         binding.attributes,
         joint.origins,
         joint.makers,
+        joint.writers,
         joint.meta.requires_grad,
         _needed(joint),
         frozenset(joint.meta.changed),
@@ -224,13 +227,19 @@ def second_order(
     )
 
 
-def _needed(joint: JointGraph) -> list[int]:
+def _needed(joint: JointGraph) -> frozenset[int]:
     """The inputs that some result with gradients depends on."""
     read = {slot for slot, flows in zip(joint.slots, joint.meta.slots, strict=True) if flows}
     for node in reversed(joint.graph.nodes):
         if node in read:
-            read.update(node.all_input_nodes)
-    return [at for at, node in enumerate(joint.inputs) if node in read]
+            read.update(_read_by(node))
+    return frozenset(at for at, node in enumerate(joint.inputs) if node in read)
+
+
+def _own(value: torch.Tensor) -> torch.Tensor:
+    """The same contents in the same layout, in memory of its own; its history leads to that of `value`."""
+    with torch.enable_grad():
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
 
 def _detached(joint: JointGraph) -> Iterator[int]:
@@ -250,7 +259,8 @@ def _forward_calls(joint: JointGraph) -> list[fx.Node]:
 class _Again(fx.Interpreter):
     """Runs the module as it was traced, with these inputs in place of its attributes.
 
-    `held` are tensors that the user holds, by the nodes that made them: history is to lead there.
+    `made` are tensors that the user holds, by the nodes that made them, `changed` inputs that the graph has changed and
+    their positions, by the nodes that gave them their history: history is to lead there.
     """
 
     def __init__(
@@ -258,16 +268,22 @@ class _Again(fx.Interpreter):
         module: fx.GraphModule,
         attributes: Mapping[str, int],
         inputs: Sequence[torch.Tensor],
-        held: Mapping[str, torch.Tensor],
+        made: Mapping[str, torch.Tensor],
+        changed: Mapping[str, tuple[int, torch.Tensor]],
     ) -> None:
         super().__init__(module)
         self.attributes = attributes
         self.inputs = inputs
-        self.held = held
+        self.made = made
+        self.changed = changed
 
     def run_node(self, n: fx.Node) -> Any:
-        made = super().run_node(n)
-        return _led_to(made, self.held[n.name]) if n.name in self.held else made
+        result = super().run_node(n)
+        if n.name in self.changed:
+            at, tensor = self.changed[n.name]
+            with torch.enable_grad():
+                _led_in_place(self.inputs[at], tensor)
+        return _led_to(result, self.made[n.name]) if n.name in self.made else result
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         at = self.attributes.get(target)
@@ -290,7 +306,18 @@ class _LedTo(torch.autograd.Function):
         return None, grads[0]
 
 
+class _LedInPlace(_LedTo):
+    """The same for memory that was written to, and all that shows it."""
+
+    @staticmethod
+    def forward(ctx: Any, again: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.mark_dirty(again)
+        return again
+
+
 _led_to: Callable[..., torch.Tensor] = _LedTo.apply
+_led_in_place: Callable[..., torch.Tensor] = _LedInPlace.apply
 
 
 def _outline(region: Region) -> tuple[list[list[int]], list[int | None]]:
@@ -358,11 +385,27 @@ def leading_to_inputs(text: FunctionText, meta: GraphMeta, inputs: Sequence[str]
     Of an input that is changed with a history it is an alias that autograd knows nothing of: it would hold the graph.
     """
     rebound = {copy.index for copy in meta.copy_back if not copy.no_grad}
-    for at in rebound:
-        text.line(f"with {unwatching(text)}:")
-        text.line(f"before{at} = {inputs[at]}.view_as({inputs[at]})", 2)
     wanted = [at for at, requires in enumerate(meta.requires_grad) if requires]
-    return tuple_text([f"before{at}" if at in rebound else inputs[at] for at in wanted])
+    return tuple_text([_history_of(text, inputs[at]) if at in rebound else inputs[at] for at in wanted])
+
+
+def hold(text: FunctionText, name: str) -> str:
+    """The expression for what is kept of a tensor that the user holds and may change in place.
+
+    It is what has the tensor's history as it is now, what has its version counter, and that. The tensor itself would
+    hold, once it is changed, the node that holds it.
+    """
+    return f"({_history_of(text, name)}, {name}.detach(), {name}._version)"
+
+
+def _history_of(text: FunctionText, name: str) -> str:
+    return f"{text.bind('history_of', _alias_with_history)}({name})"
+
+
+def _alias_with_history(tensor: torch.Tensor) -> torch.Tensor:
+    """An alias with the tensor's history, of which the tensor and autograd know nothing."""
+    with torch._C._ExcludeDispatchKeyGuard(VIEW_TRACKING):
+        return tensor.view_as(tensor)
 
 
 def refuse_derivative(grads: Grads, why: str, inputs: Sequence[torch.Tensor]) -> Grads:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import fx
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aten import tensor_methods
+from framesmith_aten.layouts import storage_id
 from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -28,15 +30,23 @@ REFUSED_METHODS: tuple[tuple[frozenset[str], str], ...] = (
 )
 
 
-def run_graph(
-    gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any], tracer: GraphTracer
-) -> tuple[list[Any], list[str]]:
-    """The flat outputs of `gm` run on `args`, and the names of the nodes that made them.
+@dataclass(frozen=True)
+class Ran:
+    """A run of a graph: its flat outputs, the names of the nodes that made them, and `writers`.
 
-    `attributes` gives the values of its `get_attr` nodes.
+    Those are the nodes that wrote to memory last and were recorded, by `framesmith_aten.layouts.storage_id`.
     """
+
+    outputs: list[Any]
+    makers: list[str]
+    writers: Mapping[int, str]
+
+
+def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any], tracer: GraphTracer) -> Ran:
+    """Runs `gm` on `args`; `attributes` gives the values of its `get_attr` nodes."""
     env: dict[fx.Node, Any] = {}
     inputs = iter(args)
+    writers: dict[int, str] = {}
     overlaps = Overlaps()
     for value in [*args, *attributes.values()]:
         overlaps.note(value)
@@ -50,14 +60,14 @@ def run_graph(
             tracer.source = None
             outputs = _flat_outputs(fx.node.map_arg(node.args[0], env.__getitem__))
             makers = {id(value): maker.name for maker, value in reversed(env.items())}
-            return outputs, [makers.get(id(value), "") for value in outputs]
+            return Ran(outputs, [makers.get(id(value), "") for value in outputs], writers)
         else:
-            env[node] = _call(node, env, overlaps)
+            env[node] = _call(node, env, overlaps, writers)
             overlaps.note(env[node])
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
 
 
-def _call(node: fx.Node, env: dict[fx.Node, Any], overlaps: Overlaps) -> Any:
+def _call(node: fx.Node, env: dict[fx.Node, Any], overlaps: Overlaps, writers: dict[int, str]) -> Any:
     args = fx.node.map_arg(node.args, env.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
     before = [
@@ -68,6 +78,8 @@ def _call(node: fx.Node, env: dict[fx.Node, Any], overlaps: Overlaps) -> Any:
         if functional.mutation_count(value) != count:
             overlaps.check(value, str(node.target))
             functional.keep_layout(value, size, stride)
+            if torch.is_grad_enabled() and value.requires_grad:
+                writers[storage_id(value)] = node.name
     return result
 
 

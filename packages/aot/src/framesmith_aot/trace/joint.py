@@ -37,7 +37,8 @@ class JointGraph:
     compiled graph; `tangents` and `grads` hold, for one after the other, a tangent for each of its results and the
     gradient of each of its operands (None: no gradient). For inference all three are empty. `origins` tells of slots
     with gradients where the torch-level graph has them, `views` of the outputs at which autograd nodes end as they do
-    at inputs: the slots they are views of (None: views of an input). `makers` are those of `Collected`.
+    at inputs: the slots they are views of (None: views of an input). `makers` and `writers` are those of
+    `Collected`.
     """
 
     graph: fx.Graph
@@ -53,6 +54,7 @@ class JointGraph:
     origins: dict[int, Origin] = field(default_factory=dict)
     views: dict[int, int | None] = field(default_factory=dict)
     makers: dict[int, str] = field(default_factory=dict)
+    writers: dict[int, str] = field(default_factory=dict)
 
     @property
     def training(self) -> bool:
@@ -103,7 +105,7 @@ def trace_joint(
         pairs, nodes = _make_inputs(tracer, inputs)
         try:
             values = {name: pairs[at].run for name, at in binding.attributes.items()} | binding.values
-            outputs, makers = run_graph(gm, [pairs[at].run for at in binding.placeholders], values, tracer)
+            ran = run_graph(gm, [pairs[at].run for at in binding.placeholders], values, tracer)
         except (AotUnsupported, TraceUnsupported):
             raise
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -114,8 +116,7 @@ def trace_joint(
             raise AotUnsupported("trace-error", f"{type(error).__name__} while tracing", str(error)) from error
         found = collect(
             pairs,
-            outputs,
-            makers,
+            ran,
             tracer,
             keep_input_mutations=keep_input_mutations,
             grad_mode_after=_compare_ambient(before, ambient.read()),
@@ -127,6 +128,7 @@ def trace_joint(
             back = trace_backward(tracer, found, pairs)
             joint.nodes, joint.tangents, joint.grads = back.nodes, back.tangents, back.grads
             joint.origins, joint.views, joint.makers = found.origins, back.views, found.makers
+            joint.writers = found.writers
     _finish(joint)
     return joint
 

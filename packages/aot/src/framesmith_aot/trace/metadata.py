@@ -16,6 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
+from framesmith_aot.trace.interpret import Ran
 from framesmith_aot.trace.views import Restride, Steps, ViewStep, chain, restride
 from framesmith_aten.graphs.nodes import view_root
 from framesmith_aten.layouts import is_dense, storage_id
@@ -149,8 +150,9 @@ class Origin:
 class Collected:
     """`meta`, the wrappers of the slots and where they come from, the written inputs' final values (fake tensors).
 
-    `views` are wrappers of outputs by position: those through which gradients flow to their base. `makers` are the
-    nodes of the torch-level graph that make outputs, by position, where nothing writes to them afterwards.
+    `views` are wrappers of outputs by position: those through which gradients flow to their base. Nodes of the
+    torch-level graph: `makers` are those that make outputs, by position, where nothing writes to them afterwards,
+    `writers` those from which inputs have their history in the end, by position.
     """
 
     meta: GraphMeta
@@ -159,21 +161,19 @@ class Collected:
     written: list[torch.Tensor]
     views: dict[int, torch.Tensor]
     makers: dict[int, str]
+    writers: dict[int, str]
 
 
 def collect(
     inputs: Sequence[InputPair],
-    outputs: Sequence[Any],
-    makers: Sequence[str],
+    ran: Ran,
     tracer: GraphTracer,
     *,
     keep_input_mutations: bool,
     grad_mode_after: bool | None,
 ) -> Collected:
-    """Reads off mutations and aliases after the graph ran; `makers` are the nodes of `outputs`.
-
-    Raises AotUnsupported.
-    """
+    """Reads off mutations and aliases after the graph ran. Raises AotUnsupported."""
+    outputs = ran.outputs
     slots = _Slots(tracer)
     written, copies = _mutations(inputs, slots, keep_input_mutations)
     forms = _outputs(inputs, outputs, slots)
@@ -193,8 +193,10 @@ def collect(
     )
     values = [functional.current_value(inputs[index].run) for index in written]
     origins = dict(_origins(slots.wrappers, inputs, outputs))
-    as_made = {at: makers[at] for at, value in enumerate(outputs) if _is_as_made(value)}
-    return Collected(meta, slots.wrappers, origins, values, views, as_made)
+    as_made = {at: ran.makers[at] for at, value in enumerate(outputs) if _is_as_made(value)}
+    recorded = {copy.index: storage_id(inputs[copy.index].run) for copy in copies if not copy.no_grad}
+    writers = {index: ran.writers[memory] for index, memory in recorded.items()}
+    return Collected(meta, slots.wrappers, origins, values, views, as_made, writers)
 
 
 def _is_recorded_view(value: Any, form: Output, changed: Sequence[int]) -> bool:
@@ -223,10 +225,10 @@ def _origins(
     slots: Sequence[torch.Tensor], inputs: Sequence[InputPair], outputs: Sequence[Any]
 ) -> Iterator[tuple[int, Origin]]:
     """Of the slots with gradients."""
-    at = {id(pair.run): Origin("input", index) for index, pair in enumerate(inputs)}
     tensors = [(index, value) for index, value in enumerate(outputs) if isinstance(value, torch.Tensor)]
-    at.update((id(value._base), Origin("base", index)) for index, value in tensors if value._base is not None)
+    at = {id(value._base): Origin("base", index) for index, value in tensors if value._base is not None}
     at.update((id(value), Origin("output", index)) for index, value in tensors)
+    at.update((id(pair.run), Origin("input", index)) for index, pair in enumerate(inputs))
     for slot, wrapper in enumerate(slots):
         if functional.differentiable(wrapper) and id(wrapper) in at:
             yield slot, at[id(wrapper)]

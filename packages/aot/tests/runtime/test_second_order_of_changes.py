@@ -1,0 +1,175 @@
+"""Second derivatives of graphs that change their inputs: values, hooks, and what the changed inputs are then."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from harness import compiled, graph_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
+
+
+def changed_then_read(x: Any, w: Any) -> Any:
+    x.mul_(w)
+    return (x.sin(),)
+
+
+def changed_twice(x: Any, w: Any) -> Any:
+    x.mul_(2).sin_()
+    return (x * x * w,)
+
+
+def read_then_changed(x: Any, w: Any) -> Any:
+    y = x + w
+    x.add_(1)
+    return (y.exp(), x.cos())
+
+
+def a_part_changed(x: Any, w: Any) -> Any:
+    x[1:].mul_(w[1:])
+    return ((x * w).exp(),)
+
+
+def changed_behind_autograd(x: Any, w: Any) -> Any:
+    x.mul_(2)
+    y = x.exp()
+    x.data.add_(1)
+    return (y * y * w,)
+
+
+def changed_after_it_was_kept(x: Any, w: Any) -> Any:
+    x.mul_(2)
+    y = x.exp()
+    x.add_(1)
+    return (y * y * w,)
+
+
+def returned_too(x: Any, w: Any) -> Any:
+    x.mul_(w)
+    y = x.sin()
+    return x, y, (x * y).exp()
+
+
+def changed_by_what_it_makes(x: Any, w: Any) -> Any:
+    x.add_((x + w).tanh())
+    return (x.pow(3),)
+
+
+PROGRAMS = [
+    changed_then_read, changed_twice, read_then_changed, a_part_changed, changed_behind_autograd,
+    changed_after_it_was_kept, returned_too, changed_by_what_it_makes,
+]  # fmt: skip
+
+
+def passes(run: Callable[..., Any], *, weight_needs_grad: bool) -> list[Any]:
+    """What a user sees of two passes through a call that changes `x`."""
+    torch.manual_seed(0)
+    leaf = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(3, 4, dtype=torch.float64, requires_grad=weight_needs_grad)
+    x = leaf * 1
+    seen: list[Any] = []
+    x.register_hook(lambda grad: seen.append("before"))
+    results = run(x, w)
+    x.register_hook(lambda grad: seen.append("after"))
+    wanted = [leaf, w] if weight_needs_grad else [leaf]
+    grads = torch.autograd.grad(sum(one.pow(2).sum() for one in results), wanted, create_graph=True)
+    seen += [*grads, x.detach().clone()]
+    for of in (leaf, x, w):
+        if of.requires_grad:
+            try:
+                seen += torch.autograd.grad(grads[0].sin().sum(), of, retain_graph=True)
+            except RuntimeError as error:
+                seen.append(str(error).split(".")[0])
+    sum(grad.pow(2).sum() for grad in grads).backward()
+    return [*seen, *[one.grad for one in wanted]]
+
+
+@pytest.mark.parametrize("weight_needs_grad", [False, True])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_two_passes_are_those_of_eager(program: Callable[..., Any], weight_needs_grad: bool) -> None:
+    leaf = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(3, 4, dtype=torch.float64, requires_grad=weight_needs_grad)
+    run = compiled(graph_of(program), [leaf * 1, w])
+    expected = passes(program, weight_needs_grad=weight_needs_grad)
+    for _ in range(2):
+        found = passes(run, weight_needs_grad=weight_needs_grad)
+        assert len(found) == len(expected)
+        for one, two in zip(found, expected, strict=True):
+            if isinstance(two, torch.Tensor):
+                torch.testing.assert_close(one, two)
+            else:
+                assert one == two
+
+
+def test_memory_with_gaps_that_is_changed() -> None:
+    def f(x: Any) -> Any:
+        x.mul_(2)
+        return (x.t().sin(),)
+
+    def part(leaf: Any) -> Any:
+        return (leaf * 1).as_strided((4, 3), (6, 2))
+
+    found = []
+    leaf = torch.arange(24.0, dtype=torch.float64, requires_grad=True)
+    for run in (f, compiled(graph_of(f), [part(leaf)])):
+        [grad] = torch.autograd.grad(run(part(leaf))[0].sum(), leaf, create_graph=True)
+        found += torch.autograd.grad(grad.sum(), leaf)
+    torch.testing.assert_close(*found)
+
+
+def test_a_state_changed_from_its_results_is_freed() -> None:
+    """Nothing holds a tensor through what it was computed from. (In eager mode something does.)"""
+    leaf = torch.randn(4, requires_grad=True)
+    run = compiled(graph_of(lambda x, w: (x.mul_(2), x.cos())[1:]), [leaf * 1, leaf])
+
+    def once() -> None:
+        x = leaf * 1
+        x.add_(run(x, leaf)[0])
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(one) is torch.Tensor for one in gc.get_objects())
+
+    once()
+    before = alive()
+    for _ in range(5):
+        once()
+    assert alive() <= before
+
+
+def test_what_eager_keeps_of_a_changed_input_is_not_to_be_changed() -> None:
+    def f(x: Any, w: Any) -> Any:
+        x.mul_(w)
+        return (x.sin(),)
+
+    leaf = torch.randn(4, requires_grad=True)
+    w = torch.randn(4)
+    for run in (f, compiled(graph_of(f), [leaf * 1, w])):
+        x = leaf * 1
+        [result] = run(x, w)
+        x.data.zero_()  # not noticed, in eager mode either
+        result.sum().backward(retain_graph=True)
+        x.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(result.sum(), leaf, create_graph=True)
+
+
+def test_a_plain_input_that_the_graph_writes_and_eager_keeps() -> None:
+    def f(x: Any, state: Any) -> Any:
+        state.mul_(2)
+        return (x * state,)
+
+    leaf = torch.randn(4, requires_grad=True)
+    for run in (f, compiled(graph_of(f), [leaf, torch.ones(4)])):
+        state = torch.ones(4)
+        first = run(leaf, state)[0].sum()
+        second = run(leaf, state)[0].sum()
+        second.backward()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            first.backward()
