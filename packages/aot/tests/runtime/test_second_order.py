@@ -90,6 +90,53 @@ def test_third_derivatives() -> None:
     torch.testing.assert_close(*found)
 
 
+def kept_result(x: Any, w: Any) -> Any:
+    return ((x * w).tanh(),)
+
+
+def kept_results_of_each_other(x: Any, w: Any) -> Any:
+    a = (x * w).exp()
+    b = F.softmax(a, -1)
+    return a, b, (a * b).sigmoid()
+
+
+@pytest.mark.parametrize(
+    "program", [kept_result, kept_results_of_each_other, feature_and_score, hidden_trunk], ids=lambda one: one.__name__
+)
+@pytest.mark.parametrize("loss", [torch.sum, lambda one: one.pow(2).sum()], ids=["linear", "squared"])
+def test_a_second_pass_comes_by_the_results(program: Callable[..., Any], loss: Callable[..., Any]) -> None:
+    """Results that eager keeps for its backward pass are what second derivatives lead to."""
+    found = []
+    for run in (program, of(program, *pair())):
+        inputs = pair()
+        results = run(*inputs)
+        seen: list[Any] = []
+        for number, result in enumerate(results):
+            result.retain_grad()
+            result.register_hook(lambda grad, number=number: seen.append(number))
+        total = sum(loss(result) for result in results)
+        grads = torch.autograd.grad(total, inputs, create_graph=True)
+        second = sum(grad.sin().sum() for grad in grads)
+        seen += torch.autograd.grad(second, [*results, *inputs], create_graph=True, materialize_grads=True)
+        seen += torch.autograd.grad(sum(one.sum() for one in seen[-2:]), inputs, retain_graph=True)
+        second.backward()
+        found.append([*seen, *[one.grad for one in (*results, *inputs)]])
+    assert len(found[0]) == len(found[1])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_a_gradient_given_is_differentiated_once_though_the_input_was_made_of_it() -> None:
+    found = []
+    for run in (kept_result, of(kept_result, pair()[0] * 1, pair()[1])):
+        t, w = pair()
+        x = t * 2
+        [result] = run(x, w)
+        [grad] = torch.autograd.grad(result, x, t, create_graph=True)
+        found.append(torch.autograd.grad(grad.sum(), (t, x, w, result)))
+    torch.testing.assert_close(*found)
+
+
 def test_random_numbers_are_those_of_the_call_and_the_generator_is_left_alone() -> None:
     def noisy(x: Any, w: Any) -> Any:
         return ((F.dropout(x, 0.5) * w).exp(),)

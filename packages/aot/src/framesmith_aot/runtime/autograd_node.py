@@ -7,7 +7,7 @@ autograd to hang its edge on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.compiled import Calling, CallShape, begin, write_calls
+from framesmith_aot.runtime.histories import refuse_derivative
 from framesmith_aot.runtime.replay import (
     FunctionText,
     tuple_text,
@@ -26,7 +27,7 @@ from framesmith_aot.runtime.replay import (
     write_changes,
     write_outputs,
 )
-from framesmith_aot.runtime.second_order import SecondOrder, check_versions, hold, leading_to_inputs, refuse_derivative
+from framesmith_aot.runtime.second_order import SecondOrder, check_versions, hold, leading_to_inputs
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.regions import Hidden
 from framesmith_aten.contract import BoxedFn
@@ -173,6 +174,13 @@ def _forward(
     return text
 
 
+def _kept_results(part: NodePart) -> Iterator[tuple[int, int]]:
+    """The slots that are results of a node and kept for it in eager mode, and their positions in `handed`."""
+    for position, one in enumerate(part.handed):
+        if not one.from_input and one.index in part.node.results and one.index in part.node.kept.slots:
+            yield one.index, position
+
+
 def _given(text: FunctionText, result: int | Hidden) -> str:
     if not isinstance(result, Hidden):
         return f"results[{result}]"
@@ -191,9 +199,11 @@ def _apply(
     rest = (None,) * given
     run = node.backward
     used = len(node.part.saved)
+    kept_results = dict(_kept_results(node.part))
 
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         saved = list(ctx.saved_tensors)  # an error where one was changed or is gone
+        results = {slot: saved[position] for slot, position in kept_results.items()}
         del saved[used:]  # what is only watched
         if left:
             check_versions([ctx.left[at] for at in left])
@@ -201,7 +211,7 @@ def _apply(
             if not used:
                 return (*run.evaluate([], tangents), *rest)  # linear, and so its own derivative
             if isinstance(second, SecondOrder):
-                return (*second.gradients(ctx.rerun, index, getattr(ctx, "held", {}), tangents), *rest)
+                return (*second.gradients(ctx.rerun, index, getattr(ctx, "held", {}), results, tangents), *rest)
             return (*refuse_derivative(run(saved, tangents), second, ctx.rerun), *rest)
         # Unless the graph is retained: the list is then the only holder, and the backward program frees
         # each tensor after its last use.

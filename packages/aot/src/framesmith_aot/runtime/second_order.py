@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,8 @@ from torch._ops import OpOverload
 from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
-from framesmith_aot.runtime.replay import VIEW_TRACKING, FunctionText, tuple_text
+from framesmith_aot.runtime.histories import Grads, edges_of, history_of, led_elsewhere, led_in_place, led_to, own
+from framesmith_aot.runtime.replay import FunctionText, tuple_text
 from framesmith_aot.trace.interpret import REPLACEMENTS
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.kept import CHANGED_SINCE
@@ -30,8 +31,6 @@ from framesmith_aot.trace.metadata import GraphMeta, Origin
 from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, edge_of, fitting, regions_of, stop_at_ends
 from framesmith_aten.operators import arguments, is_custom, is_random, updated_statistics
 from framesmith_guards.contexts import ambient
-
-Grads = tuple[torch.Tensor | None, ...]
 
 #: Results of a functional batch norm before its updated running statistics.
 OWN_RESULTS = 3
@@ -90,7 +89,7 @@ class SecondOrder:
 
     def _kept(self, text: FunctionText, at: int, name: str) -> str:
         if at in self.changed & self.needed:
-            return f"{text.bind('own', _own)}({name})"
+            return f"{text.bind('own', own)}({name})"
         return f"{name}.detach()" if at in self.detached else name
 
     def read_by(self, node: NodeShape) -> dict[int, int]:
@@ -115,11 +114,13 @@ class SecondOrder:
         rerun: Rerun,
         index: int,
         held: Held,
+        results: Mapping[int, torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
     ) -> Grads:
         """The gradients of the operands of autograd node `index`, with their history.
 
-        It passes what is `held`. Raises RuntimeError where an input was changed in place since, as eager mode does.
+        It passes what is `held`, and those `results` of the node itself, by slot, that eager mode keeps for it.
+        Raises RuntimeError where an input was changed in place since, as eager mode does.
         """
         warnings.warn(SecondDerivativeWarning(), stacklevel=2)
         values, versions, states = rerun
@@ -140,13 +141,20 @@ class SecondOrder:
         regions = regions_of(roots, ends, bases)
         if [_outline(region) for region in regions] != [_outline_of(node) for node in self.nodes]:
             raise DoubleBackwardError("the graph is another one when it is run again")
-        return _through(regions[index], ends, tangents)
+        seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
+        grads = _through(regions[index], ends, seeds)
+        if not results:
+            return grads
+        instead = {edge_of(roots[slot]): result for slot, result in results.items()}
+        instead.update((edge, values[at]) for edge, at in ends.items() if 0 <= at < len(inputs))
+        instead.update((edge_of(history), history) for history in as_left.values())
+        return led_elsewhere(grads, instead | edges_of(seeds, tangents))
 
     def _alias(self, at: int, value: torch.Tensor) -> torch.Tensor:
         """An input of the second run: with a node of its own to stop at, and memory of its own if it is written to."""
         with torch.enable_grad():
             if at in self.changed & self.needed:
-                return _own(value)
+                return own(value)
             if at in self.changed:
                 return value.detach().requires_grad_(self.requires_grad[at]).clone()
             if self.requires_grad[at] and value.requires_grad:
@@ -236,12 +244,6 @@ def _needed(joint: JointGraph) -> frozenset[int]:
     return frozenset(at for at, node in enumerate(joint.inputs) if node in read)
 
 
-def _own(value: torch.Tensor) -> torch.Tensor:
-    """The same contents in the same layout, in memory of its own; its history leads to that of `value`."""
-    with torch.enable_grad():
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
-
-
 def _detached(joint: JointGraph) -> Iterator[int]:
     """The inputs of which a call keeps no more than an alias: autograd's nodes would hold what holds them.
 
@@ -282,8 +284,8 @@ class _Again(fx.Interpreter):
         if n.name in self.changed:
             at, tensor = self.changed[n.name]
             with torch.enable_grad():
-                _led_in_place(self.inputs[at], tensor)
-        return _led_to(result, self.made[n.name]) if n.name in self.made else result
+                led_in_place(self.inputs[at], tensor)
+        return led_to(result, self.made[n.name]) if n.name in self.made else result
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         at = self.attributes.get(target)
@@ -291,33 +293,6 @@ class _Again(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         return super().call_function(REPLACEMENTS.get(target, target), args, kwargs)
-
-
-class _LedTo(torch.autograd.Function):
-    """What was computed again, with the history of the first time: gradients go on to the tensor made then."""
-
-    @staticmethod
-    def forward(ctx: Any, again: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-        ctx.set_materialize_grads(False)
-        return again.view_as(again)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:
-        return None, grads[0]
-
-
-class _LedInPlace(_LedTo):
-    """The same for memory that was written to, and all that shows it."""
-
-    @staticmethod
-    def forward(ctx: Any, again: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.mark_dirty(again)
-        return again
-
-
-_led_to: Callable[..., torch.Tensor] = _LedTo.apply
-_led_in_place: Callable[..., torch.Tensor] = _LedInPlace.apply
 
 
 def _outline(region: Region) -> tuple[list[list[int]], list[int | None]]:
@@ -363,22 +338,6 @@ def _through(region: Region, ends: Ends, tangents: Sequence[torch.Tensor | None]
     return tuple([found.get(source) for source in region.into])
 
 
-class _NotDifferentiable(torch.autograd.Function):
-    """Passes gradients through; its own derivative is an error."""
-
-    @staticmethod
-    def forward(ctx: Any, why: str, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.why = why
-        return tuple([grad.view_as(grad) for grad in tensors[:count]])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        raise DoubleBackwardError(ctx.why)
-
-
-_not_differentiable: Callable[..., tuple[torch.Tensor, ...]] = _NotDifferentiable.apply
-
-
 def leading_to_inputs(text: FunctionText, meta: GraphMeta, inputs: Sequence[str]) -> str:
     """The expression, evaluated before the call, for tensors whose history leads to that of the inputs.
 
@@ -399,19 +358,4 @@ def hold(text: FunctionText, name: str) -> str:
 
 
 def _history_of(text: FunctionText, name: str) -> str:
-    return f"{text.bind('history_of', _alias_with_history)}({name})"
-
-
-def _alias_with_history(tensor: torch.Tensor) -> torch.Tensor:
-    """An alias with the tensor's history, of which the tensor and autograd know nothing."""
-    with torch._C._ExcludeDispatchKeyGuard(VIEW_TRACKING):
-        return tensor.view_as(tensor)
-
-
-def refuse_derivative(grads: Grads, why: str, inputs: Sequence[torch.Tensor]) -> Grads:
-    """The gradients, whose own derivative with respect to `inputs` is an error."""
-    present = [grad for grad in grads if grad is not None]
-    if not present:
-        return grads
-    marked = iter(_not_differentiable(why, len(present), *present, *inputs))
-    return tuple([None if grad is None else next(marked) for grad in grads])
+    return f"{text.bind('history_of', history_of)}({name})"

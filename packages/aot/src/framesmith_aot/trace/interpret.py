@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.trace import functional
+from framesmith_aot.trace import derivatives, functional
 from framesmith_aten import tensor_methods
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.overlaps import Overlaps
@@ -88,6 +88,9 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise AotUnsupported("module-call", f"a call of submodule {node.target!r}", "the graph must be flat")
     _refuse_method(tensor_methods.method_of(node.target), args, kwargs)
     if node.op == "call_method":
+        method = getattr(torch.Tensor, str(node.target), None)
+        if method in REPLACEMENTS:
+            return REPLACEMENTS[method](*args, **kwargs)
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     op = writing_operator(node.target)
     if op is not None:
@@ -222,7 +225,7 @@ def _max_pool1d(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return out if recorded or not input.is_cpu else out.contiguous()
 
 
-#: Torch calls run through another function of the same meaning.
+#: Torch calls, and methods of tensors, run through another function of the same meaning.
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     torch.batch_norm: _batch_norm,
     F.batch_norm: _functional_batch_norm,
@@ -231,4 +234,10 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     torch.bernoulli: _bernoulli,
     torch.lstm: _lstm,
     torch._VF.lstm: _lstm,
+    torch.prod: derivatives.prod,
+    torch.Tensor.prod: derivatives.prod,
+    torch.max: derivatives.extreme(torch.max),
+    torch.Tensor.max: derivatives.extreme(torch.max),
+    torch.min: derivatives.extreme(torch.min),
+    torch.Tensor.min: derivatives.extreme(torch.min),
 }

@@ -1,0 +1,139 @@
+"""Tensors whose history is another than what they were computed from: for second derivatives, and for errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+from framesmith_aot.errors import DoubleBackwardError
+from framesmith_aot.runtime.replay import VIEW_TRACKING
+from framesmith_aot.trace.regions import edge_of, stop_at_ends
+
+Grads = tuple[torch.Tensor | None, ...]
+
+
+def own(value: torch.Tensor) -> torch.Tensor:
+    """The same contents in the same layout, in memory of its own; its history leads to that of `value`."""
+    with torch.enable_grad():
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+
+
+def history_of(tensor: torch.Tensor) -> torch.Tensor:
+    """An alias with the tensor's history, of which the tensor and autograd know nothing."""
+    with torch._C._ExcludeDispatchKeyGuard(VIEW_TRACKING):
+        return tensor.view_as(tensor)
+
+
+class _LedTo(torch.autograd.Function):
+    """What was computed again, with the history of the first time: gradients go on to the tensor made then."""
+
+    @staticmethod
+    def forward(ctx: Any, again: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        return again.view_as(again)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:
+        return None, grads[0]
+
+
+class _LedInPlace(_LedTo):
+    """The same for memory that was written to, and all that shows it."""
+
+    @staticmethod
+    def forward(ctx: Any, again: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.mark_dirty(again)
+        return again
+
+
+led_to: Callable[..., torch.Tensor] = _LedTo.apply
+led_in_place: Callable[..., torch.Tensor] = _LedInPlace.apply
+
+
+def edges_of(
+    ends: Sequence[torch.Tensor | None], tensors: Sequence[torch.Tensor | None]
+) -> dict[GradientEdge, torch.Tensor]:
+    """`tensors` by the edges of `ends`, where both are there and the latter have a history."""
+    found = {}
+    for end, tensor in zip(ends, tensors, strict=True):
+        if end is not None and tensor is not None and end.requires_grad:
+            found[edge_of(end)] = tensor
+    return found
+
+
+def led_elsewhere(grads: Grads, instead: Mapping[GradientEdge, torch.Tensor]) -> Grads:
+    """The gradients, whose own history ends at the edges given and goes on from the tensors there."""
+    recorded = [grad for grad in grads if grad is not None and grad.requires_grad]
+    if not recorded:
+        return grads
+    edges = [edge for edge, tensor in instead.items() if tensor.requires_grad]
+    led = iter(_elsewhere(recorded, edges, *[instead[edge] for edge in edges]))
+    return tuple([next(led) if grad is not None and grad.requires_grad else grad for grad in grads])
+
+
+class _Elsewhere(torch.autograd.Function):
+    """Tensors whose history ends at `edges`: what comes there goes to the operands."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensors: Sequence[torch.Tensor], edges: Sequence[GradientEdge], *operands: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        with torch.enable_grad():
+            ctx.instead = {edge: history_of(operand) for edge, operand in zip(edges, operands, strict=True)}
+        ctx.tensors = tensors
+        return tuple([tensor.detach() for tensor in tensors])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        came = [(tensor, grad) for tensor, grad in zip(ctx.tensors, grads, strict=True) if grad is not None]
+        seeds = [history_of(grad) for _, grad in came]
+        again = torch.is_grad_enabled()
+        handles = stop_at_ends({edge.node for edge in ctx.instead}, dict.fromkeys(ctx.instead, 0))
+        try:
+            found: Grads = torch.autograd.grad(
+                [tensor for tensor, _ in came],
+                [*ctx.instead],
+                seeds,
+                retain_graph=again or torch._C._autograd._get_current_graph_task_keep_graph(),
+                create_graph=again,
+                allow_unused=True,
+            )
+        finally:
+            for handle in handles:
+                handle.remove()
+        if again:
+            found = led_elsewhere(found, ctx.instead | edges_of(seeds, [grad for _, grad in came]))
+        return None, None, *found
+
+
+_elsewhere: Callable[..., tuple[torch.Tensor, ...]] = _Elsewhere.apply
+
+
+class _NotDifferentiable(torch.autograd.Function):
+    """Passes gradients through; its own derivative is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, why: str, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.why = why
+        return tuple([grad.view_as(grad) for grad in tensors[:count]])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        raise DoubleBackwardError(ctx.why)
+
+
+_not_differentiable: Callable[..., tuple[torch.Tensor, ...]] = _NotDifferentiable.apply
+
+
+def refuse_derivative(grads: Grads, why: str, inputs: Sequence[torch.Tensor]) -> Grads:
+    """The gradients, whose own derivative with respect to `inputs` is an error."""
+    present = [grad for grad in grads if grad is not None]
+    if not present:
+        return grads
+    marked = iter(_not_differentiable(why, len(present), *present, *inputs))
+    return tuple([None if grad is None else next(marked) for grad in grads])

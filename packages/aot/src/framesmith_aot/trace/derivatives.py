@@ -1,0 +1,81 @@
+"""Derivatives that eager mode chooses by looking at the data, as one formula for all data.
+
+Autograd cannot look at what a traced tensor holds, and then takes formulas that differ where there are NaNs and
+infinities. Each function here stands for a torch function, and is that one where nothing is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from framesmith_aot.trace import functional
+
+Formula = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class _Chosen(torch.autograd.Function):
+    """`call(input)`, whose derivative is `formula(gradient, input, result)`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: Callable[[torch.Tensor], torch.Tensor], formula: Formula, input: torch.Tensor
+    ) -> torch.Tensor:
+        result = call(input)
+        ctx.save_for_backward(input, result)
+        ctx.formula = formula
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, None, torch.Tensor]:
+        return None, None, ctx.formula(grads[0], *ctx.saved_tensors)
+
+
+_chosen: Callable[..., torch.Tensor] = _Chosen.apply
+
+
+def _is_traced(input: torch.Tensor) -> bool:
+    return functional.is_functional(input) and input.requires_grad and torch.is_grad_enabled()
+
+
+def prod(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`torch.prod`: where no element is zero, eager divides the product by each of them."""
+    if not _is_traced(input) or input.dim() == 0 or "out" in kwargs:
+        return torch.prod(input, *args, **kwargs)
+    dim = kwargs.get("dim", args[0] if args else None)
+    keepdim = kwargs.get("keepdim", args[1] if len(args) > 1 else False)
+
+    def product(values: torch.Tensor) -> torch.Tensor:
+        return torch.prod(values, *args, **kwargs)
+
+    def formula(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+        values = input.to(grad.dtype)
+        zeros = (values == 0).sum()
+        with torch.enable_grad():
+            leaf = values.detach().requires_grad_()
+            [others] = torch.autograd.grad(product(leaf), leaf, grad)
+        if dim is None:
+            others = torch.where(zeros > 1, torch.zeros_like(others), others)
+        elif not keepdim:
+            grad, result = grad.unsqueeze(dim), result.unsqueeze(dim)
+        return torch.where(zeros == 0, grad * (result / values).conj(), others).to(input.dtype)
+
+    return _chosen(product, formula, input)
+
+
+def extreme(of_all: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.max` or `torch.min`: those of all elements that are the result get equal parts of the gradient."""
+
+    def run(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs or not _is_traced(input) or not input.is_cpu:
+            return of_all(input, *args, **kwargs)
+        return _chosen(of_all, _equal_parts, input)
+
+    return run
+
+
+def _equal_parts(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    found = torch.where(result.isnan(), input.isnan(), input == result)
+    return torch.zeros_like(input).masked_fill(found, grad / found.sum())

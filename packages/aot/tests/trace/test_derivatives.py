@@ -1,0 +1,60 @@
+"""Gradients whose formula eager mode chooses by looking at the data, for all kinds of data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from harness import compiled, graph_of
+
+VALUES = (1.5, 0.0, -2.0, float("nan"), float("inf"))
+
+CALLS: dict[str, Callable[[Any], torch.Tensor]] = {
+    "prod": lambda x: x.prod(),
+    "prod of columns": lambda x: torch.prod(x, 0),
+    "prod of rows, kept": lambda x: x.prod(-1, keepdim=True),
+    "prod by name": lambda x: torch.prod(x, dim=1, keepdim=False),
+    "prod in float64": lambda x: x.prod(dtype=torch.float64),
+    "max": lambda x: x.max(),
+    "min": lambda x: torch.min(x),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_zeros_nans_and_infinities(call: Callable[[Any], torch.Tensor]) -> None:
+    run = compiled(graph_of(lambda x: (call(x),)), [torch.ones(2, 2, requires_grad=True)])
+    for values in itertools.product(VALUES, repeat=4):
+        grads = []
+        for one in (lambda x: (call(x),), run):
+            x = torch.tensor(values).view(2, 2).requires_grad_()
+            (one(x)[0].sum() * 3).backward()
+            grads.append(x.grad)
+        torch.testing.assert_close(*grads, equal_nan=True)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_types_and_results(call: Callable[[Any], torch.Tensor]) -> None:
+    for dtype in (torch.float64, torch.bfloat16, torch.int64):
+        x = torch.arange(1, 7).view(2, 3).to(dtype)
+        x.requires_grad_(dtype.is_floating_point)
+        [result] = compiled(graph_of(lambda x: (call(x),)), [x])(x)
+        expected = call(x)
+        torch.testing.assert_close(result, expected)
+        if x.requires_grad:
+            torch.testing.assert_close(*(torch.autograd.grad(one.sum(), x)[0] for one in (result, expected)))
+
+
+def test_second_derivatives_of_a_product() -> None:
+    x = torch.tensor([[1.0, 0.0, 3.0], [2.0, -1.0, 4.0]], dtype=torch.float64, requires_grad=True)
+    run = compiled(graph_of(lambda x: (x.prod(0) * x.max(),)), [x])
+    assert torch.autograd.gradcheck(run, [x + 0.5])
+    assert torch.autograd.gradgradcheck(run, [x + 0.5])
+
+
+def test_a_number_has_its_own_derivative() -> None:
+    x = torch.zeros((), requires_grad=True)
+    [result] = compiled(graph_of(lambda x: (x.prod(),)), [x])(x)
+    assert torch.autograd.grad(result, x)[0] == 1
