@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from framesmith_aten import trials
+from framesmith_aten.layouts import has_stride
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.recording import OperatorLog
 
@@ -66,3 +68,22 @@ def test_numbers_that_do_not_fit(number: int, taken: bool) -> None:
 def test_what_is_made_from_large_sizes_is_not_made() -> None:
     for op, args in ((torch.ops.aten.arange.default, (10**15,)), (torch.ops.aten.full.default, ([10**9, 10**6], 1))):
         assert not trials.verdict(op, args, {}).certain
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2), (2, 1, 2), (2, 2, 1), (2, 3, 2), (1, 3, 1, 2), (3, 1, 2, 1)])
+def test_pointwise_results_are_laid_out_as_the_real_ones(shape: tuple[int, ...]) -> None:
+    """Dimensions of one element, expanded ones and those of equal strides count as they do for real tensors."""
+    choices = random.Random(0)
+    tanh, mul = torch.ops.aten.tanh.default, torch.ops.aten.mul.Tensor
+    mode = FakeTensorMode()
+    for _ in range(150):
+        strides = [[choices.choice((0, 1, 2, 3, 4, 6, 12)) for _ in shape] for _ in range(2)]
+        real = [torch.zeros(128).as_strided(shape, stride) for stride in strides]
+        with mode:
+            fake = [torch.empty_strided(shape, stride) for stride in strides]
+            found = [
+                trials.as_laid_out(tanh, fake[:1], {}, tanh(fake[0])),
+                trials.as_laid_out(mul, fake, {}, mul(*fake)),
+            ]
+        for one, two in zip(found, (real[0].tanh(), real[0] * real[1]), strict=True):
+            assert has_stride(two, one.stride()), (strides, one.stride(), two.stride())

@@ -59,9 +59,16 @@ def changed_by_what_it_makes(x: Any, w: Any) -> Any:
     return (x.pow(3),)
 
 
+def changed_through_views(x: Any, w: Any) -> Any:
+    part, rows = x[1:], x.t()
+    part.mul_(rows.t()[1:] * w[1:])
+    return ((rows * w.t()).sum(1), part.sin().sum() * x)
+
+
 PROGRAMS = [
     changed_then_read, changed_twice, read_then_changed, a_part_changed, changed_behind_autograd,
     changed_after_it_was_kept, returned_too, changed_by_what_it_makes,
+    changed_through_views,
 ]  # fmt: skip
 
 

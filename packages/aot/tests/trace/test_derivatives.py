@@ -20,6 +20,8 @@ CALLS: dict[str, Callable[[Any], torch.Tensor]] = {
     "prod in float64": lambda x: x.prod(dtype=torch.float64),
     "max": lambda x: x.max(),
     "min": lambda x: torch.min(x),
+    "median": lambda x: x.median(),
+    "nanmedian": lambda x: torch.nanmedian(x),
 }
 
 

@@ -54,14 +54,20 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 
 def may_overlap_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements of a strided tensor may share a place: some step is not beyond all that lies below it."""
+    """Whether two elements of a strided tensor may share a place."""
+    return overlaps_itself(tensor) or is_interleaved(tensor)
+
+
+def is_interleaved(tensor: torch.Tensor) -> bool:
+    """Whether some step, of those that are not 0, is not beyond all that lies below it: elements may share a place."""
     if tensor.layout is not torch.strided or tensor.numel() < 2:
         return False
     reach = 0
     for step, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if length > 1 and step <= reach:
-            return True
-        reach += (length - 1) * step
+        if length > 1 and step != 0:
+            if step <= reach:
+                return True
+            reach += (length - 1) * step
     return False
 
 

@@ -19,8 +19,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from framesmith_aten.failures import may_fail
 from framesmith_aten.layouts import (
-    dims_by_stride,
-    may_overlap_itself,
+    is_interleaved,
     memory_order,
     overlaps_itself,
     share_storage,
@@ -105,7 +104,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return out
     if is_random(op) and not all(tensor.is_cpu for tensor in (*tensors, *made)):
         return out  # another device's generator would move
-    small = is_pointwise(op) and not any(map(_is_interleaved, tensors))
+    small = is_pointwise(op) and not any(map(is_interleaved, tensors))  # no order of dimensions tells of those
     if not small and sum(tensor.numel() for tensor in tensors) > SMALL:
         return out
     key = (as_laid_out, op, _kind(args), _kind(kwargs), _layouts(tensors))
@@ -114,11 +113,6 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         twin = _of_two_elements if small else Twins()
         orders = _orders[key] = _orders_of_real(op, _mapped(args, twin), _mapped(kwargs, twin), len(made))
     return _relaid(out, iter(orders))
-
-
-def _is_interleaved(tensor: torch.Tensor) -> bool:
-    """Whether elements share places other than by expansion: no order of the dimensions tells of the layout."""
-    return may_overlap_itself(tensor) and not overlaps_itself(tensor)
 
 
 def _orders_of_real(op: OpOverload, args: Any, kwargs: Any, count: int) -> tuple[tuple[int, ...] | None, ...]:
@@ -224,13 +218,16 @@ def _mapped(value: Any, twin: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def _of_two_elements(tensor: torch.Tensor) -> torch.Tensor:
-    """At most two elements along each dimension, strides in the order of the fake's, expanded where it is."""
+    """At most two elements along each dimension, strides in the order of the fake's: equal where they are, and 0."""
+    size = [min(int(length), 2) for length in tensor.shape]
+    steps = [int(step) for step in tensor.stride()]
+    total, strides = 1, {0: 0}
+    for step in sorted({*steps} - {0}):
+        strides[step] = total
+        total *= 2 ** steps.count(step)
     with _real():
-        size = [min(int(length), 2) for length in tensor.shape]
-        own = [1 if step == 0 else length for length, step in zip(size, tensor.stride(), strict=True)]
-        order = dims_by_stride(tensor.stride())
-        made = torch.empty_permuted(own, order, dtype=tensor.dtype, device=tensor.device)
-        return made.zero_().expand(size)
+        made = torch.zeros(total, dtype=tensor.dtype, device=tensor.device)
+        return made.as_strided(size, [strides[step] for step in steps])
 
 
 def _of_one_element(tensor: torch.Tensor) -> torch.Tensor:

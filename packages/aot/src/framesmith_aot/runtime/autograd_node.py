@@ -7,6 +7,7 @@ autograd to hang its edge on.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +29,7 @@ from framesmith_aot.runtime.replay import (
     write_outputs,
 )
 from framesmith_aot.runtime.second_order import SecondOrder, check_versions, hold, leading_to_inputs
-from framesmith_aot.trace.metadata import GraphMeta
+from framesmith_aot.trace.metadata import CopyBack, GraphMeta
 from framesmith_aot.trace.regions import Hidden
 from framesmith_aten.contract import BoxedFn
 
@@ -65,25 +66,26 @@ def training_function(
         given["rerun"] = second.keep(text, inputs, set.intersection(*[part.handed_inputs for part in saving]))
     elif saving:
         given["rerun"] = leading_to_inputs(text, meta, inputs)
-    rewritten = sorted({at for node in nodes for at in _rewritten(node, meta)})
+    early = {copy.slot: copy for copy in meta.copy_back if not (copy.no_grad or copy.index in meta.unversioned)}
+    changes = [_changes(node, meta, early) for node in nodes]
+    noted = sorted({at for change in changes for at in change.noted})
     held = [_read(node.part, second) for node in nodes]
     if any(held):
         given["held"] = "{}"
-    if rewritten:
+    if noted:
         given["left"] = "{}"
     for name, value in given.items():
         text.line(f"{name} = {value}")
     forwards: list[FunctionText] = []
     calls: list[str] = []
     made: set[int] = set()
-    early = {copy.slot: copy for copy in meta.copy_back if not (copy.no_grad or copy.index in meta.unversioned)}
     copied: dict[int, str] = {}
     for index, node in enumerate(nodes):
-        left, read = _rewritten(node, meta), held[index]
+        change, read = changes[index], held[index]
         forwards.append(
-            _forward(run if index == 0 else None, node, list(given), calling.unwatched, left, read.values())
+            _forward(run if index == 0 else None, node, list(given), calling.unwatched, change, read.values())
         )
-        name = text.bind(f"node{index}", _apply(forwards[-1], node, index, len(given), second, left))
+        name = text.bind(f"node{index}", _apply(forwards[-1], node, index, len(given), second, change))
         for at in node.part.node.operands:
             if isinstance(at, int) and at >= len(inputs):
                 calls += view_statements(text, meta, at - len(inputs), inputs, made)
@@ -98,16 +100,30 @@ def training_function(
     for index in apart:
         text.line(f"r{index} = results[{index}]")
     write_changes(text, meta, inputs, record=calling.record, copied=copied)
-    if rewritten:
-        noted = [f"{at}: ({inputs[at]}.detach(), {inputs[at]}._version)" for at in rewritten]
-        text.line(f"left.update({{{', '.join(noted)}}})")
+    ref = text.bind("ref", weakref.ref) if noted else ""
+    for name in [inputs[at] for at in noted]:
+        text.line(f"left[{inputs.index(name)}] = ({name}.detach(), {name}._version, {ref}({name}))")
     write_outputs(text, meta, inputs, record=calling.record, made=made)
     return text, forwards
 
 
-def _rewritten(node: AutogradNode, meta: GraphMeta) -> list[int]:
-    """The inputs that eager mode keeps for a node as the graph leaves them."""
-    return [at for at in node.part.node.kept.inputs if at in meta.changed]
+@dataclass(frozen=True)
+class _Changes:
+    """Inputs that eager mode keeps for a node as the graph leaves them, and which of them receive its results, by slot."""
+
+    watched: Sequence[int]
+    receivers: Mapping[int, int]
+
+    @property
+    def noted(self) -> set[int]:
+        """The inputs of which the node is told, once they are written, what they are then."""
+        return {*self.watched, *self.receivers.values()}
+
+
+def _changes(node: AutogradNode, meta: GraphMeta, copies: Mapping[int, CopyBack]) -> _Changes:
+    watched = [at for at in node.part.node.kept.inputs if at in meta.changed]
+    received = {slot: copies[slot].index for slot, _ in _kept_results(node.part) if slot in copies}
+    return _Changes(watched, received)
 
 
 def _read(part: NodePart, second: SecondOrder | str) -> dict[int, int]:
@@ -141,12 +157,12 @@ def _forward(
     node: AutogradNode,
     given: Sequence[str],
     unwatched: bool,
-    left: Sequence[int],
+    changes: _Changes,
     read: Collection[int],
 ) -> FunctionText:
     """The text of a node's forward; the first node's runs the graph. `given` are the names after the operands.
 
-    `left`: see `_rewritten`; `read`: see `SecondOrder.read_by`.
+    `read`: see `SecondOrder.read_by`.
     """
     part = node.part
     operands = [f"operand{index}" for index in range(len(part.node.operands))]
@@ -168,10 +184,19 @@ def _forward(
         text.line("ctx.rerun = rerun")
         if read:
             text.line(f"ctx.held = {{{', '.join(f'{at}: held[{at}]' for at in read)}}}")
-    if left:
+    if changes.noted:
         text.line("ctx.left = left")  # filled when all has been written
     text.line(f"return {tuple_text([_given(text, result) for result in part.node.results])}")
     return text
+
+
+def _received(ctx: Any, changes: _Changes) -> Iterator[tuple[int, torch.Tensor]]:
+    """The inputs that have received results of a node, by slot, where the user still has them as they were then."""
+    for slot, at in changes.receivers.items():
+        alias, version, ref = ctx.left[at]
+        tensor = ref()
+        if tensor is not None and alias._version == version:
+            yield slot, tensor
 
 
 def _kept_results(part: NodePart) -> Iterator[tuple[int, int]]:
@@ -190,7 +215,12 @@ def _given(text: FunctionText, result: int | Hidden) -> str:
 
 
 def _apply(
-    forward: FunctionText, node: AutogradNode, index: int, given: int, second: SecondOrder | str, left: Sequence[int]
+    forward: FunctionText,
+    node: AutogradNode,
+    index: int,
+    given: int,
+    second: SecondOrder | str,
+    changes: _Changes,
 ) -> Callable[..., Any]:
     """What makes a node of autograd: the C++ half of `Function.apply`, since guards keep functorch away from here.
 
@@ -203,14 +233,15 @@ def _apply(
 
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         saved = list(ctx.saved_tensors)  # an error where one was changed or is gone
+        if changes.watched:
+            check_versions([ctx.left[at][:2] for at in changes.watched])
         results = {slot: saved[position] for slot, position in kept_results.items()}
         del saved[used:]  # what is only watched
-        if left:
-            check_versions([ctx.left[at] for at in left])
         if torch.is_grad_enabled():
             if not used:
                 return (*run.evaluate([], tangents), *rest)  # linear, and so its own derivative
             if isinstance(second, SecondOrder):
+                results.update(_received(ctx, changes))
                 return (*second.gradients(ctx.rerun, index, getattr(ctx, "held", {}), results, tangents), *rest)
             return (*refuse_derivative(run(saved, tangents), second, ctx.rerun), *rest)
         # Unless the graph is retained: the list is then the only holder, and the backward program frees

@@ -40,18 +40,7 @@ class _LedTo(torch.autograd.Function):
         return None, grads[0]
 
 
-class _LedInPlace(_LedTo):
-    """The same for memory that was written to, and all that shows it."""
-
-    @staticmethod
-    def forward(ctx: Any, again: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.mark_dirty(again)
-        return again
-
-
 led_to: Callable[..., torch.Tensor] = _LedTo.apply
-led_in_place: Callable[..., torch.Tensor] = _LedInPlace.apply
 
 
 def edges_of(

@@ -177,7 +177,7 @@ def _view_text(text: FunctionText, base: str, steps: Steps) -> str:
             value = f"{value}.as_strided({text.literal(step.size)}, {text.literal(step.stride)}, {offset})"
         else:
             value = _step_text(text, value, step)
-    return value if steps else f"{base}.data"  # another tensor without a step between them: it was made by `.data`
+    return value
 
 
 def _step_text(text: FunctionText, value: str, step: ViewStep) -> str:

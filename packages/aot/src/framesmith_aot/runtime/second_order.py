@@ -22,13 +22,14 @@ from torch._ops import OpOverload
 from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
-from framesmith_aot.runtime.histories import Grads, edges_of, history_of, led_elsewhere, led_in_place, led_to, own
+from framesmith_aot.runtime.histories import Grads, edges_of, history_of, led_elsewhere, led_to, own
 from framesmith_aot.runtime.replay import FunctionText, tuple_text
 from framesmith_aot.trace.interpret import REPLACEMENTS
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.kept import CHANGED_SINCE
 from framesmith_aot.trace.metadata import GraphMeta, Origin
 from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, edge_of, fitting, regions_of, stop_at_ends
+from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import arguments, is_custom, is_random, updated_statistics
 from framesmith_guards.contexts import ambient
 
@@ -269,7 +270,7 @@ class _Again(fx.Interpreter):
         self,
         module: fx.GraphModule,
         attributes: Mapping[str, int],
-        inputs: Sequence[torch.Tensor],
+        inputs: list[torch.Tensor],
         made: Mapping[str, torch.Tensor],
         changed: Mapping[str, tuple[int, torch.Tensor]],
     ) -> None:
@@ -283,8 +284,12 @@ class _Again(fx.Interpreter):
         result = super().run_node(n)
         if n.name in self.changed:
             at, tensor = self.changed[n.name]
+            before = self.inputs[at]
             with torch.enable_grad():
-                led_in_place(self.inputs[at], tensor)
+                self.inputs[at] = led_to(before, tensor)
+                lead = functools.partial(_shown_by, self.inputs[at], before)
+                self.env = {node: fx.node.map_aggregate(value, lead) for node, value in self.env.items()}
+                result = fx.node.map_aggregate(result, lead)
         return led_to(result, self.made[n.name]) if n.name in self.made else result
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -293,6 +298,17 @@ class _Again(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         return super().call_function(REPLACEMENTS.get(target, target), args, kwargs)
+
+
+def _shown_by(base: torch.Tensor, before: torch.Tensor, value: Any) -> Any:
+    """`base` instead of what it was before, and views of it instead of such views, where they have a history."""
+    if value is before:
+        return base
+    if not isinstance(value, torch.Tensor) or not value.requires_grad or storage_id(value) != storage_id(base):
+        return value
+    if value.dtype != base.dtype or value.is_conj() or value.is_neg():
+        return value
+    return base.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
 def _outline(region: Region) -> tuple[list[list[int]], list[int | None]]:

@@ -65,8 +65,8 @@ def prod(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return _chosen(product, formula, input)
 
 
-def extreme(of_all: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.max` or `torch.min`: those of all elements that are the result get equal parts of the gradient."""
+def one_of_all(of_all: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.max`, `median` and others that give one of all elements: its equals get equal parts of the gradient."""
 
     def run(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs or not _is_traced(input) or not input.is_cpu:

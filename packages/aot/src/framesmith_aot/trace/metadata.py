@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.interpret import Ran
-from framesmith_aot.trace.views import Restride, Steps, ViewStep, chain, restride
+from framesmith_aot.trace.views import DATA, Restride, Steps, ViewStep, chain, restride
 from framesmith_aten.graphs.nodes import view_root
 from framesmith_aten.layouts import is_dense, storage_id
 from framesmith_aten.operators import IDENTITY_VIEWS
@@ -324,7 +324,7 @@ def _input_view(base: torch.Tensor, value: torch.Tensor, index: int, slots: _Slo
     steps = slots.steps(value, base)
     if steps is None:
         steps = _restrided(value, base, f"a view of input {index}")
-    return InputView(index, steps, _outside_autograd(value, base, steps))
+    return InputView(index, *_made_again(value, base, steps))
 
 
 def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots: _Slots) -> Slot | SlotView:
@@ -332,7 +332,7 @@ def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots
     if value is base:
         return Slot(index)
     steps = ways[id(value)]
-    return SlotView(index, steps, _outside_autograd(value, base, steps))
+    return SlotView(index, *_made_again(value, base, steps))
 
 
 def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor, dict[int, Steps]]:
@@ -385,9 +385,17 @@ def _strided_steps(value: torch.Tensor, base: torch.Tensor) -> Steps | None:
     return None if step is None else (step,)
 
 
-def _outside_autograd(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> bool:
-    """Whether the view has to be made in no_grad: its base has gradients, but they do not flow through it."""
+def _made_again(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> tuple[Steps, bool]:
+    """The steps to a view, and whether they have to be taken in no_grad."""
     detached = any(isinstance(step, ViewStep) and step.target in IDENTITY_VIEWS for step in steps)
+    by_data = base.requires_grad and not value.requires_grad and not detached
+    if by_data or not steps:  # another tensor, and no operator has made it
+        return (DATA, *steps), False
+    return steps, _outside_autograd(value, base, detached)
+
+
+def _outside_autograd(value: torch.Tensor, base: torch.Tensor, detached: bool) -> bool:
+    """Whether the base has gradients that do not flow through a view."""
     if not functional.differentiable(value):
         return base.requires_grad
     whole = base if base._base is None else base._base

@@ -26,6 +26,14 @@ class ViewStep:
         return out if self.item is None else out[self.item]
 
 
+def data(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor.data`, which no operator makes: another tensor, of which autograd and version counters know nothing."""
+    return tensor.data
+
+
+DATA = ViewStep(data, (), ())
+
+
 @dataclass(frozen=True)
 class Restride:
     """The view given by sizes, strides and the storage offset relative to the base's (in elements)."""
