@@ -184,3 +184,20 @@ def test_acting_on_results_is_as_in_eager(part: int) -> None:
             found = observed(compiled, ACTS[act], around, inner)
             what = (first, second, broken, inside, ACTS[act].__name__, around, inner)
             assert same(wanted, found), (what, wanted, found)
+
+
+def test_a_view_written_to_in_no_grad_is_read_as_it_is_then() -> None:
+    def f(b: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            b.mul_(3)
+        return b * b
+
+    found = []
+    for run in (f, framesmith.compile(f, strict=True)):
+        leaf = torch.ones(2, 3, requires_grad=True)
+        b = (leaf * 1).t()
+        result = run(b)
+        b.retain_grad()
+        result.sum().backward()
+        found.append((b.grad, leaf.grad))
+    torch.testing.assert_close(*found)

@@ -142,6 +142,26 @@ def test_strided_and_offset_inputs() -> None:
     compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 1e-5)
 
 
+@pytest.mark.parametrize("size", [(2, 3), (5, 7), (40, 30), (1, 6)])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.reshape(-1).flip(0),
+        lambda x: (x * 2).reshape(-1).flip(0).reshape(x.shape[1], -1).flip(1),
+        lambda x: torch.cat([x.reshape(-1).flip(0), x.reshape(-1)]).flip(0),
+        lambda x: torch.nn.functional.pad(x.reshape(-1).flip(0), (2, 3)),
+        lambda x: x.reshape(-1).flip(0).roll(2).cumsum(0),
+        lambda x: x.flatten().flip(0).sum(),
+    ],
+)
+def test_what_runs_backwards_over_rows_of_another_shape(
+    function: Callable[[torch.Tensor], torch.Tensor], size: tuple[int, int]
+) -> None:
+    """Positions count down, and are taken apart by divisions."""
+    x = torch.arange(1.0, 1 + size[0] * size[1]).view(size).t()
+    compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 1e-5)
+
+
 def test_large_arguments_of_sine() -> None:
     x = torch.tensor([1e5, 1e10, -3e38, 12345.678, float("inf")] * 9)
     function = lambda a: (a.sin(), a.cos())  # noqa: E731

@@ -299,3 +299,25 @@ def test_what_has_no_derivative_is_refused_when_it_is_asked_for(fn):
             y.sum().backward()
         errors.append(str(error.value))
     assert errors[0] == errors[1]
+
+
+def test_a_change_through_a_view_runs_back_once() -> None:
+    def f(b: Any, c: Any) -> Any:
+        z = c + 1
+        z[0].copy_(b[1])
+        return (z,)
+
+    b, c = torch.ones(2, 3, requires_grad=True), torch.zeros(2, 3)
+    for run in (f, compiled(graph_of(f), [b, c])):
+        [result] = run(b, c)
+        result.sum().backward()
+        with pytest.raises(RuntimeError, match="a second time"):
+            result.sum().backward()
+
+
+@pytest.mark.parametrize("call", [lambda x: x.data.view(-1), lambda x: x.t().data, lambda x: (x * 2).data.t()])
+def test_views_by_way_of_data_need_no_gradient(call: Callable[[Any], Any]) -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    [result] = compiled(graph_of(lambda x: (call(x),)), [x])(x)
+    assert not result.requires_grad and not (result * 2).requires_grad
+    assert result.shape == call(x).shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -202,3 +203,82 @@ def test_what_a_linear_backward_pass_copies_is_differentiable():
         (grad,) = torch.autograd.grad(sum((out * x).sum() for out in run(x)), x, create_graph=True)
         found.append(torch.autograd.grad(grad.pow(2).sum(), x))
     torch.testing.assert_close(*found)
+
+
+def test_a_third_pass_that_keeps_nothing() -> None:
+    """Passes of higher order share what was computed again."""
+
+    def both(x: Any, w: Any) -> Any:
+        return ((x * w).tanh(), (x * w).sigmoid())
+
+    found = []
+    for run in (both, of(both, *pair())):
+        x, w = pair()
+        u = sum(run(x, w))
+        first = torch.autograd.grad(u.sum(), x, create_graph=True)[0]
+        second = torch.autograd.grad(first.sum(), x, create_graph=True)[0]
+        (second + u * first).pow(2).mean().backward()
+        found.append((x.grad, w.grad))
+    torch.testing.assert_close(*found)
+
+
+def test_hooks_on_inputs_that_are_not_concerned() -> None:
+    def apart(x: Any, w: Any) -> Any:
+        return (x * 2).tanh(), w.sin()
+
+    found = []
+    for run in (apart, of(apart, pair()[0], pair()[1] * 1)):
+        x, w = pair()
+        used = w * 1
+        seen: list[Any] = []
+        used.register_hook(lambda grad, seen=seen: seen.append(grad * 2))
+        [grad] = torch.autograd.grad(run(x, used)[0].sum(), x, create_graph=True)
+        grad.sum().backward()
+        found.append((x.grad, len(seen)))
+    torch.testing.assert_close(*found)
+
+
+def test_what_is_read_by_way_of_hidden_results() -> None:
+    def f(x: Any) -> Any:
+        x.mul_(2)
+        h = x * x
+        return h.sin(), h.cos()
+
+    found = []
+    leaf = torch.tensor([0.3, 0.7], dtype=torch.float64, requires_grad=True)
+    for run in (f, of(f, leaf * 1)):
+        x = leaf * 1
+        results = run(x)
+        x.register_hook(lambda grad: grad * 10)
+        [grad] = torch.autograd.grad(sum(results).sum(), leaf, create_graph=True)
+        found.append(torch.autograd.grad(grad.sum(), (x, leaf)))
+    torch.testing.assert_close(*found)
+
+
+def test_results_of_the_backward_pass_are_held_by_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    from framesmith_aot.runtime.backward import BackwardPass
+
+    holders: list[int] = []
+    plain = BackwardPass._run
+
+    def counting(self: Any, saved: list[torch.Tensor], tangents: Any) -> Any:
+        holders.extend(sys.getrefcount(one) for one in saved)
+        return plain(self, saved, tangents)
+
+    monkeypatch.setattr(BackwardPass, "_run", counting)
+    x, w = pair()
+    run = of(kept_result, x, w)
+    run(x, w)[0].sum().backward()
+    assert holders and min(holders) <= 3  # the list, the loop, the argument
+
+
+def test_batched_gradients_of_transposed_results() -> None:
+    def f(x: Any) -> Any:
+        return (torch.relu(x),)
+
+    x = torch.randn(2, 3, dtype=torch.float64).t().requires_grad_()
+    run = of(f, x)
+    jacobians = [
+        torch.autograd.functional.jacobian(lambda x, one=one: one(x)[0], x, vectorize=True) for one in (f, run)
+    ]
+    torch.testing.assert_close(*jacobians)

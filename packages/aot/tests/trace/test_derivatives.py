@@ -17,6 +17,8 @@ CALLS: dict[str, Callable[[Any], torch.Tensor]] = {
     "prod of columns": lambda x: torch.prod(x, 0),
     "prod of rows, kept": lambda x: x.prod(-1, keepdim=True),
     "prod by name": lambda x: torch.prod(x, dim=1, keepdim=False),
+    "prod as numpy says": lambda x: torch.prod(input=x, axis=1, keepdims=True),
+    "prod along an axis": lambda x: x.prod(axis=0),
     "prod in float64": lambda x: x.prod(dtype=torch.float64),
     "max": lambda x: x.max(),
     "min": lambda x: torch.min(x),

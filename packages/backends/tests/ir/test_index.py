@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +39,8 @@ def expressions(draw: st.DrawFn, depth: int = 3) -> tuple[Ix, list[int]]:
         return index.add(a, b), [i + j for i, j in zip(left, right)]
     k = draw(st.integers(1, 12))
     if kind == 3:
-        return index.scale(a, k), [i * k for i in left]
+        factor = draw(st.sampled_from((k, -k)))
+        return index.scale(a, factor), [i * factor for i in left]
     if kind == 4:
         return index.floordiv(a, k), [i // k for i in left]
     return index.mod(a, k), [i % k for i in left]
@@ -52,6 +54,19 @@ def test_values_and_bounds(pair: tuple[Ix, list[int]]) -> None:
     for point, value in zip(POINTS, values):
         assert index.evaluate(expression, point) == value
         assert low <= value <= high
+
+
+def divided(expression: Ix) -> Iterator[Ix]:
+    for atom, _ in expression.terms:
+        if not isinstance(atom, Var):
+            yield atom.base
+            yield from divided(atom.base)
+
+
+@settings(max_examples=300, deadline=None)
+@given(expressions())
+def test_what_is_divided_is_not_negative(pair: tuple[Ix, list[int]]) -> None:
+    assert all(index.bounds(base)[0] >= 0 for base in divided(pair[0]))
 
 
 @settings(max_examples=100, deadline=None)

@@ -20,6 +20,7 @@ from framesmith_aot.runtime.compiled import Calling, CallShape, begin, write_cal
 from framesmith_aot.runtime.histories import refuse_derivative
 from framesmith_aot.runtime.replay import (
     FunctionText,
+    count_versions,
     tuple_text,
     unpacking,
     unwatching,
@@ -28,9 +29,9 @@ from framesmith_aot.runtime.replay import (
     write_changes,
     write_outputs,
 )
-from framesmith_aot.runtime.second_order import SecondOrder, check_versions, hold, leading_to_inputs
+from framesmith_aot.runtime.second_order import SecondOrder, check_versions, leading_to_inputs
 from framesmith_aot.trace.metadata import CopyBack, GraphMeta
-from framesmith_aot.trace.regions import Hidden
+from framesmith_aot.trace.regions import Hidden, Operand
 from framesmith_aten.contract import BoxedFn
 
 
@@ -82,9 +83,7 @@ def training_function(
     copied: dict[int, str] = {}
     for index, node in enumerate(nodes):
         change, read = changes[index], held[index]
-        forwards.append(
-            _forward(run if index == 0 else None, node, list(given), calling.unwatched, change, read.values())
-        )
+        forwards.append(_forward(run if index == 0 else None, node, list(given), calling.unwatched, change, read))
         name = text.bind(f"node{index}", _apply(forwards[-1], node, index, len(given), second, change))
         for at in node.part.node.operands:
             if isinstance(at, int) and at >= len(inputs):
@@ -93,23 +92,30 @@ def training_function(
                 copied[copy.slot] = inputs[copy.index]
                 calls.append(f"{inputs[copy.index]}.copy_(r{copy.slot})")
         operands = [_operand(nodes, at, inputs, copied) for at in node.part.node.operands]
-        calls += [f"held[{at}] = {hold(text, operands[position])}" for position, at in read.items()]
+        for at, name_of in [(at, _operand(nodes, operand, inputs, copied)) for at, operand in read.items()]:
+            calls.append(f"held[{at}] = {name_of}, {name_of}._version")
         results = [_name(nodes, index, position) for position in range(len(node.part.node.results))]
         calls.append(f"{unpacking(results)} = {name}({', '.join([*operands, *given])})")
+    # A view that is written to gets another history, from its base; what reads it is to have that one.
+    counted = [at for at in meta.written if meta.requires_grad[at] and not meta.is_leaf[at]]
+    counted = [at for at in counted if at not in meta.unversioned]
+    count_versions(text, [inputs[at] for at in counted])
     write_calls(text, calls, replace(calling, unwatched=False))
     for index in apart:
         text.line(f"r{index} = results[{index}]")
-    write_changes(text, meta, inputs, record=calling.record, copied=copied)
-    ref = text.bind("ref", weakref.ref) if noted else ""
-    for name in [inputs[at] for at in noted]:
-        text.line(f"left[{inputs.index(name)}] = ({name}.detach(), {name}._version, {ref}({name}))")
+    write_changes(text, meta, inputs, record=calling.record, copied=copied, counted=counted)
+    with_history = {copy.index for copy in early.values()}
+    for at in noted:
+        name = inputs[at]
+        alias = f"{name}.detach()" if at in with_history else name  # of its history, the input would hold its holder
+        text.line(f"left[{at}] = {alias}, {name}._version, {text.bind('ref', weakref.ref)}({name})")
     write_outputs(text, meta, inputs, record=calling.record, made=made)
     return text, forwards
 
 
 @dataclass(frozen=True)
 class _Changes:
-    """Inputs that eager mode keeps for a node as the graph leaves them, and which of them receive its results, by slot."""
+    """Inputs that eager keeps for a node as the graph leaves them, and which of them receive its results, by slot."""
 
     watched: Sequence[int]
     receivers: Mapping[int, int]
@@ -126,7 +132,7 @@ def _changes(node: AutogradNode, meta: GraphMeta, copies: Mapping[int, CopyBack]
     return _Changes(watched, received)
 
 
-def _read(part: NodePart, second: SecondOrder | str) -> dict[int, int]:
+def _read(part: NodePart, second: SecondOrder | str) -> dict[int, Operand]:
     """What second derivatives of a node lead to beside inputs, see `SecondOrder.read_by`."""
     return second.read_by(part.node) if part.saved and isinstance(second, SecondOrder) else {}
 
@@ -137,9 +143,7 @@ def _slot(nodes: Sequence[AutogradNode], index: int, position: int) -> int:
     return result if isinstance(result, int) else -1
 
 
-def _operand(
-    nodes: Sequence[AutogradNode], at: int | tuple[int, int], inputs: Sequence[str], copied: Mapping[int, str]
-) -> str:
+def _operand(nodes: Sequence[AutogradNode], at: Operand, inputs: Sequence[str], copied: Mapping[int, str]) -> str:
     """The name of what a node reads (see NodeShape): of slots that were `copied` to inputs, the input."""
     if not isinstance(at, int):
         return copied.get(_slot(nodes, *at)) or _name(nodes, *at)
@@ -182,8 +186,7 @@ def _forward(
         text.line(f"ctx.save_for_backward({', '.join(saved)})")
     if part.saved:
         text.line("ctx.rerun = rerun")
-        if read:
-            text.line(f"ctx.held = {{{', '.join(f'{at}: held[{at}]' for at in read)}}}")
+        text.line(f"ctx.held = {{{', '.join(f'{at}: held[{at}]' for at in read)}}}")
     if changes.noted:
         text.line("ctx.left = left")  # filled when all has been written
     text.line(f"return {tuple_text([_given(text, result) for result in part.node.results])}")
@@ -235,14 +238,15 @@ def _apply(
         saved = list(ctx.saved_tensors)  # an error where one was changed or is gone
         if changes.watched:
             check_versions([ctx.left[at][:2] for at in changes.watched])
-        results = {slot: saved[position] for slot, position in kept_results.items()}
+        again = torch.is_grad_enabled()
+        if again and not used:
+            return (*run.evaluate([], tangents), *rest)  # linear, and so its own derivative
+        if again and isinstance(second, SecondOrder):
+            results = {slot: saved[position] for slot, position in kept_results.items()}
+            results.update(_received(ctx, changes))
+            return (*second.gradients(ctx.rerun, index, ctx.held, results, tangents), *rest)
         del saved[used:]  # what is only watched
-        if torch.is_grad_enabled():
-            if not used:
-                return (*run.evaluate([], tangents), *rest)  # linear, and so its own derivative
-            if isinstance(second, SecondOrder):
-                results.update(_received(ctx, changes))
-                return (*second.gradients(ctx.rerun, index, getattr(ctx, "held", {}), results, tangents), *rest)
+        if again and isinstance(second, str):
             return (*refuse_derivative(run(saved, tangents), second, ctx.rerun), *rest)
         # Unless the graph is retained: the list is then the only holder, and the backward program frees
         # each tensor after its last use.

@@ -14,7 +14,7 @@ from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.tangents import without_tangents
 from framesmith_aten.contract import BoxedFn, Compiler
-from framesmith_aten.layouts import restride
+from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, restride
 
 Grads = tuple[torch.Tensor | None, ...]
 
@@ -105,7 +105,7 @@ class BackwardPass:
     def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """The tangents that came, with the strides the graph was traced with and nothing left to be conjugated."""
         pairs = zip(tangents, self._strides, strict=True)
-        return [restride(_settled(tangent), stride) for tangent, stride in pairs if tangent is not None]
+        return [_laid_out(_settled(tangent), stride) for tangent, stride in pairs if tangent is not None]
 
     def _compile(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
         part = self.whole.without(pattern)
@@ -129,6 +129,13 @@ def _is_batched(tangents: Sequence[torch.Tensor | None]) -> bool:
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     return any(tangent is not None and wrapped(tangent) for tangent in tangents)
+
+
+def _laid_out(tangent: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """With these strides; a wrapped tensor by operators that wrappers know."""
+    if not _is_batched([tangent]):
+        return restride(tangent, stride)
+    return tangent if has_stride(tangent, stride) else in_order(tangent, dims_by_stride(stride))
 
 
 def _settled(tangent: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError
 from framesmith_aot.runtime.replay import VIEW_TRACKING
-from framesmith_aot.trace.regions import edge_of, stop_at_ends
+from framesmith_aot.trace.regions import edge_of, reached, stop_at_ends
 
 Grads = tuple[torch.Tensor | None, ...]
 
@@ -59,7 +59,7 @@ def led_elsewhere(grads: Grads, instead: Mapping[GradientEdge, torch.Tensor]) ->
     recorded = [grad for grad in grads if grad is not None and grad.requires_grad]
     if not recorded:
         return grads
-    edges = [edge for edge, tensor in instead.items() if tensor.requires_grad]
+    edges = [edge for edge in reached(recorded, instead) if instead[edge].requires_grad]
     led = iter(_elsewhere(recorded, edges, *[instead[edge] for edge in edges]))
     return tuple([next(led) if grad is not None and grad.requires_grad else grad for grad in grads])
 
@@ -88,7 +88,7 @@ class _Elsewhere(torch.autograd.Function):
                 [tensor for tensor, _ in came],
                 [*ctx.instead],
                 seeds,
-                retain_graph=again or torch._C._autograd._get_current_graph_task_keep_graph(),
+                retain_graph=True,  # passes of higher order share it; it goes with the gradients
                 create_graph=again,
                 allow_unused=True,
             )

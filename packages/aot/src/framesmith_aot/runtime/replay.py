@@ -87,21 +87,33 @@ def unpacking(names: Sequence[str]) -> str:
 
 
 def write_changes(
-    text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *, record: bool, copied: Collection[int] = ()
+    text: FunctionText,
+    meta: GraphMeta,
+    inputs: Sequence[str],
+    *,
+    record: bool,
+    copied: Collection[int] = (),
+    counted: Collection[int] = (),
 ) -> None:
     """Copies to inputs, and counts what the graph has written to them.
 
     `inputs` are the names of the graph's inputs; its slots are bound to `r0`, `r1`, ... With `record`, what is not to
-    be done in no_grad is done in enable_grad. `copied` are slots that inputs have received.
+    be done in no_grad is done in enable_grad. `copied` are slots that inputs have received, `counted` inputs whose
+    changes are counted already.
     """
-    if noticed := [inputs[index] for index in meta.written if index not in meta.unversioned]:
-        text.bind("increment_version", torch.autograd.graph.increment_version)
-        text.line(f"increment_version({tuple_text(noticed)})")
+    count_versions(text, [inputs[index] for index in meta.written if index not in {*meta.unversioned, *counted}])
     for copy in meta.copy_back:
         if copy.slot in copied:
             continue
         target = f"{inputs[copy.index]}.data" if copy.index in meta.unversioned else inputs[copy.index]
         _guarded(text, _mode(copy.no_grad, record), f"{target}.copy_(r{copy.slot})")
+
+
+def count_versions(text: FunctionText, names: Sequence[str]) -> None:
+    """Autograd is told that these have been written to."""
+    if names:
+        text.bind("increment_version", torch.autograd.graph.increment_version)
+        text.line(f"increment_version({tuple_text(names)})")
 
 
 def write_outputs(

@@ -28,7 +28,17 @@ from framesmith_aot.trace.interpret import REPLACEMENTS
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.kept import CHANGED_SINCE
 from framesmith_aot.trace.metadata import GraphMeta, Origin
-from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Region, edge_of, fitting, regions_of, stop_at_ends
+from framesmith_aot.trace.regions import (
+    Ends,
+    Hidden,
+    NodeShape,
+    Operand,
+    Region,
+    edge_of,
+    fitting,
+    regions_of,
+    stop_at_ends,
+)
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import arguments, is_custom, is_random, updated_statistics
 from framesmith_guards.contexts import ambient
@@ -39,9 +49,9 @@ OWN_RESULTS = 3
 #: What it takes to run a call again: its inputs, version counters by position, the generators' states before it.
 Rerun = tuple[tuple[torch.Tensor, ...], Mapping[int, int], tuple[torch.Tensor, ...]]
 
-#: What a call gave the user and one of its nodes reads (see `hold`). By position: inputs that it changed, and
-#: n + that of outputs, where there are n inputs.
-Held = Mapping[int, tuple[torch.Tensor, torch.Tensor, int]]
+#: What a call gave the user and one of its nodes reads, and its version counter. By position: inputs that it changed,
+#: and n + that of outputs, where there are n inputs.
+Held = Mapping[int, tuple[torch.Tensor, int]]
 
 
 @dataclass(frozen=True)
@@ -88,27 +98,36 @@ class SecondOrder:
             states += [f"{text.bind('cuda_state', torch.cuda.get_rng_state)}({device})" for device in self.devices]
         return f"({kept}, {{{', '.join(versions)}}}, {tuple_text(states)})"
 
+    @functools.cached_property
+    def copied(self) -> frozenset[int]:
+        """The inputs of which a call keeps what they were: it changes them, and results depend on them."""
+        return self.changed & self.needed
+
     def _kept(self, text: FunctionText, at: int, name: str) -> str:
-        if at in self.changed & self.needed:
+        if at in self.copied:
             return f"{text.bind('own', own)}({name})"
         return f"{name}.detach()" if at in self.detached else name
 
-    def read_by(self, node: NodeShape) -> dict[int, int]:
-        """What the user holds of what `node` reads: positions as in `Held`, by position among the operands."""
-        shown = {position: self._shown(at) for position, at in enumerate(node.operands)}
-        known = {*self.writers, *(len(self.requires_grad) + at for at in self.makers)}
-        return {position: at for position, at in shown.items() if at in known}
-
-    def _shown(self, operand: int | tuple[int, int]) -> int | None:
-        """The position of what the user holds of an operand."""
+    def read_by(self, node: NodeShape) -> dict[int, Operand]:
+        """What the user holds of what `node` reads, itself or through what is hidden: operands, by `Held` position."""
         inputs = len(self.requires_grad)
-        if isinstance(operand, int):
-            return operand if operand >= inputs else None
-        slot = self.nodes[operand[0]].results[operand[1]]
-        origin = self.origins[slot] if isinstance(slot, int) else None
-        if origin is None or origin.kind == "base":
-            return None
-        return origin.index if origin.kind == "input" else inputs + origin.index
+        found: dict[int, Operand] = {}
+        for operand in node.operands:
+            if isinstance(operand, int):
+                if operand - inputs in self.makers:
+                    found[operand] = operand
+                continue
+            maker = self.nodes[operand[0]]
+            slot = maker.results[operand[1]]
+            if isinstance(slot, Hidden):
+                found |= self.read_by(maker)
+                continue
+            origin = self.origins[slot]
+            if origin.kind == "input" and origin.index in self.writers:
+                found[origin.index] = operand
+            elif origin.kind == "output" and origin.index in self.makers:
+                found[inputs + origin.index] = operand
+        return found
 
     def gradients(
         self,
@@ -128,7 +147,7 @@ class SecondOrder:
         check_versions([(values[at], version) for at, version in versions.items()])
         inputs = [self._alias(at, value) for at, value in enumerate(values)]
         ends = {edge_of(value): at for at, value in enumerate(inputs) if value.requires_grad}
-        as_left = {at: history for at, (history, alias, version) in held.items() if alias._version == version}
+        as_left = {at: history_of(tensor) for at, (tensor, version) in held.items() if tensor._version == version}
         ends.update((edge_of(tensor), -1 - at) for at, tensor in as_left.items())
         made = {self.makers[at - len(inputs)]: tensor for at, tensor in as_left.items() if at >= len(inputs)}
         changed = {self.writers[at]: (at, tensor) for at, tensor in as_left.items() if at < len(inputs)}
@@ -148,16 +167,16 @@ class SecondOrder:
             return grads
         instead = {edge_of(roots[slot]): result for slot, result in results.items()}
         instead.update((edge, values[at]) for edge, at in ends.items() if 0 <= at < len(inputs))
-        instead.update((edge_of(history), history) for history in as_left.values())
+        instead.update((edge_of(tensor), tensor) for tensor in as_left.values())
         return led_elsewhere(grads, instead | edges_of(seeds, tangents))
 
     def _alias(self, at: int, value: torch.Tensor) -> torch.Tensor:
         """An input of the second run: with a node of its own to stop at, and memory of its own if it is written to."""
         with torch.enable_grad():
-            if at in self.changed & self.needed:
+            if at in self.copied:
                 return own(value)
             if at in self.changed:
-                return value.detach().requires_grad_(self.requires_grad[at]).clone()
+                return own(value.detach().requires_grad_(self.requires_grad[at]))
             if self.requires_grad[at] and value.requires_grad:
                 return value.view_as(value)
             return value.detach().requires_grad_(self.requires_grad[at])  # whatever it has become since
@@ -362,15 +381,6 @@ def leading_to_inputs(text: FunctionText, meta: GraphMeta, inputs: Sequence[str]
     rebound = {copy.index for copy in meta.copy_back if not copy.no_grad}
     wanted = [at for at, requires in enumerate(meta.requires_grad) if requires]
     return tuple_text([_history_of(text, inputs[at]) if at in rebound else inputs[at] for at in wanted])
-
-
-def hold(text: FunctionText, name: str) -> str:
-    """The expression for what is kept of a tensor that the user holds and may change in place.
-
-    It is what has the tensor's history as it is now, what has its version counter, and that. The tensor itself would
-    hold, once it is changed, the node that holds it.
-    """
-    return f"({_history_of(text, name)}, {name}.detach(), {name}._version)"
 
 
 def _history_of(text: FunctionText, name: str) -> str:

@@ -44,8 +44,7 @@ def prod(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`torch.prod`: where no element is zero, eager divides the product by each of them."""
     if not _is_traced(input) or input.dim() == 0 or "out" in kwargs:
         return torch.prod(input, *args, **kwargs)
-    dim = kwargs.get("dim", args[0] if args else None)
-    keepdim = kwargs.get("keepdim", args[1] if len(args) > 1 else False)
+    dim = args[0] if args else kwargs.get("dim", kwargs.get("axis"))
 
     def product(values: torch.Tensor) -> torch.Tensor:
         return torch.prod(values, *args, **kwargs)
@@ -58,7 +57,7 @@ def prod(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
             [others] = torch.autograd.grad(product(leaf), leaf, grad)
         if dim is None:
             others = torch.where(zeros > 1, torch.zeros_like(others), others)
-        elif not keepdim:
+        elif result.dim() < values.dim():
             grad, result = grad.unsqueeze(dim), result.unsqueeze(dim)
         return torch.where(zeros == 0, grad * (result / values).conj(), others).to(input.dtype)
 

@@ -7,7 +7,7 @@ gone through twice. A compiled graph keeps other tensors, often fewer, and refus
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +38,16 @@ class Kept:
 NOTHING_KEPT = Kept()
 
 
-def kept_by(nodes: Iterable[Any], slots: Mapping[int, int], inputs: Mapping[int, int]) -> Kept:
+def kept_by(nodes: Collection[Any], slots: Mapping[int, int], inputs: Mapping[int, int]) -> Kept:
     """What `nodes` keep. `slots` and `inputs` give positions by storage (see `framesmith_aten.layouts.storage_id`)."""
     storages = {storage_id(tensor) for node in nodes for tensor in _saved(node)}
     found = [sorted(where[key] for key in storages if key in where) for where in (slots, inputs)]
-    return Kept(bool(storages), tuple(found[0]), tuple(found[1]))
+    return Kept(bool(storages) or any(map(_runs_once, nodes)), tuple(found[0]), tuple(found[1]))
+
+
+def _runs_once(node: Any) -> bool:
+    """Whether a node keeps another, which it does not show: that of a change through a view."""
+    return type(node).__name__ == "CopySlices"
 
 
 def _saved(node: Any) -> Iterator[torch.Tensor]:

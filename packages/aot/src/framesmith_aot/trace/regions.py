@@ -39,18 +39,22 @@ class Hidden:
     device: torch.device
 
 
+#: Of an autograd node: the position of an input, n + that of an output that is a view (where there are n inputs), or a
+#: node and the position among its results.
+Operand = int | tuple[int, int]
+
+
 @dataclass(frozen=True)
 class NodeShape:
     """One autograd node of a compiled graph; each comes before those that read it.
 
-    `results` are positions of slots and what is hidden, `operands` positions of inputs, n + positions of outputs that
-    are views (where there are n inputs), and (node, position among its results); `reached` gives for each operand the
-    positions of the results that its gradient can depend on. `kept` is what eager mode keeps for it, `refusal` why
-    eager mode would refuse the backward pass (None: it would not).
+    `results` are positions of slots and what is hidden; `reached` gives for each operand the positions of the results
+    that its gradient can depend on. `kept` is what eager mode keeps for it, `refusal` why eager mode would refuse the
+    backward pass (None: it would not).
     """
 
     results: tuple[int | Hidden, ...]
-    operands: tuple[int | tuple[int, int], ...]
+    operands: tuple[Operand, ...]
     reached: tuple[frozenset[int], ...]
     kept: Kept = NOTHING_KEPT
     refusal: str | None = None
@@ -162,7 +166,7 @@ def _dependents(roots: Iterable[torch.Tensor], ends: Ends) -> dict[Any, int]:
     return found
 
 
-def _reachable(start: Sequence[Any], ends: Ends) -> list[Any]:
+def _reachable(start: Sequence[Any], ends: Collection[GradientEdge]) -> list[Any]:
     """The nodes themselves and those that their gradients go to before they come to an end."""
     seen = set(start)
     pending = list(start)
@@ -172,6 +176,15 @@ def _reachable(start: Sequence[Any], ends: Ends) -> list[Any]:
                 seen.add(edge.node)
                 pending.append(edge.node)
     return pending
+
+
+def reached(tensors: Sequence[torch.Tensor], ends: Collection[GradientEdge]) -> list[GradientEdge]:
+    """Those of `ends` to which the history of some tensors leads, before it comes to another of them."""
+    found = {edge: None for edge in map(edge_of, tensors) if edge in ends}
+    start = [tensor.grad_fn for tensor in tensors if edge_of(tensor) not in found]
+    for node in _reachable(start, ends):
+        found.update((edge, None) for edge in edges(node) if edge in ends)
+    return [*found]
 
 
 def _reached(region: Region, ends: Ends) -> list[frozenset[int]]:

@@ -1,7 +1,7 @@
 """Integer index expressions: affine sums over loop variables, floor divisions and remainders.
 
 Every operation simplifies by the variables' ranges, so that a reshape of a reshape is affine again
-whenever it can be.
+whenever it can be. What is divided is never negative: machines, and Triton, round divisions towards zero.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Var(Node):
 
 
 class Div(Node):
-    """floor(base / divisor), divisor > 0."""
+    """floor(base / divisor), base >= 0, divisor > 0."""
 
     __slots__ = ("base", "divisor")
     base: Ix
@@ -41,7 +41,7 @@ class Div(Node):
 
 
 class Mod(Node):
-    """base - divisor * floor(base / divisor), divisor > 0."""
+    """base - divisor * floor(base / divisor), base >= 0, divisor > 0."""
 
     __slots__ = ("base", "divisor")
     base: Ix
@@ -157,10 +157,12 @@ def _atom_bounds(atom: Atom) -> tuple[int, int]:
 
 
 def _split(a: Ix, divisor: int) -> tuple[Ix, Ix]:
-    """a == divisor * quotient + rest, with every coefficient of the rest not a multiple of divisor."""
-    quotient = Ix(a.const // divisor, tuple((t, k // divisor) for t, k in a.terms if k % divisor == 0))
-    rest = Ix(a.const % divisor, tuple((t, k) for t, k in a.terms if k % divisor))
-    return quotient, rest
+    """a == divisor * quotient + rest, with rest >= 0 and every coefficient of it not a multiple of divisor."""
+    terms = tuple((t, k) for t, k in a.terms if k % divisor)
+    below = bounds(Ix(a.const % divisor, terms))[0] // divisor
+    lift = min(below, 0)
+    quotient = Ix(a.const // divisor + lift, tuple((t, k // divisor) for t, k in a.terms if k % divisor == 0))
+    return quotient, Ix(a.const % divisor - lift * divisor, terms)
 
 
 def floordiv(a: Ix, divisor: int) -> Ix:

@@ -237,9 +237,7 @@ def _general(r: Rendering, ix: Ix, variable: Callable[[Var], Value]) -> Value:
 def _atom(r: Rendering, atom: index.Atom, variable: Callable[[Var], Value]) -> Value:
     if isinstance(atom, Var):
         return variable(atom)
-    # Where a base may be negative, the element is not read (its guard is false), so rounding does not matter.
-    signed = index.bounds(atom.base)[0] < 0
-    op = {Div: "sdiv" if signed else "udiv", Mod: "srem" if signed else "urem"}[type(atom)]
+    op = {Div: "udiv", Mod: "urem"}[type(atom)]
     return r.b.binary(op, _general(r, atom.base, variable), atom.divisor)
 
 
