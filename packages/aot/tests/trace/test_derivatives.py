@@ -10,6 +10,8 @@ import pytest
 import torch
 from harness import compiled, graph_of
 
+from framesmith_aot import AotUnsupported
+
 VALUES = (1.5, 0.0, -2.0, float("nan"), float("inf"))
 
 CALLS: dict[str, Callable[[Any], torch.Tensor]] = {
@@ -62,3 +64,16 @@ def test_a_number_has_its_own_derivative() -> None:
     x = torch.zeros((), requires_grad=True)
     [result] = compiled(graph_of(lambda x: (x.prod(),)), [x])(x)
     assert torch.autograd.grad(result, x)[0] == 1
+
+
+def test_changes_of_many_tensors_at_once_are_refused_where_autograd_would_see_them() -> None:
+    def f(x: Any) -> Any:
+        torch._foreach_mul_([x], 2.0)
+        return (x.sin(),)
+
+    leaf = torch.ones(2, requires_grad=True)
+    with pytest.raises(AotUnsupported, match="unrecorded-change"):
+        compiled(graph_of(f), [leaf * 1])
+    plain = torch.ones(2)
+    compiled(graph_of(f), [plain])(plain)
+    assert torch.equal(plain, torch.full((2,), 2.0))

@@ -14,11 +14,15 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import derivatives, functional
 from framesmith_aten import tensor_methods
 from framesmith_aten.layouts import storage_id
+from framesmith_aten.operators import op_name
 from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
 from framesmith_aten.tracing.tracer import GraphTracer
 
 aten = torch.ops.aten
+
+#: Functions that change many tensors at once: where they are functionalised, autograd does not see it.
+MANY_CHANGED = frozenset(name for name in dir(torch) if name.startswith("_foreach_") and name.endswith("_"))
 
 #: Calls that the traced form cannot express, and why.
 REFUSED_METHODS: tuple[tuple[frozenset[str], str], ...] = (
@@ -92,6 +96,9 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if method in REPLACEMENTS:
             return REPLACEMENTS[method](*args, **kwargs)
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    if op_name(node.target) in MANY_CHANGED and torch.is_grad_enabled() and any(one.requires_grad for one in args[0]):
+        what = f"torch.{op_name(node.target)} of tensors that require gradients"
+        raise AotUnsupported("unrecorded-change", what, "its trace would be without their new history")
     op = writing_operator(node.target)
     if op is not None:
         return run_functionally(op, args, kwargs)
