@@ -94,6 +94,17 @@ def run_package_tests(session: nox.Session, folder: str) -> None:
     """Test one package's wheel alone, away from its sources."""
     install_wheel(session, folder, *test_requirements(folder))
     run_tests(session, folder)
+    discard_environment(session)
+
+
+def discard_environment(session: nox.Session) -> None:
+    """Remove the session's environment, about a gigabyte where torch is in it, unless somebody sits before it.
+
+    Ten of them at once are more than some machines' disks have free; nox makes each anew anyway, but under `-r`.
+    """
+    if not session.interactive:
+        session.debug(f"removing {session.virtualenv.location}")
+        shutil.rmtree(session.virtualenv.location)
 
 
 def run_tests(session: nox.Session, folder: str, *options: str, env: dict[str, str] | None = None) -> None:
@@ -129,6 +140,7 @@ def types(session: nox.Session) -> None:
     """mypy, strict, over every package."""
     session.install(*INSTALL, "-c", "constraints.txt", *TYPE_TOOLS, "torch", "sympy", "numpy")
     session.run("mypy", *[str(ROOT / "packages" / folder / "src") for folder in PACKAGES], "tools", "noxfile.py")
+    discard_environment(session)
 
 
 @nox.session

@@ -173,10 +173,12 @@ def cases(count: int) -> list[tuple[Any, ...]]:
     return random.Random(0).sample(every, count)
 
 
+@pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
 @pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
 @pytest.mark.parametrize("part", range(20))
 def test_acting_on_results_is_as_in_eager(part: int) -> None:
     for first, second, broken, inside, act, around, inner in cases(400)[part::20]:
+        framesmith.reset()  # all programs are one code object, whose entries are limited
         run = program(first, second, broken, inside)
         compiled = framesmith.compile(run)
         wanted = observed(run, ACTS[act], around, inner)
@@ -201,3 +203,50 @@ def test_a_view_written_to_in_no_grad_is_read_as_it_is_then() -> None:
         result.sum().backward()
         found.append((b.grad, leaf.grad))
     torch.testing.assert_close(*found)
+
+
+def without_gradients(of: Callable[[Any], Any], x: Any) -> Any:
+    with torch.no_grad():
+        return of(x)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y.detach().t(),
+        lambda y: y.t().detach()[0],
+        lambda y: y.detach(),
+        lambda y: without_gradients(torch.t, y),
+        lambda y: without_gradients(torch.t, y.detach()),
+        lambda y: without_gradients(torch.Tensor.detach, y).t(),
+    ],
+)
+@pytest.mark.parametrize("whole", [lambda x: x.sin(), lambda x: x])
+def test_views_without_gradients_take_changes_with_a_history_where_eager_does(view: Any, whole: Any) -> None:
+    def f(x: Any) -> Any:
+        y = whole(x)
+        return view(y), y.cos(), y
+
+    framesmith.reset()
+    outcomes = []
+    for compiles in (False, True):
+        x = torch.ones(2, 2, requires_grad=True) * 1
+        shown, other, _ = (framesmith.compile(f, strict=True) if compiles else f)(x)
+        try:
+            outcomes.append(shown.mul_(other.sum()).requires_grad)
+        except RuntimeError as error:
+            outcomes.append(str(error)[:40])
+    assert outcomes[0] == outcomes[1]
+
+
+def test_zeros_without_memory_are_taken() -> None:
+    x = torch.linspace(-1, 1, 3, requires_grad=True)
+    [zeros] = torch.autograd.grad(x.sgn().sum(), x)
+    assert zeros._is_zerotensor()
+    compiled = framesmith.compile(lambda a, b: (a.sin() + b, a.sgn()))
+    for _ in range(2):
+        results = compiled(zeros, x)
+        assert torch.equal(results[0], x)
+        one, two = compiled(x, x)
+        (one.sgn() + two).sum().backward()
+    assert torch.equal(x.grad, torch.zeros(3))

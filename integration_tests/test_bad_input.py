@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -101,3 +102,14 @@ def test_bound_methods_partials_and_callable_objects_are_fine() -> None:
     assert torch.equal(
         framesmith.compile(functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.5))(-x), -x / 2
     )
+
+
+@pytest.mark.parametrize("backend", ["auto", "cpu", "eager", lambda gm, inputs: gm.forward])
+def test_a_mode_that_the_backend_does_not_take_is_told_at_the_users_line(backend: Any) -> None:
+    with pytest.warns(framesmith.FramesmithWarning, match="mode='max-autotune' has no effect") as told:
+        compiled = framesmith.compile(fine, backend=backend, mode="max-autotune")
+    assert [entry.filename for entry in told] == [__file__]
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        framesmith.compile(fine, backend=backend, mode="default")

@@ -51,9 +51,16 @@ def test_what_a_guard_watches_is_compiled_again_and_explained() -> None:
 
 def test_the_recompile_limit_leaves_the_rest_to_python() -> None:
     compiled = framesmith.compile(scaled, recompile_limit=2)
-    for k in (1.0, 2.0, 3.0, 4.0, 1.0):
-        torch.testing.assert_close(compiled(torch.ones(3), k), scaled(torch.ones(3), k))
-    assert framesmith.stats()["frames_compiled"] == 2
+    with pytest.warns(framesmith.FramesmithWarning) as told:
+        for k in (1.0, 2.0, 3.0, 4.0, 1.0):
+            torch.testing.assert_close(compiled(torch.ones(3), k), scaled(torch.ones(3), k))
+    counters = framesmith.stats()
+    assert (counters["frames_compiled"], counters["recompile_limits"]) == (2, 1)
+    [warning] = told
+    message = str(warning.message)
+    assert "scaled: compiled 2 times, the limit" in message and "raise recompile_limit" in message
+    assert "L['k'] has changed 2 times, at last L['k']: expected 2.0, found 3.0" in message
+    assert (warning.filename, warning.lineno) == (__file__, scaled.__code__.co_firstlineno)
 
 
 def test_fullgraph_refuses_a_break() -> None:

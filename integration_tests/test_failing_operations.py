@@ -105,3 +105,45 @@ def test_raises_where_eager_does(name: str, use: bool) -> None:
     framesmith.reset()
     compiled = framesmith.compile(function)
     assert [outcome(compiled, given) for _ in range(3)] == [eager] * 3
+
+
+def _along_no_dimension(x: torch.Tensor) -> torch.Tensor:
+    return x.select(-3, 0)
+
+
+def _in_sizes_that_no_strides_show(x: torch.Tensor) -> torch.Tensor:
+    return x.t().unsqueeze(1).view(-1)
+
+
+def _beyond_the_end(x: torch.Tensor) -> torch.Tensor:
+    return x.as_strided((2, 3), (1, 2), 1)
+
+
+@pytest.mark.parametrize("view", [_along_no_dimension, _in_sizes_that_no_strides_show, _beyond_the_end])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_view_that_is_not_there_raises_after_what_came_before(
+    view: Callable[[torch.Tensor], torch.Tensor], used: bool
+) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x += 2
+        shown = view(y)
+        return x + shown.sum() if used else x
+
+    for run in (f, framesmith.compile(f)):
+        x = torch.zeros(4)
+        with pytest.raises((IndexError, RuntimeError)):
+            run(x, torch.zeros(2, 3))
+        assert torch.equal(x, torch.full((4,), 2.0))
+
+
+@pytest.mark.parametrize("result", [lambda x: x, lambda x: x * 1, lambda x: x.as_strided((4, 4), (1, 1), 0).sum()])
+def test_a_view_beyond_the_end_raises_whatever_else_there_is(result: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.as_strided((4, 4), (1, 1), 0)
+        return result(x)
+
+    framesmith.reset()
+    for run in (f, framesmith.compile(f, strict=True)):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            run(torch.zeros(4))
+        assert run(torch.zeros(8)[:4].clone().resize_(8)[:4]).numel() > 0

@@ -134,3 +134,20 @@ def test_composites_are_told_apart():
 def test_changes_of_metadata():
     assert operators.changes_metadata(aten.squeeze_.dim) and operators.changes_metadata(aten.resize_.default)
     assert not operators.changes_metadata(aten.add_.Tensor)
+
+
+def test_the_view_that_a_scatter_writes_to() -> None:
+    tensor, aten = torch.arange(6.0).view(2, 3), torch.ops.aten
+    calls = [
+        (aten.select_scatter.default, torch.zeros(2), (1, 2)),
+        (aten.slice_scatter.default, torch.zeros(2, 2), (1, 0, 3, 2)),
+        (aten.diagonal_scatter.default, torch.zeros(2), (1,)),
+        (aten.as_strided_scatter.default, torch.zeros(2), ((2,), (3,), 1)),
+    ]
+    for scatter, values, where in calls:
+        view, copy = operators.view_written(scatter), tensor.clone()
+        assert view is not None
+        view(copy, *where).copy_(values)
+        assert torch.equal(copy, scatter(tensor, values, *where))
+    for other in (aten.masked_scatter.default, aten.scatter.src, aten.add.Tensor, torch.add):
+        assert operators.view_written(other) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -87,3 +88,53 @@ def test_pointwise_results_are_laid_out_as_the_real_ones(shape: tuple[int, ...])
             ]
         for one, two in zip(found, (real[0].tanh(), real[0] * real[1]), strict=True):
             assert has_stride(two, one.stride()), (strides, one.stride(), two.stride())
+
+
+@pytest.mark.parametrize("dim", [-3, -2, -1, 0, 1])
+def test_dimensions_that_are_not_there(dim: int) -> None:
+    with FakeTensorMode():
+        verdict = trials.verdict(torch.ops.aten.select.int, (torch.empty(4), dim, 0), {})
+    assert (verdict.refusal is None) is (-1 <= dim < 1)
+
+
+def test_sizes_that_no_strides_show() -> None:
+    choices = random.Random(0)
+    view, refused = torch.ops.aten.view.default, 0
+    for _ in range(1000):
+        size = [choices.choice((1, 2, 4)) for _ in range(choices.randint(1, 3))]
+        strides = [choices.choice((0, 1, 2, 3, 4)) for _ in size]
+        wanted = choices.choice([[-1], [2, -1], [1, -1], [-1, 1, 2]])
+        if math.prod(size) < 2:
+            continue
+        real = torch.zeros(64).as_strided(size, strides)
+        with FakeTensorMode():
+            verdict = trials.verdict(view, (torch.empty_strided(size, strides), wanted), {})
+        try:
+            view(real, wanted)
+        except RuntimeError:
+            refused += 1
+            assert verdict.refusal is not None, (size, strides, wanted)
+        else:
+            assert verdict is trials.TAKEN, (size, strides, wanted)
+    assert refused > 100
+
+
+def test_random_operators_are_asked_without_moving_a_generator() -> None:
+    aten, own = torch.ops.aten, torch.Generator().manual_seed(1)
+    states = torch.get_rng_state(), own.get_state()
+    with FakeTensorMode():
+        complex_, real = torch.empty(3, dtype=torch.complex64), torch.empty(3)
+        assert trials.verdict(aten.bernoulli_.float, (complex_, 0.5), {}).refusal is not None
+        assert trials.verdict(aten.bernoulli_.float, (real, 0.5), {}) is trials.TAKEN
+        assert not trials.verdict(aten.bernoulli_.float, (real, 0.5), {"generator": own}).certain
+    assert torch.equal(states[0], torch.get_rng_state()) and torch.equal(states[1], own.get_state())
+
+
+def test_answers_hold_for_what_was_asked_and_no_more() -> None:
+    aten = torch.ops.aten
+    with FakeTensorMode():
+        assert trials.verdict(aten.max.default, (torch.empty(5),), {}).refusal is None
+        assert trials.verdict(aten.max.default, (torch.empty(0),), {}).refusal is not None
+        assert trials.verdict(aten.topk.default, (torch.empty(2), 3), {}).refusal is not None
+        assert trials.verdict(aten.topk.default, (torch.empty(5), 3), {}).refusal is None
+        assert trials.verdict(aten.topk.default, (torch.empty(2), 3), {}).refusal is not None

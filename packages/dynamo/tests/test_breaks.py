@@ -308,7 +308,9 @@ def test_recompile_limit() -> None:
     for n in range(6):
         assert same(subject(X, n), X * n)
     assert len(subject.of_kind("entry")) == 3
-    assert "expected 2, found 3" in subject.of_kind("skip")[0].detail
+    [limit] = subject.of_kind("limit")
+    assert "expected 2, found 3" in limit.detail and "L['n'] has changed 3 times" in limit.detail
+    assert limit.detail == subject.of_kind("skip")[0].detail
     frames.reset()
     strict = compiled(f, recompile_limit=1, strict=True)
     strict(X, 1)

@@ -159,6 +159,7 @@ def test_from_outside_it_is_a_module() -> None:
     assert callable(compiled)
     assert inspect.signature(compiled) == inspect.signature(module)
     assert inspect.signature(type(compiled)) == inspect.signature(type(module))
+    assert inspect.signature(compiled.forward) == inspect.signature(module.forward)
     assert framesmith_frames.get_callback() is None
     same(compiled, module, X)
     assert framesmith_frames.get_callback() is None

@@ -13,11 +13,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.split import forward_graph, partition
-from framesmith_aot.runtime.autograd_node import AutogradNode, training_function
+from framesmith_aot.runtime.autograd_node import AutogradNode
 from framesmith_aot.runtime.backward import BackwardPass, backward_graph
 from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, inference_function
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.second_order import second_order, why_not_again
+from framesmith_aot.runtime.training import training_function
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aten.contract import Compiler
 from framesmith_aten.graphs.nodes import view_source
@@ -217,7 +218,7 @@ def _assemble(
     run = compile_part(root, parts.forward, compiler, "forward")
     calling = _calling(joint, training, parts.forward)
     nodes = [AutogradNode(part, BackwardPass(backward_graph(part), root, compiler)) for part in parts.parts]
-    second = why_not_again(joint) or second_order(gm, call.binding, joint, call.examples)
+    second = why_not_again(gm, joint) or second_order(gm, call.binding, joint, call.examples)
     text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes, second)
     whole_text = "\n".join(each.text for each in (*node_texts, text))
     return CompiledGraph(text.build(), whole_text, parts.forward, tuple(node.backward for node in nodes), overwritten)

@@ -255,3 +255,22 @@ def test_what_eager_does_not_keep_may_be_changed_beside_a_written_view():
         other.add_(1)
         found.append(torch.autograd.grad(y, [x, w]))
     torch.testing.assert_close(*found)
+
+
+def test_gradients_that_are_zeros_without_memory() -> None:
+    x = torch.linspace(-1, 1, 3, requires_grad=True)
+    run = compiled(graph_of(lambda x: ((x * 2).sin(), x.sgn() * x)), [x])
+    [given] = torch.autograd.grad(x.sgn().sum(), x)
+    assert given._is_zerotensor()
+    first, second = run(x)
+    [grad] = torch.autograd.grad(first.sgn().sum() + second.sum(), x, retain_graph=True)
+    torch.testing.assert_close(grad, x.detach().sgn())
+    [grad] = torch.autograd.grad(first, x, given, retain_graph=True)
+    assert torch.equal(grad, torch.zeros(3))
+
+
+def test_a_product_whose_gradient_is_zeros_without_memory() -> None:
+    x = torch.randn(2, 4, requires_grad=True)
+    [result] = compiled(graph_of(lambda x: (torch.inner(x * 2, x * 2).sgn(),)), [x])(x)
+    [grad] = torch.autograd.grad(result.sum(), x)
+    assert torch.equal(grad, torch.zeros(2, 4))

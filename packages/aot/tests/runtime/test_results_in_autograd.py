@@ -107,10 +107,22 @@ def parts_returned(x: Any, w: Any, b: Any) -> Any:
     return first * second, second, second.exp() + b[0]
 
 
+def beside_a_view(x: Any, w: Any, b: Any) -> Any:
+    turned = x.t()
+    part = turned[1:]
+    return part, part.sin(), turned.cos(), (turned * 3).sum() + part.exp().sum()
+
+
+def view_written_to(x: Any, w: Any, b: Any) -> Any:
+    u = (x * 2).t()
+    u.mul_(w.t())
+    return u, u.t(), u.t()[0].sin()
+
+
 PROGRAMS: list[Callable[..., Any]] = [
     returned_and_used, chain, hidden_trunk, trunk_returned, logits_and_loss, separate, diamond, recurrent, detached,
     several_results_of_one, other_types, changed_after_use, sums, linear,
-    view_returned, views_of_a_view, parts_returned,
+    view_returned, views_of_a_view, parts_returned, beside_a_view, view_written_to,
 ]  # fmt: skip
 
 
@@ -301,6 +313,44 @@ def test_what_has_no_derivative_is_refused_when_it_is_asked_for(fn):
     assert errors[0] == errors[1]
 
 
+def one_refused(x, w):
+    return x * w, (x // 3) * w
+
+
+def refused_by_a_change_of_what_is_kept(x, w):
+    lost = (x * w).exp()
+    lost.add_(1)
+    return lost, w.cos() * x
+
+
+def below_one_trunk(x, w):
+    trunk = (x * w).tanh()
+    return trunk.exp(), (trunk // 3) * w, trunk.sin() * w
+
+
+@pytest.mark.parametrize("fn", [one_refused, refused_by_a_change_of_what_is_kept, below_one_trunk])
+def test_what_has_no_backward_pass_is_refused_and_the_rest_is_not(fn):
+    leaves = [torch.linspace(1, 2, 3, requires_grad=True), torch.linspace(2, 4, 3, requires_grad=True)]
+    run = compiled(graph_of(fn), leaves)
+    expected, found = fn(*leaves), run(*leaves)
+    outcomes = []
+    for results in (expected, found):
+        kinds = []
+        for result in results:
+            try:
+                kinds.append(torch.autograd.grad(result.sum(), leaves, retain_graph=True, allow_unused=True))
+            except RuntimeError as error:
+                kinds.append(str(error).split(":")[0])
+        outcomes.append(kinds)
+    assert any(isinstance(kind, str) for kind in outcomes[0]) and not all(isinstance(kind, str) for kind in outcomes[0])
+    for one, two in zip(*outcomes, strict=True):
+        assert (
+            one == two
+            if isinstance(one, str)
+            else [torch.allclose(*pair) for pair in zip(one, two) if pair[0] is not None]
+        )
+
+
 def test_a_change_through_a_view_runs_back_once() -> None:
     def f(b: Any, c: Any) -> Any:
         z = c + 1
@@ -321,3 +371,17 @@ def test_views_by_way_of_data_need_no_gradient(call: Callable[[Any], Any]) -> No
     [result] = compiled(graph_of(lambda x: (call(x),)), [x])(x)
     assert not result.requires_grad and not (result * 2).requires_grad
     assert result.shape == call(x).shape
+
+
+def test_what_one_result_keeps_may_be_changed_where_another_does_not_need_it() -> None:
+    def f(a: Any, b: Any) -> Any:
+        return torch.where(a > b, a, b), b.exp() * b.max()
+
+    found = []
+    for compiles in (False, True):
+        a, b = torch.linspace(0, 1, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+        chosen, _ = (compiled(graph_of(f), [a, b]) if compiles else f)(a, b)
+        with torch.no_grad():
+            b.sub_(2)
+        found.append(torch.autograd.grad(chosen.sum(), [a, b]))
+    torch.testing.assert_close(*found)

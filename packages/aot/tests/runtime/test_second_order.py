@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -282,3 +283,141 @@ def test_batched_gradients_of_transposed_results() -> None:
         torch.autograd.functional.jacobian(lambda x, one=one: one(x)[0], x, vectorize=True) for one in (f, run)
     ]
     torch.testing.assert_close(*jacobians)
+
+
+def branch(x: Any, w: Any) -> Any:
+    return ((x + w).tanh(),)
+
+
+def test_histories_are_those_of_the_call_though_leaves_are_frozen_meanwhile() -> None:
+    found = []
+    for compiles in (False, True):
+        x, w = torch.linspace(0, 1, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+        [y] = (compiled(graph_of(branch), [x, w]) if compiles else branch)(x, w)
+        w.requires_grad_(False)
+        [first] = torch.autograd.grad(y.sum(), [x], create_graph=True)
+        assert not w.requires_grad
+        w.requires_grad_()
+        (first**2).sum().backward()
+        found.append((x.grad, w.grad))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("changes", [lambda x, h, z: x.add_(z), lambda x, h, z: h.add_(z)])
+def test_what_is_changed_by_its_own_results_is_let_go(changes: Any) -> None:
+    def f(x: Any, w: Any) -> Any:
+        h = x + w
+        return h, h + w
+
+    w = torch.ones(3, requires_grad=True)
+    run = compiled(graph_of(f), [w * 1, w])
+    gone = []
+    for _ in range(3):
+        x = w * 1
+        h, z = run(x, w)
+        changes(x, h, z)
+        gone += [weakref.ref(x), weakref.ref(h)]
+    del x, h, z
+    assert [one() for one in gone] == [None] * len(gone)
+
+
+def test_a_result_detached_since_is_led_through() -> None:
+    def f(x: Any, w: Any) -> Any:
+        h = (x * w).sin()
+        return h, (h + w).exp()
+
+    found = []
+    for compiles in (False, True):
+        x, w = torch.linspace(0, 1, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+        h, z = (compiled(graph_of(f), [x, w]) if compiles else f)(x, w)
+        h.detach_()
+        first = torch.autograd.grad(z.sum(), [x, w], create_graph=True)
+        found.append(torch.autograd.grad(sum((one**2).sum() for one in first), [x, w]))
+    torch.testing.assert_close(*found)
+
+
+def test_the_default_dtype_is_that_of_the_call() -> None:
+    found = []
+    for compiles in (False, True):
+        x = torch.linspace(0, 1, 3, dtype=torch.float64, requires_grad=True)
+        program = lambda x: ((x * (torch.ones(3) / 3)).sin(),)  # noqa: E731
+        torch.set_default_dtype(torch.float64)
+        try:
+            [y] = (compiled(graph_of(program), [x]) if compiles else program)(x)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        [first] = torch.autograd.grad(y.sum(), [x], create_graph=True)
+        found.append(torch.autograd.grad(first.sum(), [x])[0])
+    torch.testing.assert_close(*found, rtol=1e-14, atol=0)
+
+
+def test_threads_leave_the_generator_where_it_was() -> None:
+    def f(x: Any) -> Any:
+        return (F.dropout(x.sin(), 0.5).exp(),)
+
+    x = torch.ones(64, requires_grad=True)
+    run = compiled(graph_of(f), [x])
+    state = torch.get_rng_state()
+    results = [run(x)[0] for _ in range(8)]
+    behind = torch.get_rng_state()
+    assert not torch.equal(state, behind)
+
+    def differentiate(y: torch.Tensor) -> None:
+        [first] = torch.autograd.grad(y.sum(), [x], create_graph=True)
+        first.sum().backward()
+
+    threads = [threading.Thread(target=differentiate, args=(y,)) for y in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torch.equal(torch.get_rng_state(), behind)
+
+
+def test_a_second_derivative_within_autocast_leaves_its_nesting_alone() -> None:
+    x = torch.ones(3, requires_grad=True)
+    run = compiled(graph_of(branch), [x, x.detach()])
+    with torch.autocast("cpu"):
+        [y] = run(x, x.detach())
+        [first] = torch.autograd.grad(y.float().sum(), [x], create_graph=True)
+        first.sum().backward()
+        torch.autocast_increment_nesting()
+        assert torch.autocast_decrement_nesting() == 1
+    torch.autocast_increment_nesting()
+    assert torch.autocast_decrement_nesting() == 0
+
+
+def test_a_hook_on_a_result_that_was_changed_since() -> None:
+    def f(x: Any) -> Any:
+        h = x * x
+        return h, (h + 3) * x.sin()
+
+    found = []
+    for compiles in (False, True):
+        x = torch.linspace(0.5, 1, 4, requires_grad=True)
+        h, z = (compiled(graph_of(f), [x]) if compiles else f)(x)
+        h.register_hook(lambda grad: grad * 10)
+        h.add_(1)
+        [first] = torch.autograd.grad(z.sum(), [x], create_graph=True)
+        found.append((first, torch.autograd.grad(first.sum(), [x])[0]))
+    torch.testing.assert_close(*found)
+
+
+def test_memory_given_away_since_is_an_error() -> None:
+    x, t = torch.ones(3, requires_grad=True), torch.ones(3)
+    [y] = compiled(graph_of(lambda x, t: (x**3 + t,)), [x, t])(x, t)
+    t.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="was freed"):
+        torch.autograd.grad(y.sum(), [x], create_graph=True)
+
+
+def test_passes_by_torchs_own_operators_leave_no_text_behind() -> None:
+    from torch.fx.graph_module import _loader
+
+    x = torch.ones(3, requires_grad=True)
+    [y] = compiled(graph_of(lambda x: (x * 2,)), [x])(x)
+    torch.autograd.grad(y.sum(), [x], create_graph=True, retain_graph=True)
+    before = len(_loader.eval_cache)
+    for _ in range(5):
+        torch.autograd.grad(y.sum(), [x], create_graph=True, retain_graph=True)
+    assert len(_loader.eval_cache) == before

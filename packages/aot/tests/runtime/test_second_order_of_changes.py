@@ -169,3 +169,69 @@ def test_a_plain_input_that_the_graph_writes_and_eager_keeps() -> None:
         second.backward()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             first.backward()
+
+
+def changed_and_returned(x: Any, w: Any) -> Any:
+    t = x * 1
+    t.mul_(w)
+    return t, t.sin()
+
+
+def kept_and_returned(x: Any, w: Any) -> Any:
+    t = x * w
+    t.exp_()
+    return t, (t * x).cos()
+
+
+def a_part_set(x: Any, w: Any) -> Any:
+    t = x * 1
+    t[1:].copy_(w[1:])
+    v = t * w
+    return v.cos() * t, v
+
+
+def a_part_scaled(x: Any, w: Any) -> Any:
+    t = x * 1
+    t[1:].mul_(w[1:])
+    v = t * w
+    return v, v.cos() * t, t
+
+
+@pytest.mark.parametrize("program", [changed_and_returned, kept_and_returned, a_part_set, a_part_scaled])
+@pytest.mark.parametrize("way", ["leaf", "results", "hook", "kept"])
+def test_a_second_pass_comes_by_changed_results(program: Callable[..., Any], way: str) -> None:
+    found: list[list[Any]] = []
+    leaves = [torch.linspace(0.5, 1.5, 3, requires_grad=True), torch.linspace(1, 2, 3, requires_grad=True)]
+    for run in (program, compiled(graph_of(program), leaves)):
+        x, w = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+        results = run(x, w)
+        if way == "hook":
+            results[0].register_hook(lambda grad: grad * 10)
+        if way == "kept":
+            results[0].retain_grad()
+        first = torch.autograd.grad(sum((one**2).sum() for one in results), [x, w], create_graph=True)
+        penalty = sum((one**2).sum() for one in first)
+        wanted = [x, w, *results] if way == "results" else [x, w]
+        found.append([*torch.autograd.grad(penalty, wanted, allow_unused=True, retain_graph=True)])
+        penalty.backward()
+        found[-1] += [x.grad, w.grad, results[0].grad if way == "kept" else None]
+    for one, two in zip(*found, strict=True):
+        assert (one is None) is (two is None)
+        if one is not None:
+            torch.testing.assert_close(one, two)
+
+
+def test_parts_of_complex_tensors_have_third_derivatives() -> None:
+    def f(x: Any, w: Any) -> Any:
+        t = x * 1
+        t[0].copy_(w[0])
+        return (t,)
+
+    leaves = [torch.randn(2, 2, dtype=torch.complex64, requires_grad=True) for _ in range(2)]
+    found = []
+    for run in (f, compiled(graph_of(f), leaves)):
+        [t] = run(*leaves)
+        first = torch.autograd.grad((t * t).abs().sum(), leaves, create_graph=True)
+        found.append(torch.autograd.grad(sum(one.abs().sum() for one in first), leaves))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)

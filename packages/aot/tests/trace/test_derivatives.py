@@ -71,9 +71,15 @@ def test_changes_of_many_tensors_at_once_are_refused_where_autograd_would_see_th
         torch._foreach_mul_([x], 2.0)
         return (x.sin(),)
 
+    def by_another(x: Any, w: Any) -> Any:
+        torch._foreach_add_([x], [w])
+        return (x.sin(),)
+
     leaf = torch.ones(2, requires_grad=True)
     with pytest.raises(AotUnsupported, match="unrecorded-change"):
         compiled(graph_of(f), [leaf * 1])
     plain = torch.ones(2)
     compiled(graph_of(f), [plain])(plain)
     assert torch.equal(plain, torch.full((2,), 2.0))
+    with pytest.raises(AotUnsupported, match="unrecorded-change"):
+        compiled(graph_of(by_another), [plain, leaf])

@@ -164,8 +164,13 @@ def test_an_lstm_under_autocast_has_eagers_types(requires_grad):
     graph.output(tuple(graph.call_function(operator.getitem, (call, at)) for at in range(3)))
     inputs = [torch.randn(2, 5, 4), torch.zeros(1, 2, 3), torch.zeros(1, 2, 3), *weights]
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        try:
+            wanted = torch.lstm(inputs[0], inputs[1:3], weights, *rest)
+        except RuntimeError as error:  # of processors that oneDNN has no such kernel for
+            with pytest.raises(RuntimeError, match=str(error)[:40]):
+                compiled(fx.GraphModule(torch.nn.Module(), graph), inputs)(*inputs)
+            return
         found = compiled(fx.GraphModule(torch.nn.Module(), graph), inputs)(*inputs)
-        wanted = torch.lstm(inputs[0], inputs[1:3], weights, *rest)
     for one, two in zip(found, wanted, strict=True):
         assert one.dtype == two.dtype
         torch.testing.assert_close(one, two, rtol=2e-2, atol=2e-2)

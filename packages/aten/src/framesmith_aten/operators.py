@@ -140,6 +140,22 @@ def is_view_by_strides(op: OpOverload) -> bool:
     return is_view(op) and any(argument.name == "storage_offset" for argument in op._schema.arguments)
 
 
+@functools.cache
+def view_written(op: Any) -> OpOverload | None:
+    """The view that shows what a `*_scatter` operator writes into its copy (of `select_scatter`: `select`).
+
+    It takes what the operator takes but for the values written, the second argument. None for other operators.
+    """
+    name, found, rest = op_name(op).rpartition("_scatter")
+    if not isinstance(op, OpOverload) or not found or rest or not hasattr(torch.ops.aten, name):
+        return None
+    packet = getattr(torch.ops.aten, name)
+    parameters = [argument.name for argument in op._schema.arguments if argument.name != "src"]
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    views = (view for view in overloads if [argument.name for argument in view._schema.arguments] == parameters)
+    return next(views, None)
+
+
 def arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The call's arguments by the schema's names, defaults filled in."""
     found: dict[str, Any] = {}

@@ -1,15 +1,15 @@
 """Whether an operator's real kernel takes such arguments: asked by running it, once for each kind of arguments.
 
 Fake tensors accept types that a kernel refuses (a softmax of integers), numbers that a type cannot hold, and writes to
-memory that is also read. A trial runs the operator on real tensors of the same types, devices and numbers: of one
-element each, or, where memory is shared or one element will not do, laid out as those given.
+memory that is also read. A trial runs the operator on real tensors of the same types, devices and numbers: of few
+elements, or, where memory is shared or few elements will not do, laid out as those given.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
-from framesmith_aten.failures import may_fail
+from framesmith_aten.failures import may_fail, why_may_fail
 from framesmith_aten.layouts import (
     is_interleaved,
     memory_order,
@@ -32,6 +32,7 @@ from framesmith_aten.operators import (
     is_pointwise,
     is_random,
     is_view,
+    is_view_by_strides,
     tensors_in,
     written,
 )
@@ -40,6 +41,8 @@ from framesmith_aten.operators import (
 LARGEST: Final = 1 << 16
 #: The same where only a layout is asked for.
 SMALL: Final = 1 << 12
+#: Answers kept.
+MOST: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Verdict:
 TAKEN: Final = Verdict()
 UNKNOWN: Final = Verdict(certain=False)
 
-#: From an operator and the kind of its arguments, and, where one element did not do, their layouts.
+#: From an operator and the kind of its arguments, and, where few elements did not do, their layouts.
 _verdicts: dict[Any, Verdict] = {}
 _orders: dict[Any, tuple[tuple[int, ...] | None, ...]] = {}
 
@@ -64,24 +67,47 @@ _orders: dict[Any, tuple[tuple[int, ...] | None, ...]] = {}
 def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
     """What the operator's kernel says to arguments like these fakes, whatever data they hold.
 
-    Not asked are operators that may refuse some data, draw random numbers, or are not torch's own. The others are asked
+    Not asked are operators that may refuse some data, or are not torch's own. The others are asked
     once in a process for each kind of arguments, and again where a call writes to memory that it also reads. Those that
     are told sizes are asked with tensors of these sizes: some read and write by them without a check.
     """
-    if is_random(op) or is_custom(op) or is_composite(op) or op.namespace != "aten":
+    if is_custom(op) or is_composite(op) or op.namespace != "aten":
         return UNKNOWN
     changed = written(op, args, kwargs)
     if is_view(op) and not changed:
-        return TAKEN
+        return _shown(op, args, kwargs)
     tensors = list(tensors_in((*args, *kwargs.values())))
-    if not all(_is_plain(tensor) for tensor in tensors) or may_fail(op, args, kwargs):
+    if (
+        not all(_is_plain(tensor) for tensor in tensors)
+        or may_fail(op, args, kwargs)
+        or _moves_others(op, args, kwargs)
+    ):
         return UNKNOWN
     if any(_shares(tensor, tensors) for tensor in changed):
         return _tried_laid_out(op, args, kwargs, tensors)
     kind = (op, torch.are_deterministic_algorithms_enabled(), _kind(args), _kind(kwargs))
     if any("size" in argument.name for argument in op._schema.arguments):
         return _known((kind, _layouts(tensors)), lambda: _tried_laid_out(op, args, kwargs, tensors))
-    return _known(kind, lambda: _tried_small(kind, op, args, kwargs, tensors))
+    small = _known(kind, lambda: _tried_small(op, args, kwargs, tensors))
+    if small.refusal is None:
+        return small
+    return _known((kind, _layouts(tensors)), lambda: _tried_laid_out(op, args, kwargs, tensors))
+
+
+def _shown(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
+    """What a view says, asked of memory that nobody uses: torch's fakes show some that the views themselves do not.
+
+    Those are views along a dimension that is not there, in sizes that no strides make, and beyond the end of memory.
+    """
+    values = arguments(op, args, kwargs)
+    if is_view_by_strides(op):  # asked, it would make the fake's memory larger
+        beyond = why_may_fail(op, args, kwargs)
+        return TAKEN if beyond is None else Verdict(f"RuntimeError: {beyond}", certain=False)
+    tensor = next(tensors_in(list(values.values())))
+    if -tensor.dim() <= values["dim"] < tensor.dim() if isinstance(values.get("dim"), int) else tensor.is_contiguous():
+        return TAKEN
+    refusal = _refusal(op, _mapped(args, _without_memory), _mapped(kwargs, _without_memory))
+    return TAKEN if refusal is None else Verdict(refusal, certain=False)
 
 
 def _layouts(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
@@ -102,14 +128,16 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return out
     if not all(map(_is_plain, (*tensors, *made))) or _is_large(op, args, kwargs, tensors):
         return out
-    if is_random(op) and not all(tensor.is_cpu for tensor in (*tensors, *made)):
-        return out  # another device's generator would move
+    if _moves_others(op, args, kwargs):
+        return out
     small = is_pointwise(op) and not any(map(is_interleaved, tensors))  # no order of dimensions tells of those
     if not small and sum(tensor.numel() for tensor in tensors) > SMALL:
         return out
     key = (as_laid_out, op, _kind(args), _kind(kwargs), _layouts(tensors))
     orders = _orders.get(key)
     if orders is None:
+        if len(_orders) >= MOST:
+            _orders.clear()
         twin = _of_two_elements if small else Twins()
         orders = _orders[key] = _orders_of_real(op, _mapped(args, twin), _mapped(kwargs, twin), len(made))
     return _relaid(out, iter(orders))
@@ -117,8 +145,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 def _orders_of_real(op: OpOverload, args: Any, kwargs: Any, count: int) -> tuple[tuple[int, ...] | None, ...]:
     """For each tensor of the real result the order of its dimensions in memory, None where it is not dense."""
-    kept = torch.random.fork_rng(devices=()) if is_random(op) else nullcontext()
-    with _real(), kept:
+    with _real(), _generator_kept(op):
         try:
             real = list(tensors_in(op(*args, **kwargs)))
         except Exception:
@@ -143,18 +170,20 @@ def _relaid(out: Any, orders: Iterator[tuple[int, ...] | None]) -> Any:
 def _known(key: Any, find: Callable[[], Verdict]) -> Verdict:
     found = _verdicts.get(key)
     if found is None:
+        if len(_verdicts) >= MOST:
+            _verdicts.clear()
         found = _verdicts[key] = find()
     return found
 
 
 def _tried_small(
-    kind: Any, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> Verdict:
+    """What the kernel says to few elements; where it refuses these, it may take more."""
     if _is_large(op, args, kwargs, tensors):
         return UNKNOWN
-    if _refusal(op, _mapped(args, _of_one_element), _mapped(kwargs, _of_one_element)) is None:
-        return TAKEN
-    return _known((kind, _layouts(tensors)), lambda: _tried_laid_out(op, args, kwargs, tensors))
+    refusal = _refusal(op, _mapped(args, _of_few_elements), _mapped(kwargs, _of_few_elements))
+    return TAKEN if refusal is None else Verdict(refusal, certain=False)
 
 
 def _tried_laid_out(
@@ -165,6 +194,20 @@ def _tried_laid_out(
     twins = Twins()
     refusal = _refusal(op, _mapped(args, twins), _mapped(kwargs, twins))
     return TAKEN if refusal is None else Verdict(refusal, certain=False)
+
+
+def _moves_others(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a trial would draw from another generator than the CPU's own."""
+    if not is_random(op):
+        return False
+    values = [*args, *kwargs.values()]
+    devices = [value for value in values if isinstance(value, torch.device)]
+    devices += [tensor.device for tensor in tensors_in(values)]
+    return any(device.type != "cpu" for device in devices) or any(isinstance(one, torch.Generator) for one in values)
+
+
+def _generator_kept(op: OpOverload) -> AbstractContextManager[None]:
+    return torch.random.fork_rng(devices=()) if is_random(op) else nullcontext()
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -199,7 +242,7 @@ def _sizes(values: Sequence[Any]) -> list[int]:
 def _kind(value: Any) -> Any:
     """Hashable, and equal for arguments that a kernel treats alike: equal numbers of one type, similar tensors."""
     if isinstance(value, torch.Tensor):
-        return (value.dtype, value.device, value.dim())
+        return (value.dtype, value.device, _few(value))
     if isinstance(value, (list, tuple)):
         return tuple(_kind(item) for item in value)
     if isinstance(value, Mapping):
@@ -230,9 +273,22 @@ def _of_two_elements(tensor: torch.Tensor) -> torch.Tensor:
         return made.as_strided(size, [strides[step] for step in steps])
 
 
-def _of_one_element(tensor: torch.Tensor) -> torch.Tensor:
+def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    size = int(tensor.untyped_storage().nbytes())
     with _real():
-        return torch.zeros([min(int(size), 1) for size in tensor.shape], dtype=tensor.dtype, device=tensor.device)
+        storage = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
+        made = torch.empty(0, dtype=tensor.dtype, device="meta")
+        return made.set_(storage, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
+
+
+def _few(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple([min(int(size), 2) for size in tensor.shape])
+
+
+def _of_few_elements(tensor: torch.Tensor) -> torch.Tensor:
+    """At most two along each dimension: some kernels check what they do to more than one, and not to one."""
+    with _real():
+        return torch.zeros(_few(tensor), dtype=tensor.dtype, device=tensor.device)
 
 
 class Twins:
@@ -255,7 +311,7 @@ class Twins:
 
 def _refusal(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """The first line of the error of the operator run on real tensors, None if it runs."""
-    with _real():
+    with _real(), _generator_kept(op):
         try:
             op(*args, **kwargs)
         except Exception as error:

@@ -66,7 +66,8 @@ def compile(
     target: a Python function, method, `functools.partial`, callable object or `torch.nn.Module`.
     backend: a name from `list_backends()`, a backend object, or a callable `(graph_module, example_inputs)`.
     fullgraph: a graph break is an error. dynamic: None or False; True is refused for now.
-    mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+    mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", for backends that take one;
+    the others compile as ever, with a warning.
     options: what the backend declares.
     strict: a failure inside the compiler is a `FramesmithError` in place of a warning.
     verify: compare the first run (True), or so many runs, of each compiled graph with eager, gradients included.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from framesmith.backends import BackendLike, backend_options, resolve_backend
 from framesmith.choices import check_bool, check_choice, listed, nearest
+from framesmith.failures import FramesmithWarning
 
 MODES: Mapping[str, str] = MappingProxyType(
     {
@@ -54,12 +56,26 @@ def make_config(
     return CompileConfig(
         backend=chosen,
         fullgraph=check_bool("fullgraph", fullgraph),
-        mode="default" if mode is None else check_choice("mode", mode, MODES),
+        mode=check_mode(chosen, mode),
         options=check_options(chosen, options),
         strict=check_bool("strict", strict),
         verify=check_verify(verify),
         recompile_limit=check_limit(recompile_limit),
     )
+
+
+def check_mode(backend: BackendLike, mode: object) -> str:
+    """A mode by name; the user is told of one that the backend does not take."""
+    if mode is None:
+        return "default"
+    chosen = check_choice("mode", mode, MODES)
+    known = backend_options(backend)
+    if chosen != "default" and "mode" not in known:
+        otherwise = f"; what it does take are the options {listed(known)}" if known else ""
+        warnings.warn(
+            f"mode={chosen!r} has no effect: this backend takes no mode{otherwise}", FramesmithWarning, stacklevel=4
+        )
+    return chosen
 
 
 def check_options(backend: BackendLike, options: object) -> Mapping[str, object]:

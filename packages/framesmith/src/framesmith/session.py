@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import fx
 
 import framesmith_frames
 from framesmith.config import CompileConfig
-from framesmith.failures import Failures, FramesmithError
+from framesmith.failures import Failures, FramesmithError, FramesmithWarning
 from framesmith.module_calls import is_module_call
 from framesmith.pipeline import GraphCompiler
 from framesmith.stats import count
@@ -30,6 +31,7 @@ COUNTERS: dict[str, str] = {
     "break": "breaks",
     "entry": "frames_compiled",
     "recompile": "recompilations",
+    "limit": "recompile_limits",
     "skip": "frames_skipped",
     "run-once": "frames_run_once",
 }
@@ -109,6 +111,10 @@ class Session:
             count(COUNTERS[event.kind])
         if self._observe is not None:
             self._observe(event)
+        if event.kind == "limit":
+            message = f"{event.code.co_qualname}: {event.detail}"
+            code = event.code
+            warnings.warn_explicit(message, FramesmithWarning, code.co_filename, code.co_firstlineno)
         if event.kind == "error" and event.error is not None:
             self.failures.report(str(event.code.co_qualname), event.error)
 

@@ -21,6 +21,7 @@ class Stats:
     graphs: int = 0
     breaks: int = 0
     recompilations: int = 0
+    recompile_limits: int = 0
 
 
 _counters = Stats()

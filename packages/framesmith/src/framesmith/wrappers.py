@@ -67,10 +67,6 @@ class CompiledModule(torch.nn.Module):
     _framesmith_restore: Restore
     __signature__ = InstanceSignature()
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with activated(self._framesmith_callback):
-            return self._framesmith_original.forward(*args, **kwargs)
-
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return self._framesmith_restore, (self._framesmith_original,)
 
@@ -100,9 +96,16 @@ def make_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
 
     Its `__call__` is the slot that holds an instance's compiled function: no Python code runs on the way there.
     """
+
+    @functools.wraps(original.forward)
+    def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+        with activated(self._framesmith_callback):
+            return self._framesmith_original.forward(*args, **kwargs)
+
     names = ("__module__", "__qualname__", "__doc__")
     namespace: dict[str, Any] = {name: getattr(original, name) for name in names}
     namespace["__slots__"] = SLOTS
+    namespace["forward"] = forward
     cls = types.new_class(original.__name__, (CompiledModule, original), exec_body=lambda ns: ns.update(namespace))
     cls.__call__ = cls.__dict__["_framesmith_call"]  # type: ignore[method-assign]
     return cls

@@ -22,7 +22,7 @@ from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.kinds.storages import all_apart, no_overlap
 from framesmith_guards.kinds.table import KINDS, GuardKind, kind_named
 from framesmith_guards.programs.compiler import compile_guards
-from framesmith_guards.programs.explaining import Miss, explain, explain_nearest
+from framesmith_guards.programs.explaining import Miss, explain
 from framesmith_guards.programs.program import CheckProgram
 from framesmith_guards.sources import (
     AsTensorSource,
@@ -122,7 +122,6 @@ __all__ = [
     "compile_guards",
     "detect_fake_mode",
     "explain",
-    "explain_nearest",
     "fake_mode_of",
     "freeze",
     "guards_of",

@@ -19,7 +19,7 @@ import torch
 from framesmith_guards.errors import GuardError
 from framesmith_guards.guard import Guard, state_guards
 from framesmith_guards.programs.compiler import compile_guards
-from framesmith_guards.programs.explaining import explain_nearest
+from framesmith_guards.programs.explaining import explain
 from framesmith_guards.programs.program import CheckProgram
 from framesmith_guards.sources import DictValueSource, ItemSource, LocalSource, Source
 from framesmith_guards.values.constants import is_constant
@@ -70,6 +70,14 @@ class Entry(Generic[R]):
 
     check: CheckProgram
     result: R
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call to explain."""
+
+    locals: tuple[object, ...]
+    function: FunctionType
 
 
 class Specialized(Generic[P, R]):
@@ -127,11 +135,10 @@ class Specialized(Generic[P, R]):
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
         """Why no remembered result applies to these arguments, against the nearest; None if one does."""
         values = self._bind(*args, **kwargs)
-        rows = explain_nearest((entry.check for entry in self._entries), values, self._function)
+        rows = explain(self._entries, _Call(values, self._function))
         if not rows:
             return "nothing is remembered"
-        _, misses = rows[0]
-        return "; ".join(misses) if misses else None
+        return "; ".join(rows[0].reasons) or None
 
 
 @overload

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from framesmith_guards import AttrSource, Guard, ItemSource, LocalSource, compile_guards, explain, explain_nearest
+from framesmith_guards import AttrSource, Guard, ItemSource, LocalSource, compile_guards, explain
 
 X, Y, Z = (LocalSource(name) for name in "xyz")
 ARGS = ("x", "y", "z")
@@ -96,11 +96,12 @@ def test_entries_that_died_and_checks_of_others():
     assert rows[2].reasons == ("its check, a function, does not explain itself",)
 
 
-def test_programs_explain_without_a_frame():
+def test_programs_explain_themselves_without_an_entry():
     programs = [constants(1, 1, 1).check, constants(0, 1, 0).check]
-    rows = explain_nearest(programs, (0, 0, 0), f)
-    assert [program for program, _ in rows] == programs[::-1]
-    assert rows[0][1] == ["L['y']: expected 1, found 0"]
+    rows = explain(programs, Frame((0, 0, 0)))
+    assert [row.entry for row in rows] == programs[::-1]
+    assert rows[0].reasons == ("L['y']: expected 1, found 0",)
+    assert rows[0].guard is programs[1].guards[1] and explain(programs, Frame((0, 1, 0)))[0].guard is None
 
 
 @pytest.mark.parametrize("value", [float("nan"), -0.0, [float("nan")], {1: (2.0, -0.0)}])

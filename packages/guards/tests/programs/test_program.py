@@ -20,7 +20,6 @@ from framesmith_guards import (
     TensorSpec,
     TypeSource,
     compile_guards,
-    explain_nearest,
     parameter_source,
     state_guards,
 )
@@ -180,15 +179,6 @@ def test_what_a_spec_opens():
     assert not program((torch.ones(9, 8, 3),), f)
     assert not program((torch.ones(2, 8, 9).permute(2, 1, 0),), f)
     assert "?" in str(spec)
-
-
-def test_the_nearest_program_is_explained_first():
-    x = torch.ones(2)
-    far = compile_guards([Guard(X, "TENSOR_MATCH", x.double()), Guard(LocalSource("y"), "EQUALS_MATCH", 9)], ("x", "y"))
-    near = compile_guards([Guard(X, "TENSOR_MATCH", x), Guard(LocalSource("y"), "EQUALS_MATCH", 2)], ("x", "y"))
-    rows = explain_nearest([far, near], (x, 1), f)
-    assert [program for program, _ in rows] == [near, far]
-    assert rows[0][1] == ["L['y']: expected 2, found 1"]
 
 
 def test_misses_skip_what_hangs_on_a_miss():

@@ -122,7 +122,7 @@ def choose_saved(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
     wanted = _wanted(joint, late)
     source, sink = 2 * len(early), 2 * len(early) + 1
     network = FlowNetwork(sink + 1)
-    slots, inputs = _kept_by_eager(joint)
+    slots, inputs = _kept_by_eager(joint, late)
     seen = {*joint.inputs, *(view_root(node) for node in joint.slots)}
     visible = seen - inputs - {view_root(node) for node in slots}
     overwritten = overwritten_inputs(joint)
@@ -153,11 +153,29 @@ def _wanted(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
     return list(found)
 
 
-def _kept_by_eager(joint: JointGraph) -> tuple[set[fx.Node], set[fx.Node]]:
-    """The slots and the inputs that eager mode keeps for the backward pass."""
+def _kept_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:
+    """The slots and the inputs that eager mode keeps for the backward passes of all nodes that may read them."""
     slots = {joint.slots[index] for node in joint.nodes for index in node.kept.slots}
     inputs = {joint.inputs[index] for node in joint.nodes for index in node.kept.inputs}
+    tangents = iter(joint.tangents)
+    for node in joint.nodes:
+        owned = dependents(joint.graph, [next(tangents) for _ in node.results]) & late
+        read = _readable(owned, late)
+        slots -= read - {joint.slots[index] for index in node.kept.slots}
+        inputs -= read - {joint.inputs[index] for index in node.kept.inputs}
     return slots, inputs
+
+
+def _readable(owned: Iterable[fx.Node], late: set[fx.Node]) -> set[fx.Node]:
+    """The forward nodes that backward ones read, and what those may be computed from again."""
+    found = {source for node in owned for source in node.all_input_nodes if source not in late}
+    pending = [*found]
+    for node in pending:
+        if _repeat_price(node) < INFINITE:
+            fresh = {*node.all_input_nodes} - found
+            found |= fresh
+            pending += fresh
+    return found
 
 
 def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:

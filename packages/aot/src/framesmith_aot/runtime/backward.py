@@ -11,10 +11,13 @@ import torch
 from torch import fx
 
 from framesmith_aot.partition.split import NodePart
-from framesmith_aot.runtime.handover import compile_part
+from framesmith_aot.runtime.handover import LazyGraphModule, compile_part
 from framesmith_aot.runtime.tangents import without_tangents
 from framesmith_aten.contract import BoxedFn, Compiler
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, restride
+from framesmith_aten.operators import view_written
+
+aten = torch.ops.aten
 
 Grads = tuple[torch.Tensor | None, ...]
 
@@ -63,6 +66,7 @@ class BackwardPass:
         self._root = root
         self._compiler = compiler
         self._programs: dict[tuple[bool, ...], tuple[BoxedFn | None, tuple[int | None, ...]]] = {}
+        self._modules: dict[tuple[bool, ...], tuple[fx.GraphModule, tuple[int | None, ...]]] = {}
         self._lock = threading.Lock()
         self._strides = [tuple(node.meta["val"].stride()) for node in whole.tangents()]
 
@@ -80,12 +84,16 @@ class BackwardPass:
 
     def evaluate(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients computed by torch's own operators, one by one: what a tracer of the backward pass runs."""
-        part = self.whole.without([tangent is None for tangent in tangents])
-        if all(place is None for place in part.places):
-            return (None,) * len(part.places)
-        module = fx.GraphModule(self._root, part.graph)
-        out = _Differentiable(module).run(*saved, *self._expected(tangents))
-        return tuple([None if place is None else out[place] for place in part.places])
+        pattern = tuple(tangent is None for tangent in tangents)
+        if pattern not in self._modules:
+            part = self.whole.without(pattern)
+            self._modules[pattern] = LazyGraphModule(self._root, part.graph), part.places
+        module, places = self._modules[pattern]
+        if all(place is None for place in places):
+            return (None,) * len(places)
+        with torch._C._DisableAutocast():
+            out = _Differentiable(module).run(*saved, *self._expected(tangents))
+        return tuple([None if place is None else out[place] for place in places])
 
     def _run(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
         pattern = tuple(tangent is None for tangent in tangents)
@@ -118,8 +126,13 @@ class _Differentiable(fx.Interpreter):
     """Runs a graph where autograd sees it: what has no derivative of its own is run in another way."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target is torch.ops.aten.copy.default:
+        if target is aten.copy.default:
             return args[0].clone().copy_(args[1])
+        view = view_written(target)
+        if view is not None:  # not all operators that write to a part of a copy have derivatives for all types
+            changed = args[0].clone()
+            view(changed, *args[2:], **kwargs).copy_(args[1])
+            return changed
         return super().call_function(target, args, kwargs)
 
 
@@ -139,5 +152,7 @@ def _laid_out(tangent: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 
 def _settled(tangent: torch.Tensor) -> torch.Tensor:
-    """With its own elements in memory, where it shows others' conjugates or negatives."""
+    """With its own elements in memory, where it shows others' conjugates or negatives, or zeros without memory."""
+    if tangent._is_zerotensor():
+        return torch.zeros(tangent.shape, dtype=tangent.dtype, device=tangent.device)
     return tangent.resolve_conj().resolve_neg() if tangent.is_conj() or tangent.is_neg() else tangent

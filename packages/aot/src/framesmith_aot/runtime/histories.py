@@ -82,7 +82,7 @@ class _Elsewhere(torch.autograd.Function):
         came = [(tensor, grad) for tensor, grad in zip(ctx.tensors, grads, strict=True) if grad is not None]
         seeds = [history_of(grad) for _, grad in came]
         again = torch.is_grad_enabled()
-        handles = stop_at_ends({edge.node for edge in ctx.instead}, dict.fromkeys(ctx.instead, 0))
+        handles = stop_at_ends(ctx.instead)
         try:
             found: Grads = torch.autograd.grad(
                 [tensor for tensor, _ in came],

@@ -2,29 +2,28 @@
 
 Note [Second order]: a compiled backward pass is not itself differentiable. Where its gradients are to have a history
 (`create_graph`), the graph runs again as plain PyTorch on the inputs of the call, in the same modes and with the same
-random numbers, and autograd computes the gradients of the region that is asked for. That costs another forward pass,
-and only then. The inputs are kept for it as long as autograd keeps the graph.
+random numbers, and autograd computes the gradients of the region that is asked for. That costs another forward pass
+for each region, and only then. The inputs are kept for it as long as autograd keeps the graph.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
+import threading
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
-from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
-from framesmith_aot.runtime.histories import Grads, edges_of, history_of, led_elsewhere, led_to, own
+from framesmith_aot.runtime.again import Again, are_alike, gradients_through, operands_of
+from framesmith_aot.runtime.histories import Grads, edges_of, history_of, led_elsewhere, own
 from framesmith_aot.runtime.replay import FunctionText, tuple_text
-from framesmith_aot.trace.interpret import REPLACEMENTS
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.kept import CHANGED_SINCE
 from framesmith_aot.trace.metadata import GraphMeta, Origin
@@ -35,23 +34,22 @@ from framesmith_aot.trace.regions import (
     Operand,
     Region,
     edge_of,
-    fitting,
     regions_of,
-    stop_at_ends,
 )
-from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import arguments, is_custom, is_random, updated_statistics
 from framesmith_guards.contexts import ambient
 
 #: Results of a functional batch norm before its updated running statistics.
 OWN_RESULTS = 3
 
-#: What it takes to run a call again: its inputs, version counters by position, the generators' states before it.
-Rerun = tuple[tuple[torch.Tensor, ...], Mapping[int, int], tuple[torch.Tensor, ...]]
+#: What it takes to run a call again: its inputs, by position what counts their versions and the version they had, the
+#: generators' states before it.
+Rerun = tuple[tuple[torch.Tensor, ...], Mapping[int, tuple[torch.Tensor, int]], tuple[torch.Tensor, ...]]
 
-#: What a call gave the user and one of its nodes reads, and its version counter. By position: inputs that it changed,
-#: and n + that of outputs, where there are n inputs.
-Held = Mapping[int, tuple[torch.Tensor, int]]
+#: What a call gave the user and one of its nodes reads, by position: inputs that it changed, and n + that of outputs,
+#: where there are n inputs. Aliases with the history at the call: the user may give the tensor another, even one that
+#: leads through the node which holds this.
+Held = Mapping[int, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,10 @@ class SecondOrder:
     `views` are the positions of outputs that nodes read as they read inputs, and the slots they are views of.
     `placeholders` and `attributes` say which input each of the module's operands is, `origins` where the tensors of
     slots with gradients come from, `makers` and `writers` are those of `Collected`, `requires_grad` says what the
-    inputs are, `needed` which of them results with gradients depend on, `changed` which the graph writes to, `detached`
-    of which only an alias is kept, `unversioned` which count no versions, `devices` whose generators it draws from
-    beside the CPU's (`random`: whether it draws at all).
+    inputs are, `is_leaf` which of them are leaves, `needed` which of them results with gradients depend on, `changed`
+    which the graph writes to, `detached` of which only an alias is kept, `unversioned` which count no versions,
+    `modes` and `dtype` (the default) are what it ran under, `devices` whose generators it draws from beside the CPU's
+    (`random`: whether it draws at all).
     """
 
     module: fx.GraphModule
@@ -75,11 +74,13 @@ class SecondOrder:
     makers: Mapping[int, str]
     writers: Mapping[int, str]
     requires_grad: Sequence[bool]
+    is_leaf: Sequence[bool]
     needed: frozenset[int]
     changed: frozenset[int]
     detached: frozenset[int]
     unversioned: frozenset[int]
     modes: ambient.Ambient
+    dtype: torch.dtype
     random: bool
     devices: tuple[int, ...]
 
@@ -88,10 +89,11 @@ class SecondOrder:
 
         `watched` are the inputs that autograd itself looks after. All are in a tuple bound to "inputs".
         """
-        values = [self._kept(text, at, name) for at, name in enumerate(inputs)]
-        kept = "inputs" if values == [*inputs] else tuple_text(values)
         followed = sorted(self.needed - self.changed - self.unversioned - {*watched})
-        versions = [f"{at}: {inputs[at]}._version" for at in followed]
+        values = [self._kept(text, at, name, at in followed) for at, name in enumerate(inputs)]
+        kept = "inputs" if values == [*inputs] else tuple_text(values)
+        counters = [f"{inputs[at]}.detach()" if values[at] != inputs[at] else inputs[at] for at in followed]
+        versions = [f"{at}: ({one}, {inputs[at]}._version)" for at, one in zip(followed, counters, strict=True)]
         states = []
         if self.random:
             states.append(f"{text.bind('generator_state', torch.default_generator.get_state)}()")
@@ -103,9 +105,12 @@ class SecondOrder:
         """The inputs of which a call keeps what they were: it changes them, and results depend on them."""
         return self.changed & self.needed
 
-    def _kept(self, text: FunctionText, at: int, name: str) -> str:
+    def _kept(self, text: FunctionText, at: int, name: str, followed: bool) -> str:
+        """What is kept of an input. Of one that eager mode does not keep, no more than its contents and its history."""
         if at in self.copied:
             return f"{text.bind('own', own)}({name})"
+        if followed and self.requires_grad[at] and not self.is_leaf[at]:
+            return history_text(text, name)
         return f"{name}.detach()" if at in self.detached else name
 
     def read_by(self, node: NodeShape) -> dict[int, Operand]:
@@ -144,31 +149,45 @@ class SecondOrder:
         """
         warnings.warn(SecondDerivativeWarning(), stacklevel=2)
         values, versions, states = rerun
-        check_versions([(values[at], version) for at, version in versions.items()])
-        inputs = [self._alias(at, value) for at, value in enumerate(values)]
-        ends = {edge_of(value): at for at, value in enumerate(inputs) if value.requires_grad}
-        as_left = {at: history_of(tensor) for at, (tensor, version) in held.items() if tensor._version == version}
-        ends.update((edge_of(tensor), -1 - at) for at, tensor in as_left.items())
-        made = {self.makers[at - len(inputs)]: tensor for at, tensor in as_left.items() if at >= len(inputs)}
-        changed = {self.writers[at]: (at, tensor) for at, tensor in as_left.items() if at < len(inputs)}
-        again = _Again(self.module, self.attributes, inputs, made, changed)
-        with ambient.preserved(), self._random_numbers_from(states):
-            ambient.write(self.modes)
-            outputs = again.run(*[inputs[at] for at in self.placeholders])
-        roots = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
-        ends.update((edge_of(outputs[at]), len(inputs) + at) for at in self.views)
-        bases = {len(inputs) + at: slot for at, slot in self.views.items() if slot is not None}
-        regions = regions_of(roots, ends, bases)
-        if [_outline(region) for region in regions] != [_outline_of(node) for node in self.nodes]:
-            raise DoubleBackwardError("the graph is another one when it is run again")
+        check_versions(versions.values())
+        check_memory(values)
+        ends, roots, regions = self._run(values, states, held)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
-        grads = _through(regions[index], ends, seeds)
+        found = gradients_through(regions[index], ends, seeds)
+        of = dict(zip(operands_of(regions[index], regions), found, strict=True))
+        grads = tuple([of[operand] for operand in self.nodes[index].operands])
         if not results:
             return grads
         instead = {edge_of(roots[slot]): result for slot, result in results.items()}
-        instead.update((edge, values[at]) for edge, at in ends.items() if 0 <= at < len(inputs))
-        instead.update((edge_of(tensor), tensor) for tensor in as_left.values())
+        instead.update((edge, values[at]) for edge, at in ends.items() if 0 <= at < len(values))
+        instead.update((edge_of(tensor), tensor) for tensor in held.values())
         return led_elsewhere(grads, instead | edges_of(seeds, tangents))
+
+    def _run(
+        self, values: Sequence[torch.Tensor], states: Sequence[torch.Tensor], held: Held
+    ) -> tuple[Ends, Mapping[int, torch.Tensor], list[Region]]:
+        """The ends, the tensors of slots and the regions of another run, which leads to what is `held`."""
+        inputs = [self._alias(at, value) for at, value in enumerate(values)]
+        count = len(inputs)
+        ends = {edge_of(value): at for at, value in enumerate(inputs) if value.requires_grad}
+        ends.update((edge_of(tensor), -1 - at) for at, tensor in held.items())
+        made = {self.makers[at - count]: tensor for at, tensor in held.items() if at not in self.writers}
+        changed: dict[str, tuple[int | str, torch.Tensor]] = {
+            self.writers[at]: (at if at < count else self.makers[at - count], tensor)
+            for at, tensor in held.items()
+            if at in self.writers
+        }
+        again = Again(self.module, self.attributes, inputs, made, changed)
+        with ambient.preserved(), self._random_numbers_from(states), default_dtype(self.dtype):
+            ambient.write(replace(self.modes, nesting=ambient.read().nesting))
+            outputs = again.run(*[inputs[at] for at in self.placeholders])
+        roots = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
+        ends.update((edge_of(outputs[at]), count + at) for at in self.views)
+        bases = {count + at: slot for at, slot in self.views.items() if slot is not None}
+        regions = regions_of(roots, ends, bases)
+        if not are_alike(self.nodes, regions):
+            raise DoubleBackwardError("the graph is another one when it is run again")
+        return ends, roots, regions
 
     def _alias(self, at: int, value: torch.Tensor) -> torch.Tensor:
         """An input of the second run: with a node of its own to stop at, and memory of its own if it is written to."""
@@ -177,9 +196,10 @@ class SecondOrder:
                 return own(value)
             if at in self.changed:
                 return own(value.detach().requires_grad_(self.requires_grad[at]))
-            if self.requires_grad[at] and value.requires_grad:
+            if not self.requires_grad[at] or not (value.requires_grad or self.is_leaf[at]):
+                return value.detach().requires_grad_(self.requires_grad[at])  # whatever it has become since
+            with unfrozen(value):
                 return value.view_as(value)
-            return value.detach().requires_grad_(self.requires_grad[at])  # whatever it has become since
 
     @contextmanager
     def _random_numbers_from(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
@@ -187,11 +207,42 @@ class SecondOrder:
             yield
             return
         # Other threads that draw from these generators meanwhile get the same numbers twice.
-        with torch.random.fork_rng(devices=self.devices):
+        with _generators, torch.random.fork_rng(devices=self.devices):
             torch.set_rng_state(states[0])
             for device, state in zip(self.devices, states[1:], strict=True):
                 torch.cuda.set_rng_state(state, device)
             yield
+
+
+#: Generators are set back by one thread at a time, or they would be left as another has set them.
+_generators = threading.RLock()
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """What a tensor made of Python's floats is."""
+    before = torch.get_default_dtype()
+    if before is dtype:
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def unfrozen(leaf: torch.Tensor) -> Iterator[None]:
+    """A leaf that required gradients when its history began does so again: it may have been frozen since."""
+    if leaf.requires_grad:
+        yield
+        return
+    leaf.requires_grad_()
+    try:
+        yield
+    finally:
+        leaf.requires_grad_(False)
 
 
 def check_versions(expected: Iterable[tuple[torch.Tensor, int]]) -> None:
@@ -204,11 +255,18 @@ def check_versions(expected: Iterable[tuple[torch.Tensor, int]]) -> None:
             )
 
 
-def why_not_again(joint: JointGraph) -> str | None:
-    """Why the graph cannot be run again for second derivatives, or None."""
+def check_memory(values: Iterable[torch.Tensor]) -> None:
+    """Raises RuntimeError for tensors whose memory has been given away since."""
+    for value in values:
+        if value.layout is torch.strided and value.numel() and not value.untyped_storage().nbytes():
+            raise RuntimeError(f"the memory of an input of shape {list(value.shape)} was freed, and is needed again")
+
+
+def why_not_again(gm: fx.GraphModule, joint: JointGraph) -> str | None:
+    """Why the graph `gm`, traced as `joint`, cannot be run again for second derivatives, or None."""
     if any(flows and slot not in joint.origins for slot, flows in enumerate(joint.meta.slots)):
         return "a result is not to be found when it is run again"
-    if any(is_custom(node.target) for node in _forward_calls(joint)):
+    if any(is_custom(node.target) for node in [*gm.graph.nodes, *_forward_calls(joint)]):
         return "it calls an operator of the user's, which may act outside of tensors"
     return None
 
@@ -245,11 +303,13 @@ def second_order(
         joint.makers,
         joint.writers,
         joint.meta.requires_grad,
+        joint.meta.is_leaf,
         _needed(joint),
         frozenset(joint.meta.changed),
         frozenset(_detached(joint)),
         frozenset(at for at, example in enumerate(examples) if example.is_inference()),
         ambient.read(),
+        torch.get_default_dtype(),
         any(is_random(node.target) for node in _forward_calls(joint)),
         tuple(device.index or 0 for device in cuda),
     )
@@ -267,10 +327,12 @@ def _needed(joint: JointGraph) -> frozenset[int]:
 def _detached(joint: JointGraph) -> Iterator[int]:
     """The inputs of which a call keeps no more than an alias: autograd's nodes would hold what holds them.
 
-    They are those with which a history is recorded, and those that eager mode does not hold and the user may change.
+    They are those with which a history is recorded, those that no result with gradients depends on, and those that
+    eager mode does not hold and the user may change.
     """
     held = {index for node in joint.nodes for index in node.kept.inputs} | {*joint.meta.changed}
     yield from (copy.index for copy in joint.meta.copy_back if not copy.no_grad)
+    yield from {*range(len(joint.inputs))} - _needed(joint)
     yield from (at for at, requires in enumerate(joint.meta.requires_grad) if not requires and at not in held)
 
 
@@ -278,110 +340,17 @@ def _forward_calls(joint: JointGraph) -> list[fx.Node]:
     return [node for node in joint.graph.nodes if node.op == "call_function" and node.meta["phase"] == "forward"]
 
 
-class _Again(fx.Interpreter):
-    """Runs the module as it was traced, with these inputs in place of its attributes.
-
-    `made` are tensors that the user holds, by the nodes that made them, `changed` inputs that the graph has changed and
-    their positions, by the nodes that gave them their history: history is to lead there.
-    """
-
-    def __init__(
-        self,
-        module: fx.GraphModule,
-        attributes: Mapping[str, int],
-        inputs: list[torch.Tensor],
-        made: Mapping[str, torch.Tensor],
-        changed: Mapping[str, tuple[int, torch.Tensor]],
-    ) -> None:
-        super().__init__(module)
-        self.attributes = attributes
-        self.inputs = inputs
-        self.made = made
-        self.changed = changed
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if n.name in self.changed:
-            at, tensor = self.changed[n.name]
-            before = self.inputs[at]
-            with torch.enable_grad():
-                self.inputs[at] = led_to(before, tensor)
-                lead = functools.partial(_shown_by, self.inputs[at], before)
-                self.env = {node: fx.node.map_aggregate(value, lead) for node, value in self.env.items()}
-                result = fx.node.map_aggregate(result, lead)
-        return led_to(result, self.made[n.name]) if n.name in self.made else result
-
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        at = self.attributes.get(target)
-        return super().get_attr(target, args, kwargs) if at is None else self.inputs[at]
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return super().call_function(REPLACEMENTS.get(target, target), args, kwargs)
-
-
-def _shown_by(base: torch.Tensor, before: torch.Tensor, value: Any) -> Any:
-    """`base` instead of what it was before, and views of it instead of such views, where they have a history."""
-    if value is before:
-        return base
-    if not isinstance(value, torch.Tensor) or not value.requires_grad or storage_id(value) != storage_id(base):
-        return value
-    if value.dtype != base.dtype or value.is_conj() or value.is_neg():
-        return value
-    return base.as_strided(value.shape, value.stride(), value.storage_offset())
-
-
-def _outline(region: Region) -> tuple[list[list[int]], list[int | None]]:
-    """What has to be alike in both runs: the slots of each result, the inputs among the operands."""
-    sources = [source if isinstance(source, int) else None for source in region.into]
-    return region.slots, [source for source in sources if source is None or source >= 0]
-
-
-def _outline_of(node: NodeShape) -> tuple[list[list[int]], list[int | None]]:
-    slots = [[] if isinstance(result, Hidden) else [result] for result in node.results]
-    return slots, [source if isinstance(source, int) else None for source in node.operands]
-
-
-def _through(region: Region, ends: Ends, tangents: Sequence[torch.Tensor | None]) -> Grads:
-    """The gradients that one region gives for its operands, from the tangents of its results."""
-    found: dict[int | GradientEdge, torch.Tensor] = {}
-
-    def leave(node: Any, grads: Sequence[torch.Tensor | None], _: Any) -> None:
-        for (source, number), grad in zip(node.next_functions, grads, strict=True):
-            if grad is not None and source is not None:
-                edge = GradientEdge(source, number)
-                target = ends.get(edge, edge)
-                if target in region.into:
-                    grad = fitting(grad, source._input_metadata[number])
-                    found[target] = grad if target not in found else found[target] + grad
-
-    handles = [node.register_hook(functools.partial(leave, node)) for node in region.nodes]
-    handles += stop_at_ends(set(region.nodes), ends)
-    outside = {source.node for source in region.into if isinstance(source, GradientEdge)}
-    handles += [node.register_prehook(lambda grads: (None,) * len(grads)) for node in outside]
-    came = [(edge, tangent) for edge, tangent in zip(region.out, tangents, strict=True) if tangent is not None]
-    try:
-        torch.autograd.grad(
-            [edge for edge, _ in came],
-            [edge for edge, at in ends.items() if at >= 0],
-            [tangent for _, tangent in came],
-            create_graph=True,
-            allow_unused=True,
-        )
-    finally:
-        for handle in handles:
-            handle.remove()
-    return tuple([found.get(source) for source in region.into])
-
-
 def leading_to_inputs(text: FunctionText, meta: GraphMeta, inputs: Sequence[str]) -> str:
     """The expression, evaluated before the call, for tensors whose history leads to that of the inputs.
 
-    Of an input that is changed with a history it is an alias that autograd knows nothing of: it would hold the graph.
+    Of an input that has or gets one, it is an alias that autograd knows nothing of: the input would hold the graph.
     """
     rebound = {copy.index for copy in meta.copy_back if not copy.no_grad}
     wanted = [at for at, requires in enumerate(meta.requires_grad) if requires]
-    return tuple_text([_history_of(text, inputs[at]) if at in rebound else inputs[at] for at in wanted])
+    as_they_are = {at for at in wanted if meta.is_leaf[at]} - rebound
+    return tuple_text([inputs[at] if at in as_they_are else history_text(text, inputs[at]) for at in wanted])
 
 
-def _history_of(text: FunctionText, name: str) -> str:
+def history_text(text: FunctionText, name: str) -> str:
+    """The expression for an alias with the history of a tensor, see `history_of`."""
     return f"{text.bind('history_of', history_of)}({name})"

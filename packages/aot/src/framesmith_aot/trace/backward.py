@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.kept import CHANGED_SINCE, NO_DERIVATIVE, Kept, kept_by
+from framesmith_aot.trace.kept import CHANGED_SINCE, NO_DERIVATIVE, NOTHING_KEPT, Kept, kept_by
 from framesmith_aot.trace.metadata import Collected, InputPair, SlotView
 from framesmith_aot.trace.regions import (
     Ends,
@@ -66,19 +66,21 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     passing = _Passing(tracer, regions, ends)
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
-    with passing.listening(seeds), _no_autocast(), torch.no_grad(), torch.autograd.set_detect_anomaly(False):
+    refusals: dict[int, str] = {}
+    with _no_autocast(), torch.no_grad(), torch.autograd.set_detect_anomaly(False):
         try:
-            torch.autograd.grad(
-                list(roots.values()), wanted, list(seeds.values()), retain_graph=True, allow_unused=True
-            )
+            passing.go(roots, seeds, wanted)
         except (AotUnsupported, TraceUnsupported):
             raise
         except Exception as error:
-            if _are_apart(regions) and all(_is_refused(roots[index], seeds[index], wanted) for index in roots):
-                return _refused(tracer, seeds, pairs, str(error))
-            what = f"{type(error).__name__} in the backward pass"
-            raise AotUnsupported("backward-error", what, str(error)) from error
-    return replace(passing.result(seeds, kept), views=views)
+            refusals = _refusals(regions, roots, seeds, wanted)
+            if not refusals:
+                what = f"{type(error).__name__} in the backward pass"
+                raise AotUnsupported("backward-error", what, str(error)) from error
+            refused = {slot for index in refusals for slots in regions[index].slots for slot in slots}
+            passing = _Passing(tracer, regions, ends)
+            passing.go({slot: root for slot, root in roots.items() if slot not in refused}, seeds, wanted)
+    return replace(passing.result(seeds, kept, refusals), views=views)
 
 
 def _kept(regions: Sequence[Region], slots: Sequence[torch.Tensor], pairs: Sequence[InputPair]) -> list[Kept]:
@@ -94,24 +96,25 @@ def _are_apart(regions: Sequence[Region]) -> bool:
     return not any(slots and edge in read for one in regions for edge, slots in zip(one.out, one.slots, strict=True))
 
 
-def _is_refused(root: torch.Tensor, seed: torch.Tensor, wanted: Sequence[torch.Tensor]) -> bool:
-    """Whether autograd itself refuses the pass from one slot."""
-    try:
-        torch.autograd.grad(root, wanted, seed, retain_graph=True, allow_unused=True)
-    except RuntimeError as error:
-        return CHANGED_SINCE in str(error) or NO_DERIVATIVE in str(error)
-    return False
-
-
-def _refused(
-    tracer: GraphTracer, seeds: Mapping[int, torch.Tensor], pairs: Sequence[InputPair], refusal: str
-) -> Backward:
-    """One node for all results, whose backward pass eager mode refuses."""
-    operands = tuple(index for index, pair in enumerate(pairs) if pair.requires_grad)
-    reached = frozenset(range(len(seeds)))
-    node = NodeShape(tuple(seeds), operands, (reached,) * len(operands), refusal=refusal)
-    tangents = [tracer.node_of(functional.current_value(seed)) for seed in seeds.values()]
-    return Backward([node], tangents, [None] * len(operands))
+def _refusals(
+    regions: Sequence[Region],
+    roots: Mapping[int, torch.Tensor],
+    seeds: Mapping[int, torch.Tensor],
+    wanted: Sequence[torch.Tensor],
+) -> dict[int, str]:
+    """Why autograd itself refuses the pass from slots of these regions; nothing where other slots fail otherwise."""
+    found: dict[int, str] = {}
+    if not _are_apart(regions):
+        return found
+    for index, region in enumerate(regions):
+        for slot in (slot for slots in region.slots for slot in slots):
+            try:
+                torch.autograd.grad(roots[slot], wanted, seeds[slot], retain_graph=True, allow_unused=True)
+            except Exception as error:
+                if not (CHANGED_SINCE in str(error) or NO_DERIVATIVE in str(error)):
+                    return {}
+                found[index] = str(error)
+    return found
 
 
 def _ends(pairs: Sequence[InputPair]) -> dict[GradientEdge, int]:
@@ -148,10 +151,20 @@ class _Passing:
         self.tracer.placeholder(name, value).meta["tangent"] = True
         return functional.wrap(value)
 
+    def go(
+        self, roots: Mapping[int, torch.Tensor], seeds: Mapping[int, torch.Tensor], wanted: Sequence[torch.Tensor]
+    ) -> None:
+        """The pass from these slots to the inputs that are `wanted`."""
+        if roots:
+            given = [seeds[slot] for slot in roots]
+            with self._listening(seeds):
+                torch.autograd.grad([*roots.values()], wanted, given, retain_graph=True, allow_unused=True)
+
     @contextmanager
-    def listening(self, seeds: Mapping[int, torch.Tensor]) -> Iterator[None]:
+    def _listening(self, seeds: Mapping[int, torch.Tensor]) -> Iterator[None]:
         """Hooks on the nodes between which gradients enter and leave regions. `seeds`: the tangents of slots."""
         handles = [handle for index in range(len(self.regions)) for handle in self._listen(index, seeds)]
+        handles += stop_at_ends(self.ends)
         try:
             yield
         finally:
@@ -165,7 +178,6 @@ class _Passing:
         for node in region.nodes:
             if any(edge.node not in inner or edge in cut or edge in self.ends for edge in edges(node)):
                 yield node.register_hook(functools.partial(self._leave, index, node))
-        yield from stop_at_ends(inner, self.ends)
         for node in {edge.node for edge in region.out}:
             entering = {edge: region.slots_of(edge) for edge in region.out if edge.node is node}
             given = {edge: [seeds[slot] for slot in slots] for edge, slots in entering.items()}
@@ -202,8 +214,11 @@ class _Passing:
             entering[edge.output_nr] = functools.reduce(torch.add, parts)
         return tuple(entering)
 
-    def result(self, seeds: Mapping[int, torch.Tensor], kept: Sequence[Kept]) -> Backward:
-        """What was found, when the pass is over. `kept`: what eager mode keeps for each region."""
+    def result(self, seeds: Mapping[int, torch.Tensor], kept: Sequence[Kept], refusals: Mapping[int, str]) -> Backward:
+        """What was found, when the pass is over.
+
+        `kept`: what eager mode keeps for each region; `refusals`: why the pass of a region is refused.
+        """
         found = Backward([], [], [])
         places: dict[GradientEdge, tuple[int, int]] = {}
         for index, region in enumerate(self.regions):
@@ -214,7 +229,9 @@ class _Passing:
                 tangents = [seeds[slot] for slot in slots] or [self._tangent_inside(edge)]
                 found.tangents.extend(self.tracer.node_of(functional.current_value(one)) for one in tangents)
             operands = [source if isinstance(source, int) else places[source] for source in region.into]
-            found.nodes.append(NodeShape(tuple(results), tuple(operands), tuple(region.reached), kept[index]))
+            keeps = NOTHING_KEPT if index in refusals else kept[index]
+            refusal = refusals.get(index)
+            found.nodes.append(NodeShape(tuple(results), tuple(operands), tuple(region.reached), keeps, refusal))
             for source in region.into:
                 grad = self.grads.get((index, source))
                 found.grads.append(None if grad is None else self.tracer.node_of(grad))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,8 @@ from framesmith_aten.tracing.functional_forms import run_functionally, writing_o
 from framesmith_aten.tracing.tracer import GraphTracer
 
 aten = torch.ops.aten
+
+_onednn = threading.RLock()
 
 #: Functions that change many tensors at once: where they are functionalised, autograd does not see it.
 MANY_CHANGED = frozenset(name for name in dir(torch) if name.startswith("_foreach_") and name.endswith("_"))
@@ -96,7 +100,8 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if method in REPLACEMENTS:
             return REPLACEMENTS[method](*args, **kwargs)
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-    if op_name(node.target) in MANY_CHANGED and torch.is_grad_enabled() and any(one.requires_grad for one in args[0]):
+    many = op_name(node.target) in MANY_CHANGED and torch.is_grad_enabled()
+    if many and any(one.requires_grad for one in _wrappers((args, kwargs))):
         what = f"torch.{op_name(node.target)} of tensors that require gradients"
         raise AotUnsupported("unrecorded-change", what, "its trace would be without their new history")
     op = writing_operator(node.target)
@@ -189,9 +194,7 @@ def _lstm(*args: Any, **kwargs: Any) -> Any:
     """
     if not torch.is_grad_enabled():
         return torch.lstm(*args, **kwargs)
-    enabled = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
+    with _without_onednn() as enabled:
         if not (enabled and args[0].is_cpu and torch.is_autocast_enabled("cpu")):
             return torch.lstm(*args, **kwargs)
         # Autocast knows the kernel, whose states are as exact as its input; it does not know all that it is made of.
@@ -199,8 +202,18 @@ def _lstm(*args: Any, **kwargs: Any) -> Any:
         with torch.autocast("cpu", enabled=False):
             wide = fx.node.map_aggregate(args, lambda one: _converted(_converted(one, narrow), torch.float32))
             return tuple([_converted(result, narrow) for result in torch.lstm(*wide, **kwargs)])
-    finally:
-        torch._C._set_mkldnn_enabled(enabled)
+
+
+@contextmanager
+def _without_onednn() -> Iterator[bool]:
+    """The kernels of ATen alone; yields whether oneDNN was on. The switch is the process's: one thread at a time."""
+    with _onednn:
+        enabled = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            yield enabled
+        finally:
+            torch._C._set_mkldnn_enabled(enabled)
 
 
 def _converted(value: Any, dtype: torch.dtype) -> Any:

@@ -151,8 +151,8 @@ class Collected:
     """`meta`, the wrappers of the slots and where they come from, the written inputs' final values (fake tensors).
 
     `views` are wrappers of outputs by position: those through which gradients flow to their base. Nodes of the
-    torch-level graph: `makers` are those that make outputs, by position, where nothing writes to them afterwards,
-    `writers` those from which inputs have their history in the end, by position.
+    torch-level graph: `makers` are those that make outputs, by position, `writers` those from which what was changed
+    has its history in the end: inputs by position, and outputs by n + theirs, where there are n inputs.
     """
 
     meta: GraphMeta
@@ -193,10 +193,18 @@ def collect(
     )
     values = [functional.current_value(inputs[index].run) for index in written]
     origins = dict(_origins(slots.wrappers, inputs, outputs))
-    as_made = {at: ran.makers[at] for at, value in enumerate(outputs) if _is_as_made(value)}
     recorded = {copy.index: storage_id(inputs[copy.index].run) for copy in copies if not copy.no_grad}
-    writers = {index: ran.writers[memory] for index, memory in recorded.items()}
-    return Collected(meta, slots.wrappers, origins, values, views, as_made, writers)
+    makers: dict[int, str] = {}
+    for at, value in enumerate(outputs):
+        if not functional.is_functional(value) or not ran.makers[at]:
+            continue
+        if functional.mutation_count(value) == 0:
+            makers[at] = ran.makers[at]
+        elif value._base is None and isinstance(forms[at], Slot) and storage_id(value) in ran.writers:
+            makers[at] = ran.makers[at]
+            recorded[len(inputs) + at] = storage_id(value)
+    writers = {held: ran.writers[memory] for held, memory in recorded.items()}
+    return Collected(meta, slots.wrappers, origins, values, views, makers, writers)
 
 
 def _is_recorded_view(value: Any, form: Output, changed: Sequence[int]) -> bool:
@@ -213,7 +221,10 @@ def _over_another(form: Any, position: int, views: Mapping[int, torch.Tensor], s
     while node is not None and node.next_functions:
         edge = GradientEdge(*node.next_functions[0])
         if edge in others:
-            steps = slots.steps(views[position], views[others[edge]])
+            other = views[others[edge]]
+            steps = slots.steps(views[position], other)
+            if steps is None and (step := restride(views[position], other)) is not None:
+                steps = (step,)  # what they are views of was written to, and each was made of it anew
             found: Output = form if steps is None else replace(form, steps=steps, over=others[edge])
             return found
         node = edge.node
@@ -232,11 +243,6 @@ def _origins(
     for slot, wrapper in enumerate(slots):
         if functional.differentiable(wrapper) and id(wrapper) in at:
             yield slot, at[id(wrapper)]
-
-
-def _is_as_made(value: Any) -> bool:
-    """Whether nothing has written to an output since it was made."""
-    return functional.is_functional(value) and functional.mutation_count(value) == 0
 
 
 class _Slots:
@@ -394,10 +400,16 @@ def _made_again(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> tuple[
     return steps, _outside_autograd(value, base, detached)
 
 
+def _is_recorded(value: torch.Tensor) -> bool:
+    """Whether this is a view that autograd would have recorded: it may be changed with a history."""
+    meta = torch._C._autograd
+    return value._is_view() and meta._get_creation_meta(value) == meta.CreationMeta.DEFAULT
+
+
 def _outside_autograd(value: torch.Tensor, base: torch.Tensor, detached: bool) -> bool:
     """Whether the base has gradients that do not flow through a view."""
     if not functional.differentiable(value):
-        return base.requires_grad
+        return base.requires_grad and not (detached and _is_recorded(value))
     whole = base if base._base is None else base._base
     related = value is whole or value._base is whole
     if detached or not base.requires_grad or not related or not _leads_to(value, base):

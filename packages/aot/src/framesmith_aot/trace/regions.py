@@ -130,13 +130,12 @@ def _in_order(regions: Sequence[Region], of_slot: Mapping[int, Region], bases: M
     return [regions[index] for index in sorter.static_order()]
 
 
-def stop_at_ends(nodes: Collection[Any], ends: Ends) -> list[RemovableHandle]:
-    """Keep gradients that come to an end from going on through its node, where that is one of `nodes`.
-
-    It has several results, of which one is shown and others are not.
-    """
+def stop_at_ends(ends: Collection[GradientEdge]) -> list[RemovableHandle]:
+    """Keep gradients that come to an end from going on through its node, back among those that are looked at."""
     return [
-        edge.node.register_prehook(functools.partial(_without, edge.output_nr)) for edge in ends if edge.node in nodes
+        edge.node.register_prehook(functools.partial(_without, edge.output_nr))
+        for edge in ends
+        if edge.node.next_functions
     ]
 
 

@@ -91,6 +91,12 @@ def _batch_norm_backward(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str,
 
 
 #: Operators that are another spelling of a core one.
+def _random_within(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """The same numbers, by an operator whose name can be written in Python ("from" cannot)."""
+    like, low, high = (*node.args, None)[:3]
+    return None if high is None else (aten.randint_like.low_dtype, (like, low, high), {})
+
+
 REWRITES: dict[Any, Rewrite] = {
     aten.t.default: _t,
     aten.transpose.int: _transpose,
@@ -108,6 +114,7 @@ REWRITES: dict[Any, Rewrite] = {
     aten.zero.default: _full(0),
     aten.fill.Scalar: _filled,
     aten.rsub.Tensor: _rsub,
+    getattr(aten.random, "from"): _random_within,
 }
 
 

@@ -70,7 +70,14 @@ def rrelu(input: torch.Tensor, noise: torch.Tensor, *args: Any, **kwargs: Any) -
 
 
 #: Rules that put back what the operator above did, or the form that is not functional does.
+def zeros(size: Any, **options: Any) -> torch.Tensor:
+    """With memory, as kernels read it; fakes of those without end in an endless recursion of torch's."""
+    made: torch.Tensor = aten.zeros.default(size, **options)
+    return made
+
+
 MENDED: dict[Any, Rule] = {
+    aten._efficientzerotensor.default: zeros,
     aten._linalg_eigvals.default: eigenvalues,
     aten.rrelu_with_noise_functional.default: rrelu,
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Const, Expr, Op
+from framesmith_backends.ir.expr import Expr, Op
 from framesmith_backends.lower.reductions import moments, stored
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope
@@ -44,7 +44,7 @@ def native_layer_norm(
     s: Scope, x: Tensor, normalized: Sequence[int], weight: Maybe, bias: Maybe, eps: float
 ) -> tuple[Tensor, ...]:
     dims = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
-    mean, variance = moments(s, x, dims, True, 0, compute_type(x.dtype))
+    mean, variance = moments(s, x, dims, 0, compute_type(x.dtype))
     rstd = _inverse_root(s, variance, eps)
     out = _scaled(s, _standardized, (x, mean, rstd), weight, bias, x.shape)
     return out, stored(s, mean, s.results[1].dtype), stored(s, rstd, s.results[2].dtype)
@@ -101,7 +101,7 @@ def native_group_norm(
     s: Scope, x: Tensor, weight: Maybe, bias: Maybe, n: int, c: int, hw: int, group: int, eps: float
 ) -> tuple[Tensor, ...]:
     grouped = reshaped(x, (n, group, c // group, hw))
-    mean, variance = moments(s, grouped, (2, 3), True, 0, compute_type(x.dtype))
+    mean, variance = moments(s, grouped, (2, 3), 0, compute_type(x.dtype))
     rstd = _inverse_root(s, variance, eps)
     hat = s.compute(_standardized, grouped, mean, rstd, dtype=compute_type(x.dtype))
     channel = (1, c, *([1] * (len(x.shape) - 2)))
@@ -171,23 +171,10 @@ def batch_norm_training(
     return out, saved_mean, rstd, new_mean, new_var
 
 
-def _corrected_moments(s: Scope, x: Tensor, dims: Sequence[int], within: str) -> tuple[Tensor, Tensor]:
-    """(mean, variance) without what rounding the mean adds to them: over a batch a sum is long, its error not small.
-
-    The corrected two-pass algorithm (Chan, Golub and LeVeque, 1983): distances from the exact mean would sum to 0.
-    """
-    center, variance = moments(s, x, dims, True, 0, within)
-    n = float(math.prod(x.shape[d] for d in dims))
-    total = s.reduce_formula("sum", lambda v, m: v - m, (x, center), x.shape, dims, True, within)
-    shift = s.compute(lambda d: d / n, total, dtype=within)
-    mean = s.compute(lambda m, d: m + d, center, shift, dtype=within)
-    return mean, s.compute(lambda v, d: Op("max", v - d * d, Const(0, within)), variance, shift, dtype=within)
-
-
 def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: float) -> tuple[Tensor, ...]:
     dims, shape = _channels(x)
     within = compute_type(x.dtype)
-    center, variance = _corrected_moments(s, x, dims, within)
+    center, variance = moments(s, x, dims, 0, within)
     rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), variance, dtype=within)
     out = _scaled(s, _standardized, (x, center, rstd), _as_channel(weight, shape), _as_channel(bias, shape), x.shape)
     channels = (x.shape[1],)

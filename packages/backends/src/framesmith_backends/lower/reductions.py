@@ -11,6 +11,7 @@ from framesmith_backends.ir.expr import Const, Expr, Op
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor
+from framesmith_backends.lower.views import reshaped
 
 Dims = Sequence[int] | int | None
 
@@ -96,17 +97,27 @@ def _truth(s: Scope, kind: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     return stored(s, s.reduce(kind, x, dims_of(dim, x), keepdim, "b1"), s.result.dtype)
 
 
-def moments(
-    s: Scope, x: Tensor, dims: Sequence[int], keepdim: bool, correction: float, within: str
-) -> tuple[Tensor, Tensor]:
-    """(mean, variance), both kept-dimension first; two passes, so that no digits cancel."""
+def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within: str) -> tuple[Tensor, Tensor]:
+    """(mean, variance) over dimensions that are kept, without what rounding the mean adds to them.
+
+    The corrected two-pass algorithm (Chan, Golub and LeVeque, 1983): distances from the exact mean would sum to 0.
+    """
     n = count(x, dims)
     total = s.reduce("sum", x, dims, True, within)
     center = s.compute(lambda v: v / float(n), total, dtype=within)
-    squares = s.reduce_formula("sum", _squared_distance, (x, center), x.shape, dims, keepdim, within)
+    squares = s.reduce_formula("sum", _squared_distance, (x, center), x.shape, dims, True, within)
+    rest = s.reduce_formula("sum", lambda v, m: v - m, (x, center), x.shape, dims, True, within)
     divisor = max(n - correction, 0.0)
-    variance = s.compute(lambda v: v / float(divisor), squares, dtype=within)
-    return center, variance
+    infinite = Const(math.inf, within)
+
+    def mean(m: Expr, d: Expr) -> Expr:
+        return Op("where", Op("lt", Op("abs", d), infinite), m + d / float(n), m)
+
+    def variance(v: Expr, d: Expr) -> Expr:
+        exact = Op("max", v - d * (d / float(n)), Const(0, within))
+        return Op("where", Op("lt", v, infinite), exact, v) / float(divisor)
+
+    return s.compute(mean, center, rest, dtype=within), s.compute(variance, squares, rest, dtype=within)
 
 
 def _squared_distance(v: Expr, center: Expr) -> Expr:
@@ -116,30 +127,27 @@ def _squared_distance(v: Expr, center: Expr) -> Expr:
 
 @rule("var.correction")
 def var(s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    return stored(s, _variance(s, x, dim, keepdim, correction), s.result.dtype)
+    return stored(s, _moments(s, x, dim, correction)[1], s.result.dtype)
 
 
 @rule("std.correction")
 def std(s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    return s.compute(lambda v: Op("sqrt", v), _variance(s, x, dim, keepdim, correction), dtype=s.result.dtype)
-
-
-def _variance(s: Scope, x: Tensor, dim: Dims, keepdim: bool, correction: Any) -> Tensor:
-    less = 1.0 if correction is None else float(correction)
-    return moments(s, x, dims_of(dim, x), keepdim, less, compute_type(s.result.dtype))[1]
+    return s.compute(lambda v: Op("sqrt", v), _moments(s, x, dim, correction)[1], dtype=s.result.dtype)
 
 
 @rule("var_mean.correction")
 def var_mean(
     s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    dims = dims_of(dim, x)
-    variance = _variance(s, x, dim, keepdim, correction)
-    within = compute_type(s.result.dtype)
-    n = count(x, dims)
-    total = s.reduce("sum", x, dims, keepdim, within)
-    center = s.compute(lambda v: v / float(n), total, dtype=s.results[1].dtype)
-    return stored(s, variance, s.result.dtype), center
+    mean, variance = _moments(s, x, dim, correction)
+    return stored(s, variance, s.results[0].dtype), stored(s, mean, s.results[1].dtype)
+
+
+def _moments(s: Scope, x: Tensor, dim: Dims, correction: Any) -> tuple[Tensor, Tensor]:
+    """(mean, variance) in the shape of the result."""
+    less = 1.0 if correction is None else float(correction)
+    mean, variance = moments(s, x, dims_of(dim, x), less, compute_type(s.results[0].dtype))
+    return reshaped(mean, s.results[0].shape), reshaped(variance, s.results[0].shape)
 
 
 @rule("std_mean.correction")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +19,7 @@ from framesmith_dynamo.residual.output import CompileGraph, Residual, RunnerOf, 
 from framesmith_dynamo.residual.resume import emit_break
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
 from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries, stats
-from framesmith_guards import CheckProgram, compile_guards, explain_nearest, state_guards
+from framesmith_guards import Guard, compile_guards, explain, state_guards
 from framesmith_sideeffects import CannotLoad
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ MAX_RUN_ONCE = 16
 IN_ORDER = "run one by one: inputs that it changes share memory with others"
 
 Answer = Entry | SKIP | RUN_ONCE
+
+
+WHAT_TO_DO = "What to do: keep it the same from call to call, pass a number as a tensor, or raise recompile_limit."
 
 
 class BreakNotAllowed(RuntimeError):
@@ -82,6 +86,8 @@ class FrameConverter:
         self.on_event = on_event
         self.strict = strict
         self._graphless: weakref.WeakSet[CodeType] = weakref.WeakSet()
+        #: For a code object, what was not as its nearest entry expected, and how often.
+        self._missed: weakref.WeakKeyDictionary[CodeType, Counter[str]] = weakref.WeakKeyDictionary()
 
     @skipped_by_torch
     def __call__(self, info: FrameInfo) -> Answer:
@@ -119,15 +125,20 @@ class FrameConverter:
         known = entries(info.code)
         if not known:
             return None
-        programs = [entry.check for entry in known if isinstance(entry.check, CheckProgram)]
-        nearest = explain_nearest(programs, info.locals, cast(FunctionType, info.function))
-        why = "; ".join(nearest[0][1]) if nearest else "no check explains itself"
-        self._tell("recompile", info.code, why)
+        nearest = explain(known, info)[0]
+        missed = self._missed.setdefault(info.code, Counter())
+        missed[_subject(nearest.guard)] += 1
+        self._tell("recompile", info.code, str(nearest))
         if len(known) < self.recompile_limit:
             return None
-        message = f"compiled {len(known)} times, the limit; the nearest entry does not apply: {why}"
+        [(subject, times)] = missed.most_common(1)
+        message = (
+            f"compiled {len(known)} times, the limit, and runs as plain Python where no entry applies; {subject} has "
+            f"changed {times} time{'s' * (times > 1)}, at last {nearest}. {WHAT_TO_DO}"
+        )
         if self.strict:
             raise RecompileLimit(f"{info.code.co_qualname}: {message}")
+        self._tell("limit", info.code, message)
         self._tell("skip", info.code, message)
         return SKIP(message)
 
@@ -220,6 +231,11 @@ class FrameConverter:
             return graph.module.forward if plain else self.compile_graph(graph.module, graph.inputs)
 
         return runner_of
+
+
+def _subject(guard: Guard | None) -> str:
+    """What the guard is about, in the user's terms."""
+    return "what an entry holds on to" if guard is None else guard.source.name
 
 
 def _teller(converter: FrameConverter, code: CodeType) -> Callable[[Exception], None]:

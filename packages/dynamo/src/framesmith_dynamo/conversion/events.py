@@ -11,7 +11,7 @@ from torch import fx
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_guards import CheckProgram
 
-EventKind = Literal["graph", "break", "entry", "recompile", "skip", "run-once", "error"]
+EventKind = Literal["graph", "break", "entry", "recompile", "limit", "skip", "run-once", "error"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,9 @@ class FrameEvent:
 
     `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code was
     made (`check` and `guards`, its check as Python; `residual`, its code); `recompile`: no entry applied (`detail`: why
-    the nearest did not); `skip` and `run-once`: left to plain Python, always or this time (`detail`: why); `error`: the
-    tracer or a compiler failed (`error`).
+    the nearest did not); `limit`: that was so as often as allowed (`detail`: what changed most, and what to do); `skip`
+    and `run-once`: left to plain Python, always or this time (`detail`: why); `error`: the tracer or a compiler failed
+    (`error`).
     """
 
     kind: EventKind

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Protocol
 
+from framesmith_guards.guard import Guard
 from framesmith_guards.programs.program import CheckProgram
 
 
@@ -27,13 +28,14 @@ class Miss:
     """Why one entry does not apply; without `reasons` it does.
 
     `reasons` are the guards that do not hold, in words and in checking order. `held` guards came before the first of
-    them, and `hidden` ones could not be looked at, since what they are reached through is not as expected.
+    them, `guard`, and `hidden` ones could not be looked at, since what they are reached through is not as expected.
     """
 
     entry: Any
     reasons: tuple[str, ...]
     held: int
     hidden: int
+    guard: Guard | None = None
 
     @property
     def distance(self) -> tuple[int, int]:
@@ -53,14 +55,6 @@ def explain(entries: Iterable[Any], frame: Call) -> list[Miss]:
     return sorted((_miss(entry, frame.locals, frame.function) for entry in entries), key=_order)
 
 
-def explain_nearest(
-    programs: Iterable[CheckProgram], args: tuple[object, ...], function: FunctionType
-) -> list[tuple[CheckProgram, list[str]]]:
-    """Why each program misses a call of `function` with `args`, the nearest first, as `explain` orders them."""
-    found = sorted((_miss(program, args, function) for program in programs), key=_order)
-    return [(miss.entry, list(miss.reasons)) for miss in found]
-
-
 def _order(miss: Miss) -> tuple[bool, tuple[int, int]]:
     return (not isinstance(_check_of(miss.entry), CheckProgram), miss.distance)
 
@@ -77,5 +71,6 @@ def _miss(entry: Any, args: tuple[object, ...], function: FunctionType) -> Miss:
         return Miss(entry, (f"{program.dead} is gone",), 0, len(program.guards) - 1)
     verdicts = list(program.verdicts(args, function))
     reasons = tuple(reason for _, reason, _ in verdicts if reason is not None)
-    first = next((index for index, (_, reason, _) in enumerate(verdicts) if reason is not None), len(verdicts))
-    return Miss(entry, reasons, first, sum(hidden for _, _, hidden in verdicts))
+    failed = [(index, guard) for index, (guard, reason, _) in enumerate(verdicts) if reason is not None]
+    first, guard = failed[0] if failed else (len(verdicts), None)
+    return Miss(entry, reasons, first, sum(hidden for _, _, hidden in verdicts), guard)

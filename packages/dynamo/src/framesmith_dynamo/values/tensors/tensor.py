@@ -43,6 +43,12 @@ TENSOR_SUBCLASS = register_break(
     why="its __torch_function__ and __torch_dispatch__ may run any code",
     hint="use plain tensors inside the compiled function",
 )
+MEMORYLESS = register_break(
+    "tensor-without-memory",
+    what="a tensor of zeros that has no memory is used",
+    why="autograd gives such gradients (that of `sgn`); a kernel reads memory",
+    hint="clone it before",
+)
 TENSOR_ATTRIBUTE = register_break(
     "tensor-attribute",
     what="an attribute of a tensor cannot be followed",
@@ -259,4 +265,6 @@ def wrap_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
     """A tensor input. Subclasses other than Parameter break: their `__torch_function__` may run anything."""
     if type(obj) not in TensorValue.python_types:
         raise GraphBreak(TENSOR_SUBCLASS, f"{type(obj).__qualname__} at {source.name}")
+    if obj._is_zerotensor():
+        raise GraphBreak(MEMORYLESS, source.name)
     return tr.tensor_input(obj, source)

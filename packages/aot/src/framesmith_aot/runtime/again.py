@@ -1,0 +1,134 @@
+"""A torch-level graph run a second time, where autograd sees it, and the gradients of one of its regions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.autograd.graph import GradientEdge
+
+from framesmith_aot.runtime.histories import Grads, led_to
+from framesmith_aot.trace.interpret import REPLACEMENTS
+from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Operand, Region, fitting, stop_at_ends
+from framesmith_aten.layouts import storage_id
+
+
+class Again(fx.Interpreter):
+    """Runs the module as it was traced, with these inputs in place of its attributes.
+
+    `made` are tensors that the user holds, by the nodes that made them: history is to lead there. `changed` are such
+    that the graph has changed, by the nodes that gave them their history: the position of an input, or the name of the
+    node that made a result, and the tensor.
+    """
+
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        attributes: Mapping[str, int],
+        inputs: list[torch.Tensor],
+        made: Mapping[str, torch.Tensor],
+        changed: Mapping[str, tuple[int | str, torch.Tensor]],
+    ) -> None:
+        super().__init__(module)
+        self.attributes = attributes
+        self.inputs = inputs
+        self.made = made
+        self.changed = changed
+        self.awaited = {one for one, _ in changed.values()}
+        self.before: dict[int | str, torch.Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.name in self.awaited:
+            self.before[n.name] = result
+        if n.name in self.changed:
+            one, tensor = self.changed[n.name]
+            before = self.before[one] if isinstance(one, str) else self.inputs[one]
+            with torch.enable_grad():
+                base = led_to(before, tensor)
+                if isinstance(one, int):
+                    self.inputs[one] = base
+                lead = functools.partial(_shown_by, base, before)
+                self.env = {node: fx.node.map_aggregate(value, lead) for node, value in self.env.items()}
+                result = fx.node.map_aggregate(result, lead)
+        return led_to(result, self.made[n.name]) if n.name in self.made else result
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        at = self.attributes.get(target)
+        return super().get_attr(target, args, kwargs) if at is None else self.inputs[at]
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(REPLACEMENTS.get(target, target), args, kwargs)
+
+
+def _shown_by(base: torch.Tensor, before: torch.Tensor, value: Any) -> Any:
+    """`base` instead of what it was before, and views of it instead of such views, where they have a history."""
+    if value is before:
+        return base
+    if not isinstance(value, torch.Tensor) or not value.requires_grad or storage_id(value) != storage_id(base):
+        return value
+    if value.dtype != base.dtype or value.is_conj() or value.is_neg():
+        return value
+    return base.as_strided(value.shape, value.stride(), value.storage_offset())
+
+
+def slots_of(node: NodeShape) -> list[list[int]]:
+    """The slots of each result of a node, as a region tells them."""
+    return [[] if isinstance(result, Hidden) else [result] for result in node.results]
+
+
+def operands_of(region: Region, regions: Sequence[Region]) -> list[Operand | None]:
+    """What a region reads, as a node tells it; None for what the user holds and history was led to."""
+    places = {
+        edge: (index, sum(max(len(slots), 1) for slots in one.slots[:position]))
+        for index, one in enumerate(regions)
+        for position, edge in enumerate(one.out)
+    }
+    return [
+        places[source] if isinstance(source, GradientEdge) else source if source >= 0 else None
+        for source in region.into
+    ]
+
+
+def are_alike(nodes: Sequence[NodeShape], regions: Sequence[Region]) -> bool:
+    """Whether the regions of both runs have the same results, and read the same, in whatever order they come to it."""
+    return len(nodes) == len(regions) and all(
+        region.slots == slots_of(node)
+        and {one for one in operands_of(region, regions) if one is not None} == {*node.operands}
+        for node, region in zip(nodes, regions, strict=True)
+    )
+
+
+def gradients_through(region: Region, ends: Ends, tangents: Sequence[torch.Tensor | None]) -> Grads:
+    """The gradients that one region gives for its operands, from the tangents of its results."""
+    found: dict[int | GradientEdge, torch.Tensor] = {}
+
+    def leave(node: Any, grads: Sequence[torch.Tensor | None], _: Any) -> None:
+        for (source, number), grad in zip(node.next_functions, grads, strict=True):
+            if grad is not None and source is not None:
+                edge = GradientEdge(source, number)
+                target = ends.get(edge, edge)
+                if target in region.into:
+                    grad = fitting(grad, source._input_metadata[number])
+                    found[target] = grad if target not in found else found[target] + grad
+
+    handles = [node.register_hook(functools.partial(leave, node)) for node in region.nodes]
+    handles += stop_at_ends(ends)
+    outside = {source.node for source in region.into if isinstance(source, GradientEdge)}
+    handles += [node.register_prehook(lambda grads: (None,) * len(grads)) for node in outside]
+    came = [(edge, tangent) for edge, tangent in zip(region.out, tangents, strict=True) if tangent is not None]
+    try:
+        torch.autograd.grad(
+            [edge for edge, _ in came],
+            [edge for edge, at in ends.items() if at >= 0],
+            [tangent for _, tangent in came],
+            create_graph=True,
+            allow_unused=True,
+        )
+    finally:
+        for handle in handles:
+            handle.remove()
+    return tuple([found.get(source) for source in region.into])

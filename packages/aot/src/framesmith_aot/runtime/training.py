@@ -1,0 +1,178 @@
+"""The function around a graph with gradients: it applies one autograd node after the other.
+
+The graph runs once, in the forward of the first node, and leaves its results in a list. Each node takes its operands
+and gives its results, which autograd ties to it; what only other nodes read is an empty tensor of the right shape, for
+autograd to hang its edge on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from framesmith_aot.partition.split import NodePart
+from framesmith_aot.runtime.autograd_node import AutogradNode, Changes, apply_of, changes_of, forward_text
+from framesmith_aot.runtime.compiled import Calling, CallShape, begin, write_calls
+from framesmith_aot.runtime.replay import (
+    FunctionText,
+    count_versions,
+    tuple_text,
+    unpacking,
+    view_name,
+    view_statements,
+    write_changes,
+    write_outputs,
+)
+from framesmith_aot.runtime.second_order import SecondOrder, history_text, leading_to_inputs
+from framesmith_aot.trace.metadata import CopyBack, GraphMeta
+from framesmith_aot.trace.regions import Hidden, Operand
+from framesmith_aten.contract import BoxedFn
+
+
+def training_function(
+    run: BoxedFn,
+    meta: GraphMeta,
+    shape: CallShape,
+    calling: Calling,
+    nodes: Sequence[AutogradNode],
+    second: SecondOrder | str,
+) -> tuple[FunctionText, list[FunctionText]]:
+    """The texts for a graph with gradients: the function that applies one node after the other, and their forwards.
+
+    `second` gives second derivatives, or says why there are none.
+    """
+    text = begin(shape)
+    early = {copy.slot: copy for copy in meta.copy_back if not (copy.no_grad or copy.index in meta.unversioned)}
+    changes = [changes_of(node, meta, early) for node in nodes]
+    writing = _Writing(
+        text, meta, shape.names(), nodes, second, early, changes, [_read(node.part, second) for node in nodes]
+    )
+    given = _given_to_all(writing)
+    for name, value in given.items():
+        text.line(f"{name} = {value}")
+    forwards: list[FunctionText] = []
+    calls: list[str] = []
+    for index, node in enumerate(nodes):
+        part, change = node.part, changes[index]
+        first = run if index == 0 else None
+        forwards.append(forward_text(first, part, list(given), calling.unwatched, change, writing.read[index]))
+        applied = text.bind(f"node{index}", apply_of(forwards[-1], node, index, len(given), second, change))
+        calls += _node_calls(writing, index, applied, [*given])
+    counted = [at for at in meta.written if _is_moved(meta, at)]
+    count_versions(text, [writing.inputs[at] for at in counted])
+    write_calls(text, calls, replace(calling, unwatched=False))
+    for index in _apart(meta):
+        text.line(f"r{index} = results[{index}]")
+    write_changes(text, meta, writing.inputs, record=calling.record, copied=writing.copied, counted=counted)
+    _note_changes(writing)
+    write_outputs(text, meta, writing.inputs, record=calling.record, made=writing.made)
+    return text, forwards
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """The function being written, for graph inputs of these names.
+
+    `early` are copies, by slot, with which inputs receive their history as soon as something reads it. For each node
+    there are its `changes` and what it has `read` (see `SecondOrder.read_by`). `made` are positions of views made so
+    far, `copied` the names of inputs that have received slots.
+    """
+
+    text: FunctionText
+    meta: GraphMeta
+    inputs: Sequence[str]
+    nodes: Sequence[AutogradNode]
+    second: SecondOrder | str
+    early: Mapping[int, CopyBack]
+    changes: Sequence[Changes]
+    read: Sequence[Mapping[int, Operand]]
+    made: set[int] = field(default_factory=set)
+    copied: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def noted(self) -> list[int]:
+        """The inputs of which some node is told what they are once they are written."""
+        return sorted({at for changes in self.changes for at in changes.noted})
+
+
+def _apart(meta: GraphMeta) -> list[int]:
+    """The slots without gradients."""
+    return [index for index, flows in enumerate(meta.slots) if not flows]
+
+
+def _is_moved(meta: GraphMeta, at: int) -> bool:
+    """Whether a written input may be a view with a history: it gets another one, which what reads it is to have."""
+    return meta.requires_grad[at] and not meta.is_leaf[at] and at not in meta.unversioned
+
+
+def _given_to_all(writing: _Writing) -> dict[str, str]:
+    """What the forward of each node is given behind its operands: names, and the expressions that they stand for."""
+    text, inputs = writing.text, writing.inputs
+    given = {"inputs": tuple_text(inputs)}
+    if _apart(writing.meta) or len(writing.nodes) > 1:
+        given["results"] = "[]"
+    saving = [node.part for node in writing.nodes if node.part.saved]
+    if saving and isinstance(writing.second, SecondOrder):
+        watched = set.intersection(*[part.handed_inputs for part in saving])
+        given["rerun"] = writing.second.keep(text, inputs, watched)
+    elif saving:
+        given["rerun"] = leading_to_inputs(text, writing.meta, inputs)
+    if any(writing.read):
+        given["held"] = "{}"
+    if writing.noted:
+        given["left"] = "{}"
+    return given
+
+
+def _node_calls(writing: _Writing, index: int, applied: str, given: Sequence[str]) -> Iterator[str]:
+    """The statements that apply a node, after those that make what it reads."""
+    node = writing.nodes[index].part.node
+    inputs = writing.inputs
+    for at in node.operands:
+        if isinstance(at, int) and at >= len(inputs):
+            yield from view_statements(writing.text, writing.meta, at - len(inputs), inputs, writing.made)
+        copy = None if isinstance(at, int) else writing.early.get(_slot(writing.nodes, *at))
+        if copy is not None and copy.slot not in writing.copied:
+            writing.copied[copy.slot] = inputs[copy.index]
+            yield f"{inputs[copy.index]}.copy_(r{copy.slot})"
+    for at, operand in writing.read[index].items():
+        name = _operand(writing, operand)
+        yield f"held[{at}] = {history_text(writing.text, name)}"
+    operands = [_operand(writing, at) for at in node.operands]
+    results = [_name(writing.nodes, index, position) for position in range(len(node.results))]
+    yield f"{unpacking(results)} = {applied}({', '.join([*operands, *given])})"
+
+
+def _note_changes(writing: _Writing) -> None:
+    """Tell the nodes what inputs are that have been written: by an alias, for the input would hold what holds it."""
+    with_history = {copy.index for copy in writing.early.values()}
+    for at in writing.noted:
+        name = writing.inputs[at]
+        alias = f"{name}.detach()" if at in with_history else name
+        ref = writing.text.bind("ref", weakref.ref)
+        writing.text.line(f"left[{at}] = {alias}, {name}._version, {ref}({name})")
+
+
+def _read(part: NodePart, second: SecondOrder | str) -> dict[int, Operand]:
+    """What second derivatives of a node lead to beside inputs, see `SecondOrder.read_by`."""
+    return second.read_by(part.node) if part.saved and isinstance(second, SecondOrder) else {}
+
+
+def _slot(nodes: Sequence[AutogradNode], index: int, position: int) -> int:
+    """The slot that a node's result is, -1 for what is hidden."""
+    result = nodes[index].part.node.results[position]
+    return result if isinstance(result, int) else -1
+
+
+def _operand(writing: _Writing, at: Operand) -> str:
+    """The name of what a node reads (see NodeShape): of slots that were copied to inputs, the input."""
+    if not isinstance(at, int):
+        return writing.copied.get(_slot(writing.nodes, *at)) or _name(writing.nodes, *at)
+    return writing.inputs[at] if at < len(writing.inputs) else view_name(at - len(writing.inputs))
+
+
+def _name(nodes: Sequence[AutogradNode], index: int, position: int) -> str:
+    """The name of a node's result: that of its slot, or one of its own."""
+    result = nodes[index].part.node.results[position]
+    return f"hidden{index}_{position}" if isinstance(result, Hidden) else f"r{result}"
