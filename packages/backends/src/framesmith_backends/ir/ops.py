@@ -58,8 +58,18 @@ _UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("log1p", 32, torch.log1p),
     ("sin", 40, torch.sin),
     ("cos", 40, torch.cos),
+    ("tan", 50, torch.tan),
+    ("asin", 50, torch.asin),
+    ("acos", 50, torch.acos),
+    ("atan", 50, torch.atan),
+    ("sinh", 45, torch.sinh),
+    ("cosh", 40, torch.cosh),
     ("tanh", 30, torch.tanh),
+    ("asinh", 80, torch.asinh),
+    ("acosh", 80, torch.acosh),
+    ("atanh", 80, torch.atanh),
     ("erf", 45, torch.erf),
+    ("erfc", 50, torch.erfc),
     ("sigmoid", 26, torch.sigmoid),
     ("gelu", 45, _gelu("none")),
     ("gelu_tanh", 45, _gelu("tanh")),
@@ -83,6 +93,8 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("idiv", 2, "i", 30, _truncated),
     OpRow("fmod", 2, "if", 30, torch.fmod),
     OpRow("pow", 2, "f", 80, torch.pow),
+    OpRow("atan2", 2, "f", 60, torch.atan2),
+    OpRow("hypot", 2, "f", 30, torch.hypot),
     OpRow("neg", 1, "if", 1, torch.neg),
     OpRow("abs", 1, "if", 1, torch.abs),
     OpRow("max", 2, "if", 3, torch.maximum),
@@ -108,7 +120,8 @@ OPS: dict[str, OpRow] = {row.name: row for row in _ROWS}
 
 # Operations whose float64 form no renderer has: a node that needs one runs as an ATen call.
 FLOAT32_ONLY = frozenset((
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "sigmoid", "pow", "fmod",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "pow", "fmod", "hypot",
     "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
 ))  # fmt: skip
 

@@ -27,15 +27,19 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def _erf(x: Any) -> Any:
+def _torchs(name: str) -> Callable[[Any], Any]:
+    """A function that NumPy does not have."""
     import torch
 
-    return torch.erf(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+    return lambda x: getattr(torch, name)(torch.from_numpy(np.ascontiguousarray(x))).numpy()
 
 
 _NUMPY: dict[str, Callable[..., Any]] = {
     "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log10": np.log10,
-    "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "erf": _erf, "pow": np.power, "fmod": np.fmod,
+    "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
+    "atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
+    "acosh": np.arccosh, "atanh": np.arctanh, "erf": _torchs("erf"), "erfc": _torchs("erfc"), "hypot": np.hypot,
+    "pow": np.power, "fmod": np.fmod,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "copysign": np.copysign,
 }  # fmt: skip
 
@@ -245,6 +249,54 @@ else:
     @triton.jit
     def erf(x):  # type: ignore[no-untyped-def]
         return libdevice.erf(x)
+
+    @triton.jit
+    def tan(x):  # type: ignore[no-untyped-def]
+        return libdevice.tan(x)
+
+    @triton.jit
+    def asin(x):  # type: ignore[no-untyped-def]
+        return libdevice.asin(x)
+
+    @triton.jit
+    def acos(x):  # type: ignore[no-untyped-def]
+        return libdevice.acos(x)
+
+    @triton.jit
+    def atan(x):  # type: ignore[no-untyped-def]
+        return libdevice.atan(x)
+
+    @triton.jit
+    def sinh(x):  # type: ignore[no-untyped-def]
+        return libdevice.sinh(x)
+
+    @triton.jit
+    def cosh(x):  # type: ignore[no-untyped-def]
+        return libdevice.cosh(x)
+
+    @triton.jit
+    def asinh(x):  # type: ignore[no-untyped-def]
+        return libdevice.asinh(x)
+
+    @triton.jit
+    def acosh(x):  # type: ignore[no-untyped-def]
+        return libdevice.acosh(x)
+
+    @triton.jit
+    def atanh(x):  # type: ignore[no-untyped-def]
+        return libdevice.atanh(x)
+
+    @triton.jit
+    def erfc(x):  # type: ignore[no-untyped-def]
+        return libdevice.erfc(x)
+
+    @triton.jit
+    def atan2(x, y):  # type: ignore[no-untyped-def]
+        return libdevice.atan2(x, y)
+
+    @triton.jit
+    def hypot(x, y):  # type: ignore[no-untyped-def]
+        return libdevice.hypot(x, y)
 
     @triton.jit
     def pow(x, y):  # type: ignore[no-untyped-def]

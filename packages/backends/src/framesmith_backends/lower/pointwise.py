@@ -85,7 +85,8 @@ SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
 # Integers and bools become the default floating type first.
 FLOAT: tuple[tuple[str, Callable[..., Expr]], ...] = (
     *((name, _core(name)) for name in ("sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10")),
-    *((name, _core(name)) for name in ("log1p", "sin", "cos", "tanh", "erf", "sigmoid")),
+    *((name, _core(name)) for name in ("log1p", "sin", "cos", "tan", "asin", "acos", "atan", "erf", "erfc", "sigmoid")),
+    *((name, _core(name)) for name in ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh")),
     ("reciprocal", lambda x: 1.0 / x),
 )
 
@@ -213,6 +214,17 @@ def fmod(s: Scope, a: Operand, b: Operand) -> Tensor:
     _check_integer_divisor(s, b)
     formula = _core("fmod") if is_float(s.result.dtype) else (lambda x, y: x - Op("idiv", x, y) * y)
     return s.compute(formula, a, b, shape=s.result.shape, dtype=s.result.dtype)
+
+
+@rule("atan2")
+def atan2(s: Scope, y: Operand, x: Operand) -> Tensor:
+    within = compute_type(float_of(promoted(y, x)))
+    return s.compute(_core("atan2"), y, x, shape=s.result.shape, dtype=s.result.dtype, within=within)
+
+
+@rule("hypot")
+def hypot(s: Scope, x: Tensor, y: Tensor) -> Tensor:
+    return s.compute(_core("hypot"), x, y, shape=s.result.shape, dtype=s.result.dtype)
 
 
 def _check_integer_divisor(s: Scope, b: Operand) -> None:

@@ -11,6 +11,7 @@ from framesmith_backends import CpuBackend
 
 FUNCTIONS = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "sigmoid", "rsqrt", "sqrt",
+    "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc",
 )  # fmt: skip
 SPECIAL = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 1e-40, -1e-40, 3.4e38, -3.4e38]
 
@@ -39,14 +40,47 @@ def test_within_two_units(name: str) -> None:
     assert error[worst] <= 2, f"{name}({x[worst].item()!r}) is {error[worst].item():.3f} ULP off"
 
 
+def pairs() -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers from all over float32, ordinary ones, and all special ones with each other."""
+    generator = torch.Generator().manual_seed(3)
+    x = arguments()
+    several = [x[torch.randint(len(x), (300000,), generator=generator)] for _ in range(2)]
+    ordinary = [torch.randn(300000, generator=generator) * scale for scale in (1, 3)]
+    special = torch.tensor([*SPECIAL, 2.0, 1e-20, 1e20, 2.0**22, 2.0**23 + 1])
+    grid = torch.cartesian_prod(special, special)
+    return torch.cat([several[0], ordinary[0], grid[:, 0]]), torch.cat([several[1], ordinary[1], grid[:, 1]])
+
+
+@pytest.mark.parametrize("name", ["atan2", "hypot"])
+def test_functions_of_two_numbers_within_two_units(name: str) -> None:
+    x, y = pairs()
+    exact = getattr(torch, name)(x.double(), y.double())
+    found = run(name, x, y)
+    error = errors(found, exact)
+    worst = int(error.argmax())
+    assert error[worst] <= 2, f"{name}({x[worst].item()!r}, {y[worst].item()!r}) is {error[worst].item()} ULP off"
+    known = ~exact.isnan()
+    assert torch.equal(found.signbit()[known], exact.signbit()[known])
+
+
+def test_fmod_is_exact() -> None:
+    x, y = pairs()
+    exact, found = torch.fmod(x.double(), y.double()).float(), run("fmod", x, y)
+    known = ~exact.isnan()
+    assert torch.equal(found.isnan(), ~known) and torch.equal(found[known], exact[known])
+    assert torch.equal(found.signbit()[known], exact.signbit()[known])
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("size", [1, 2, 5, 16, 40])
 def test_every_width_agrees_with_the_widest(name: str, size: int) -> None:
     x = torch.randn(40, generator=torch.Generator().manual_seed(1)).abs() + 0.01
-    assert torch.equal(run(name, x[:size].clone()), run(name, x)[:size])
+    torch.testing.assert_close(run(name, x[:size].clone()), run(name, x)[:size], rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["sin", "tanh", "erf", "expm1", "log1p", "sqrt"])
+@pytest.mark.parametrize(
+    "name", ["sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "expm1", "log1p", "sqrt"]
+)
 def test_odd_functions_keep_the_sign_of_zero(name: str) -> None:
     assert run(name, torch.tensor([0.0, -0.0])).signbit().tolist() == [False, True]
 

@@ -31,7 +31,7 @@ from framesmith_backends.render.llvm.math import (
 )  # fmt: skip
 
 # Beyond these, what is subtracted from the limits 0, x and 1 is less than half of the smallest subnormal.
-GELU_END, GELU_TANH_END, LOGISTIC_END = 14.6, 11.0, 120.0
+GELU_END, ERFC_END, GELU_TANH_END, LOGISTIC_END = 14.6, 10.4, 11.0, 120.0
 
 # Phi being the normal distribution and G(t) = (1 - Phi(t)) * exp(t*t/2): G(t) = D(t) / (1 + t*(BELL_NORM*D(t) + N(t))).
 BELL_NORM = math.sqrt(2.0 * math.pi)
@@ -127,12 +127,33 @@ def _bell(b: Builder, t: Value) -> Power:
     return _power(b, b.mul(square, -0.5), (lost, -0.5))
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """(1 - Phi(t)) * exp(t*t/2) as D / (1 + t*(norm*D + N)), in t or a multiple of it."""
+
+    d: tuple[float, ...]
+    n: tuple[float, ...]
+    norm: float
+
+    def parts(self, b: Builder, t: Value) -> tuple[Value, Value]:
+        """(top, bottom) of the fraction, with D on both sides: for large t its error cancels."""
+        d = b.polynomial(t, self.d)
+        return d, b.fma(b.fma(d, self.norm, b.polynomial(t, self.n)), t, 1.0)
+
+
+GELU_TAIL = Tail(GELU_D, GELU_N, BELL_NORM)
+# The same in t / sqrt(2).
+ERFC_TAIL = Tail(
+    (0.5, 0.6185714, 0.36508352, 0.114244424, 0.016312178),
+    (0.5930901, 0.2066134, 0.028494233, 3.148055e-05),
+    3.5448647,
+)
+
+
 def gelu(b: Builder, x: Value) -> Value:
     t = _size(b, x, GELU_END)
-    # t*d / (1 + t*slope), with d on both sides: for large t its error cancels.
-    d = b.polynomial(t, GELU_D)
-    slope = b.fma(d, BELL_NORM, b.polynomial(t, GELU_N))
-    top, bottom = b.mul(t, d), b.fma(slope, t, 1.0)
+    d, bottom = GELU_TAIL.parts(b, t)
+    top = b.mul(t, d)
     inverse = reciprocal(b, bottom)
     ratio = b.mul(top, inverse)
     # What is lost: by the ratio, and by rounding the numerator.
@@ -141,6 +162,36 @@ def gelu(b: Builder, x: Value) -> Value:
     lacking = scale(b, bell.times_sum(b, ratio, b.mul(rest, inverse)), bell.n)
     # The product is NaN at minus infinity, as in eager.
     return b.select(_is_negative(b, x), b.fma(x, 0.0, b.neg(lacking)), b.sub(x, lacking))
+
+
+def _times_bell(b: Builder, high: Value, low: Value, t: Value) -> Value:
+    """2 * (high + low) * exp(-t*t), where low is as small as a rounding error of high: nothing is rounded twice."""
+    square = b.mul(t, t)
+    n, _ = whole_part(b, square, -LOG2E)
+    head = b.fma(n, -LN2_HIGH, b.neg(square))
+    tail = b.fma(n, -LN2_LOW, b.neg(b.fma(t, t, b.neg(square))))
+    r = b.add(head, tail)
+    rest = b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), b.add(b.sub(head, r), tail))
+    product = b.add(high, b.fma(high, r, b.fma(high, rest, b.fma(low, r, low))))
+    return scale(b, product, b.add(n, 1.0))
+
+
+def erfc(b: Builder, x: Value) -> Value:
+    t = _size(b, x, ERFC_END)
+    d, n = b.polynomial(t, ERFC_TAIL.d), b.polynomial(t, ERFC_TAIL.n)
+    scaled = b.mul(d, ERFC_TAIL.norm)
+    slope = b.add(scaled, n)
+    bottom = b.fma(slope, t, 1.0)
+    inverse = reciprocal(b, bottom)
+    ratio = b.mul(d, inverse)
+    # What is lost by rounding: the numerator (which is in the denominator, too), the denominator, and the ratio.
+    of_d = b.fma(b.polynomial(t, ERFC_TAIL.d[1:]), t, b.sub(b.number(ERFC_TAIL.d[0], t), d))
+    of_scaled = b.fma(of_d, ERFC_TAIL.norm, b.fma(d, ERFC_TAIL.norm, b.neg(scaled)))
+    of_slope = b.add(b.add(b.sub(scaled, slope), n), of_scaled)
+    of_bottom = b.fma(of_slope, t, b.fma(slope, t, b.sub(b.number(1.0, t), bottom)))
+    rest = b.fma(b.neg(ratio), of_bottom, b.add(b.fma(b.neg(ratio), bottom, d), of_d))
+    far = _times_bell(b, ratio, b.mul(rest, inverse), t)
+    return b.select(_is_negative(b, x), b.sub(b.number(2.0, x), far), far)
 
 
 def dgelu(b: Builder, x: Value) -> Value:
@@ -254,6 +305,6 @@ def dmish(b: Builder, x: Value) -> Value:
 
 
 ACTIVATIONS: dict[str, Callable[[Builder, Value], Value]] = {
-    "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu, "mish": mish,
+    "erfc": erfc, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu, "mish": mish,
     "dgelu": dgelu, "dgelu_tanh": dgelu_tanh, "dsilu": dsilu, "dmish": dmish,
 }  # fmt: skip

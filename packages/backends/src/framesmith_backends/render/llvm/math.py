@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.library import by_library
 
 LOG2E = 1.4426950408889634
 # ln 2 in two parts, the first with trailing zeros so that n * LN2_HIGH is exact.
@@ -22,8 +23,7 @@ LOG_P = (
     0.333333135, -0.250000089, 0.20002073, -0.166679963, 0.142203271,
     -0.124060318, 0.11883568, -0.116714492, 0.0675095618,
 )  # fmt: skip
-SIN_P = (-0.166666672, 0.0083333794, -0.00019853047, 2.8320992e-06)
-COS_P = (0.0416666456, -0.00138873048, 2.44314251e-05)
+SINH_P = (0.16666667, 0.0083333105, 0.000198428956, 2.7822132e-06)
 TANH_P = (-0.333333313, 0.133332208, -0.0539481826, 0.0217069369, -0.00819016993, 0.00215286738)
 ERF_SMALL = (
     0.128379166, -0.376126289, 0.112836242, -0.026855588, 0.0051919478, -0.000804383948, 7.96966342e-05,
@@ -32,10 +32,6 @@ ERF_SMALL = (
 ERF_LARGE = (
     1.62829971, 0.916312873, 0.153295159, -0.0343052968, 0.00526624685, -0.000468483107, 1.64805951e-05,
 )  # fmt: skip
-# pi / 2 in three parts of a float each.
-HALF_PI = (1.57079637050628662109375, -4.37113900018624283e-8, -1.71512449515e-15)
-# Beyond this the three parts are not enough, and the C library's exact reduction is called.
-TRIG_LIMIT = 100000.0
 INFINITY = math.inf
 
 
@@ -43,7 +39,7 @@ def scale(b: Builder, x: Value, n: Value) -> Value:
     """x * 2**n for a whole n within [-280, 254], rounding once if the result is subnormal."""
     if b.scalef and x.lanes % 16 == 0:
         return _scalef(b, x, n)
-    whole = _to_int(b, n)
+    whole = to_int(b, n)
     half = b.binary("ashr", whole, 1)
     for part in (half, b.sub(whole, half)):
         power = b.bits(b.binary("shl", b.add(part, 127), 23), "float")
@@ -93,7 +89,7 @@ def times_power(b: Builder, p: Value, t: Value) -> Value:
     return b.bits(b.add(b.bits(p, "i32"), b.binary("shl", b.bits(t, "i32"), 23)), "float")
 
 
-def _to_int(b: Builder, x: Value) -> Value:
+def to_int(b: Builder, x: Value) -> Value:
     # A NaN may arrive here; freezing makes its (unused) conversion some number instead of poison.
     converted = b.convert("fptosi", x, "i32")
     return b.emit(f"freeze {converted.typed}", "i32", x.lanes)
@@ -131,7 +127,7 @@ def expm1(b: Builder, x: Value) -> Value:
     n, _, r = _reduced_exponent(b, clamped)
     p = b.fma(b.polynomial(r, EXPM1_Q), b.mul(r, r), r)
     # 2 * (s p + (s - 1/2)) with s = 2**(n-1), which stays finite for n = 128.
-    s = b.bits(b.binary("shl", b.add(_to_int(b, n), 126), 23), "float")
+    s = b.bits(b.binary("shl", b.add(to_int(b, n), 126), 23), "float")
     half = b.fma(s, p, b.sub(s, 0.5))
     result = b.select(b.compare("oeq", n, 0.0), p, b.mul(half, 2.0))
     return b.select(b.compare("oeq", x, 0.0), x, result)
@@ -256,6 +252,50 @@ def tanh(b: Builder, x: Value) -> Value:
     return b.intrinsic("copysign", b.select(b.compare("ult", size, 0.625), near, far), x)
 
 
+def _half_exp(b: Builder, size: Value) -> Value:
+    """e**size / 2, which is finite wherever sinh and cosh are."""
+    bounded = b.select(b.compare("ogt", size, 90.0), b.number(90.0, size), size)
+    n, _, r = _reduced_exponent(b, bounded)
+    return scale(b, b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0), b.sub(n, 1.0))
+
+
+def _half_inverse(b: Builder, half: Value) -> Value:
+    """e**-size / 2, or a number as little beside e**size / 2, given the latter."""
+    return b.div(b.number(0.25, half), b.select(b.compare("ogt", half, 2.0**40), b.number(2.0**40, half), half))
+
+
+def sinh(b: Builder, x: Value) -> Value:
+    size = b.intrinsic("fabs", x)
+    z = b.mul(size, size)
+    near = b.fma(b.mul(b.polynomial(z, SINH_P), z), size, size)
+    half = _half_exp(b, size)
+    far = b.sub(half, _half_inverse(b, half))
+    return b.intrinsic("copysign", b.select(b.compare("olt", size, 1.0), near, far), x)
+
+
+def cosh(b: Builder, x: Value) -> Value:
+    half = _half_exp(b, b.intrinsic("fabs", x))
+    return b.add(half, _half_inverse(b, half))
+
+
+# Quotients from here on are not told from the next by a float.
+LARGEST_QUOTIENT = 2.0**22
+
+
+def fmod(b: Builder, x: Value, y: Value) -> Value:
+    """x - trunc(x / y) * y, exactly."""
+    x, y = b.same(x, y)
+    size, divisor = b.intrinsic("fabs", x), b.intrinsic("fabs", y)
+    below = b.compare("olt", size, divisor)
+    q = b.intrinsic("trunc", b.div(b.select(below, b.number(0.0, x), size), divisor))
+    # The product is rounded by the sum alone, and the rest needs no more digits than the operands have.
+    rest = b.fma(b.neg(q), divisor, size)
+    rest = b.select(b.compare("olt", rest, 0.0), b.add(rest, divisor), rest)
+    result = b.intrinsic("copysign", b.select(below, size, rest), x)
+    finite = b.binary("and", b.compare("olt", size, INFINITY), b.compare("ogt", divisor, 0.0))
+    return by_library(b, b.binary("and", finite, b.compare("oge", q, LARGEST_QUOTIENT)), "fmodf", (x, y), result)
+
+
 def erf(b: Builder, x: Value) -> Value:
     size = b.intrinsic("fabs", x)
     near = b.fma(b.polynomial(b.mul(x, x), ERF_SMALL), x, x)
@@ -269,144 +309,11 @@ def erf(b: Builder, x: Value) -> Value:
     return b.select(b.compare("ult", size, 0.927734375), near, b.intrinsic("copysign", far, x))
 
 
-def _trig(b: Builder, x: Value, shift: int, library: str) -> Value:
-    n = b.intrinsic("rint", b.mul(x, 2.0 / math.pi))
-    r = b.fma(n, -HALF_PI[0], x)
-    r = b.fma(n, -HALF_PI[1], r)
-    r = b.fma(n, -HALF_PI[2], r)
-    size = b.intrinsic("fabs", x)
-    # Outside the limit the quotient is not used; NaN and infinity give NaN through r.
-    bounded = b.select(b.compare("olt", size, TRIG_LIMIT), n, b.number(0.0, x))
-    quadrant = b.add(_to_int(b, bounded), shift)
-    z = b.mul(r, r)
-    sine = b.fma(b.mul(b.polynomial(z, SIN_P), z), r, r)
-    cosine = b.fma(b.mul(b.polynomial(z, COS_P), z), z, b.fma(z, -0.5, 1.0))
-    odd = b.compare("ne", b.binary("and", quadrant, 1), 0)
-    value = b.bits(b.select(odd, cosine, sine), "i32")
-    sign = b.binary("shl", b.binary("and", quadrant, 2), 30)
-    result = b.bits(b.binary("xor", value, sign), "float")
-    return _library_where_large(b, x, size, result, library)
-
-
-def _library_where_large(b: Builder, x: Value, size: Value, result: Value, library: str) -> Value:
-    """`result`, except that the lanes of finite |x| beyond the limit are computed by the C library, one by one."""
-    large = b.compare("oge", size, TRIG_LIMIT)
-    if x.lanes == 1:
-        anywhere = large
-    else:
-        packed = b.emit(f"bitcast {large.typed} to i{x.lanes}", f"i{x.lanes}")
-        anywhere = b.compare("ne", packed, 0)
-    n = b.name()[1:]
-    slow = f"@fs.{library}.{x.lanes}"
-    b.declare(f"declare float @{library}(float)")
-    b.declare("declare float @llvm.fabs.f32(float)")
-    b.declare(library_loop(slow, library, x.lanes))
-    b.line(f"br label %{n}.here")
-    b.line(f"{n}.here:")
-    b.line(f"br i1 {anywhere.text}, label %{n}.slow, label %{n}.join, !prof !0")
-    b.line(f"{n}.slow:")
-    found = b.emit(f"call {x.type} {slow}({x.typed}, {result.typed})", "float", x.lanes)
-    b.line(f"br label %{n}.join")
-    b.line(f"{n}.join:")
-    return b.emit(f"phi {x.type} [ {result.text}, %{n}.here ], [ {found.text}, %{n}.slow ]", "float", x.lanes)
-
-
-def library_loop(name: str, library: str, lanes: int) -> str:
-    """A function that replaces the lanes of the second argument where |first| is beyond the limit."""
-    kind = "float" if lanes == 1 else f"<{lanes} x float>"
-    if lanes == 1:
-        return (
-            f"define internal float {name}(float %x, float %y) noinline {{\n"
-            f"  %r = call float @{library}(float %x)\n  ret float %r\n}}"
-        )
-    limit = Builder().number(TRIG_LIMIT, Value("", "float")).text
-    return f"""define internal {kind} {name}({kind} %x, {kind} %y) noinline {{
-entry:
-  br label %loop
-loop:
-  %k = phi i64 [ 0, %entry ], [ %next, %latch ]
-  %v = phi {kind} [ %y, %entry ], [ %w, %latch ]
-  %e = extractelement {kind} %x, i64 %k
-  %a = call float @llvm.fabs.f32(float %e)
-  %c = fcmp oge float %a, {limit}
-  br i1 %c, label %far, label %latch
-far:
-  %r = call float @{library}(float %e)
-  %i = insertelement {kind} %v, float %r, i64 %k
-  br label %latch
-latch:
-  %w = phi {kind} [ %v, %loop ], [ %i, %far ]
-  %next = add i64 %k, 1
-  %more = icmp ult i64 %next, {lanes}
-  br i1 %more, label %loop, label %done
-done:
-  ret {kind} %w
-}}"""
-
-
-def sin(b: Builder, x: Value) -> Value:
-    # sin(-0.0) is -0.0: the polynomial keeps it, since r is x there.
-    return b.select(b.compare("oeq", x, 0.0), x, _trig(b, x, 0, "sinf"))
-
-
-def cos(b: Builder, x: Value) -> Value:
-    return _trig(b, x, 1, "cosf")
-
-
 def rsqrt(b: Builder, x: Value) -> Value:
     return b.div(b.number(1.0, x), b.intrinsic("sqrt", x))
 
 
-# log2 of m in [sqrt(1/2), sqrt(2)] as s * L(s*s), s = (m-1)/(m+1): the series of atanh, in double precision.
-POW_LOG = tuple(2.0 * LOG2E / (2 * k + 1) for k in range(10))
-POW_EXP = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(11))
-
-
-def pow(b: Builder, x: Value, y: Value) -> Value:
-    """x ** y through double precision, rounded once at the end."""
-    x, y = b.same(x, y)
-    size = b.convert("fpext", b.intrinsic("fabs", x), "double")
-    raw = b.bits(size, "i64")
-    shifted = b.add(raw, 0x3FF0000000000000 - 0x3FE6A09E667F3BCD)
-    k = b.convert("sitofp", b.sub(b.binary("lshr", shifted, 52), 1023), "double")
-    m = b.bits(b.add(b.binary("and", shifted, 0xFFFFFFFFFFFFF), 0x3FE6A09E667F3BCD), "double")
-    s = b.div(b.sub(m, 1.0), b.add(m, 1.0))
-    log = b.fma(b.polynomial(b.mul(s, s), POW_LOG), s, k)
-    power = b.mul(log, b.convert("fpext", y, "double"))
-    power = clamp(b, power, -200.0, 200.0)
-    n = b.intrinsic("rint", power)
-    whole = b.convert("fptosi", b.select(b.compare("uno", n, 0.0), b.number(0.0, n), n), "i64")
-    scale = b.bits(b.binary("shl", b.add(whole, 1023), 52), "double")
-    result = b.convert("fptrunc", b.mul(b.polynomial(b.sub(power, n), POW_EXP), scale), "float")
-    return _pow_range(b, x, y, result)
-
-
-def _pow_range(b: Builder, x: Value, y: Value, result: Value) -> Value:
-    """The cases of C's pow: zeros, infinities, negative bases, NaN."""
-    one, zero, inf = (b.number(v, x) for v in (1.0, 0.0, INFINITY))
-    ax, ay = b.intrinsic("fabs", x), b.intrinsic("fabs", y)
-    is_whole = b.compare("oeq", b.intrinsic("trunc", y), y)
-    half = b.mul(y, 0.5)
-    is_odd = b.binary("and", is_whole, b.compare("one", b.intrinsic("trunc", half), half))
-    down = b.compare("olt", y, 0.0)
-    # |x| zero or infinite, and |y| infinite.
-    result = b.select(b.compare("oeq", x, 0.0), b.select(down, inf, zero), result)
-    result = b.select(b.compare("oeq", ax, INFINITY), b.select(down, zero, inf), result)
-    grows = b.binary("xor", b.compare("ogt", ax, 1.0), down)
-    at_infinity = b.select(b.compare("oeq", ax, 1.0), one, b.select(grows, inf, zero))
-    result = b.select(b.compare("oeq", ay, INFINITY), at_infinity, result)
-    # The sign: negative for an odd power of a negative base; NaN for a broken power of a finite one.
-    signed = b.select(is_odd, b.intrinsic("copysign", result, x), result)
-    broken = b.binary("and", b.compare("olt", x, 0.0), b.binary("xor", is_whole, True))
-    broken = b.binary("and", broken, b.compare("olt", ax, INFINITY))
-    signed = b.select(broken, b.number(math.nan, x), signed)
-    nan = b.compare("uno", x, y)
-    signed = b.select(nan, b.number(math.nan, x), signed)
-    always_one = b.binary("or", b.compare("oeq", y, 0.0), b.compare("oeq", x, 1.0))
-    return b.select(always_one, one, signed)
-
-
 FLOAT32: dict[str, Callable[..., Value]] = {
     "exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": log2, "log10": log10, "log1p": log1p,
-    "sin": sin, "cos": cos, "tanh": tanh, "erf": erf, "sigmoid": sigmoid, "rsqrt": rsqrt, "pow": pow,
+    "tanh": tanh, "erf": erf, "sigmoid": sigmoid, "rsqrt": rsqrt, "sinh": sinh, "cosh": cosh, "fmod": fmod,
 }  # fmt: skip

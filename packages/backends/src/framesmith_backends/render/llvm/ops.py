@@ -7,7 +7,9 @@ from collections.abc import Callable
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.render.llvm.activations import ACTIVATIONS
 from framesmith_backends.render.llvm.builder import MEMORY, REGISTER, Builder, Value
+from framesmith_backends.render.llvm.circular import CIRCULAR
 from framesmith_backends.render.llvm.math import FLOAT32
+from framesmith_backends.render.llvm.through_double import THROUGH_DOUBLE
 
 Emit = Callable[..., Value]
 
@@ -90,7 +92,7 @@ PLAIN: dict[str, Emit] = {
 }
 
 # Functions of float32 only.
-ELEMENTARY: dict[str, Emit] = {**FLOAT32, **ACTIVATIONS}
+ELEMENTARY: dict[str, Emit] = {**FLOAT32, **CIRCULAR, **THROUGH_DOUBLE, **ACTIVATIONS}
 
 COMPARISONS: dict[str, Emit] = {
     "eq": _comparison("oeq", "eq", "eq"),

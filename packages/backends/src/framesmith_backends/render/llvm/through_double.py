@@ -1,0 +1,121 @@
+"""Functions of float32 computed in double precision, and rounded once at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.math import INFINITY, LOG2E, clamp
+
+# log2 of m in [sqrt(1/2), sqrt(2)] as s * L(s*s), s = (m-1)/(m+1): the series of atanh.
+LOG_L = tuple(2.0 * LOG2E / (2 * k + 1) for k in range(10))
+EXP_P = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(11))
+# Below this, x + factor * x**3 is all that a float holds of asinh and atanh.
+SMALL = 2.0**-12
+
+
+def _double(b: Builder, x: Value) -> Value:
+    return b.convert("fpext", x, "double")
+
+
+def _float(b: Builder, x: Value) -> Value:
+    return b.convert("fptrunc", x, "float")
+
+
+def _log2(b: Builder, x: Value) -> Value:
+    """log2 of a positive normal double."""
+    shifted = b.add(b.bits(x, "i64"), 0x3FF0000000000000 - 0x3FE6A09E667F3BCD)
+    k = b.convert("sitofp", b.sub(b.binary("lshr", shifted, 52), 1023), "double")
+    m = b.bits(b.add(b.binary("and", shifted, 0xFFFFFFFFFFFFF), 0x3FE6A09E667F3BCD), "double")
+    s = b.div(b.sub(m, 1.0), b.add(m, 1.0))
+    return b.fma(b.polynomial(b.mul(s, s), LOG_L), s, k)
+
+
+def _log(b: Builder, x: Value) -> Value:
+    return b.mul(_log2(b, x), math.log(2.0))
+
+
+def pow(b: Builder, x: Value, y: Value) -> Value:
+    x, y = b.same(x, y)
+    power = b.mul(_log2(b, _double(b, b.intrinsic("fabs", x))), _double(b, y))
+    power = clamp(b, power, -200.0, 200.0)
+    n = b.intrinsic("rint", power)
+    whole = b.convert("fptosi", b.select(b.compare("uno", n, 0.0), b.number(0.0, n), n), "i64")
+    scale = b.bits(b.binary("shl", b.add(whole, 1023), 52), "double")
+    result = _float(b, b.mul(b.polynomial(b.sub(power, n), EXP_P), scale))
+    return _pow_range(b, x, y, result)
+
+
+def _pow_range(b: Builder, x: Value, y: Value, result: Value) -> Value:
+    """The cases of C's pow: zeros, infinities, negative bases, NaN."""
+    one, zero, inf = (b.number(v, x) for v in (1.0, 0.0, INFINITY))
+    ax, ay = b.intrinsic("fabs", x), b.intrinsic("fabs", y)
+    is_whole = b.compare("oeq", b.intrinsic("trunc", y), y)
+    half = b.mul(y, 0.5)
+    is_odd = b.binary("and", is_whole, b.compare("one", b.intrinsic("trunc", half), half))
+    down = b.compare("olt", y, 0.0)
+    # |x| zero or infinite, and |y| infinite.
+    result = b.select(b.compare("oeq", x, 0.0), b.select(down, inf, zero), result)
+    result = b.select(b.compare("oeq", ax, INFINITY), b.select(down, zero, inf), result)
+    grows = b.binary("xor", b.compare("ogt", ax, 1.0), down)
+    at_infinity = b.select(b.compare("oeq", ax, 1.0), one, b.select(grows, inf, zero))
+    result = b.select(b.compare("oeq", ay, INFINITY), at_infinity, result)
+    # The sign: negative for an odd power of a negative base; NaN for a broken power of a finite one.
+    signed = b.select(is_odd, b.intrinsic("copysign", result, x), result)
+    broken = b.binary("and", b.compare("olt", x, 0.0), b.binary("xor", is_whole, True))
+    broken = b.binary("and", broken, b.compare("olt", ax, INFINITY))
+    signed = b.select(broken, b.number(math.nan, x), signed)
+    nan = b.compare("uno", x, y)
+    signed = b.select(nan, b.number(math.nan, x), signed)
+    always_one = b.binary("or", b.compare("oeq", y, 0.0), b.compare("oeq", x, 1.0))
+    return b.select(always_one, one, signed)
+
+
+def hypot(b: Builder, x: Value, y: Value) -> Value:
+    """sqrt(x*x + y*y); infinite where one of them is, be the other NaN."""
+    x, y = b.same(x, y)
+    one, two = _double(b, x), _double(b, y)
+    result = _float(b, b.intrinsic("sqrt", b.fma(one, one, b.mul(two, two))))
+    infinite = (b.compare("oeq", b.intrinsic("fabs", value), INFINITY) for value in (x, y))
+    return b.select(b.binary("or", *infinite), b.number(INFINITY, x), result)
+
+
+def _with_small(b: Builder, x: Value, factor: float, result: Value) -> Value:
+    """The odd function whose result for |x| this is, and which is x + factor * x**3 near 0."""
+    size = b.intrinsic("fabs", x)
+    near = b.fma(b.mul(b.mul(size, size), factor), size, size)
+    return b.intrinsic("copysign", b.select(b.compare("olt", size, SMALL), near, result), x)
+
+
+def _root_beside_one(b: Builder, x: Value, one: float) -> Value:
+    """sqrt(x*x + one)."""
+    return b.intrinsic("sqrt", b.fma(x, x, one))
+
+
+def asinh(b: Builder, x: Value) -> Value:
+    size = _double(b, b.intrinsic("fabs", x))
+    result = _float(b, _log(b, b.add(size, _root_beside_one(b, size, 1.0))))
+    result = b.select(b.compare("ult", b.intrinsic("fabs", x), INFINITY), result, b.intrinsic("fabs", x))
+    return _with_small(b, x, -1.0 / 6.0, b.select(b.compare("uno", x, 0.0), x, result))
+
+
+def acosh(b: Builder, x: Value) -> Value:
+    wide = _double(b, x)
+    result = _float(b, _log(b, b.add(wide, _root_beside_one(b, wide, -1.0))))
+    result = b.select(b.compare("oeq", x, INFINITY), x, result)
+    return b.select(b.compare("ult", x, 1.0), b.number(math.nan, x), result)
+
+
+def atanh(b: Builder, x: Value) -> Value:
+    size = b.intrinsic("fabs", x)
+    wide = _double(b, size)
+    ratio = b.div(b.add(wide, 1.0), b.sub(b.number(1.0, wide), wide))
+    result = _float(b, b.mul(_log(b, ratio), 0.5))
+    result = b.select(b.compare("oeq", size, 1.0), b.number(INFINITY, x), result)
+    return _with_small(b, x, 1.0 / 3.0, b.select(b.compare("ugt", size, 1.0), b.number(math.nan, x), result))
+
+
+THROUGH_DOUBLE: dict[str, Callable[..., Value]] = {
+    "pow": pow, "hypot": hypot, "asinh": asinh, "acosh": acosh, "atanh": atanh,
+}  # fmt: skip
