@@ -54,7 +54,9 @@ def test_special_values() -> None:
         )  # fmt: skip
 
     call = CPU.compile(trace(function, [x, y]), [x, y])
-    for found, wanted in zip(call([x, y]), function(x, y)):
+    # Rounded from double precision: eager's own square root is not always the nearest float.
+    for found, exact in zip(call([x, y]), function(x.double(), y.double())):
+        wanted = exact.float() if exact.dtype.is_floating_point else exact
         assert torch.equal(found.isnan(), wanted.isnan())
         keep = ~wanted.isnan()
         assert torch.equal(found[keep], wanted[keep])
