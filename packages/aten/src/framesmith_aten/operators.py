@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 
 from framesmith_aten.table import TABLE, Row
 
@@ -93,6 +93,15 @@ def run_parts(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     no dropout.
     """
     return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+@functools.cache
+def applied_to_each(op: Any) -> OpOverloadPacket | None:
+    """The operator that one of many tensors at once (`_foreach_add`) applies to each of them; None for others."""
+    name = op_name(op).removeprefix("_foreach_")
+    if not isinstance(op, OpOverload) or name == op_name(op) or is_mutable(op) or not hasattr(torch.ops.aten, name):
+        return None
+    return getattr(torch.ops.aten, name)  # type: ignore[no-any-return]
 
 
 @functools.cache

@@ -104,3 +104,35 @@ def test_results_lie_as_the_operators_lie(name, layout):
             eager = POINTWISE[name](x)
             assert gm(x)[0].stride() == eager.stride()
             assert gm.graph.output_node().args[0][0].meta["val"].stride() == eager.stride()
+
+
+MANY = {
+    "add": lambda xs: torch._foreach_add(xs, xs, alpha=3),
+    "numbers": lambda xs: torch._foreach_mul(xs, [2.0, 3.0]),
+    "named": lambda xs: torch._foreach_addcdiv(xs, xs, xs, value=0.5),
+    "lerp": lambda xs: torch._foreach_lerp(xs, torch._foreach_exp(xs), 0.3),
+    "base": lambda xs: torch._foreach_pow(2.0, xs),
+    "tensor": lambda xs: torch._foreach_mul(xs, torch.tensor(1.5)),
+    "whole": lambda xs: torch._foreach_maximum(torch._foreach_neg(xs), 0.1),
+    "norms": lambda xs: torch._foreach_norm(xs, 1),
+    "integers": lambda xs: torch._foreach_div([x.long() for x in xs], 2),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many_tensors_are_taken_one_by_one(name):
+    x, y = torch.rand(3) + 0.5, torch.rand(2, 2) + 0.5
+    apart, whole = (
+        trace(lambda v, w: tuple(MANY[name]([v, w])), x, y, whole=choice) for choice in (nothing_whole, lambda op: True)
+    )
+    for found, kept, wanted in zip(apart(x, y), whole(x, y), MANY[name]([x, y]), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+        torch.testing.assert_close(kept, wanted, rtol=0, atol=0)
+    many = [str(node.target) for node in apart.graph.nodes if "_foreach_" in str(node.target)]
+    assert bool(many) == (name in ("whole", "norms"))
+    assert any("_foreach_" in str(node.target) for node in whole.graph.nodes)
+
+
+def test_lists_of_other_lengths_are_refused_by_the_operator_itself():
+    with pytest.raises(RuntimeError, match="same number of tensors"):
+        trace(lambda v: tuple(torch._foreach_add([v, v], [v])), torch.rand(3), whole=nothing_whole)

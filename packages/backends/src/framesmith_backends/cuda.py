@@ -13,12 +13,14 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
+from framesmith_aten.operators import applied_to_each
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.render.triton import TritonKernel, render_triton
-from framesmith_backends.schedule.plan import Plan, Run, make_plan
+from framesmith_backends.schedule.plan import Plan, make_plan
+from framesmith_backends.schedule.steps import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class CudaBackend:
     options: Mapping[str, object] = {}
 
     def takes_whole(self, op: OpOverload) -> bool:
-        return has_rule(op)
+        return has_rule(op) or applied_to_each(op) is not None  # one launch for many tensors
 
     def compile(
         self,

@@ -13,7 +13,8 @@ from tracing import trace
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.domains import merged_axes, refine, variables_of
-from framesmith_backends.schedule.plan import Allocate, CallStep, Plan, Run, make_plan
+from framesmith_backends.schedule.plan import Plan, make_plan
+from framesmith_backends.schedule.steps import Allocate, CallStep, Run
 
 
 def plan_of(function: Callable[..., object], *shapes: tuple[int, ...]) -> Plan:

@@ -6,6 +6,8 @@ The table marks as `apart` what is not core and fuses well in pieces: derivative
 compound pointwise operators, simple losses. Of these each backend says which it has a kernel for and wants whole
 (`contract.Backend.takes_whole`). Whole in spite of not being core stays what one library call does better: derivatives
 of convolution, attention, batch and group norm, pooling, embedding, `nll_loss`. Composite operators are never whole.
+Operators of many tensors at once (`_foreach_add`) are taken apart, each tensor's part fuses with what is done to that
+tensor before and after; a backend for which one call over all of them is faster wants them whole.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 
-from framesmith_aten.operators import is_composite, is_mutable, row, run_parts
+from framesmith_aten.operators import applied_to_each, arguments, is_composite, is_mutable, row, run_parts
 
 aten = torch.ops.aten
 
@@ -40,11 +42,51 @@ def decomposition_of(op: Any, whole: Whole) -> Rule | None:
         return None if whole(op) else OWN.get(op) or decomposition_table.get(op)
     if is_composite(op):
         return functools.partial(_parts, op)
+    if applied_to_each(op) is not None:
+        return None if whole(op) else functools.partial(_one_by_one, op)
     return MENDED.get(op)
 
 
 def _parts(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return run_parts(op, args, kwargs)
+
+
+def _one_by_one(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """An operator of many tensors as calls for one each: what is given for each in turn, the rest as it is.
+
+    Left whole is what its counterpart takes in no such form, such as numbers in a tensor.
+    """
+    one, values = applied_to_each(op), arguments(op, args, kwargs)
+    each = {name for name, value in values.items() if isinstance(value, (list, tuple))}
+    counts = {len(values[name]) for name in each}
+    form = None if one is None or len(counts) != 1 else _form_for(one, op)
+    if one is None or form is None:
+        return NotImplemented
+    results = []
+    for at in range(counts.pop()):
+        given = [(value[at] if name in each else value, form[name]) for name, value in values.items()]
+        results.append(one(*[v for v, name in given if name is None], **{name: v for v, name in given if name}))
+    return results
+
+
+def _form_for(one: OpOverloadPacket, op: OpOverload) -> dict[str, str | None] | None:
+    """For each argument of `op` the name by which its counterpart takes it, None for one by position."""
+    wanted = op._schema.arguments
+    for overload in one.overloads():  # type: ignore[no-untyped-call]
+        declared = getattr(one, overload)._schema.arguments
+        rest = declared[len(wanted) :]
+        if len(declared) < len(wanted) or not all(argument.has_default_value() for argument in rest):
+            continue
+        if all(_takes(argument, given) for argument, given in zip(declared, wanted, strict=False)):
+            pairs = zip(wanted, declared, strict=False)
+            return {given.name: argument.name if argument.kwarg_only else None for given, argument in pairs}
+    return None
+
+
+def _takes(argument: Any, given: Any) -> bool:
+    """Whether the argument is of the type that is given for each tensor, and by name if that is."""
+    kind = str(given.type).removeprefix("List[").removesuffix("]")
+    return kind in ("Tensor", "number") and str(argument.type) == kind and argument.kwarg_only >= given.kwarg_only
 
 
 def binary_cross_entropy(
@@ -69,13 +111,13 @@ def rrelu(input: torch.Tensor, noise: torch.Tensor, *args: Any, **kwargs: Any) -
     return aten.rrelu_with_noise_functional.default(input.contiguous(), noise, *args, **kwargs)
 
 
-#: Rules that put back what the operator above did, or the form that is not functional does.
 def zeros(size: Any, **options: Any) -> torch.Tensor:
     """With memory, as kernels read it; fakes of those without end in an endless recursion of torch's."""
     made: torch.Tensor = aten.zeros.default(size, **options)
     return made
 
 
+#: Rules that put back what the operator above did, or the form that is not functional does.
 MENDED: dict[Any, Rule] = {
     aten._efficientzerotensor.default: zeros,
     aten._linalg_eigvals.default: eigenvalues,

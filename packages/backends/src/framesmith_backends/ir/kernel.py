@@ -2,14 +2,15 @@
 
 A pass runs over every point of the row loops, accumulating its reductions and doing its stores; a later
 pass may use the results of earlier reductions as `Ref`s. Statements `before` a pass run once for each
-outer point. `Load` indices are flat: one expression, in elements from the buffer's data pointer.
+outer point. Stores of a point happen when all its values are known: a pass may read what it writes, at the
+same point. `Load` indices are flat: one expression, in elements from the buffer's data pointer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from framesmith_backends.ir.expr import Expr
+from framesmith_backends.ir.expr import Expr, loads
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.text import named_text
 
@@ -79,6 +80,12 @@ class Kernel:
         for var in (*self.outer, *self.row):
             count *= var.size
         return count
+
+    @property
+    def writes_what_it_reads(self) -> bool:
+        """Whether a buffer is both read and written: then at each point it is read first."""
+        read = {load.source for one in self.passes for load in loads(*(s.value for s in (*one.before, *one.stores)))}
+        return any(param.written and param.name in read for param in self.params)
 
     def text(self) -> str:
         lines = [f"kernel {self.name}({', '.join(_param_text(p) for p in self.params)})"]

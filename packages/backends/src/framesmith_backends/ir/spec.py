@@ -157,8 +157,7 @@ def _run_pass(
         value = value_of(a.value).expand(full)
         combined = REDUCTIONS[a.kind].meaning(value, row) if row else value
         fresh[a.name] = combined.reshape(outer)
-    for store in one.stores:
-        value = value_of(store.value)
+    for store, value in [(store, value_of(store.value)) for store in one.stores]:
         if store.buffer in names:
             scratch[store.buffer] = value.expand(full)
         else:

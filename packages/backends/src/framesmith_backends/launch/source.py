@@ -18,7 +18,8 @@ from framesmith_aten.layouts import restride
 from framesmith_aten.operators import is_custom, is_view, op_name
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
-from framesmith_backends.schedule.plan import Allocate, CallStep, Drop, Plan, Run, Step
+from framesmith_backends.schedule.plan import Plan
+from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run, Step
 
 
 @dataclass(slots=True)

@@ -170,6 +170,9 @@ def _pass(w: Writing, one: Pass) -> None:
         _row_lanes(w, inner)
     for cell, a in zip(cells, one.reductions, strict=True):
         _accumulate(w, cell, a, inner is not None)
+    if k.writes_what_it_reads:
+        for store in one.stores:
+            _emit(w, store.value)
     for store in one.stores:
         _store(w, store, row=True)
     _close(w, depth)

@@ -7,48 +7,14 @@ from itertools import groupby
 
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.program import Call, Layout, Program
+from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.group import CallNode, Group, Node, group
+from framesmith_backends.schedule.in_place import write_in_place
 from framesmith_backends.schedule.inline import inline
 from framesmith_backends.schedule.liveness import needed
 from framesmith_backends.schedule.split import split_reductions
-
-
-@dataclass(frozen=True, slots=True)
-class Allocate:
-    """Make the buffer `name`; `reuse` names a dead buffer of the same layout to take instead."""
-
-    name: str
-    layout: Layout
-    reuse: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Kernels launched by one native entry on `buffers`, in order."""
-
-    entry: str
-    kernels: tuple[Kernel, ...]
-    buffers: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CallStep:
-    """An ATen call; with `layout` its result must have these strides, because kernels read it."""
-
-    call: Call
-    layout: Layout | None
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """These names are not used any more."""
-
-    names: tuple[str, ...]
-
-
-Step = Allocate | Run | CallStep | Drop
+from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run, Step, step_text
 
 
 @dataclass(slots=True)
@@ -66,19 +32,8 @@ class Plan:
 
     def text(self) -> str:
         lines = [f"inputs {', '.join(self.inputs)}"]
-        lines += [_step_text(step) for step in self.steps]
+        lines += [step_text(step) for step in self.steps]
         return "\n".join([*lines, f"return {', '.join(map(str, self.outputs))}"])
-
-
-def _step_text(step: Step) -> str:
-    if isinstance(step, Allocate):
-        source = f"reuse {step.reuse}" if step.reuse else f"new {step.layout.dtype}{list(step.layout.shape)}"
-        return f"{step.name} = {source}"
-    if isinstance(step, Run):
-        return f"{step.entry}({', '.join(step.buffers)})  # {', '.join(k.name for k in step.kernels)}"
-    if isinstance(step, CallStep):
-        return f"{step.call.name} = {step.call.node.target}({', '.join(step.call.needs)})"
-    return f"del {', '.join(step.names)}"
 
 
 def scheduled(program: Program) -> tuple[Program, list[Node]]:
@@ -119,6 +74,7 @@ def make_plan(program: Program, scratch: bool = True) -> Plan:
             kernels.append(build_kernel(f"kernel{count}", program, node, stored, scratch))
             count += 1
         plan.steps += _run_steps(f"run{len(plan.steps)}", kernels, program)
+    plan.steps = write_in_place(plan.steps, program)
     _drop_dead(plan, _fixed(program))
     return plan
 

@@ -216,5 +216,8 @@ def _row_inner(r: Rendering, lane: Var | None, one: Pass, accumulators: list[Acc
 def _body(r: Rendering, one: Pass, accumulators: list[Accumulator]) -> None:
     for a in accumulators:
         a.step(r, emit(r, a.spec.value))
+    if r.kernel.writes_what_it_reads:
+        for store in one.stores:
+            emit(r, store.value)
     for store in one.stores:
         emit_store(r, store)

@@ -1,0 +1,117 @@
+"""Kernels that write to an input themselves, where the graph would copy their result to it at its end.
+
+The graph's form (`framesmith_aten.contract`) has mutations as copies onto inputs, after everything else, and inputs
+that are written to overlap no other. A kernel may do the write where nobody sees it earlier: what fails in a graph
+fails before its inputs change, and whoever reads the input reads it before, or at the very point that is written next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from framesmith_aten.operators import is_view
+from framesmith_backends.ir.expr import Expr, Load, loads, transform
+from framesmith_backends.ir.kernel import Accumulate, Kernel, Param, Pass, Store
+from framesmith_backends.ir.program import Program
+from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
+
+
+def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
+    """The steps with as many copies onto inputs as possible done by the kernels that compute what is copied."""
+    last = max((k for k, step in enumerate(steps) if isinstance(step, Run)), default=None)
+    if last is None or not all(_cannot_fail(step) for step in steps[last + 1 :]):
+        return list(steps)
+    run = steps[last]
+    assert isinstance(run, Run)
+    made = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+    uses = Counter(name for step in steps if isinstance(step, CallStep) for name in step.call.needs)
+    targets: dict[str, str] = {}
+    done: set[int] = set()
+    for at, step in enumerate(steps[last + 1 :], last + 1):
+        copied = _copy(step)
+        if copied is None:
+            continue
+        target, source = copied
+        private = uses[target] == uses[source] == 1 and not {target, source} & {*program.outputs}
+        if target not in program.inputs or not private or made.get(source) != program.layouts.get(target):
+            continue
+        if _may_write(run.kernels, source, target):
+            targets[source] = target
+            run = _renamed(run, {source: target})
+            done.add(at)
+    kept = [run if k == last else step for k, step in enumerate(steps) if k not in done]
+    return [step for step in kept if not (isinstance(step, Allocate) and step.name in targets)]
+
+
+def _cannot_fail(step: Step) -> bool:
+    return not isinstance(step, CallStep) or _copy(step) is not None or is_view(step.call.node.target)
+
+
+def _copy(step: Step) -> tuple[str, str] | None:
+    """(target, source) of a copy of one tensor onto another."""
+    if not isinstance(step, CallStep) or step.call.node.target is not torch.ops.aten.copy_.default:
+        return None
+    match step.call.needs:
+        case (target, source):
+            return target, source
+    return None
+
+
+def _may_write(kernels: Sequence[Kernel], source: str, target: str) -> bool:
+    """Whether the kernel that makes `source` may write it to `target` instead.
+
+    Every kernel after it leaves the target alone, and it reads the target only where, and before, it writes.
+    """
+    at = next((k for k, kernel in enumerate(kernels) if _names(kernel, written=True) & {source}), None)
+    if at is None or any(target in _names(kernel) for kernel in kernels[at + 1 :]):
+        return False
+    kernel = kernels[at]
+    if len(kernel.passes) != 1 or target in _names(kernel, written=True):
+        return False
+    [one] = kernel.passes
+    if one.before or one.reductions:
+        return False
+    [written] = [store.index for store in one.stores if store.buffer == source]
+    read = [load.index for load in loads(*(store.value for store in one.stores)) if load.source == target]
+    return all(index == (written,) for index in read)
+
+
+def _names(kernel: Kernel, written: bool = False) -> set[str]:
+    return {param.name for param in kernel.params if param.written or not written}
+
+
+def _renamed(run: Run, names: Mapping[str, str]) -> Run:
+    kernels = tuple(_with_names(kernel, names) if _names(kernel) & {*names} else kernel for kernel in run.kernels)
+    buffers = tuple(dict.fromkeys(names.get(buffer, buffer) for buffer in run.buffers))
+    return Run(run.entry, kernels, buffers)
+
+
+def _with_names(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
+    """The kernel on buffers of other names; two parameters that get one name become one."""
+
+    def rule(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.source in names:
+            return Load(names[e.source], e.index, e.dtype, e.guard)
+        return None
+
+    def store(s: Store) -> Store:
+        return Store(names.get(s.buffer, s.buffer), s.index, transform(s.value, rule))
+
+    params: dict[str, Param] = {}
+    for param in kernel.params:
+        name = names.get(param.name, param.name)
+        known = params.get(name)
+        params[name] = Param(name, param.dtype, param.written or (known is not None and known.written))
+    passes = tuple(
+        Pass(
+            tuple(store(s) for s in one.before),
+            tuple(Accumulate(a.name, a.kind, transform(a.value, rule)) for a in one.reductions),
+            tuple(store(s) for s in one.stores),
+        )
+        for one in kernel.passes
+    )
+    return replace(kernel, params=tuple(params.values()), passes=passes)

@@ -1,0 +1,56 @@
+"""The steps of a launch list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.program import Call, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Make the buffer `name`; `reuse` names a dead buffer of the same layout to take instead."""
+
+    name: str
+    layout: Layout
+    reuse: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Kernels launched by one native entry on `buffers`, in order."""
+
+    entry: str
+    kernels: tuple[Kernel, ...]
+    buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallStep:
+    """An ATen call; with `layout` its result must have these strides, because kernels read it."""
+
+    call: Call
+    layout: Layout | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """These names are not used any more."""
+
+    names: tuple[str, ...]
+
+
+Step = Allocate | Run | CallStep | Drop
+
+
+def step_text(step: Step) -> str:
+    """The step as a line."""
+    if isinstance(step, Allocate):
+        source = f"reuse {step.reuse}" if step.reuse else f"new {step.layout.dtype}{list(step.layout.shape)}"
+        return f"{step.name} = {source}"
+    if isinstance(step, Run):
+        return f"{step.entry}({', '.join(step.buffers)})  # {', '.join(k.name for k in step.kernels)}"
+    if isinstance(step, CallStep):
+        return f"{step.call.name} = {step.call.node.target}({', '.join(step.call.needs)})"
+    return f"del {', '.join(step.names)}"

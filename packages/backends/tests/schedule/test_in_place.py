@@ -1,0 +1,132 @@
+"""Copies onto inputs become writes of the kernels, wherever nobody can tell the difference."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from random_programs import random_program
+from torch import fx
+from tracing import trace
+
+from framesmith_backends import CpuBackend
+from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.schedule.plan import Plan, make_plan
+from framesmith_backends.schedule.steps import Allocate, CallStep
+
+Tensor = torch.Tensor
+copy = torch.ops.aten.copy_.default
+
+
+def mutating(function: Callable[..., Any], inputs: Sequence[Tensor], written: Sequence[int]) -> fx.GraphModule:
+    """The graph of the function, whose first results go to the inputs `written` by trailing copies."""
+    gm = trace(function, inputs)
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    output = gm.graph.output_node()
+    values = list(output.args[0])
+    with gm.graph.inserting_before(output):
+        for target, value in zip(written, values):
+            gm.graph.call_function(copy, (placeholders[target], value)).meta = dict(placeholders[target].meta)
+    output.args = (tuple(values[len(written) :]),)
+    gm.recompile()
+    return gm
+
+
+def check(function: Callable[..., Any], inputs: Sequence[Tensor], written: Sequence[int]) -> Plan:
+    """Runs the graph as kernels and as it is, compares results and inputs, and gives the plan."""
+    gm = mutating(function, inputs, written)
+    plain, compiled = ([x.clone() for x in inputs] for _ in range(2))
+    wanted = gm(*plain)
+    found = CpuBackend().compile(gm, inputs)(list(compiled))
+    for one, two in zip([*found, *compiled], [*wanted, *plain], strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+    return make_plan(lower_graph(gm, "cpu").program)
+
+
+def copies(plan: Plan) -> int:
+    return sum(isinstance(step, CallStep) and step.call.node.target is copy for step in plan.steps)
+
+
+def allocations(plan: Plan) -> int:
+    return sum(isinstance(step, Allocate) for step in plan.steps)
+
+
+X, Y = torch.linspace(-1, 1, 35).reshape(5, 7), torch.linspace(2, 3, 35).reshape(5, 7)
+
+
+def test_a_step_of_an_optimizer_copies_nothing() -> None:
+    def step(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        m, v = m * 0.9 + g * 0.1, v * 0.99 + g * g * 0.01
+        return p - m / (v.sqrt() + 1e-8), m, v
+
+    plan = check(step, [X, Y, X * 2, Y * 2], [0, 2, 3])
+    assert copies(plan) == allocations(plan) == 0
+
+
+def test_values_change_places() -> None:
+    plan = check(lambda x, y: (y * 1, x * 1), [X, Y], [0, 1])
+    assert copies(plan) == 1  # two kernels, the second of which reads what the first would write
+    plan = check(lambda x, y: (y * x.sin(), x * y.cos(), x + y), [X, Y], [0, 1])
+    assert copies(plan) == 0
+
+
+def test_an_input_is_read_elsewhere_before_it_is_written() -> None:
+    plan = check(lambda x, y: (x * 2, (x + 1).t().contiguous() * 2), [X, Y], [0])
+    assert copies(plan) <= 1
+    check(lambda x, y: (x * 2, x.flip(0) + y), [X, Y], [0])
+    check(lambda x, y: (x.flip(0), y * 2), [X, Y], [0])
+    check(lambda x, y: (x * 2, x.sum(0) + y), [X, Y], [0])
+    check(lambda x, y: (x - x.sum(0), y * 2), [X, Y], [0])
+    check(lambda x, y: (x - x.amax(1, keepdim=True), x.mean()), [X, Y], [0])
+    check(lambda x, y: (x[:1] + y, x[0] * y), [X, Y], [0])
+
+
+def test_what_is_returned_is_no_input() -> None:
+    def both(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        value = x * 2
+        return value, value
+
+    gm = mutating(both, [X, Y], [0])
+    x = X.clone()
+    (found,) = CpuBackend().compile(gm, [x, Y])([x, Y])
+    assert found.data_ptr() != x.data_ptr()
+    torch.testing.assert_close(found, x)
+
+
+def test_an_input_keeps_its_elements_where_a_call_fails() -> None:
+    index = torch.tensor([0, 99])
+    gm = mutating(lambda x, y, at: (x * 2, torch.index_select(y * 3, 0, at)), [X, Y, index], [0])
+    x = X.clone()
+    call = CpuBackend().compile(gm, [x, Y, index])
+    with pytest.raises((IndexError, RuntimeError)):
+        call([x, Y, index])
+    assert torch.equal(x, X)
+
+
+def test_other_layouts_and_types_are_copied() -> None:
+    assert copies(check(lambda x, y: (x.t().contiguous().t() * 2,), [X, Y], [0])) <= 1
+    assert copies(check(lambda x, y: ((x * 2).double(),), [X, Y], [0])) == 1
+    assert copies(check(lambda x, y: (y.sum(0) * 2,), [X, Y], [0])) == 1  # the copy broadcasts
+    both = check(lambda x, y: (value := x + y, value), [X, Y], [0, 1])
+    assert copies(both) == 2
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs_that_write_to_their_inputs(seed: int) -> None:
+    function, inputs = random_program(seed, 8)
+    choose = random.Random(seed)
+    written = choose.sample(range(len(inputs)), choose.randint(1, len(inputs)))
+    mixed = [choose.randrange(len(inputs)) for _ in written]
+
+    def changing(*args: Tensor) -> tuple[Tensor, ...]:
+        results = function(*args)
+        scales = [result.mean() for result in results]
+        new = [args[at] * scales[0] + args[other].sin().mean() for at, other in zip(written, mixed)]
+        new = [args[at].cos() if choose_small else value for at, value, choose_small in zip(written, new, flags)]
+        return (*new, *results)
+
+    flags = [choose.random() < 0.5 for _ in written]
+    check(changing, inputs, written)
