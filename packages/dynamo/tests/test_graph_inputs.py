@@ -139,3 +139,61 @@ def test_many_inputs():
         model(x).sum().backward()
         assert all(torch.equal(a, p.grad) for a, p in zip(found, model.parameters(), strict=True))
         model.zero_grad()
+
+
+def reads_grad(p):
+    return p * 2 if p.grad is None else p + p.grad
+
+
+def test_gradients_of_leaves_are_inputs():
+    call = compiled(reads_grad)
+    p, x = torch.ones(3, requires_grad=True), torch.ones(3)
+    for grad in (None, torch.full((3,), 2.0), torch.full((3,), 5.0), None, torch.full((3,), 7.0)):
+        for tensor in (p, x):
+            tensor.grad = grad
+            assert torch.equal(call(tensor), reads_grad(tensor))
+    assert len(call.graphs) == 4 and not call.of_kind("break")
+
+
+def test_a_gradient_changed_inside_is_changed_outside():
+    def scale(p, q):
+        p.grad.mul_(2)
+        q.grad.add_(p.grad)
+        return p.grad + q
+
+    outcomes = []
+    for shared in (False, True):
+        for run in (scale, compiled(scale)):
+            p, q = torch.ones(3), torch.ones(3)
+            p.grad = torch.arange(3.0)
+            q.grad = p.grad if shared else torch.ones(3)
+            for _ in range(2):
+                result = run(p, q)
+            outcomes.append((result, p.grad.clone(), q.grad.clone(), p.grad is q.grad))
+    for eager, found in (outcomes[:2], outcomes[2:]):
+        assert eager[3] == found[3] and all(map(torch.equal, eager[:3], found[:3]))
+
+
+def test_gradients_of_others_are_read_by_eager():
+    def read(x):
+        y = x * 2
+        return y.sum(), x.grad
+
+    x = (torch.ones(2, requires_grad=True) * 3).clone()
+    x.retain_grad()
+    x.sum().backward()
+    call = compiled(read)
+    assert torch.equal(call(x)[1], torch.ones(2))
+    assert call.of_kind("break")
+
+
+def test_marks_for_other_compilers_do_nothing():
+    def marked(x):
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+
+    import torch._dynamo
+
+    call = compiled(marked)
+    assert torch.equal(call(X), marked(X)) and not call.of_kind("break")

@@ -256,7 +256,7 @@ BREAKING = {
     "linear": lambda x: seeded_linear()(x),
     "text": lambda x: (x + 1, f"{x.sum()}"),
     "equal": lambda x: (x + 1, torch.equal(x, x)),
-    "grad": lambda x: (x * 2, SCALE.grad is None),
+    "grad of no leaf": lambda x: (x * 2, (SCALE * x).grad_fn is None),
     "data_ptr": lambda x: (x + 1, x.data_ptr() != 0),
     "inference": lambda x: inference(x) * 1,
     "retain": lambda x: torch.func.vmap(lambda r: r * 2)(x),

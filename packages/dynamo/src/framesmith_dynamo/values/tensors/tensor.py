@@ -110,6 +110,9 @@ class TensorValue(Value):
             return tr.constant(None)
         if name == "grad" and self.source is None and not self.fake.requires_grad:
             return tr.constant(None)
+        if name == "grad" and self._is_input_leaf():
+            assert self.source is not None and self.ref.real is not None
+            return tr.wrap(self.ref.real.grad, AttrSource(self.source, name))
         kind = BREAKING_ATTRIBUTES.get(name)
         if kind is not None or name in ("grad_fn", "is_leaf"):
             raise GraphBreak(kind or AUTOGRAD_STATE, f"attribute {name!r} of {self.describe()}")
@@ -118,6 +121,11 @@ class TensorValue(Value):
         if hasattr(torch.Tensor, name):
             raise GraphBreak(TENSOR_ATTRIBUTE, f"{name!r} of {self.describe()}")
         return self._plain_attribute(tr, name)
+
+    def _is_input_leaf(self) -> bool:
+        """Whether the tensor was there before the graph, as a leaf: what is in its `.grad` stays there in the trace."""
+        real = self.ref.real
+        return self.source is not None and real is not None and real.is_leaf
 
     def _plain_attribute(self, tr: Tracer, name: str) -> Value:
         """An attribute a program has put on a tensor."""
