@@ -22,8 +22,6 @@ BREAK = {
     "with_a_graph_that_raises_in_a_helper_behind_a_break", "with_a_graph_that_raises_in_a_loop",
     "views_read_after_changes", "changed_under_an_iterator",
 }  # fmt: skip
-#: Holders whose every use is a registered break.
-OPAQUE = {*BUFFERS, "namespace"}
 
 
 def around_one_graph(op: Operation) -> Callable[..., object]:
@@ -100,7 +98,7 @@ def test_a_written_program(group: types.ModuleType, name: str) -> None:
 def test_an_operation_around_one_graph(name: str, operation: str) -> None:
     counters = compiled(functools.partial(case_of, name, operation, around_one_graph))
     assert counters["graphs"] > 0
-    assert (counters["breaks"] > 0) is (name in OPAQUE), counters
+    assert (counters["breaks"] > 0) is (name in BUFFERS), counters
 
 
 @pytest.mark.parametrize(("name", "operation"), PAIRS)
@@ -108,7 +106,7 @@ def test_an_operation_around_breaks(name: str, operation: str) -> None:
     assert compiled(functools.partial(case_of, name, operation, around_breaks))["breaks"] > 0
 
 
-@pytest.mark.parametrize(("name", "operation"), [pair for pair in PAIRS if pair[0] not in OPAQUE])
+@pytest.mark.parametrize(("name", "operation"), [pair for pair in PAIRS if pair[0] not in BUFFERS])
 def test_an_operation_on_a_new_one(name: str, operation: str) -> None:
     holder = HOLDERS[name]
     f = on_a_new_one(holder.make, holder.operations[operation])

@@ -179,6 +179,24 @@ def in_slots() -> Case:
     return Case(f, _xs(), watch=[obj])
 
 
+def in_a_namespace() -> Case:
+    space = types.SimpleNamespace(items=[], inner=types.SimpleNamespace(n=1))
+
+    def f(x):
+        space.items += [space.inner.n]
+        vars(space)["last"] = x * 2
+        space.inner.n += 1
+        made = types.SimpleNamespace(**vars(space.inner), items=space.items)
+        made.itself = made
+        same = types.SimpleNamespace(a=1) == types.SimpleNamespace(a=1), made != space
+        try:
+            made.missing
+        except AttributeError as error:
+            return made, x + space.inner.n, same, str(error)
+
+    return Case(f, _xs(), watch=[space])
+
+
 def in_each_other() -> Case:
     tree = Node(1, [Node(2), Node(3)])
 
