@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -43,6 +44,10 @@ class Groups(defaultdict[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
         self.stores += 1
         super().__setitem__(key, value)
+
+
+class Bytes(bytearray):
+    pass
 
 
 class OwnLength(deque[Any]):
@@ -216,6 +221,18 @@ def test_contents_bounds_and_factories_are_guarded() -> None:
         found = subject(X, ring, bag, groups)
         assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]
     assert len(subject.of_kind("entry")) == 5
+
+
+@pytest.mark.parametrize("buffer", [bytearray(b"ab"), memoryview(bytearray(b"ab")), array("i", [1]), Bytes(b"ab")])
+def test_buffers_break_by_name(buffer: Any) -> None:
+    def f(x, buffer):
+        buffer[0] = 65
+        return x + 1, len(buffer), buffer
+
+    subject = compiled(f)
+    found, length, same = subject(X, buffer)
+    assert torch.equal(found, X + 1) and same is buffer and buffer[0] == 65 and length == len(buffer)
+    assert {event.broken.kind.id for event in subject.of_kind("break") if event.broken} == {"shared-buffer"}
 
 
 def test_classes_with_a_length_of_their_own_are_left_to_python() -> None:
