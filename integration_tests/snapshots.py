@@ -6,13 +6,14 @@ as the place where it was met first, a tensor's shared memory as the places of t
 
 from __future__ import annotations
 
+import array
 import collections
 import enum
 import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MappingView
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +130,23 @@ def mapping(obj: Any, take: Take) -> dict[str, Any]:
     return {"keys": keys, "values": [take(value, f"[{key!r}]") for key, value in pairs], **attributes_of(obj, take)}
 
 
+def deque(obj: collections.deque[Any], take: Take) -> dict[str, Any]:
+    return {"maxlen": obj.maxlen, **sequence(obj, take)}
+
+
+def defaultdict(obj: collections.defaultdict[Any, Any], take: Take) -> dict[str, Any]:
+    return {"default_factory": take(obj.default_factory, ".default_factory"), **mapping(obj, take)}
+
+
+def buffer(obj: Any, take: Take) -> dict[str, Any]:
+    return {"bytes": bytes(obj), **attributes_of(obj, take)}
+
+
+def view(obj: Any, take: Take) -> dict[str, Any]:
+    """Its items; the mapping it is a view of is copied where the program has it."""
+    return {"items": [take(item, f"[{n}]") for n, item in enumerate(obj)]}
+
+
 def partial(obj: functools.partial[Any], take: Take) -> dict[str, Any]:
     parts = {name: take(getattr(obj, name), f".{name}") for name in ("func", "args", "keywords")}
     return {**parts, **attributes_of(obj, take)}
@@ -152,8 +170,13 @@ CONTENTS: tuple[tuple[Any, Callable[[Any, Take], dict[str, Any]]], ...] = (
     (functools.partial, partial),
     (types.MethodType, method),
     (BaseException, exception),
+    (collections.defaultdict, defaultdict),
     (Mapping, mapping),
-    ((list, collections.deque, set), sequence),
+    (collections.deque, deque),
+    ((list, set), sequence),
+    ((bytearray, memoryview), buffer),
+    (array.array, lambda obj, take: {"array": (obj.typecode, obj.tolist()), **attributes_of(obj, take)}),
+    (MappingView, view),
     (weakref.ref, lambda obj, take: {"refers to": take(obj(), "()")}),
 )
 

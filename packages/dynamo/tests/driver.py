@@ -100,6 +100,8 @@ def same(a: Any, b: Any, seen: frozenset[tuple[int, int]] = frozenset()) -> bool
         return len(a) == len(b) and all(same(x, y, seen) for x, y in zip(a, b)) and same_attributes(a, b, seen)
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key], seen) for key in a) and same_attributes(a, b, seen)
+    if isinstance(a, set | frozenset):
+        return set(a) == set(b) and same_attributes(a, b, seen)
     if callable(a):
         return True
     if isinstance(a, BaseException):

@@ -45,6 +45,12 @@ class Container(Fake):
         self.items = list(items)
         self.single: list[tuple[Any, Any | Deleted]] | None = None
 
+    def saved(self) -> object:
+        return list(self.items)
+
+    def restore(self, saved: Any) -> None:
+        self.items = list(saved)
+
     def referents(self) -> Iterable[Any]:
         return self.items
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sideeffects_fakes import Constant, Fake, NewObject, Tuple, existing, new
 
-from framesmith_sideeffects import AttributeChange, ContentsChange, Journal, NotTracked, has_own_attribute
+from framesmith_sideeffects import Journal, NotTracked, has_own_attribute
 from framesmith_sideeffects.contents import row_for
 
 
@@ -98,19 +98,6 @@ def test_objects_of_the_trace_alone_change_nothing_that_exists() -> None:
     value = new(journal, list)
     journal.mutate(value)
     assert journal.is_empty() and journal.changes() == []
-
-
-def test_a_clone_is_independent_and_diff_names_what_changed_since() -> None:
-    journal = Journal()
-    a, b = existing(journal, "a", []), existing(journal, "b", Plain())
-    journal.mutate(a)
-    older = journal.clone()
-    assert journal.diff(older) == []
-    journal.mutate(a)
-    journal.store_attr(b, "x", Constant(1))
-    kinds = [type(change) for change in journal.diff(older)]
-    assert kinds == [ContentsChange, AttributeChange]
-    assert older.load_attr(b, "x") is None and len(older.changes()) == 1
 
 
 class WithProperty:

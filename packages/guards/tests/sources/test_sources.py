@@ -5,6 +5,7 @@ import pickle
 import sys
 import threading
 import weakref
+from collections import deque
 from types import MappingProxyType
 
 import pytest
@@ -28,6 +29,7 @@ from framesmith_guards import (
     InstanceDictSource,
     ItemSource,
     LocalSource,
+    MembersSource,
     ModuleSource,
     ProxiedSource,
     StoredItemSource,
@@ -137,7 +139,11 @@ def test_stored_items_are_read_past_the_class():
         def __getitem__(self, key):
             return "made"
 
+    class Ring(deque):
+        __getitem__ = Numbers.__getitem__
+
     holder, numbers = Own(a=1), Numbers([4, 5])
+    assert StoredItemSource(LocalSource("x"), 1).evaluate({"x": Ring([4, 5])}, test_as_tensor) == 5
     for value, key, expected in ((holder, "a", 1), (numbers, 1, 5), (numbers, -1, 5)):
         source = StoredItemSource(LocalSource("x"), key)
         program = compile_guards([Guard(source, "EQUALS_MATCH", expected)], ("x",))
@@ -148,6 +154,22 @@ def test_stored_items_are_read_past_the_class():
         StoredItemSource(LocalSource("x"), "b").evaluate({"x": holder}, test_as_tensor)
     with pytest.raises(GuardError, match="key of StoredItemSource is a constant"):
         StoredItemSource(LocalSource("x"), object())
+
+
+def test_members_are_read_past_the_class():
+    class Own(set):
+        def __iter__(self):
+            return iter("made")
+
+        __len__ = __contains__ = __eq__ = __iter__
+
+    source = MembersSource(LocalSource("x"))
+    program = compile_guards([Guard(source, "EQUALS_MATCH", frozenset({1, 2}))], ("x",))
+    assert program((Own([2, 1]),), test_as_tensor) and program((frozenset([1, 2]),), test_as_tensor)
+    assert not program((Own([1]),), test_as_tensor)
+    assert source.name == "members_of(L['x'])"
+    with pytest.raises(TypeError, match="not a set: list"):
+        source.evaluate({"x": [1]}, test_as_tensor)
 
 
 def test_proxies_alone_have_a_mapping_behind_them():

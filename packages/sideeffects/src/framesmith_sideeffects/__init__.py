@@ -3,12 +3,14 @@
 from framesmith_sideeffects.__about__ import __version__
 from framesmith_sideeffects.changes import AttributeChange, CallChange, Change, ContentsChange, GlobalChange
 from framesmith_sideeffects.contents import ROWS, ContentsRow
+from framesmith_sideeffects.difference import Difference, NotRestorable
 from framesmith_sideeffects.journal import Journal
 from framesmith_sideeffects.load_source import CannotLoad, load_source
 from framesmith_sideeffects.mutations import Mutation, NotTracked, Origin
 from framesmith_sideeffects.presence import has_own_attribute
-from framesmith_sideeffects.protocol import DELETED, Deleted, TracedContainer, TracedValue
+from framesmith_sideeffects.protocol import DELETED, Deleted, Restorable, TracedContainer, TracedValue
 from framesmith_sideeffects.replay import Replay, replay
+from framesmith_sideeffects.restriction import MutationRefused
 
 __all__ = [
     "DELETED",
@@ -20,12 +22,16 @@ __all__ = [
     "ContentsChange",
     "ContentsRow",
     "Deleted",
+    "Difference",
     "GlobalChange",
     "Journal",
     "Mutation",
+    "MutationRefused",
+    "NotRestorable",
     "NotTracked",
     "Origin",
     "Replay",
+    "Restorable",
     "TracedContainer",
     "TracedValue",
     "__version__",

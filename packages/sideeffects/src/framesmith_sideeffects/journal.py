@@ -6,18 +6,20 @@ The contents of containers live in the tracer's values; attributes, cells and gl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from framesmith_sideeffects.changes import AttributeChange, CallChange, Change, ContentsChange, GlobalChange
+from framesmith_sideeffects.difference import Difference, Key, NotRestorable, moved
 from framesmith_sideeffects.liveness import reachable
 from framesmith_sideeffects.mutations import Mutation, NotTracked, Origin, mutation_of
 from framesmith_sideeffects.presence import has_own_attribute
-from framesmith_sideeffects.protocol import DELETED, Deleted, TracedValue
+from framesmith_sideeffects.protocol import DELETED, Deleted, Restorable, TracedValue
+from framesmith_sideeffects.restriction import MutationRefused, NestedBody
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
-Key = tuple[object, ...]
 CELL_CONTENTS = "cell_contents"
 
 
@@ -34,6 +36,8 @@ class Journal:
         self._calls = 0
         self._live: tuple[TracedValue, ...] | None = None
         self._reached: dict[int, TracedValue] | None = None
+        self._saved: dict[int, object] | None = None
+        self._bodies: tuple[NestedBody, ...] = ()
 
     # What is tracked
 
@@ -67,7 +71,31 @@ class Journal:
     def _require(self, value: TracedValue) -> Mutation:
         if value.mutation is None or id(value) not in self._tracked:
             raise NotTracked(f"{type(value).__name__} may not be mutated: it is not tracked by this journal")
+        for body in reversed(self._bodies):
+            why = body.why_refused(value)
+            if why is not None:
+                raise MutationRefused(body.name, why)
         return value.mutation
+
+    # Nested bodies
+
+    @contextmanager
+    def nested(self, name: str, open_to: Iterable[TracedValue] = ()) -> Iterator[None]:
+        """Within the block a body called `name` is traced: it may change what it makes, and the values in `open_to`.
+
+        All else raises MutationRefused. A body within a body may change what both may.
+        """
+        around = self._bodies
+        body = NestedBody(name, frozenset(self._tracked), frozenset(id(value) for value in open_to))
+        self._bodies = (*around, body)
+        try:
+            yield
+        finally:
+            self._bodies = around
+
+    def _refuse_outside(self, what: str) -> None:
+        if self._bodies:
+            raise MutationRefused(self._bodies[-1].name, what)
 
     # Mutations
 
@@ -144,9 +172,11 @@ class Journal:
         if name in owner:
             self._set_global(owner, name, DELETED, source)
         else:
+            self._refuse_outside(f"the global {name!r}")
             self._changes.pop(("global", id(owner), name), None)
 
     def _set_global(self, owner: dict[str, Any], name: str, new: TracedValue | Deleted, source: Source | None) -> None:
+        self._refuse_outside(f"the global {name!r}")
         self._globals[id(owner)] = owner  # kept alive: the key is its id
         key = ("global", id(owner), name)
         known = self._changes.get(key)
@@ -167,6 +197,7 @@ class Journal:
 
     def record_call(self, function: Callable[..., Any], *args: TracedValue) -> None:
         """Note a call to repeat for its effect, after the mutations noted so far and before later ones."""
+        self._refuse_outside(f"what {getattr(function, '__qualname__', function)} changes")
         self._calls += 1
         self._changes["call", self._calls] = CallChange(function, args)
 
@@ -224,22 +255,70 @@ class Journal:
         """Whether a replay would change nothing that exists."""
         return not any(change.target is None or not _is_new(change.target) for change in self._changes.values())
 
+    # Earlier states
+
     def clone(self) -> Journal:
-        """An independent copy of the records. Contents of containers live in the values and are shared."""
+        """The state as it is now, to compare with and to go back to: records, and what `Restorable` values hold."""
         twin = Journal()
-        twin._tracked = dict(self._tracked)
-        twin._objects = dict(self._objects)
-        twin._real = dict(self._real)
-        twin._changes = dict(self._changes)
-        twin._attributes = {key: dict(pending) for key, pending in self._attributes.items()}
-        twin._globals = dict(self._globals)
-        twin._calls = self._calls
-        twin._live = self._live
+        twin._take(self)
+        twin._saved = dict(self._states())
         return twin
 
-    def diff(self, older: Journal) -> list[Change]:
-        """The changes noted here and not in an older clone; a container counts when it changed again since."""
-        return [change for key, change in self._changes.items() if older._changes.get(key) != change]
+    def diff(self, older: Journal) -> Difference:
+        """What was noted here since an older clone was made, or is noted no more.
+
+        A container has changed when it holds something else now; one that is not `Restorable`, when it was changed.
+        """
+        states = dict(self._states())
+        known = older._saved or {}
+        both = states.keys() & known.keys()
+        same = {key for key in both if states[key] == known[key]}
+
+        def unchanged(key: Key, change: Change) -> bool:
+            before = older._changes.get(key)
+            return before == change or (isinstance(change, ContentsChange) and key[1] in same)
+
+        noted = {key: change for key, change in self._changes.items() if not unchanged(key, change)}
+        noted |= {key: self._changes[key] for key in moved(older._changes, self._changes)}
+        gone = [change for key, change in older._changes.items() if key not in self._changes]
+        return Difference(list(noted.values()), gone, [self._tracked[key] for key in states if key in both - same])
+
+    def restore(self, older: Journal) -> None:
+        """Go back to the state of an older clone: what was noted, tracked and held since is forgotten.
+
+        Raises NotRestorable, and changes nothing, when a container that is not `Restorable` has changed since.
+        """
+        saved = older._saved or {}
+        for change in self.diff(older).noted:
+            if isinstance(change, ContentsChange) and id(change.target) in older._tracked.keys() - saved.keys():
+                raise NotRestorable(f"{type(change.target).__name__} has changed and keeps no earlier contents")
+        for key in self._tracked.keys() - older._tracked.keys():
+            self._tracked[key].mutation = None
+        self._take(older)
+        for key, state in saved.items():
+            value = self._tracked[key]
+            assert isinstance(value, Restorable)
+            value.restore(state)
+
+    def _states(self) -> Iterator[tuple[int, object]]:
+        """What `Restorable` values hold, in a clone: held."""
+        if self._saved is not None:
+            yield from self._saved.items()
+            return
+        for key, value in self._tracked.items():
+            if isinstance(value, Restorable):
+                yield key, value.saved()
+
+    def _take(self, other: Journal) -> None:
+        self._tracked = dict(other._tracked)
+        self._objects = dict(other._objects)
+        self._real = dict(other._real)
+        self._changes = dict(other._changes)
+        self._attributes = {key: dict(pending) for key, pending in other._attributes.items()}
+        self._globals = dict(other._globals)
+        self._calls = other._calls
+        self._live = other._live
+        self._reached = None
 
 
 def _is_new(value: TracedValue) -> bool:

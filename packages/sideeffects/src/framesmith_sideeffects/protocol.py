@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -60,3 +60,14 @@ class TracedContainer(Protocol):
 
         None: not known; all contents are written anew.
         """
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """A value with a state of its own, contents or a position, which a journal can keep and put back."""
+
+    def saved(self) -> object:
+        """The state as it is: equal to that of another time exactly when nothing has changed in between."""
+
+    def restore(self, saved: Any) -> None:
+        """Go back to a state that `saved` gave."""

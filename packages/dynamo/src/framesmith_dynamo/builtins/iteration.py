@@ -11,7 +11,7 @@ from framesmith_dynamo.values.callables import between, handles, named, one
 from framesmith_dynamo.values.constants.constant import ConstantValue, fold
 from framesmith_dynamo.values.containers import FrozenSetValue, TupleValue, index_of, new_list, sorted_items
 from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.holders import type_lookup, user_method
 from framesmith_dynamo.values.iteration.iterator_adapters import (
     CountIterator,
     EnumerateIterator,
@@ -43,8 +43,9 @@ def _next(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def unordered_items(tr: Tracer, iterable: Value, key: Value | None) -> list[Value]:
     """Items to sort: a set's order does not matter when all its members are different under the order itself."""
-    if isinstance(iterable, FrozenSetValue) and (key is None or key.is_none()):
-        members = list(iterable.members.values())
+    held = iterable.builtin_contents() if user_method(iterable.python_type(), "__iter__") is None else iterable
+    if isinstance(held, FrozenSetValue) and (key is None or key.is_none()):
+        members = list(held.members.values())
         if all(member.is_constant() for member in members):
             return members
     return iterable.unpack(tr)

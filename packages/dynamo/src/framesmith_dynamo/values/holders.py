@@ -19,6 +19,7 @@ from types import (
     MemberDescriptorType,
     MethodDescriptorType,
     ModuleType,
+    SimpleNamespace,
     WrapperDescriptorType,
 )
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
@@ -84,7 +85,7 @@ def type_lookup(cls: type, name: str, *, after: type | None = None) -> Found | N
 def instance_dict(obj: object) -> dict[str, Any] | None:
     """The instance dictionary itself; None when there is none or reading it would run user code."""
     found = type_lookup(type(obj), "__dict__")
-    if found is None or not isinstance(found.raw, GetSetDescriptorType):
+    if found is None or not (isinstance(found.raw, GetSetDescriptorType) or found.owner is SimpleNamespace):
         return None
     entries = found.raw.__get__(obj)
     return entries if isinstance(entries, dict) else None

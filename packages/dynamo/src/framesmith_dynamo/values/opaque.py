@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+import array
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, BreakKind, GraphBreak
+from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.wrap_registry import wraps_family
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
+
+SHARED_BUFFER = register_break(
+    "shared-buffer",
+    what="a bytearray, an array or a memoryview is used",
+    why="its memory may be a tensor's or another object's too, which no guard and no journal can tell",
+    hint="use a list of numbers or bytes, or do it outside the compiled function",
+)
 
 
 class OpaqueValue(Value):
@@ -32,3 +41,13 @@ class OpaqueValue(Value):
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         return self.refuse(f"comparison {op}")
+
+
+def _is_buffer(obj: Any) -> bool:
+    return issubclass(type(obj), bytearray | array.array | memoryview)
+
+
+@wraps_family(_is_buffer, priority=2)
+def wrap_buffer(tr: Tracer, obj: Any, source: Source) -> Value:
+    """Break: see `SHARED_BUFFER`."""
+    raise GraphBreak(SHARED_BUFFER, f"a {type(obj).__qualname__} at {source.name}")

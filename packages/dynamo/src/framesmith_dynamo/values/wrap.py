@@ -28,6 +28,7 @@ TABLES = (
     "framesmith_dynamo.values.objects.object_methods",
     "framesmith_dynamo.values.objects.supers",
     "framesmith_dynamo.values.objects.container_objects",
+    "framesmith_dynamo.values.objects.simple_namespaces",
     "framesmith_dynamo.values.objects.user_objects",
     "framesmith_dynamo.values.functions.partials",
     "framesmith_dynamo.values.functions.compiled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -79,9 +80,11 @@ def _check_key(source: ItemSource | StoredItemSource) -> None:
 
 
 def stored_item(base: Any, key: object) -> object:
-    """What a dict or list holds, past the `__getitem__` and `__missing__` of its class; LookupError if nothing."""
+    """What a dict, list or deque holds, past its class's `__getitem__` and `__missing__`; LookupError if nothing."""
     if isinstance(base, list):
         return list.__getitem__(base, key)  # type: ignore[call-overload]
+    if isinstance(base, deque):
+        return deque.__getitem__(base, key)  # type: ignore[index]
     found = dict.get(base, key, _NOTHING)
     if found is _NOTHING:
         raise KeyError(key)
@@ -93,7 +96,7 @@ _NOTHING: Final = object()
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StoredItemSource(Step):
-    """What a dict or list holds under a constant key, past its class's own `__getitem__`."""
+    """What a dict, list or deque holds under a constant key, past its class's own `__getitem__`."""
 
     key: object
 
@@ -109,6 +112,27 @@ class StoredItemSource(Step):
 
     def label(self, base: str) -> str:
         return f"stored_item({base}, {self.key!r})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MembersSource(Step):
+    """A frozenset of a set's members, past the methods of its class."""
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return members_of(base)
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{names.bind(members_of, 'members_of')}({base})"
+
+    def label(self, base: str) -> str:
+        return f"members_of({base})"
+
+
+def members_of(obj: Any) -> frozenset[Any]:
+    """What a set or frozenset holds; TypeError for anything else. Its class's own methods are not called."""
+    if not isinstance(obj, set | frozenset):
+        raise TypeError(f"not a set: {type(obj).__name__}")
+    return frozenset().union(obj)
 
 
 def mapping_behind(proxy: MappingProxyType[Any, Any]) -> Any:

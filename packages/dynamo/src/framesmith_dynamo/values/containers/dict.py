@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import ConstantValue, plain
 from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
-from framesmith_dynamo.values.containers.mappings import MappingValue, is_unhashable
+from framesmith_dynamo.values.containers.mappings import MappingValue, is_unhashable, pairs_of
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
@@ -122,11 +121,15 @@ class DictValue(MutableContainer, MappingValue):
 
     def missing(self, tr: Tracer, key: Value) -> Value:
         """What `d[key]` gives for a key that is not there."""
-        if self.factory is None or self.factory.is_none():
-            tr.raise_(KeyError, key)
-        value = tr.call(self.factory, [], {})
+        value = self.made_for(tr, key)
         self.setitem(tr, key, value)
         return value
+
+    def made_for(self, tr: Tracer, key: Value) -> Value:
+        """What the factory makes for a key; the program's KeyError when there is none."""
+        if self.factory is None or self.factory.is_none():
+            tr.raise_(KeyError, key)
+        return tr.call(self.factory, [], {})
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
         hashed = operations.hash_key(tr, key)
@@ -191,14 +194,22 @@ class DictValue(MutableContainer, MappingValue):
         )
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return self.united(tr, self, other) if op == "|" else None
+
+    def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         items = other.builtin_contents()
-        if op != "|" or not isinstance(items, DictValue):
+        asked_first = isinstance(items, DictValue) and items.cls is self.cls
+        return None if op != "|" or asked_first else self.united(tr, other, self)
+
+    def united(self, tr: Tracer, left: Value, right: Value) -> Value | None:
+        """`left | right` as the type of this dict, which is one of them, makes it."""
+        items = left.builtin_contents()
+        if not isinstance(items, DictValue) or not isinstance(right.builtin_contents(), DictValue):
             return None
-        if items is not other or items.cls is not self.cls:
-            raise GraphBreak(UNSUPPORTED_OPERATION, f"{self.describe()} | {other.describe()}, of another class")
-        result = self.copied(tr)
-        result.merge(tr, items.pairs_now(tr))
-        return result
+        made = new_dict(tr, cls=self.cls, factory=self.factory)
+        made.merge(tr, items.pairs_now(tr) if self.cls is dict else pairs_of(tr, left, self.cls))
+        made.merge(tr, pairs_of(tr, right, self.cls))
+        return made
 
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op != "|":
@@ -216,6 +227,14 @@ class DictValue(MutableContainer, MappingValue):
         if name == "default_factory" and self.factory is not None:
             return self.factory
         return super().getattr_(tr, name)
+
+    def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        if name != "default_factory" or self.factory is None:
+            super().setattr_(tr, name, value)
+            return
+        if self.source is not None:
+            tr.journal.store_attr(self, name, value)
+        self.factory = value
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         names = _ORDERED.get(name, ())

@@ -84,9 +84,17 @@ class ListValue(MutableSequence):
 
     def m_sort(self, tr: Tracer, *, key: Value | None = None, reverse: Value | None = None) -> None:
         """`sort(key=None, reverse=False)`; stable."""
-        items = sorted_items(tr, self.unpack(tr), key, reverse)
+        rows = [_SortKey(tr, item, item) for item in self.unpack(tr)]
+        emptied: list[Value] = []  # what keys and comparisons see of the list meanwhile
         self.changes(tr)
-        self.items = items
+        self.items = emptied
+        try:
+            sort_rows(tr, rows, key, reverse)
+        finally:
+            modified = self.items is not emptied or bool(emptied)
+            self.items = [row.item for row in rows]
+        if modified:
+            tr.raise_(ValueError, "list modified during sort")
 
     # Back to bytecode
 
@@ -119,10 +127,17 @@ class _SortKey:
 
 def sorted_items(tr: Tracer, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
     """The items in order: the same sort as Python's, so comparisons are made in the same order."""
-    keyed = not (key is None or key.is_none())
-    rows = [_SortKey(tr, tr.call(key, [item], {}) if keyed and key is not None else item, item) for item in items]
-    rows.sort(reverse=reverse is not None and reverse.bool_(tr))
+    rows = [_SortKey(tr, item, item) for item in items]
+    sort_rows(tr, rows, key, reverse)
     return [row.item for row in rows]
+
+
+def sort_rows(tr: Tracer, rows: list[_SortKey], key: Value | None, reverse: Value | None) -> None:
+    """Find each row's key, then sort; a comparison that raises leaves them as far as they were sorted."""
+    if key is not None and not key.is_none():
+        for row in rows:
+            row.key = tr.call(key, [row.item], {})
+    rows.sort(reverse=reverse is not None and reverse.bool_(tr))
 
 
 def new_list(tr: Tracer, items: Iterable[Value]) -> ListValue:

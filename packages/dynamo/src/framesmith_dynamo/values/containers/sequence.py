@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections import deque
 from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -129,12 +130,12 @@ class SequenceValue(ContainerValue):
         other = other.builtin_contents()
         if op == "+" and isinstance(other, SequenceValue) and self.is_family(other):
             return self.of_same_kind(tr, [*self.unpack(tr), *other.unpack(tr)])
-        if op == "*" and _is_count(other):
+        if op == "*" and is_count(other):
             return self.of_same_kind(tr, self.repeated(tr, other))
         return None
 
     def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        if op == "*" and _is_count(other):
+        if op == "*" and is_count(other):
             return self.of_same_kind(tr, self.repeated(tr, other))
         return None
 
@@ -163,7 +164,7 @@ class MutableSequence(SequenceValue, MutableContainer):
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op == "+":
             self.m_extend(tr, other)
-        elif op == "*" and _is_count(other):
+        elif op == "*" and is_count(other):
             self.replace(tr, self.repeated(tr, other))
         else:
             return None
@@ -186,6 +187,8 @@ class MutableSequence(SequenceValue, MutableContainer):
         """`remove(value)`."""
         index = self._position(tr, value, range(len(self.items)))
         if index is None:
+            if self.family == "deque" and value.is_constant():  # which says so in other words, as of Python 3.11
+                refused(tr, deque.remove, self, value)
             tr.raise_(ValueError, f"{self.family}.remove(x): x not in {self.family}")
         self.changes(tr)
         del self.items[index]
@@ -210,7 +213,8 @@ class MutableSequence(SequenceValue, MutableContainer):
         codegen.build("list", len(self.items))
 
 
-def _is_count(value: Value) -> bool:
+def is_count(value: Value) -> bool:
+    """Whether a sequence can be repeated so many times."""
     return value.is_constant() and isinstance(value.as_constant(), int)
 
 

@@ -50,6 +50,7 @@ class SetLike(ContainerValue):
         raise NotImplementedError
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        other = other.builtin_contents()
         if not isinstance(other, SetLike):
             return None
         mine, theirs = self.members_now(tr).keys(), other.members_now(tr).keys()
@@ -70,6 +71,7 @@ class SetLike(ContainerValue):
 
 def hashed(tr: Tracer, other: Value) -> dict[object, Value]:
     """The members of any iterable by hash key, in order."""
+    other = other.builtin_contents() if issubclass(other.python_type(), set | frozenset) else other
     if isinstance(other, SetLike):
         return other.members_now(tr)
     return {operations.hash_key(tr, item): item for item in other.unpack(tr)}
@@ -77,13 +79,15 @@ def hashed(tr: Tracer, other: Value) -> dict[object, Value]:
 
 def member_key(tr: Tracer, item: Value) -> object:
     """The hash key of what is looked for in a set: a set stands for the frozenset of its members."""
-    return frozenset(item.mirror) if isinstance(item, SetValue) else operations.hash_key(tr, item)
+    held = item.builtin_contents()
+    return frozenset(held.mirror) if isinstance(held, SetValue) else operations.hash_key(tr, item)
 
 
 def _argument(other: Value, keys: dict[object, Value]) -> Any:
     """The real object for a method of set in place of `other`: of a kind that sets treat alike when they make room."""
-    if isinstance(other, FrozenSetValue):
-        return other.mirror
+    held = other.builtin_contents()
+    if isinstance(held, FrozenSetValue):
+        return held.mirror
     return keys if issubclass(other.python_type(), dict) else list(keys)
 
 
@@ -124,6 +128,8 @@ class FrozenSetValue(SetLike):
         return all(member.is_constant() for member in self.members.values())
 
     def as_constant(self) -> Any:
+        if self.real is not None:
+            return self.real
         if all(type(member) in (int, str, bool, float, bytes, type(None)) for member in self.mirror):
             return frozenset(self.mirror)
         return frozenset(self.members[key].as_constant() for key in self.mirror)
@@ -165,7 +171,7 @@ class FrozenSetValue(SetLike):
 
     def combined(self, tr: Tracer, op: str, other: Value, *, strict: bool = True) -> Value | None:
         """`self <op> other`; `strict` refuses what is not a set, as the operators of sets do."""
-        if op not in _OPERATORS or (strict and not isinstance(other, SetLike)):
+        if op not in _OPERATORS or (strict and not isinstance(other.builtin_contents(), SetLike)):
             return None
         return self.operation(tr, _OPERATORS[op], [other])
 
@@ -179,7 +185,7 @@ class FrozenSetValue(SetLike):
         mirror = getattr(self.mirror, name)(*arguments)
         result = self.make(tr, mirror, _members_of(mirror, [self.members, *theirs]))
         assert isinstance(result, FrozenSetValue)
-        result.ordered = self.ordered and all(other.has_known_order() for other in others)
+        result.ordered = self.ordered and all(other.builtin_contents().has_known_order() for other in others)
         return result
 
     # Methods
@@ -319,10 +325,10 @@ class SetValue(FrozenSetValue, MutableContainer):
         self.changes(tr)
         getattr(self.mirror, name)(*arguments)
         self.members = _members_of(self.mirror, [self.members, *theirs])
-        self.ordered = self.ordered and all(other.has_known_order() for other in others)
+        self.ordered = self.ordered and all(other.builtin_contents().has_known_order() for other in others)
 
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        if op not in _OPERATORS or not isinstance(other, SetLike):
+        if op not in _OPERATORS or not isinstance(other.builtin_contents(), SetLike):
             return None
         self.in_place(tr, "update" if op == "|" else f"{_OPERATORS[op]}_update", [other])
         return self
@@ -381,7 +387,7 @@ def set_of(tr: Tracer, iterable: Value) -> SetValue:
     """`set(iterable)`."""
     members = hashed(tr, iterable)
     value = SetValue(set(_argument(iterable, members)), dict(members))
-    value.ordered = iterable.has_known_order()
+    value.ordered = iterable.builtin_contents().has_known_order()
     tr.journal.track_new(value)
     return value
 
@@ -392,7 +398,7 @@ def frozenset_of(tr: Tracer, iterable: Value) -> FrozenSetValue:
         return iterable
     members = hashed(tr, iterable)
     value = FrozenSetValue(frozenset(_argument(iterable, members)), dict(members))
-    value.ordered = iterable.has_known_order()
+    value.ordered = iterable.builtin_contents().has_known_order()
     return value
 
 
@@ -405,7 +411,9 @@ def _build_set(tr: Tracer, obj: set[Any]) -> Value:
 
 @builds_type(frozenset)
 def _build_frozenset(tr: Tracer, obj: frozenset[Any]) -> Value:
-    return FrozenSetValue(obj, {item: build(tr, item) for item in obj})
+    value = FrozenSetValue(obj, {item: build(tr, item) for item in obj})
+    value.real = obj
+    return value
 
 
 @wraps_type(set, frozenset)

@@ -236,11 +236,11 @@ class ClassValue(Value):
         guard_class(tr, self.cls, self.source)
         made = self.make(tr, args, kwargs)
         if issubclass(made.python_type(), self.cls):
-            init = type_lookup(made.python_type(), "__init__")
-            assert init is not None
+            init, new = (type_lookup(made.python_type(), name) for name in ("__init__", "__new__"))
+            assert init is not None and new is not None
             if isinstance(init.raw, FunctionType):
                 made.call_method(tr, "__init__", args, kwargs)
-            elif not (init.owner is object and user_method(self.cls, "__new__") is not None):
+            elif init.owner is not object or new.owner is object:  # object's takes what another `__new__` has taken
                 CMethodValue(made, init, "__init__").call(tr, args, kwargs)
         return made
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from types import MemberDescriptorType
+from types import MemberDescriptorType, SimpleNamespace
 from typing import Final
 
 from framesmith_dynamo.values.holders import HEAP_TYPE, class_dict, type_lookup
 
+#: Classes made in C whose objects hold a dictionary at most.
+PLAIN_BASES: Final = (object, SimpleNamespace)
 #: The size of a pointer in bytes.
 POINTER: Final = 8
 
 
 def has_plain_layout(cls: type) -> bool:
     """Whether instances are `object` plus a dictionary or slots: nothing hidden in C."""
-    if not all(base is object or has_python_layout(base) for base in cls.__mro__):
+    if not all(base in PLAIN_BASES or has_python_layout(base) for base in cls.__mro__):
         return False
     new = type_lookup(cls, "__new__")
     return (
         new is not None
-        and (new.owner is object or isinstance(new.raw, staticmethod))
+        and (new.owner in PLAIN_BASES or isinstance(new.raw, staticmethod))
         and cls.__basicsize__ <= _largest(cls)
     )
 

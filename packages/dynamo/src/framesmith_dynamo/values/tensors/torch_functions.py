@@ -56,7 +56,7 @@ def is_operation(function: Any, name: str) -> bool:
     """Whether a callable found in a graph namespace is a tensor operation."""
     if isinstance(function, FunctionType):
         return function.__module__ in tables.GRAPH_FUNCTION_MODULES
-    if not isinstance(function, BuiltinFunctionType):
+    if not isinstance(function, BuiltinFunctionType) or hasattr(object, name):  # `__new__` of any class is object's own
         return False
     if getattr(torch._C._VariableFunctions, name, None) is function:
         return True

@@ -1,0 +1,72 @@
+"""What a nested body may change: what it makes, and what it was given; all else is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from sideeffects_fakes import Constant, NewObject, existing, new
+
+from framesmith_sideeffects import Journal, MutationRefused
+
+
+class Plain:
+    """Any class."""
+
+
+def test_a_body_may_change_what_it_makes() -> None:
+    journal = Journal()
+    with journal.nested("the body of map"):
+        made, obj = new(journal, list), NewObject(Plain)
+        journal.track_new(obj, Plain)
+        journal.mutate(made)
+        journal.store_attr(obj, "a", Constant(1))
+    assert journal.is_mutated(made) and journal.is_mutated(obj)
+
+
+def test_what_is_older_is_refused_by_name() -> None:
+    journal = Journal()
+    made, obj = new(journal, list), existing(journal, "obj", Plain())
+    with journal.nested("the body of map"):
+        with pytest.raises(MutationRefused, match="the body of map may not change a Container, which is older"):
+            journal.mutate(made)
+        for change in (lambda: journal.store_attr(obj, "a", Constant(1)), lambda: journal.delete_attr(obj, "a")):
+            with pytest.raises(MutationRefused, match=r"a Plain from L\['obj'\]") as caught:
+                change()
+            assert caught.value.body == "the body of map"
+    assert journal.is_empty() and not journal.is_mutated(made)
+    journal.mutate(made)
+
+
+def test_what_is_met_in_the_body_is_older_too() -> None:
+    journal = Journal()
+    with journal.nested("a body"):
+        met = existing(journal, "items", [])
+        with pytest.raises(MutationRefused):
+            journal.mutate(met)
+
+
+def test_globals_and_calls_are_outside() -> None:
+    journal, namespace = Journal(), {"a": 1}
+    with journal.nested("a body"):
+        with pytest.raises(MutationRefused, match="the global 'a'"):
+            journal.store_global(namespace, "a", Constant(2))
+        for name in ("a", "b"):
+            with pytest.raises(MutationRefused, match=f"the global '{name}'"):
+                journal.delete_global(namespace, name)
+        with pytest.raises(MutationRefused, match="what print changes"):
+            journal.record_call(print)
+    assert journal.is_empty() and journal.load_global(namespace, "a") is None
+
+
+def test_a_body_may_be_opened_to_values_and_an_inner_one_not_more_than_both() -> None:
+    journal = Journal()
+    a, b = existing(journal, "a", []), existing(journal, "b", [])
+    with journal.nested("outer", open_to=[a]):
+        journal.mutate(a)
+        with journal.nested("inner", open_to=[a, b]):
+            journal.mutate(a)
+            with pytest.raises(MutationRefused, match="outer may not"):
+                journal.mutate(b)
+        with journal.nested("inner", open_to=[b]), pytest.raises(MutationRefused, match="inner may not"):
+            journal.mutate(a)
+        journal.mutate(a)
+    journal.mutate(b)
