@@ -381,3 +381,46 @@ def test_shadowing_a_class_attribute_recompiles() -> None:
         assert torch.equal(subject(X), X * 4.0)
     finally:
         Base.scale = 2.0
+
+
+class SetOnly:
+    """A descriptor without `__get__`: the instance dictionary is read first, and stores go through it."""
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        owner.__dict__["nodes"] = value
+        owner.__dict__.pop("cached", None)
+
+
+class Graph:
+    nodes = SetOnly()
+
+    def __init__(self) -> None:
+        self.nodes = {}
+
+
+class SetOnlyMeta(type):
+    nodes = SetOnly()
+
+
+class OfMeta(metaclass=SetOnlyMeta):
+    nodes = 3
+
+
+def test_what_a_descriptor_without_get_is_named_like_is_read_from_the_instance() -> None:
+    def found(x: Any, graph: Any) -> Any:
+        return x + len(graph.nodes), graph.nodes
+
+    def made(x: Any, graph: Any) -> Any:
+        graph.nodes = {1: 2}
+        graph.nodes[3] = 4
+        new = Graph()
+        new.nodes["a"] = x
+        return vars(new), new.nodes, x + 1
+
+    def through_the_class(x: Any, graph: Any) -> Any:
+        return OfMeta.nodes + x
+
+    for fn in (found, made, through_the_class):
+        graph = Graph()
+        vars(graph)["cached"] = 5
+        check(fn, X, graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from typing import Any
 
@@ -470,3 +471,48 @@ def test_normal_numbers_in_memory_with_gaps_break_where_their_order_differs() ->
         assert torch.equal(subject(X), wanted)
         found = [event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None]
         assert found == broken
+
+
+def to_classes(x: Any) -> Any:
+    classes = (torch.FloatTensor, torch.DoubleTensor, torch.IntTensor, torch.HalfTensor, torch.Tensor)
+    return [x.type(cls) + 1 for cls in classes], x.type(dtype=torch.LongTensor), x.type(torch.DoubleTensor, True)
+
+
+def python_dtypes(x: Any) -> Any:
+    made = (
+        torch.zeros(2, dtype=float),
+        torch.ones(2, dtype=bool),
+        torch.ones(2, dtype=int),
+        torch.ones(2, dtype=complex),
+    )
+    return *(x.sum() + one for one in made), x.to(int), x.sum(dtype=float)
+
+
+class Bits(enum.IntFlag):
+    ONE = 1
+    TWO = 2
+
+
+class Reduction(enum.StrEnum):
+    SUM = "sum"
+
+
+def members(x: Any) -> Any:
+    return x + (Bits.ONE | Bits.TWO), x * Bits(0), x.sum(Bits.ONE), F.mse_loss(x, x + 1, reduction=Reduction.SUM)
+
+
+@pytest.mark.parametrize("fn", [to_classes, python_dtypes, members])
+def test_classes_and_enum_members_as_arguments_of_operations(fn: Any) -> None:
+    assert not check(fn, X, calls=2).of_kind("break")
+
+
+def test_numbers_and_functions_without_a_text_break_the_graph() -> None:
+    def numbers(x: Any) -> Any:
+        return x * complex(math.inf, 1.0)
+
+    def functions(x: Any) -> Any:
+        return (x + 1).apply_(abs)
+
+    for fn, kind in ((numbers, "argument-without-text"), (functions, None)):
+        broken = [event.broken for event in check(fn, X).of_kind("break")]
+        assert broken and all(one is not None and kind in (None, one.kind.id) for one in broken)

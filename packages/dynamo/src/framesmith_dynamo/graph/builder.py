@@ -22,6 +22,7 @@ from framesmith_aten.operators import op_name, tensors_in
 from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.recording import Effects, OperatorLog
 from framesmith_dynamo.graph.modes import GlobalStateLog
+from framesmith_dynamo.graph.spelling import spelled
 from framesmith_guards import new_fake_mode
 
 if TYPE_CHECKING:
@@ -179,9 +180,10 @@ class GraphBuilder:
             self.overlaps.note_restrided(shown, op_name(target))
         for changed in [] if log.effects.reshaped else log.effects.written:
             self.overlaps.check(changed, op_name(target))
+        said_args, said_kwargs = spelled((tuple(args), dict(kwargs)))
         self.overlaps.note(result)
         kind = "call_method" if isinstance(target, str) else "call_function"
-        node = self.graph.create_node(kind, target, tuple(args), dict(kwargs))
+        node = self.graph.create_node(kind, target, said_args, said_kwargs)
         node.meta["example_value"] = result
         self._note(node, log.effects)
         return result, node

@@ -20,6 +20,7 @@ from framesmith_aten.random_order import RANDOM_ORDER
 from framesmith_aten.recording import KernelRefuses
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
+from framesmith_dynamo.graph.spelling import Unspeakable
 from framesmith_dynamo.tensor_calls.undoing import changed_histories, check_undoing, guard_change
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
@@ -60,6 +61,12 @@ STRANGE_RESULT = register_break(
     hint="call the function outside the compiled region",
 )
 
+UNSPEAKABLE = register_break(
+    "argument-without-text",
+    what="a tensor operation takes a function, a class or another object of which a graph's source has no text",
+    why="the graph is Python source, and its arguments are tensors, numbers, strings and torch's own constants",
+    hint="give a dtype, a string or a number; call the operation outside of the compiled function",
+)
 EAGER_REFUSES = register_break(
     "refused-on-real-data",
     what="a tensor operation that torch refuses although fake tensors took it",
@@ -105,6 +112,7 @@ INPUT_RESHAPED = register_break(
 
 #: What fakes raise at an operation, by which its operators tell that they cannot be in the graph.
 ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
+    (Unspeakable, UNSPEAKABLE),
     (KernelRefuses, EAGER_REFUSES),
     (fake_tensor.DataDependentOutputException, DATA_DEPENDENT),
     (fake_tensor.DynamicOutputShapeException, DYNAMIC_OUTPUT_SHAPE),

@@ -380,8 +380,14 @@ def slot_check(tr: Tracer, cls: type, entry: Found, name: str, instance: Source 
 
 
 def data_descriptor_check(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None) -> bool:
-    """Whether a class entry takes precedence over the instance dictionary."""
+    """Whether stores and deletes go through a class entry, and not to the instance dictionary."""
     return slot_check(tr, cls, entry, name, instance, "__set__", "__delete__")
+
+
+def read_first_check(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None) -> bool:
+    """Whether a class entry is read before the instance dictionary is: one with `__set__` alone is not."""
+    stores = data_descriptor_check(tr, cls, entry, name, instance)
+    return stores and type_lookup(type(entry.raw), "__get__") is not None
 
 
 def guard_no_accessor(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, accessor: str) -> None:

@@ -17,12 +17,12 @@ from framesmith_dynamo.values.holders import (
     HEAP_TYPE,
     NO_SOURCE,
     class_source,
-    data_descriptor_check,
     entry_value,
     guard_class,
     is_library_entry,
     is_trusted,
     library_path,
+    read_first_check,
     special_method,
     type_lookup,
     user_method,
@@ -179,7 +179,7 @@ class ClassValue(Value):
         if self._meta_method(tr, "__getattribute__") is not None:
             raise GraphBreak(CLASS_ATTRIBUTE, f"{name!r} of {self.describe()}")
         meta = type_lookup(type(self.cls), name)
-        if meta is not None and data_descriptor_check(tr, type(self.cls), meta, name, self.source):
+        if meta is not None and read_first_check(tr, type(self.cls), meta, name, self.source):
             return bind_entry(tr, meta, name, self)
         guard_class(tr, self.cls, self.source)
         found = type_lookup(self.cls, name)

@@ -23,6 +23,7 @@ from framesmith_dynamo.values.holders import (
     entry_value,
     guard_no_accessor,
     instance_dict,
+    read_first_check,
     type_lookup,
     user_method,
 )
@@ -126,7 +127,7 @@ class ObjectValue(Value):
     def find_attribute(self, tr: Tracer, name: str) -> Value | None:
         """Data descriptors of the type, the instance's own attributes, then the rest of the type; or None."""
         found = type_lookup(self.cls, name)
-        if found is not None and data_descriptor_check(tr, self.cls, found, name, self.source):
+        if found is not None and read_first_check(tr, self.cls, found, name, self.source):
             return bind_entry(tr, found, name, self)
         own = self.own_attribute(tr, name)
         return own if own is not None or found is None else bind_entry(tr, found, name, self)
