@@ -59,7 +59,7 @@ from framesmith_guards.sources import (
     submodule_source,
 )
 from framesmith_guards.specialize import Specialized, guards_of, specialize
-from framesmith_guards.stacks import FrameStack, Location
+from framesmith_guards.stacks import Location, current_location, located, location_of, note_location
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.constants import freeze, is_constant, same_constant, why_not_constant
 from framesmith_guards.values.refs import Ref
@@ -81,7 +81,6 @@ __all__ = [
     "DictKeySource",
     "DictValueSource",
     "EphemeralSource",
-    "FrameStack",
     "FunctionSource",
     "GlobalContext",
     "GlobalSource",
@@ -120,6 +119,7 @@ __all__ = [
     "buffer_source",
     "compile_context",
     "compile_guards",
+    "current_location",
     "detect_fake_mode",
     "explain",
     "fake_mode_of",
@@ -127,10 +127,13 @@ __all__ = [
     "guards_of",
     "is_constant",
     "kind_named",
+    "located",
+    "location_of",
     "mapping_behind",
     "module_kind",
     "new_fake_mode",
     "no_overlap",
+    "note_location",
     "origin_of",
     "parameter_source",
     "same_constant",
