@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
@@ -57,7 +58,7 @@ class Location:
     @property
     def in_user_code(self) -> Location:
         """The innermost location in code that is neither torch's nor Framesmith's; else the outermost one."""
-        libraries = _library_folders()
+        libraries = _library_folders(len(sys.modules))
         outermost = self
         for at in self.chain():
             if not at.filename.startswith(libraries):
@@ -70,8 +71,9 @@ class Location:
         return f"{self.where}: {line}" if line else self.where
 
 
-def _library_folders() -> tuple[str, ...]:
-    """The folders of torch and of Framesmith's packages that are loaded."""
+@functools.lru_cache(maxsize=1)
+def _library_folders(loaded: int) -> tuple[str, ...]:
+    """The folders of torch and of Framesmith's packages that are loaded; looked for anew when more modules are."""
     packages = [name for name in list(sys.modules) if name == "torch" or _is_ours(name)]
     found = (getattr(sys.modules.get(name), "__file__", None) for name in packages)
     return tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in found if file)
