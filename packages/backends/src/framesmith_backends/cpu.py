@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.rewrite import use_onednn, with_fastest_products
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
+
+PLAN = logging.getLogger("framesmith.plan")
+KERNELS = logging.getLogger("framesmith.kernels")
 
 # What the option `matmul` does to the graph.
 PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
@@ -111,6 +115,11 @@ class CpuBackend:
                 add_entry(module, run.entry, len(run.buffers), launches)
             llvm = module.text()
             space.update(compile_module(llvm, [run.entry for run in runs]))
+        PLAN.info("%d steps", len(plan.steps))
+        KERNELS.info("%d kernels in %d runs", len(plan.kernels), len(runs))
+        if PLAN.isEnabledFor(logging.DEBUG):
+            PLAN.debug("%s", plan.text())
+        KERNELS.debug("%s", llvm)
         return executed(source, space), Stages(lowering, plan, llvm, source)
 
 

@@ -8,6 +8,10 @@ and ends the graph just before the instruction of the outermost frame that was r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from framesmith_guards import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +37,23 @@ def register_break(id: str, *, what: str, why: str, hint: str) -> BreakKind:
 
 
 class GraphBreak(Exception):
-    """The current instruction cannot be traced. `detail` says what exactly was met; `frames` where, innermost first."""
+    """The current instruction cannot be traced. `detail` says what exactly was met; `user_location` where."""
 
     def __init__(self, kind: BreakKind, detail: str = "") -> None:
         super().__init__(f"[{kind.id}] {kind.what}" + (f": {detail}" if detail else ""))
         self.kind = kind
         self.detail = detail
-        self.frames: list[str] = []
+        self.user_location: Location | None = None
+
+    @property
+    def in_callee(self) -> bool:
+        """Whether it was met in an inlined call."""
+        return self.user_location is not None and self.user_location.outer is not None
 
     def explain(self) -> str:
         """What, why and what to do, as a person reads it."""
-        places = "".join(f"\n  {place}" for place in self.frames)
+        at = self.user_location
+        places = "" if at is None else f"\n{at.stack_trace.rstrip()}"
         return f"{self}{places}\n  why: {self.kind.why}\n  what to do: {self.kind.hint}"
 
 

@@ -15,7 +15,7 @@ from framesmith_sideeffects import Journal
 
 if TYPE_CHECKING:
     from framesmith_dynamo.values.base import Value
-    from framesmith_guards import Source
+    from framesmith_guards import Location, Source
 
 
 class RestartTrace(Exception):
@@ -44,6 +44,9 @@ class OpenFrame(Protocol):
     cells: dict[str, Any]
     result: Value | None
     handled: Value | None
+
+    def location(self) -> Location:
+        """Where in the user's program the frame is."""
 
 
 @dataclass(slots=True)
@@ -75,6 +78,10 @@ class TraceState:
     running: list[OpenFrame] = field(default_factory=list)
     suspended: list[Value] = field(default_factory=list)
     left: list[tuple[Value, OpenFrame]] = field(default_factory=list)
+
+    def location(self) -> Location | None:
+        """Where in the user's program the trace is, in the innermost open frame."""
+        return self.running[-1].location() if self.running else None
 
     def is_empty(self) -> bool:
         """Whether nothing was computed and nothing changed yet."""

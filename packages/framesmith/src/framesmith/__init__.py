@@ -7,6 +7,7 @@ from framesmith.backward import compile_backward
 from framesmith.disabling import disable
 from framesmith.explanation import Explanation, explain
 from framesmith.failures import FramesmithError, FramesmithWarning
+from framesmith.logs import set_logs, set_logs_from_environment
 from framesmith.stats import stats
 
 __all__ = [
@@ -20,5 +21,8 @@ __all__ = [
     "explain",
     "list_backends",
     "reset",
+    "set_logs",
     "stats",
 ]
+
+set_logs_from_environment()

@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass, field
 
 from framesmith.stats import count
+from framesmith_guards import CompileContext, Location, current_location, location_of
 
 
 class FramesmithWarning(UserWarning):
@@ -25,12 +26,19 @@ class Failures:
     _seen: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def report(self, where: str, error: BaseException) -> None:
-        """Warn once about a failure at `where`, or raise it as a FramesmithError when strict."""
+    def report(self, where: str, error: BaseException, location: Location | None = None) -> None:
+        """Warn once about a failure at `where`, or raise it as a FramesmithError when strict.
+
+        The warning stands at the user's line where the error arose; else at `location`, or where the trace is.
+        """
         if isinstance(error, FramesmithError):
             raise error  # told already, on its way to the user
         count("frames_failed")
         message = f"framesmith failed to compile {where}: {type(error).__name__}: {error}"
+        at = location_of(error) or location or current_location()
+        if at is not None:
+            at = at.in_user_code
+            message += f" (compiling [{CompileContext.current_trace_id() or '-'}], {at})"
         if self.strict:
             raise FramesmithError(message) from error
         with self._lock:
@@ -38,4 +46,7 @@ class Failures:
             if key in self._seen:
                 return
             self._seen.add(key)
-        warnings.warn(f"{message}; it runs eagerly", FramesmithWarning, stacklevel=2)
+        if at is None:
+            warnings.warn(f"{message}; it runs eagerly", FramesmithWarning, stacklevel=2)
+        else:
+            warnings.warn_explicit(f"{message}; it runs eagerly", FramesmithWarning, at.filename, at.lineno)

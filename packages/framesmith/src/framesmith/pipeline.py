@@ -15,9 +15,11 @@ import framesmith_frames
 from framesmith.backends import AUTO, backend_for
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures
+from framesmith.logs import log_aten_graph
 from framesmith.verification import verified
 from framesmith_aten.contract import Backend, BoxedFn, Compiler, Role
 from framesmith_backends import find_backend
+from framesmith_guards import CompileContext, Location, compile_context, located
 
 GraphCallable = Callable[..., Sequence[Any]]
 
@@ -35,7 +37,7 @@ class GraphCompiler:
             with framesmith_autograd_compiler.disabled():  # aot differentiates fakes; that is no pass of the user's
                 compiled = self._compile(gm, examples)
         except Exception as error:
-            self.failures.report("a graph", error)
+            self.failures.report("a graph", error, first_location(gm))
             return cast(GraphCallable, gm.forward)
         calls = self.config.verify
         return verified(gm, compiled, self.failures, calls) if calls else compiled
@@ -47,12 +49,16 @@ class GraphCompiler:
         if not isinstance(backend, (str, Backend)):
             return cast(GraphCallable, backend(gm, examples))
         whole = backend_for(backend, examples).takes_whole
-        compiler = self._backend_compiler(backend)
+        compiler = self._backend_compiler(backend, gm)
         return framesmith_aot.compile_graph(gm, examples, compiler=compiler, whole=whole).function
 
-    def _backend_compiler(self, backend: str | Backend) -> Compiler:
+    def _backend_compiler(self, backend: str | Backend, torch_graph: fx.GraphModule) -> Compiler:
+        compilation, begin = CompileContext.try_get(), first_location(torch_graph)
+
         def compile_aten(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> BoxedFn:
-            with framesmith_frames.deactivated():  # a backward graph is compiled while the user's code runs
+            # A backward graph is compiled while the user's code runs, for the compilation of its forward one.
+            with framesmith_frames.deactivated(), compile_context(compilation), located(lambda: begin):
+                log_aten_graph(gm, role)
                 try:
                     chosen = select(backend, gm, inputs, role)
                     return chosen.compile(
@@ -63,6 +69,11 @@ class GraphCompiler:
                     return find_backend("eager").compile(gm, inputs, role)
 
         return compile_aten
+
+
+def first_location(gm: fx.GraphModule) -> Location | None:
+    """Where in the user's program the first operation of a torch-level graph comes from."""
+    return next((node.meta.get("location") for node in gm.graph.nodes if node.op.startswith("call_")), None)
 
 
 def select(backend: str | Backend, gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> Backend:

@@ -13,6 +13,7 @@ from torch import fx
 import framesmith_frames
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures, FramesmithError, FramesmithWarning
+from framesmith.logs import log_event
 from framesmith.module_calls import is_module_call
 from framesmith.pipeline import GraphCompiler
 from framesmith.stats import count
@@ -109,14 +110,14 @@ class Session:
     def _on_event(self, event: FrameEvent) -> None:
         if event.kind in COUNTERS:
             count(COUNTERS[event.kind])
+        log_event(event)
         if self._observe is not None:
             self._observe(event)
         if event.kind == "limit":
             message = f"{event.code.co_qualname}: {event.detail}"
-            code = event.code
-            warnings.warn_explicit(message, FramesmithWarning, code.co_filename, code.co_firstlineno)
+            warnings.warn_explicit(message, FramesmithWarning, event.place.filename, event.place.lineno)
         if event.kind == "error" and event.error is not None:
-            self.failures.report(str(event.code.co_qualname), event.error)
+            self.failures.report(str(event.code.co_qualname), event.error, event.place)
 
 
 _sessions: dict[object, Session] = {}

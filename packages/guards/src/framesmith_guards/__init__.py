@@ -61,7 +61,7 @@ from framesmith_guards.sources import (
     submodule_source,
 )
 from framesmith_guards.specialize import Specialized, guards_of, specialize
-from framesmith_guards.stacks import FrameStack, Location
+from framesmith_guards.stacks import Location, current_location, located, location_of, note_location
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.constants import freeze, is_constant, same_constant, why_not_constant
 from framesmith_guards.values.refs import Ref
@@ -83,7 +83,6 @@ __all__ = [
     "DictKeySource",
     "DictValueSource",
     "EphemeralSource",
-    "FrameStack",
     "FunctionSource",
     "GlobalContext",
     "GlobalSource",
@@ -123,6 +122,7 @@ __all__ = [
     "buffer_source",
     "compile_context",
     "compile_guards",
+    "current_location",
     "detect_fake_mode",
     "explain",
     "fake_mode_of",
@@ -130,11 +130,14 @@ __all__ = [
     "guards_of",
     "is_constant",
     "kind_named",
+    "located",
+    "location_of",
     "mapping_behind",
     "members_of",
     "module_kind",
     "new_fake_mode",
     "no_overlap",
+    "note_location",
     "origin_of",
     "parameter_source",
     "same_constant",

@@ -16,7 +16,7 @@ from framesmith_guards.errors import GuardError
 from framesmith_guards.kinds.state import BY_KIND, USUAL_KINDS
 from framesmith_guards.kinds.table import GuardKind, describe_expected, kind_named
 from framesmith_guards.sources import GlobalStateSource, GuardSource, Source, origin_of
-from framesmith_guards.stacks import user_stack
+from framesmith_guards.stacks import Location, current_location
 from framesmith_guards.values.constants import is_constant, typed_key
 from framesmith_guards.values.refs import describe
 
@@ -51,14 +51,14 @@ class Guard:
     """A row of the kinds table applied to a source; two guards are equal if they check the same.
 
     `expected` is snapshotted on construction (see freezing.py); GuardError if it cannot be checked soundly.
-    `user_stack` and `stack` say where in the user's program and in the compiler the guard came from; `export`
+    `location` says where in the user's program the guard came from, `stack` where in the compiler; `export`
     holds what became of it, for those who export guards.
     """
 
     source: Source
     kind: GuardKind
     expected: Any
-    user_stack: traceback.StackSummary | None
+    location: Location | None
     stack: traceback.StackSummary | None
     export: ExportInfo
     _key: Hashable = field(repr=False)
@@ -69,7 +69,7 @@ class Guard:
         kind: str | GuardKind,
         expected: object = None,
         *,
-        user_stack: traceback.StackSummary | None = None,
+        location: Location | None = None,
         stack: traceback.StackSummary | None = None,
     ) -> None:
         if not isinstance(source, Source):
@@ -85,15 +85,15 @@ class Guard:
         set_field(self, "source", source)
         set_field(self, "kind", row)
         set_field(self, "expected", frozen)
-        set_field(self, "user_stack", user_stack)
+        set_field(self, "location", location)
         set_field(self, "stack", stack)
         set_field(self, "export", ExportInfo())
         set_field(self, "_key", (source, row.name, _key_of(frozen)))
 
-    def note_stacks(self, user: traceback.StackSummary, compiler: traceback.StackSummary | None) -> None:
+    def note_origin(self, location: Location | None, compiler: traceback.StackSummary | None) -> None:
         """Note where the guard came from, unless that is known already."""
-        if self.user_stack is None and user:
-            object.__setattr__(self, "user_stack", user)
+        if self.location is None and location is not None:
+            object.__setattr__(self, "location", location)
         if self.stack is None and compiler is not None:
             object.__setattr__(self, "stack", compiler)
 
@@ -141,7 +141,7 @@ class Guard:
 class GuardsSet:
     """Guards in the order they were added, each once.
 
-    A guard is noted the user's stack of the trace that adds it and, with `debug_stacks`, the compiler's own.
+    A guard is noted the location of the trace that adds it and, with `debug_stacks`, the compiler's own.
     """
 
     def __init__(self, guards: Iterable[Guard] = (), *, debug_stacks: bool = False) -> None:
@@ -154,7 +154,7 @@ class GuardsSet:
             return False
         self._guards[guard] = None
         compiler = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if self._debug_stacks else None
-        guard.note_stacks(user_stack(), compiler)
+        guard.note_origin(current_location(), compiler)
         return True
 
     def replace(self, guards: Iterable[Guard]) -> None:

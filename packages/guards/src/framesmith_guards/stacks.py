@@ -1,107 +1,120 @@
-"""Where in the user's program a trace is: the frames it has entered and the line it is at, per thread."""
+"""Where in the user's program a trace is: locations that know what called them, and the one of this thread's trace."""
 
 from __future__ import annotations
 
+import functools
+import linecache
+import os
+import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from dis import Positions
 
 
-@dataclass(frozen=True)
 class Location:
-    """A line (and columns, if known) of a file, in a function."""
+    """A line of a file, in a function, and the location of its call (`outer`). Text is made when it is asked for."""
 
-    filename: str
-    lineno: int
-    function: str
-    positions: Positions | None = None
+    __slots__ = ("_text", "filename", "function", "lineno", "outer")
 
-    def summary(self) -> traceback.FrameSummary:
-        """The location as an entry of a traceback."""
-        known = self.positions
-        if known is None:
-            return traceback.FrameSummary(self.filename, self.lineno, self.function, lookup_line=False)
-        return traceback.FrameSummary(
-            self.filename,
-            self.lineno,
-            self.function,
-            lookup_line=False,
-            colno=known.col_offset,
-            end_colno=known.end_col_offset,
-        )
+    def __init__(self, filename: str, lineno: int, function: str, outer: Location | None = None) -> None:
+        self.filename = filename
+        self.lineno = lineno
+        self.function = function
+        self.outer = outer
+        self._text: str | None = None
 
+    def chain(self) -> Iterator[Location]:
+        """This location, the one that called it, and so on."""
+        at: Location | None = self
+        while at is not None:
+            yield at
+            at = at.outer
 
-@dataclass
-class FrameStack:
-    """The user's frames that a trace has entered, outermost first, and the location in the innermost one."""
+    @property
+    def line(self) -> str:
+        """The text of the line, without the blanks around it; empty where the file cannot be read."""
+        return linecache.getline(self.filename, self.lineno).strip()
 
-    entered: list[traceback.FrameSummary] = field(default_factory=list)
-    location: Location | None = None
+    @property
+    def where(self) -> str:
+        """File, line and function, as in a traceback."""
+        return f'File "{self.filename}", line {self.lineno}, in {self.function}'
+
+    @property
+    def stack_trace(self) -> str:
+        """The whole stack as Python's tracebacks print it, innermost last; made once."""
+        if self._text is None:
+            above = "" if self.outer is None else self.outer.stack_trace
+            line = self.line
+            self._text = f"{above}  {self.where}\n" + (f"    {line}\n" if line else "")
+        return self._text
 
     def summary(self) -> traceback.StackSummary:
-        """The user's stack as a traceback, innermost last."""
-        here = [] if self.location is None else [self.location.summary()]
-        return traceback.StackSummary.from_list([*self.entered, *here])
+        """The whole stack as entries of a traceback, innermost last."""
+        frames = [traceback.FrameSummary(at.filename, at.lineno, at.function, lookup_line=False) for at in self.chain()]
+        return traceback.StackSummary.from_list(frames[::-1])
 
-    @contextmanager
-    def frame(self, entered: traceback.FrameSummary | None) -> Iterator[None]:
-        """Trace inside one more frame (none for None); an exception that leaves it carries `real_stack`."""
-        outer = self.location
-        if entered is not None:
-            self.entered.append(entered)
-        self.location = None
-        try:
-            yield
-        except Exception as error:
-            attach(error, self)
-            raise
-        finally:
-            if entered is not None:
-                self.entered.pop()
-            self.location = outer
+    @property
+    def in_user_code(self) -> Location:
+        """The innermost location in code that is neither torch's nor Framesmith's; else the outermost one."""
+        libraries = _library_folders(len(sys.modules))
+        outermost = self
+        for at in self.chain():
+            if not at.filename.startswith(libraries):
+                return at
+            outermost = at
+        return outermost
 
-    @contextmanager
-    def cleared(self) -> Iterator[None]:
-        """Do something that belongs to no user frame; an exception that leaves it carries no stack of ours."""
-        entered, location = self.entered, self.location
-        self.entered, self.location = [], None
-        try:
-            yield
-        except Exception as error:
-            if not hasattr(error, "real_stack"):
-                error.real_stack = None  # type: ignore[attr-defined]
-            raise
-        finally:
-            self.entered, self.location = entered, location
+    def __str__(self) -> str:
+        line = self.line
+        return f"{self.where}: {line}" if line else self.where
 
 
-def attach(error: BaseException, stack: FrameStack) -> None:
-    """Note the user's stack on an exception as `real_stack`, unless one is noted already."""
-    if not hasattr(error, "real_stack"):
-        error.real_stack = stack.summary()  # type: ignore[attr-defined]
+@functools.lru_cache(maxsize=1)
+def _library_folders(loaded: int) -> tuple[str, ...]:
+    """The folders of torch and of Framesmith's packages that are loaded; looked for anew when more modules are."""
+    packages = [name for name in list(sys.modules) if name == "torch" or _is_ours(name)]
+    found = (getattr(sys.modules.get(name), "__file__", None) for name in packages)
+    return tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in found if file)
+
+
+def _is_ours(name: str) -> bool:
+    return "." not in name and (name == "framesmith" or name.startswith("framesmith_"))
 
 
 class _Local(threading.local):
-    active: FrameStack | None = None
+    locate: Callable[[], Location | None] | None = None
 
 
 _LOCAL = _Local()
 
 
-def user_stack() -> traceback.StackSummary:
-    """The user's stack of the trace going on in this thread; empty if there is none."""
-    return traceback.StackSummary() if _LOCAL.active is None else _LOCAL.active.summary()
+def current_location() -> Location | None:
+    """Where the trace going on in this thread is; None if there is none."""
+    return None if _LOCAL.locate is None else _LOCAL.locate()
 
 
 @contextmanager
-def activated(stack: FrameStack | None) -> Iterator[None]:
-    """Make `stack` this thread's, for a while."""
-    previous = _LOCAL.active
-    _LOCAL.active = stack
+def located(locate: Callable[[], Location | None] | None) -> Iterator[None]:
+    """Let `locate` say where this thread's trace is, for a while. An exception that leaves is noted the location."""
+    previous = _LOCAL.locate
+    _LOCAL.locate = locate
     try:
         yield
+    except Exception as error:
+        note_location(error, current_location())
+        raise
     finally:
-        _LOCAL.active = previous
+        _LOCAL.locate = previous
+
+
+def note_location(error: BaseException, location: Location | None) -> None:
+    """Note on an exception where in the user's program it arose (`user_location`), unless that is noted already."""
+    if location is not None and location_of(error) is None:
+        error.user_location = location  # type: ignore[attr-defined]
+
+
+def location_of(error: BaseException) -> Location | None:
+    """Where in the user's program an exception arose, as far as `note_location` was told."""
+    return getattr(error, "user_location", None)

@@ -6,6 +6,7 @@ import traceback
 import pytest
 import torch
 
+import framesmith_guards
 from framesmith_guards import (
     CompileContext,
     CompileId,
@@ -20,9 +21,13 @@ from framesmith_guards import (
     TraceId,
     TracingContext,
     compile_context,
+    current_location,
     detect_fake_mode,
+    located,
+    location_of,
     module_kind,
     new_fake_mode,
+    note_location,
     tracing,
 )
 
@@ -114,32 +119,56 @@ def test_global_state_is_restored():
     assert context.checkpoint() == before
 
 
-def test_user_stacks_are_noted_on_guards_and_errors():
-    context = TracingContext()
+def test_locations_are_noted_on_guards_and_errors():
+    place = Location("inner.py", 7, "inner", Location("outer.py", 3, "outer"))
+    context = TracingContext(locate=lambda: place)
     guard = Guard(LocalSource("x"), "NONE_MATCH")
     with tracing(context):
-        with TracingContext.current_frame(traceback.FrameSummary("outer.py", 3, "outer", lookup_line=False)):
-            TracingContext.set_current_loc(Location("inner.py", 7, "inner"))
-            context.guards_context.add(guard)
-            assert [entry.lineno for entry in TracingContext.extract_stack()] == [3, 7]
-    assert [(entry.filename, entry.lineno) for entry in guard.user_stack] == [("outer.py", 3), ("inner.py", 7)]
-    assert not TracingContext.extract_stack()
+        context.guards_context.add(guard)
+        assert current_location() is place
+    assert guard.location is place and current_location() is None
+    assert [(entry.filename, entry.lineno) for entry in place.summary()] == [("outer.py", 3), ("inner.py", 7)]
     with pytest.raises(ZeroDivisionError) as caught, tracing(context):
-        with TracingContext.current_frame(traceback.FrameSummary("outer.py", 3, "outer", lookup_line=False)):
-            TracingContext.set_current_loc(Location("inner.py", 8, "inner"))
-            1 / 0
-    assert [entry.lineno for entry in caught.value.real_stack] == [3, 8]
-    assert not context.frames.entered and context.frames.location is None
+        1 / 0
+    assert location_of(caught.value) is place
+    note_location(caught.value, Location("other.py", 1, "other"))
+    assert location_of(caught.value) is place  # the first is the innermost
 
 
-def test_work_outside_any_frame_adds_no_stack():
-    context = TracingContext()
-    with pytest.raises(ZeroDivisionError) as caught, tracing(context):
-        TracingContext.set_current_loc(Location("inner.py", 8, "inner"))
-        with TracingContext.clear_frame():
-            assert not TracingContext.extract_stack()
-            1 / 0
-    assert caught.value.real_stack is None
+def test_the_text_of_a_location_is_as_in_tracebacks():
+    def here():
+        raise KeyError
+
+    with pytest.raises(KeyError) as caught:
+        here()
+    entries = traceback.extract_tb(caught.value.__traceback__)
+    place = None
+    for entry in entries:
+        place = Location(entry.filename, entry.lineno, entry.name, place)
+    printed = "".join(line for line in traceback.format_list(entries)).replace("\n    ~~", "\n")
+    told = [line for line in printed.splitlines() if line.strip("~^ ")]
+    assert place.stack_trace.splitlines() == told
+    assert str(place).endswith("in here: raise KeyError")
+
+
+def test_the_users_line_is_the_innermost_outside_of_torch():
+    user = Location(__file__, 5, "f")
+    assert Location(torch.nn.functional.__file__, 9, "relu", user).in_user_code is user
+    assert Location(framesmith_guards.__file__, 9, "x", user).in_user_code is user
+    alone = Location(torch.__file__, 9, "f")
+    assert alone.in_user_code is alone
+
+
+def test_locations_are_per_thread():
+    place, seen = Location("a.py", 1, "f"), []
+    with located(lambda: place):
+        thread = threading.Thread(target=lambda: seen.append(current_location()))
+        thread.start()
+        thread.join()
+        with located(None):
+            seen.append(current_location())
+        seen.append(current_location())
+    assert seen == [None, None, place]
 
 
 def test_debug_stacks():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from framesmith_dynamo.admission.frame_policy import why_not_compiled
 from framesmith_dynamo.admission.surroundings import surrounding_guards, why_not_now
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.conversion.events import EventKind, FrameEvent
+from framesmith_dynamo.conversion.naming import next_compile_id
 from framesmith_dynamo.conversion.other_hooks import keep_from_torch, skipped_by_torch
 from framesmith_dynamo.interpreter.loop import Ending, EscapedException, outermost_frame, run_outermost
 from framesmith_dynamo.residual.aliasing import alias_guards
@@ -19,7 +21,19 @@ from framesmith_dynamo.residual.output import CompileGraph, Residual, RunnerOf, 
 from framesmith_dynamo.residual.resume import emit_break
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
 from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries, stats
-from framesmith_guards import Guard, compile_guards, explain, state_guards
+from framesmith_guards import (
+    CompileContext,
+    Guard,
+    Location,
+    TracingContext,
+    compile_context,
+    compile_guards,
+    explain,
+    located,
+    location_of,
+    state_guards,
+    tracing,
+)
 from framesmith_sideeffects import CannotLoad
 
 if TYPE_CHECKING:
@@ -99,9 +113,10 @@ class FrameConverter:
         if reason is not None:
             self._tell("run-once", info.code, reason)
             return RUN_ONCE(reason)
-        limit = self._check_recompile(info)
-        if limit is not None:
-            return limit
+        with compile_context(CompileContext(next_compile_id(info.code))):
+            return self._check_recompile(info) or self._compile(info)
+
+    def _compile(self, info: FrameInfo) -> Answer:
         try:
             return self._convert(info)
         except (BreakNotAllowed, RecompileLimit):
@@ -113,11 +128,11 @@ class FrameConverter:
             return SKIP(f"the compiler failed: {type(error).__name__}: {error}")
 
     def _tell(self, kind: EventKind, code: CodeType, detail: str = "", **more: Any) -> None:
-        self.on_event(FrameEvent(kind, code, detail, **more))
+        self.on_event(FrameEvent(kind, code, detail, trace_id=CompileContext.current_trace_id(), **more))
 
     def tell_error(self, code: CodeType, error: Exception) -> None:
         """Report an error of the compiler's own."""
-        self._tell("error", code, f"{type(error).__name__}: {error}", error=error)
+        self._tell("error", code, f"{type(error).__name__}: {error}", error=error, location=location_of(error))
 
     # Recompilation
 
@@ -128,7 +143,7 @@ class FrameConverter:
         nearest = explain(known, info)[0]
         missed = self._missed.setdefault(info.code, Counter())
         missed[_subject(nearest.guard)] += 1
-        self._tell("recompile", info.code, str(nearest))
+        self._tell("recompile", info.code, str(nearest), location=_used_at(nearest.guard))
         if len(known) < self.recompile_limit:
             return None
         [(subject, times)] = missed.most_common(1)
@@ -138,7 +153,7 @@ class FrameConverter:
         )
         if self.strict:
             raise RecompileLimit(f"{info.code.co_qualname}: {message}")
-        self._tell("limit", info.code, message)
+        self._tell("limit", info.code, message, location=_used_at(nearest.guard))
         self._tell("skip", info.code, message)
         return SKIP(message)
 
@@ -152,6 +167,7 @@ class FrameConverter:
             except RestartTrace:
                 assert log.reason is not None
                 forget_frames(log.reason)
+                CompileContext.get().attempt += 1
                 if self.fullgraph:
                     raise BreakNotAllowed(log.reason) from log.reason
         raise RuntimeError(f"tracing does not settle after {MAX_RESTARTS} attempts; last: {log.reason}")
@@ -159,12 +175,13 @@ class FrameConverter:
     def _attempt(self, info: FrameInfo, log: SpeculationLog) -> Answer:
         frame = outermost_frame(info, log)
         try:
-            ending = run_outermost(frame, log)
-            if ending.reason is not None:
-                self._tell("break", info.code, str(ending.reason), broken=ending.reason, place=frame.where())
-            return self._finish(info, frame, ending)
+            with tracing(TracingContext(frame.state.builder.fake_mode, frame.state.location)):
+                ending = run_outermost(frame, log)
+                if ending.reason is not None:
+                    self._tell_break(info, ending.reason)
+                return self._finish(info, frame, ending)
         except EscapedException as escaped:
-            return self._raises(info, str(escaped))
+            return self._raises(info, escaped)
         except GraphBreak as broken:
             forget_frames(broken)
             return self._leave(info, broken)
@@ -178,17 +195,21 @@ class FrameConverter:
         """The frame runs as plain Python from now on; functions it calls are still compiled."""
         if self.fullgraph:
             raise BreakNotAllowed(broken) from broken
-        self._tell("break", info.code, str(broken), broken=broken)
-        self._tell("skip", info.code, str(broken))
+        self._tell_break(info, broken)
+        self._tell("skip", info.code, str(broken), location=broken.user_location)
         return SKIP(str(broken))
 
-    def _raises(self, info: FrameInfo, why: str) -> Answer:
+    def _tell_break(self, info: FrameInfo, broken: GraphBreak) -> None:
+        self._tell("break", info.code, str(broken), broken=broken, location=broken.user_location)
+
+    def _raises(self, info: FrameInfo, escaped: EscapedException) -> Answer:
         """This call runs as plain Python; all calls do once tracing has come to an exception often."""
+        why = str(escaped)
         if stats(info.code).run_once < MAX_RUN_ONCE:
-            self._tell("run-once", info.code, why)
+            self._tell("run-once", info.code, why, location=location_of(escaped))
             return RUN_ONCE(why)
         reason = f"{MAX_RUN_ONCE} calls raised an exception; the last: {why}"
-        self._tell("skip", info.code, reason)
+        self._tell("skip", info.code, reason, location=location_of(escaped))
         return SKIP(reason)
 
     def _finish(self, info: FrameInfo, frame: Frame, ending: Ending) -> Answer:
@@ -210,7 +231,8 @@ class FrameConverter:
                 return SKIP(NOTHING_TO_COMPILE)
             self._graphless.add(code)
         guards = frame.state.guards
-        guards.update(state_guards(), surrounding_guards(), alias_guards(frame.state))
+        with located(None):  # what all the frame relies on
+            guards.update(state_guards(), surrounding_guards(), alias_guards(frame.state))
         names = frame.code.argument_names
         program = compile_guards(guards, names, info.code.co_freevars, inputs=residual.inputs)
         function = cast(FunctionType, info.function)
@@ -218,7 +240,8 @@ class FrameConverter:
             raise RuntimeError(
                 f"the guards refuse the call they were made for: {program.explain(info.locals, function)}"
             )
-        self._tell("entry", info.code, check=program, residual=code)
+        seconds = time.perf_counter() - CompileContext.get().begun
+        self._tell("entry", info.code, check=program, residual=code, seconds=seconds)
         entry = Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs))
         keep_from_torch(entry)
         return entry
@@ -227,10 +250,16 @@ class FrameConverter:
         def runner_of(graph: FinishedGraph, plain: bool) -> Callable[..., Any]:
             graphs.append(graph.module)
             size = f"{len(graph.module.graph.nodes)} nodes"
-            self._tell("graph", code, f"{size}, {IN_ORDER}" if plain else size, graph=graph.module)
+            told = f"{size}, {IN_ORDER}" if plain else size
+            self._tell("graph", code, told, graph=graph.module, location=graph.location)
             return graph.module.forward if plain else self.compile_graph(graph.module, graph.inputs)
 
         return runner_of
+
+
+def _used_at(guard: Guard | None) -> Location | None:
+    """Where the user's program relies on what the guard checks."""
+    return None if guard is None else guard.location
 
 
 def _subject(guard: Guard | None) -> str:

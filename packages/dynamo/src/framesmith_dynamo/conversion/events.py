@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import CodeType
 from typing import Literal
 
 from torch import fx
 
 from framesmith_dynamo.breaks import GraphBreak
-from framesmith_guards import CheckProgram
+from framesmith_guards import CheckProgram, Location, TraceId
 
 EventKind = Literal["graph", "break", "entry", "recompile", "limit", "skip", "run-once", "error"]
 
@@ -19,10 +19,13 @@ class FrameEvent:
     """One thing that happened to a frame of `code`.
 
     `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code was
-    made (`check` and `guards`, its check as Python; `residual`, its code); `recompile`: no entry applied (`detail`: why
+    made (`check` and `guards`, its check as Python; `residual`, its code;
+    `seconds` taken); `recompile`: no entry applied (`detail`: why
     the nearest did not); `limit`: that was so as often as allowed (`detail`: what changed most, and what to do); `skip`
     and `run-once`: left to plain Python, always or this time (`detail`: why); `error`: the tracer or a compiler failed
     (`error`).
+
+    `trace_id` names the compilation, and the attempt, that it is part of; `location` is the line that it is about.
     """
 
     kind: EventKind
@@ -33,7 +36,16 @@ class FrameEvent:
     check: CheckProgram | None = None
     residual: CodeType | None = None
     error: BaseException | None = None
-    place: str = field(default="")
+    trace_id: TraceId | None = None
+    location: Location | None = None
+    seconds: float = 0.0
+
+    @property
+    def place(self) -> Location:
+        """The line to tell the user of: the innermost of their own code's, else where the frame's function begins."""
+        code = self.code
+        at = self.location or Location(code.co_filename, code.co_firstlineno, code.co_qualname)
+        return at.in_user_code
 
     @property
     def guards(self) -> str:
@@ -41,5 +53,6 @@ class FrameEvent:
         return "" if self.check is None else self.check.text
 
     def __str__(self) -> str:
-        where = f"{self.code.co_qualname} ({self.code.co_filename}:{self.code.co_firstlineno})"
-        return f"{self.kind}: {where}" + (f": {self.detail}" if self.detail else "")
+        id = "" if self.trace_id is None else f"[{self.trace_id}] "
+        where = f"{self.code.co_qualname} ({self.place.filename}:{self.place.lineno})"
+        return f"{id}{self.kind}: {where}" + (f": {self.detail}" if self.detail else "")

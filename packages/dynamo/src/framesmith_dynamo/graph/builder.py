@@ -23,7 +23,7 @@ from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.recording import Effects, OperatorLog
 from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_dynamo.graph.spelling import spelled
-from framesmith_guards import new_fake_mode
+from framesmith_guards import Location, current_location, new_fake_mode
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -111,6 +111,13 @@ class FinishedGraph:
     inputs: list[GraphInput]
     changed: list[int]
 
+    @property
+    def location(self) -> Location | None:
+        """Where in the user's program its first operation comes from."""
+        return next(
+            (node.meta.get("location") for node in self.module.graph.nodes if node.op.startswith("call_")), None
+        )
+
 
 class GraphBuilder:
     """Builds one graph. All tensor computation of the trace runs here, on fakes of one fake mode."""
@@ -154,7 +161,7 @@ class GraphBuilder:
         assert ref.source is not None
         where = self.graph.inserting_after(self.inputs[-1].node) if self.inputs else self.graph.inserting_before(None)
         with where:
-            node = self.graph.placeholder(placeholder_name(ref.source.name))
+            node = self._placed(self.graph.placeholder(placeholder_name(ref.source.name)))
         node.meta["example_value"] = ref.fake
         self.inputs.append(ref)
         self.overlaps.note_input(ref.fake)
@@ -165,7 +172,8 @@ class GraphBuilder:
     def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, fx.Node]:
         """Run a call on fakes and record it. `args` hold nodes; the fake result and the new node come back.
 
-        The node's `meta["effects"]` tells what ran. Exceptions of the operation pass through, with nothing recorded.
+        The node's `meta["effects"]` tells what ran, `meta["location"]` where in the user's program it is. Exceptions of
+        the operation pass through, with nothing recorded.
         """
         fakes = [fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node))]
         run_args, run_kwargs = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
@@ -183,7 +191,7 @@ class GraphBuilder:
         said_args, said_kwargs = spelled((tuple(args), dict(kwargs)))
         self.overlaps.note(result)
         kind = "call_method" if isinstance(target, str) else "call_function"
-        node = self.graph.create_node(kind, target, said_args, said_kwargs)
+        node = self._placed(self.graph.create_node(kind, target, said_args, said_kwargs))
         node.meta["example_value"] = result
         self._note(node, log.effects)
         return result, node
@@ -197,9 +205,16 @@ class GraphBuilder:
         self.acts_elsewhere |= effects.elsewhere
         self.operations += 1
 
+    def _placed(self, node: fx.Node) -> fx.Node:
+        """`node`, told where in the user's program it comes from."""
+        location = current_location()
+        if location is not None:
+            node.meta["location"] = location
+        return node
+
     def item(self, node: fx.Node, index: int | str, fake: torch.Tensor) -> fx.Node:
         """The node for one tensor of a call's tuple, list or dict result."""
-        got = self.graph.call_function(operator.getitem, (node, index))
+        got = self._placed(self.graph.call_function(operator.getitem, (node, index)))
         got.meta["example_value"] = fake
         return got
 
@@ -214,7 +229,7 @@ class GraphBuilder:
         """Record a change of torch's global state and make it."""
         node_args = tuple(self.state.node_of(arg) for arg in args)
         result = target(*args)
-        node = self.graph.call_function(target, node_args)
+        node = self._placed(self.graph.call_function(target, node_args))
         node.meta["mode"] = True
         self.state.record(target, args, result, node)
         return result
@@ -232,14 +247,17 @@ class GraphBuilder:
     def finish(self) -> FinishedGraph | None:
         """End the graph: state put back, outputs returned, dead code gone. None when nothing is left to compute."""
         for target, args in self.state.closing_calls():
-            self.graph.call_function(target, args).meta["mode"] = True
-        self.graph.output(tuple(ref.node for ref in self.outputs))
+            self._placed(self.graph.call_function(target, args)).meta["mode"] = True
+        self._placed(self.graph.output(tuple(ref.node for ref in self.outputs)))
         self.remove_dead_code()
         if all(node.op in ("placeholder", "output") for node in self.graph.nodes) and not self.outputs:
             return None
         used = [ref for ref in self.inputs if ref.is_used]
         inputs = [describe_input(ref, fake) for ref, fake in zip(used, self.examples(used), strict=True)]
         changed = [position for position, ref in enumerate(used) if ref.is_changed()]
+        for node in self.graph.nodes:
+            if "location" in node.meta:
+                node.meta["stack_trace"] = node.meta["location"].stack_trace
         return FinishedGraph(new_module(self.graph), inputs, changed)
 
     def remove_dead_code(self) -> None:

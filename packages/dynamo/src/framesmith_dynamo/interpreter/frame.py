@@ -19,7 +19,7 @@ from framesmith_dynamo.values.opaque import OpaqueValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.wrap import wrap_object
 from framesmith_dynamo.values.wrap_registry import build
-from framesmith_guards import Guard, GuardError, TensorSpec
+from framesmith_guards import Guard, GuardError, Location, TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,8 @@ class Frame:
     """A frame being interpreted. `stack` holds values, or None for NULL. `pc` is the index of the next instruction.
 
     `stop` is set by the instructions that leave the frame (return, yield); `result` is what it then gives.
-    `operands` is what the running instruction holds: the stack as it found it, and generators made on its behalf.
+    `outer` is where the frame was called from, or resumed. `operands` is what the running instruction holds: the stack
+    as it found it, and generators made on its behalf.
     """
 
     __slots__ = (
@@ -61,6 +62,7 @@ class Frame:
         "handled",
         "locals",
         "operands",
+        "outer",
         "parent",
         "pc",
         "result",
@@ -85,6 +87,7 @@ class Frame:
         self.locals = locals
         self.cells = cells
         self.parent = parent
+        self.outer: Location | None = None
         self.stack: list[Value | None] = []
         self.operands: tuple[Value | None, ...] = ()
         self.pc = 0
@@ -131,11 +134,14 @@ class Frame:
         """The arguments that the trace has not looked at: they stay where they are."""
         return ()
 
-    def where(self) -> str:
-        """File, line and function of the running instruction, as in a traceback."""
-        before = self.code.instrs[max(self.pc - 1, 0) :: -1]
-        lineno = next((instr.lineno for instr in before if instr.lineno is not None), None)
-        return f'File "{self.code.bytecode.filename}", line {lineno}, in {self.code.bytecode.qualname}'
+    def location(self) -> Location:
+        """The running instruction's place in the user's program, and those of the calls that led to it."""
+        instrs, at = self.code.instrs, max(self.pc - 1, 0)
+        lineno = instrs[at].lineno
+        if lineno is None:
+            lineno = next((instr.lineno for instr in instrs[at::-1] if instr.lineno is not None), None)
+        bytecode = self.code.bytecode
+        return Location(bytecode.filename, lineno or bytecode.firstlineno, bytecode.qualname, self.outer)
 
     # Tracer
 

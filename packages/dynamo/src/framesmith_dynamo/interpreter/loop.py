@@ -15,7 +15,15 @@ from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceSta
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_dynamo.values.functions.cells import CellValue, FoundCellValue
 from framesmith_dynamo.values.wrap import load_tables
-from framesmith_guards import AttrSource, ClosureSource, FunctionSource, ItemSource, LocalSource
+from framesmith_guards import (
+    AttrSource,
+    ClosureSource,
+    FunctionSource,
+    ItemSource,
+    LocalSource,
+    location_of,
+    note_location,
+)
 
 if TYPE_CHECKING:
     from framesmith_frames import FrameInfo
@@ -24,9 +32,11 @@ if TYPE_CHECKING:
 class EscapedException(Exception):
     """The traced program raises out of the outermost frame: it runs as plain Python, where the exception is real."""
 
-    def __init__(self, raised: TracedRaise, where: str) -> None:
-        super().__init__(f"{raised.value.python_type().__name__} is raised at {where}")
+    def __init__(self, raised: TracedRaise) -> None:
+        location = location_of(raised)
+        super().__init__(f"{raised.value.python_type().__name__} is raised at {location.where if location else ''}")
         self.value = raised.value
+        self.user_location = location
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,7 @@ def route(frame: Frame, raised: TracedRaise) -> None:
 def run_frame(frame: Frame, error: Value | None = None) -> Value:
     """Run an inlined frame until it returns or yields; raise `error` at the place where it stands first, if given."""
     running, suspended = frame.state.running, frame.state.suspended
+    frame.outer = running[-1].location() if running else None
     running.append(frame)
     try:
         if error is not None:
@@ -67,8 +78,8 @@ def run_frame(frame: Frame, error: Value | None = None) -> Value:
                 route(frame, raised)
         if suspended and not frame.suspended:
             abandoned.forget_variables(frame)
-    except GraphBreak as broken:
-        broken.frames.append(frame.where())
+    except Exception as failed:
+        note_location(failed, frame.location())
         raise
     finally:
         running.pop()
@@ -125,7 +136,7 @@ def _step(frame: Frame) -> None:
 
 
 def _end_here(frame: Frame, log: SpeculationLog, executed: int, broken: GraphBreak) -> NoReturn:
-    broken.frames.append(frame.where())
+    note_location(broken, frame.location())
     log.end_at(executed, broken)
     raise RestartTrace from broken
 
@@ -134,7 +145,8 @@ def _route_outermost(frame: Frame, raised: TracedRaise) -> None:
     try:
         route(frame, raised)
     except TracedRaise:
-        raise EscapedException(raised, frame.where()) from raised
+        note_location(raised, frame.location())
+        raise EscapedException(raised) from raised
 
 
 def outermost_frame(info: FrameInfo, log: SpeculationLog) -> Frame:

@@ -82,7 +82,7 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     """Generate the end of residual code at a break. Raises GraphBreak when the frame cannot be continued here."""
     frame = residual.frame
     index = frame.pc
-    if observes_locals(frame.code.bytecode.instructions) or (reason.kind is READS_OWN_LOCALS and not reason.frames[1:]):
+    if observes_locals(frame.code.bytecode.instructions) or (reason.kind is READS_OWN_LOCALS and not reason.in_callee):
         raise GraphBreak(READS_OWN_LOCALS, str(reason))
     for generator in frame.state.suspended:  # also one that is not needed: it will be closed, we would not know when
         raise GraphBreak(LIVE_GENERATOR, generator.describe())

@@ -38,9 +38,6 @@ class TracingFrame(Tracer, Protocol):
     def state(self) -> TraceState:
         """What all frames of the trace share."""
 
-    def where(self) -> str:
-        """File, line and function of the running instruction."""
-
 
 OPERATION_FAILED = register_break(
     "operation-failed",
@@ -172,7 +169,6 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
         raise GraphBreak(_kind(error), _describe(target, error)) from error
     finally:
         on_fakes.running = False
-    node.meta["stack_trace"] = f"  {frame.where()}"
     if shapes != [fake.shape for fake in out]:
         raise GraphBreak(OUT_RESIZED, _name(target))
     if effects_of(node).reshaped and any(map(builder.is_input, effects_of(node).written)):

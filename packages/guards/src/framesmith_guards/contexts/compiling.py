@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,13 +19,14 @@ _LOCAL = _Local()
 
 
 class CompileContext:
-    """One compilation: its id, the number of the attempt, and the shape relations it settled on."""
+    """One compilation: its id, the number of the attempt, when it `begun`, the shape relations it settled on."""
 
     def __init__(self, compile_id: CompileId | None) -> None:
         if compile_id is not None and not isinstance(compile_id, CompileId):
             raise TypeError(f"compile_id is a CompileId or None, not {type(compile_id).__name__}")
         self.compile_id = compile_id
         self.attempt = 0
+        self.begun = time.perf_counter()
         self.shape_relations: list[ShapeExpr] = []
 
     @property

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
@@ -30,14 +29,19 @@ _LOCAL = _Local()
 
 
 class TracingContext:
-    """One trace. Its attributes can be patched for a while with `patch`; `notes` is for the layers above."""
+    """One trace; `locate` says where in the user's program it is, `notes` is for the layers above.
 
-    def __init__(self, fake_mode: FakeTensorMode | None = None) -> None:
+    Its attributes can be patched for a while with `patch`.
+    """
+
+    def __init__(
+        self, fake_mode: FakeTensorMode | None = None, locate: Callable[[], stacks.Location | None] | None = None
+    ) -> None:
         self.fake_mode = fake_mode
+        self.locate = locate
         self.guards_context = GuardsContext()
         self.module_context = ModuleContext()
         self.global_context = GlobalContext()
-        self.frames = stacks.FrameStack()
         self.traced_code: list[CodeType] = []
         self.inlined_code: dict[CodeType, Any] = {}
         self.output_strides: Strides | None = None
@@ -77,30 +81,6 @@ class TracingContext:
             vars(context).update(previous)
 
     @staticmethod
-    def extract_stack() -> traceback.StackSummary:
-        """The user's stack of this thread's trace, innermost last; empty outside a trace."""
-        return traceback.StackSummary() if _LOCAL.current is None else _LOCAL.current.frames.summary()
-
-    @staticmethod
-    @contextmanager
-    def current_frame(entered: traceback.FrameSummary | None) -> Iterator[None]:
-        """Trace inside one more of the user's frames; see FrameStack.frame."""
-        with TracingContext.get().frames.frame(entered):
-            yield
-
-    @staticmethod
-    @contextmanager
-    def clear_frame() -> Iterator[None]:
-        """Do something that belongs to no user frame; see FrameStack.cleared."""
-        with TracingContext.get().frames.cleared():
-            yield
-
-    @staticmethod
-    def set_current_loc(location: stacks.Location) -> None:
-        """Say which line of the innermost frame is being traced."""
-        TracingContext.get().frames.location = location
-
-    @staticmethod
     @contextmanager
     def report_output_strides() -> Iterator[Strides | None]:
         """A list for the compiler to put the strides of the graph's outputs into; None outside a trace."""
@@ -126,17 +106,12 @@ class TracingContext:
 
 @contextmanager
 def tracing(context: TracingContext | None) -> Iterator[TracingContext | None]:
-    """Make `context` this thread's trace for a while; an exception that leaves it carries `real_stack`."""
+    """Make `context` this thread's trace for a while; an exception that leaves it is noted its user's location."""
     previous = _LOCAL.current
     _LOCAL.current = context
-    frames = None if context is None else context.frames
     try:
-        with stacks.activated(frames):
+        with stacks.located(None if context is None else context.locate):
             yield context
-    except Exception as error:
-        if frames is not None:
-            stacks.attach(error, frames)
-        raise
     finally:
         _LOCAL.current = previous
         shape_env = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
