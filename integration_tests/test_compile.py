@@ -91,10 +91,24 @@ def test_explain_tells_graphs_breaks_and_guards(capsys: pytest.CaptureFixture[st
         "what to do:",
         "def check(args, function):",
         "x.size() == (2,)",
+        "f(x):",
+        "('here')",
+        "f.<resumed at line ",
     ):
         assert wanted in text, text
     again = framesmith.explain(framesmith.compile(scaled), torch.ones(2), 1.0)
     assert (again.graph_count, again.break_count) == (1, 0)
+
+
+def test_explain_shows_the_code_of_each_entry_as_python() -> None:
+    def f(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"double": x * 2}
+
+    [entry] = framesmith.explain(f, torch.ones(2)).of_kind("entry")
+    lines = [line.strip() for line in entry.residual_text.splitlines()]
+    assert lines[0].startswith("def ") and lines[0].endswith("f(x):")
+    assert any("forward of GraphModule()>" in line and line.endswith("(x)") for line in lines)
+    assert any("{'double': " in line for line in lines)
 
 
 def test_settings_do_not_meet_each_others_entries() -> None:

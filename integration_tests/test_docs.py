@@ -16,8 +16,9 @@ SOURCES = (".py", ".pyi", ".c", ".h")
 TEXTS = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "packages").glob("*/README.md")})
 
 
-def test_the_page_of_breaks_is_up_to_date() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "generate_errors.py"), "--check"]
+@pytest.mark.parametrize("tool", ["generate_errors.py", "generate_names.py"])
+def test_a_generated_page_is_up_to_date(tool: str) -> None:
+    command = [sys.executable, str(ROOT / "tools" / tool), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

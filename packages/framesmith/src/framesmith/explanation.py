@@ -51,6 +51,8 @@ def describe(event: FrameEvent) -> list[str]:
         lines.append(indent(event.broken.explain()))
     if event.guards:
         lines.append(indent(event.guards))
+    if event.residual_text:
+        lines += ["", "    # the code that runs when the check passes", indent(event.residual_text)]
     return lines
 
 

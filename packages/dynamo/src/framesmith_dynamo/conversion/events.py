@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch import fx
 
+from framesmith_bytecode import decode, format_python
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_guards import CheckProgram, Location, TraceId
 
@@ -18,12 +19,11 @@ EventKind = Literal["graph", "break", "entry", "recompile", "limit", "skip", "ru
 class FrameEvent:
     """One thing that happened to a frame of `code`.
 
-    `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code was
-    made (`check` and `guards`, its check as Python; `residual`, its code;
-    `seconds` taken); `recompile`: no entry applied (`detail`: why
-    the nearest did not); `limit`: that was so as often as allowed (`detail`: what changed most, and what to do); `skip`
-    and `run-once`: left to plain Python, always or this time (`detail`: why); `error`: the tracer or a compiler failed
-    (`error`).
+    `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code
+    was made (`check` and `guards`, its check as Python; `residual` and `residual_text`, its code; `seconds` taken);
+    `recompile`: no entry applied (`detail`: why the nearest did not); `limit`: that was so as often as allowed
+    (`detail`: what changed most, and what to do); `skip` and `run-once`: left to plain Python, always or this time
+    (`detail`: why); `error`: the tracer or a compiler failed (`error`).
 
     `trace_id` names the compilation, and the attempt, that it is part of; `location` is the line that it is about.
     """
@@ -51,6 +51,11 @@ class FrameEvent:
     def guards(self) -> str:
         """The entry's check as Python text; made when it is asked for."""
         return "" if self.check is None else self.check.text
+
+    @property
+    def residual_text(self) -> str:
+        """The entry's code in a form that reads like Python (`format_python`); made when it is asked for."""
+        return "" if self.residual is None else format_python(decode(self.residual))
 
     def __str__(self) -> str:
         id = "" if self.trace_id is None else f"[{self.trace_id}] "
