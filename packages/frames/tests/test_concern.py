@@ -168,11 +168,6 @@ def test_what_holds_a_thing_is_met_at_last():
 
 
 def test_code_that_names_the_package():
-    def imports():
-        import library
-
-        return library
-
     names = {"library": library, "sub": sub, "make": make, "THINGS": [Thing()], "REGISTRY": {Thing: 1}, "other": gc}
     sources = {
         "def by_module(): return library.sub": True,
@@ -189,7 +184,8 @@ def test_code_that_names_the_package():
         assert bool(asked_about(function)) == concerned, source
     sys.modules["library"] = library
     try:
-        assert asked_about(imports) == ["imports"]
+        exec("def imports():\n    import library\n    return library", alone := {})
+        assert asked_about(alone["imports"]) == ["imports"]
     finally:
         del sys.modules["library"]
 
