@@ -45,7 +45,7 @@ INSTALL = ["-q", "--no-compile"]
 TEST_TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["test"]
 LINT_TOOLS = ["ruff>=0.9,<0.18"]
 TYPE_TOOLS = ["mypy>=1.15", "nox", "pytest>=8", "hypothesis>=6.100"]
-PEERS = ["transformers>=4.50", "scikit-learn>=1.4"]
+PEERS = ["transformers>=4.50", "scikit-learn>=1.4", "pandas>=2.0", "scipy>=1.11", "pyyaml>=6.0", "matplotlib>=3.8"]
 #: Each release is for one release of torch: pip takes the one that constraints.txt allows. Its Python parts suffice.
 VISION_PEERS = ["torchvision>=0.26"]
 

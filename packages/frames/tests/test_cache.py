@@ -59,7 +59,7 @@ def test_the_entry_used_last_is_tried_first():
     assert kinds() == ["two", "three", "one"]
     assert callback.asked == 3
     assert [entry.hits for entry in held[0]] == [1, 1, 3]
-    assert frames.stats(target) == (5, 3, 0, 0, 0, 0, None)
+    assert frames.stats(target) == (5, 3, 0, 0, 0, 0, 0, None)
 
 
 def test_skip_is_answered_once_and_reset_forgets_it():
@@ -73,7 +73,7 @@ def test_skip_is_answered_once_and_reset_forgets_it():
         target(1), target(1), target(1)
         assert asked == ["target"]
         assert frames.skip_reason(target) == "because"
-        assert frames.stats(target) == (0, 1, 2, 0, 0, 0, "because")
+        assert frames.stats(target) == (0, 1, 2, 0, 0, 0, 0, "because")
         frames.reset(target)
         target(1)
     assert asked == ["target", "target"]
@@ -103,7 +103,7 @@ def test_a_skip_after_entries_keeps_the_entries():
 
     with frames.activated(callback):
         assert (target(1), target("a"), target([]), target([]), target(1)) == (1, 2, [], [], 1)
-    assert frames.stats(target) == (1, 3, 1, 0, 0, 0, "enough")
+    assert frames.stats(target) == (1, 3, 1, 0, 0, 0, 0, "enough")
     assert by_type.asked == 2
 
 
@@ -237,7 +237,7 @@ def test_reset_drops_entries_and_counts_but_keeps_residual_code_unoffered():
         target(1)
         frames.reset()
         assert frames.entries(target) == []
-        assert frames.stats(target) == (0, 0, 0, 0, 0, 0, None)
+        assert frames.stats(target) == (0, 0, 0, 0, 0, 0, 0, None)
         one(5)
         assert frames.skip_reason(one) is not None
         assert target(1) == 1

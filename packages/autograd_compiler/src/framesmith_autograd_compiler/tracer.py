@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.graphs.cleanup import eliminate_dead
+from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards import new_fake_mode
 
@@ -47,7 +48,7 @@ def trace(run: Callable[[list[Any]], list[Any]], inputs: Values) -> Traced:
     tracer.graph.output(tuple(tracer.node_of(value) for value in present))
     eliminate_dead(tracer.graph)
     outputs = tuple(None if value is None else positions[id(value)] for value in results)
-    return Traced(fx.GraphModule(tracer.attributes, tracer.graph), outputs)
+    return Traced(new_module(tracer.attributes, tracer.graph), outputs)
 
 
 def _not_a_constant(tracer: GraphTracer, value: torch.Tensor | None) -> torch.Tensor | None:

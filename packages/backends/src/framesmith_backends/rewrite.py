@@ -16,6 +16,8 @@ import torch
 from torch import fx
 from torch.fx.node import Argument
 
+from framesmith_aten.graphs.modules import new_module
+
 aten = torch.ops.aten
 
 # Below this many multiplications the call itself costs more than there is to gain.
@@ -107,7 +109,7 @@ def use_onednn(gm: fx.GraphModule, forms: frozenset[str] = frozenset(FORMS)) -> 
     for node in reversed(graph.nodes):
         if not node.users and _before_transposing(node) is not None:
             graph.erase_node(node)
-    return fx.GraphModule(gm, graph)
+    return new_module(gm, graph)
 
 
 def _moved(graph: fx.Graph, match: Product, copies: dict[fx.Node, fx.Node]) -> fx.Node:

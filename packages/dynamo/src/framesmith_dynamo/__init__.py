@@ -1,7 +1,7 @@
 """The symbolic interpreter: a Python frame becomes an FX graph, guards and residual code."""
 
 from framesmith_dynamo.__about__ import __version__
-from framesmith_dynamo.admission.frame_policy import disable, is_disabled
+from framesmith_dynamo.admission.frame_policy import CONCERNED_PACKAGES, disable, is_disabled
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak
 from framesmith_dynamo.conversion.convert import BreakNotAllowed, FrameConverter, RecompileLimit
 from framesmith_dynamo.conversion.events import FrameEvent
@@ -10,6 +10,7 @@ from framesmith_dynamo.graph.builder import GraphInput
 
 __all__ = [
     "BREAKS",
+    "CONCERNED_PACKAGES",
     "BreakKind",
     "BreakNotAllowed",
     "FrameConverter",

@@ -20,7 +20,7 @@ class activated:
             raise TypeError(f"activated: expected a callable or None, not {type(callback).__name__}")
         self._callback = callback
         self._cache = cache
-        self._previous: list[tuple[FrameCallback | None, int]] = []
+        self._previous: list[tuple[FrameCallback | None, int, bool]] = []
 
     def __enter__(self) -> None:
         self._previous.append(swap_callback(self._callback, self._cache))

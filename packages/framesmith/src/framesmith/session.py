@@ -18,6 +18,7 @@ from framesmith.module_calls import is_module_call
 from framesmith.pipeline import GraphCompiler
 from framesmith.stats import count
 from framesmith_dynamo import (
+    CONCERNED_PACKAGES,
     BreakNotAllowed,
     FrameConverter,
     FrameEvent,
@@ -53,6 +54,7 @@ class Session:
         self.config = config
         self._observe = observe
         self._held = threading.local()
+        framesmith_frames.ask_only_about(self, CONCERNED_PACKAGES)
         self.reset()
 
     def reset(self) -> None:

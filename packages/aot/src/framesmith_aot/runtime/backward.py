@@ -11,9 +11,10 @@ import torch
 from torch import fx
 
 from framesmith_aot.partition.split import NodePart
-from framesmith_aot.runtime.handover import LazyGraphModule, compile_part
+from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.tangents import without_tangents
 from framesmith_aten.contract import BoxedFn, Compiler
+from framesmith_aten.graphs.modules import new_lazy_module
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, restride
 from framesmith_aten.operators import view_written
 
@@ -87,7 +88,7 @@ class BackwardPass:
         pattern = tuple(tangent is None for tangent in tangents)
         if pattern not in self._modules:
             part = self.whole.without(pattern)
-            self._modules[pattern] = LazyGraphModule(self._root, part.graph), part.places
+            self._modules[pattern] = new_lazy_module(self._root, part.graph), part.places
         module, places = self._modules[pattern]
         if all(place is None for place in places):
             return (None,) * len(places)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from framesmith_aten.contract import BoxedFn, Compiler, Role
+from framesmith_aten.graphs.modules import new_lazy_module
 from framesmith_aten.graphs.verify import verify
-
-#: A module that makes its Python text only when it is asked for.
-LazyGraphModule = _LazyGraphModule
 
 
 def compile_part(root: dict[str, Any], graph: fx.Graph, compiler: Compiler, role: Role) -> BoxedFn:
     """Verifies `graph`, wraps it in a module and compiles it."""
     verify(graph)
     inputs = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
-    return compiler(LazyGraphModule(root, graph), inputs, role)
+    return compiler(new_lazy_module(root, graph), inputs, role)

@@ -150,17 +150,24 @@ def _compiled(m: Machine, text: str, entries: list[str]) -> CompiledModule:
     module = binding.parse_assembly(text)
     module.verify()
     generator = m.target_machine()
-    optimize(module, generator)
+    passes, builder = optimizer()
+    passes.run(module, builder)
     engine = binding.create_mcjit_compiler(module, generator)
     engine.finalize_object()
     return CompiledModule(engine, entries)
 
 
-def optimize(module: Any, machine: Any) -> None:
-    """The few passes the renderer's text needs: cells to registers, common parts, instruction patterns, tidy loops."""
-    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))
+@functools.cache
+def optimizer() -> tuple[Any, Any]:
+    """The few passes the renderer's text needs: cells to registers, common parts, instruction patterns, tidy loops.
+
+    And what they are run with. Made once: llvmlite never frees a pass manager, nor all of a pass builder.
+    """
+    builder = binding.create_pass_builder(
+        machine().target_machine(), binding.create_pipeline_tuning_options(speed_level=2)
+    )
     passes = binding.create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
-    passes.run(module, builder)
+    return passes, builder

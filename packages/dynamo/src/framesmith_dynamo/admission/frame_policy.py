@@ -17,6 +17,8 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _SITE = tuple({sysconfig.get_paths()[key] + os.sep for key in ("purelib", "platlib")})
 
+#: Whose modules, functions, classes and instances a call must reach to be worth looking at: what makes tensors.
+CONCERNED_PACKAGES = ("torch",)
 #: Folders and files under torch whose functions are machinery: their frames are not compiled.
 TORCH_FRAMES_COMPILED = ("nn/modules/",)
 #: But not these: `Module.__call__` is one code object for all modules, so its entries would be every module's;

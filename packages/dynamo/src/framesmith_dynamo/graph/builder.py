@@ -5,10 +5,8 @@ Knows tensors and nodes, not values: a `TensorRef` pairs a fake tensor with its 
 
 from __future__ import annotations
 
-import linecache
 import operator
 import re
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +15,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.failures import composite_may_fail
+from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import may_overlap, share_storage
 from framesmith_aten.operators import op_name, tensors_in
 from framesmith_aten.overlaps import Overlaps
@@ -258,7 +257,7 @@ class GraphBuilder:
         for node in self.graph.nodes:
             if "location" in node.meta:
                 node.meta["stack_trace"] = node.meta["location"].stack_trace
-        return FinishedGraph(new_module(self.graph), inputs, changed)
+        return FinishedGraph(new_module(torch.nn.Module(), self.graph), inputs, changed)
 
     def remove_dead_code(self) -> None:
         """Drop what nothing uses, except operations with effects; then the placeholders nobody reads."""
@@ -275,19 +274,6 @@ class GraphBuilder:
             return [ref.fake for ref in refs]
         mode = new_fake_mode()
         return [mode.from_tensor(ref.real, static_shapes=True) for ref in refs if ref.real is not None]
-
-
-def new_module(graph: fx.Graph) -> fx.GraphModule:
-    """A module running the graph. FX keeps the text of each for tracebacks, for ever; here it goes with the module."""
-    module = fx.GraphModule(torch.nn.Module(), graph)
-    weakref.finalize(module, forget_text, module.forward.__code__.co_filename)
-    return module
-
-
-def forget_text(filename: str) -> None:
-    """Drop what FX and `linecache` keep under the invented file name of a module."""
-    linecache.cache.pop(filename, None)
-    fx.graph_module._loader.eval_cache.pop(filename, None)
 
 
 def effects_of(node: fx.Node) -> Effects:

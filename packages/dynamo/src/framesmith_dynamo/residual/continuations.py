@@ -8,7 +8,7 @@ from types import CodeType
 from framesmith_bytecode import Block, Continuation, ContinuationError, control_flow, make_continuation, reachable
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
-from framesmith_frames import skip
+from framesmith_frames import always_ask, skip
 
 NO_CONTINUATION = register_break(
     "no-continuation",
@@ -37,6 +37,7 @@ def continuation_at(
     if comes_again(code, index, broken):
         skip(known.code, "continues a loop in which the graph breaks")
     else:
+        always_ask(known.code)
         decoded(known.code).broken_at = code.broken_at | {here}
     return known
 

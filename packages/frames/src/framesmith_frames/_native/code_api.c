@@ -2,7 +2,7 @@
 
 #include "native.h"
 
-static PyCodeObject *code_argument(PyObject *target)
+PyCodeObject *code_argument(PyObject *target)
 {
     if (PyMethod_Check(target)) {
         target = PyMethod_GET_FUNCTION(target);
@@ -154,9 +154,10 @@ static PyObject *py_counts(PyObject *module, PyObject *target)
         sum.run_once += cache->run_once;
         sum.rejected += cache->rejected;
         sum.errors += cache->errors;
+        sum.left_alone += cache->left_alone;
         reason = reason == NULL ? cache->reason : reason;
     }
-    return Py_BuildValue("KKKKKKO", sum.hits, sum.misses, sum.skips, sum.run_once, sum.rejected, sum.errors,
+    return Py_BuildValue("KKKKKKKO", sum.hits, sum.misses, sum.skips, sum.run_once, sum.rejected, sum.errors, sum.left_alone,
                          reason == NULL ? Py_None : reason);
 }
 

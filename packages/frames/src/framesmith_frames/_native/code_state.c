@@ -14,6 +14,7 @@ static void cache_free(Cache *cache)
 {
     PyObject *entries = cache->entries;
     PyObject *reason = cache->reason;
+    concern_release(cache->concern);
     PyMem_Free(cache);
     Py_XDECREF(entries);
     Py_XDECREF(reason);
@@ -48,6 +49,8 @@ Cache *cache_get(CodeState *state, unsigned long long id)
         return NULL;
     }
     cache->id = id;
+    cache->concern = concern_of_cache(id);
+    cache->concerned = state->always_asked;
     cache->next = state->caches;
     state->caches = cache;
     return cache;

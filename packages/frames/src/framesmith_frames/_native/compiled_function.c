@@ -69,12 +69,12 @@ static PyObject *function_for(CompiledFunction *self, Entry *entry)
 typedef struct {
     PyObject *callback; /* strong, or NULL */
     unsigned long long cache;
-    int paused;
+    int first, paused;
 } Outer;
 
 static Outer switch_on(CompiledFunction *self, Activation *activation)
 {
-    Outer outer = {NULL, activation->cache, activation->paused};
+    Outer outer = {NULL, activation->cache, activation->first, activation->paused};
     outer.callback = activation_swap(activation, Py_NewRef(self->callback), self->cache);
     activation->paused = 0;
     return outer;
@@ -83,7 +83,9 @@ static Outer switch_on(CompiledFunction *self, Activation *activation)
 static void switch_back(Activation *activation, Outer outer)
 {
     activation->paused = outer.paused;
-    Py_XDECREF(activation_swap(activation, outer.callback, outer.cache));
+    PyObject *own = activation_swap(activation, outer.callback, outer.cache);
+    activation->first = outer.first;
+    Py_XDECREF(own);
 }
 
 /* While a callback runs on this thread nothing is compiled, so the call is an ordinary one. */
@@ -118,6 +120,7 @@ static PyObject *call_entry(CompiledFunction *self, Activation *activation, Foun
     }
     else {
         Outer outer = switch_on(self, activation);
+        activation->first = 0; /* the entry itself is what is called first */
         result = call_entry_function(activation, function, args, nargs, found->inputs);
         switch_back(activation, outer);
     }

@@ -156,10 +156,16 @@ static int decide(Frame *frame, Cache *cache, Activation *activation, Found *fou
     PyCodeObject *code = frame_code(frame);
     cache->users++;
     int status = find_entry(cache, frame->localsplus, code_argument_count(code), frame_function(frame), activation, found);
+    activation->found += status > 0;
     if (status == 0 && cache->skip) {
         cache->skips++; /* entries made before the SKIP are still used, new ones not asked for */
     }
+    else if (status == 0 && cache->entries != NULL &&
+             manner_of_call(cache, code, frame_function(frame), frame->localsplus) != OFFERED) {
+        cache->misses++; /* entries made for other arguments */
+    }
     else if (status == 0) {
+        activation->found++;
         cache->misses++;
         status = activation->callback == NULL || Py_IsFinalizing() ? 0 : ask(frame, cache, activation, found);
     }
@@ -215,18 +221,24 @@ static PyObject *py_set_callback(PyObject *module, PyObject *args, PyObject *kwa
     return swap(callback, cache);
 }
 
-/* What `activated` needs to put everything back: (previous callback, previous cache). */
+/* What `activated` needs to put everything back: (previous callback, previous cache, whether nothing was called yet). */
 static PyObject *py_swap_callback(PyObject *module, PyObject *args)
 {
     PyObject *callback;
     CacheArgument cache = {0};
-    if (!PyArg_ParseTuple(args, "OO&:swap_callback", &callback, cache_argument, &cache)) {
+    int first = 1;
+    if (!PyArg_ParseTuple(args, "OO&|p:swap_callback", &callback, cache_argument, &cache, &first)) {
         return NULL;
     }
     Activation *activation = local_state()->activation;
     unsigned long long previous = activation == NULL ? 0 : activation->cache;
+    int previous_first = activation == NULL ? 0 : activation->first;
     PyObject *old = swap(callback, cache);
-    return old == NULL ? NULL : Py_BuildValue("NK", old, previous);
+    if (old == NULL) {
+        return NULL;
+    }
+    local_state()->activation->first &= first;
+    return Py_BuildValue("NKN", old, previous, PyBool_FromLong(previous_first));
 }
 
 static PyObject *py_get_callback(PyObject *module, PyObject *unused)

@@ -133,6 +133,43 @@ PyObject *evaluate(PyThreadState *tstate, Frame *frame, int throwflag, Local *lo
     return result;
 }
 
+/* A call left alone, with the hook on: counts whether anything inside was the callback's affair. */
+static PyObject *evaluate_watched(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local)
+{
+    unsigned long long seen = local->activation->seen, found = local->activation->found;
+    cache->users++;
+    PyObject *result = evaluate(tstate, frame, 0, local);
+    Activation *activation = local->activation;
+    cache->calls_inside |= activation->seen != seen;
+    cache->quiet_calls = activation->found == found ? cache->quiet_calls + 1 : 0;
+    cache_release(cache);
+    return result;
+}
+
+/* A call left alone with all it calls. With the evaluator off, Python's calls nest in one evaluator again; that is the
+ * interpreter's, so it is done only while no other thread needs the hook. A callback set meanwhile puts it back. */
+static PyObject *evaluate_unwatched(PyThreadState *tstate, Frame *frame, Local *local)
+{
+    Activation *activation = local->activation;
+    int aside = active_threads == 1 && below == _PyEval_EvalFrameDefault && installed_evaluator() == hook;
+    int outer = activation->unwatched;
+    activation->unwatched = 1;
+    if (aside) {
+        set_evaluator(_PyEval_EvalFrameDefault);
+    }
+    PyObject *result = evaluate(tstate, frame, 0, local);
+    activation->unwatched = outer;
+    if (aside) {
+        if (active_threads > 0) {
+            hook_install();
+        }
+        else if (installed_evaluator() == _PyEval_EvalFrameDefault) {
+            below = NULL;
+        }
+    }
+    return result;
+}
+
 /* Only a function's own frame, before its first instruction: no class body, module, exec, generator or resumption. */
 static int is_function_call(Frame *frame)
 {
@@ -160,6 +197,7 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
     if (throwflag || tstate->tracing || local->passing == frame || !is_function_call(frame)) {
         return evaluate(tstate, frame, throwflag, local);
     }
+    activation->seen++;
     CodeState *state = code_state_get(frame_code(frame));
     Cache *cache = NULL;
     if (state != NULL && state->mark != NOT_MARKED) {
@@ -173,9 +211,25 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
         PyErr_Clear(); /* out of memory: the program itself may still get by */
         return evaluate(tstate, frame, throwflag, local);
     }
+    if (activation->first) {
+        activation->first = 0;
+        cache->concerned = 1;
+    }
     if (cache->skip && cache->entries == NULL) {
         cache->skips++;
         return evaluate(tstate, frame, throwflag, local);
+    }
+    if (cache->entries == NULL) {
+        switch (manner_of_call(cache, frame_code(frame), frame_function(frame), frame->localsplus)) {
+        case LEFT:
+            return evaluate(tstate, frame, throwflag, local);
+        case WATCHED:
+            return evaluate_watched(tstate, frame, cache, local);
+        case UNWATCHED:
+            return evaluate_unwatched(tstate, frame, local);
+        default:
+            break;
+        }
     }
     return dispatch(tstate, frame, cache, local);
 }

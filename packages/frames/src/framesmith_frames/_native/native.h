@@ -10,8 +10,12 @@
 typedef struct {
     PyObject *callback; /* strong, or NULL: the hook is off on this thread */
     unsigned long long cache; /* which of a code's caches the callback fills and uses */
+    unsigned long long seen;  /* calls of functions, as the hook met them */
+    unsigned long long found; /* those of them that had an entry, or that the callback was asked about */
+    int first;          /* nothing was called yet since the callback was set: what is called first is always asked about */
     int busy;           /* greater than 0: a callback, a checker or an error handler runs, and the hook is off */
     int paused;         /* greater than 0: a complete entry or a function without the hook runs, and the hook is off */
+    int unwatched;      /* a call left alone with all it calls runs, and the hook is off until another callback is set */
     PyObject *handed;   /* strong, or NULL: the inputs of an entry being called, see Note [Inputs] in replace.c */
 } Activation;
 
@@ -29,7 +33,7 @@ extern Py_ssize_t active_threads;
 
 static inline int activation_is_off(const Activation *activation)
 {
-    return activation->callback == NULL || activation->busy > 0 || activation->paused > 0;
+    return activation->callback == NULL || activation->busy > 0 || activation->paused > 0 || activation->unwatched;
 }
 
 /* ---- hook.c: the evaluator, installed on the interpreter while any thread is active ---- */
@@ -46,10 +50,15 @@ typedef struct Cache {
     unsigned long long id;
     PyObject *entries; /* tuple of Entry, most recently used first, or NULL; replaced, never changed while others see it */
     PyObject *reason;  /* why skipped or last run eagerly (str), or NULL */
+    struct Concern *concern; /* NULL: the callback is asked about every call; see concern.c */
+    int concerned;     /* the code itself is something to ask about, whatever it is called with */
+    int names_known;   /* `concerned` says what the names in the code gave */
+    int calls_inside;  /* a call that was watched called other functions */
+    int quiet_calls;   /* in which nothing was found, one after the other, while they were watched */
     int skip;          /* the callback answered SKIP */
     int users;         /* calls that hold this pointer while Python code may run */
     int dropped;       /* by a reset: freed by its last user */
-    unsigned long long hits, misses, skips, run_once, rejected, errors;
+    unsigned long long hits, misses, skips, run_once, rejected, errors, left_alone;
 } Cache;
 
 enum { NOT_MARKED = 0, MARKED_BY_PROGRAM, MARKED_RESIDUAL };
@@ -60,6 +69,7 @@ typedef struct CodeState {
     Cache *caches;
     int mark;              /* never offered, whatever the cache */
     PyObject *mark_reason; /* str, or NULL */
+    int always_asked;      /* whatever its callbacks are concerned with */
     unsigned long long skips;
 } CodeState;
 
@@ -74,7 +84,23 @@ int cache_add(Cache *cache, PyObject *entry);
 void cache_use(Cache *cache, PyObject *entry, PyObject *entries);
 int reset_caches(PyCodeObject *code, const unsigned long long *id); /* of one code or of all; of one id or of all */
 
+/* ---- concern.c: whether a call reaches what a callback wants to be asked about ---- */
+
+typedef struct Concern Concern;
+
+/* OFFERED: to the callback, if no entry applies. WATCHED: left alone, not what it calls. UNWATCHED: with all it calls.
+ * LEFT: likewise, but calls nothing. */
+typedef enum { OFFERED, LEFT, WATCHED, UNWATCHED } Manner;
+
+Manner manner_of_call(Cache *cache, PyCodeObject *code, PyObject *function, PyObject *const *args); /* never fails */
+Concern *concern_of_cache(unsigned long long id); /* NULL if its callback is asked about everything; never fails */
+void concern_release(Concern *concern);           /* what concern_of_cache() gave */
+void concern_forget(unsigned long long id);
+extern PyMethodDef concern_methods[];
+
 /* ---- code_api.c: the same, for Python ---- */
+
+PyCodeObject *code_argument(PyObject *target); /* borrowed; NULL with an exception */
 
 extern PyMethodDef code_methods[];
 

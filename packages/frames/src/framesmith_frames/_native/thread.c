@@ -18,6 +18,8 @@ PyObject *activation_swap(Activation *activation, PyObject *new, unsigned long l
     PyObject *old = activation->callback;
     activation->callback = new;
     activation->cache = cache;
+    activation->first = new != NULL;
+    activation->unwatched = 0;
     active_threads += (new != NULL) - (old != NULL);
     if (new != NULL) {
         hook_install();

@@ -18,6 +18,10 @@ from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
 from framesmith_guards.fakes.light_torch import rebuilt
 
+#: All modes share torch's memory of operators' fake results, which has an entry for each number they were called with
+#: and no end of its own.
+MOST_RESULTS = 2048
+
 
 @cache
 def _light_mode_class() -> type[FakeTensorMode]:
@@ -82,6 +86,8 @@ def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:
     `shape_env` is a torch ShapeEnv for symbolic sizes (which import torch._dynamo on first use), or None for
     static ones; `options` are the constructor's.
     """
+    if len(FakeTensorMode.cache) > MOST_RESULTS:
+        FakeTensorMode.cache_clear()
     if "torch._dynamo" in sys.modules:
         return FakeTensorMode(shape_env=shape_env, **options)
     try:

@@ -1,0 +1,71 @@
+"""Code that has nothing to do with tensors, inside functions that compute with some: steady state."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib.figure
+import numpy as np
+import pandas as pd
+import scipy.sparse
+import scipy.sparse.linalg
+import torch
+import yaml
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from benchmarks.candidates import available, wrap
+from benchmarks.harness import Row, compare, print_rows
+
+FRAME = pd.DataFrame({"a": np.arange(100.0), "b": np.arange(100) * 2, "c": list("abcd") * 25})
+SETTINGS = {"a": [1, 2, {"b": "x", "c": [1.5, None]}], "d": {"e": "f"}}
+MATRIX = scipy.sparse.diags([1.0, -4.0, 1.0], [-1, 0, 1], shape=(60, 60)).tocsc()
+LOG = logging.getLogger("benchmarks.foreign")
+LOG.addHandler(logging.StreamHandler(io.StringIO()))
+LOG.setLevel(logging.INFO)
+LOG.propagate = False
+
+
+def _plot() -> None:
+    figure = matplotlib.figure.Figure()
+    canvas = FigureCanvasAgg(figure)
+    figure.add_subplot().plot([1, 2, 3])
+    canvas.draw()
+
+
+CASES: dict[str, Callable[[], object]] = {
+    "pandas describe and to_csv": lambda: (FRAME.describe(), FRAME.to_csv()),
+    "json round trip": lambda: json.loads(json.dumps(SETTINGS, indent=2)),
+    "yaml round trip": lambda: yaml.safe_load(yaml.safe_dump(SETTINGS)),
+    "logging": lambda: LOG.info("at %s", 3),
+    "pathlib": lambda: [path.name for path in pathlib.Path(__file__).parent.iterdir()],
+    "scipy sparse solve": lambda: scipy.sparse.linalg.spsolve(MATRIX, np.ones(60)),
+    "matplotlib": _plot,
+}
+
+
+def between(work: Callable[[], object]) -> Callable[[torch.Tensor], Any]:
+    """Tensors before and after the work."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = (x * 2).relu().sum()
+        work()
+        return y + (x + 1).mean()
+
+    return program
+
+
+def run() -> list[Row]:
+    """All cases of this suite."""
+    rows: list[Row] = []
+    x = torch.randn(100)
+    for case, work in CASES.items():
+        functions = {name: wrap(name, between(work)) for name in available()}
+        steps = {name: (lambda fn=fn: fn(x)) for name, fn in functions.items()}
+        rows += compare(case, steps, warmup=10)
+        print_rows(rows[-len(steps) :])
+    return rows

@@ -1,0 +1,105 @@
+"""Compiling and forgetting, again and again, keeps nothing. Each program has a process, and so memory, of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+LONG = bool(os.environ.get("FRAMESMITH_LONG"))
+#: What a cycle may leave behind, in bytes.
+ALLOWED = 1024
+
+#: `cycle(index)` is measured: bytes taken from malloc, Python's small blocks, and with LONG the pages of the process.
+MEASURE = """
+import ctypes, gc, sys
+
+class Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in
+                "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Mallinfo
+
+def in_use():
+    gc.collect()
+    info = libc.mallinfo2()
+    pages = int(open("/proc/self/statm").read().split()[1]) * 4096
+    return info.uordblks + info.hblkhd, sys.getallocatedblocks(), pages
+
+def measure(warm_up, cycles):
+    for index in range(warm_up):
+        cycle(index)
+    before = in_use()
+    for index in range(warm_up, warm_up + cycles):
+        cycle(index)
+    print(*[(after - begin) / cycles for begin, after in zip(before, in_use())])
+"""
+
+RESETS = """
+import torch, framesmith
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+data = torch.randn(2, 8)
+
+def cycle(index):
+    framesmith.reset()
+    framesmith.compile(model)(data).sum().backward()
+"""
+
+RECOMPILATIONS = """
+import torch, framesmith
+
+def scaled(x, factor):
+    print("", end="")
+    return x * factor
+
+compiled = framesmith.compile(scaled, backend="eager", recompile_limit=8)
+data = torch.randn(2, 8)
+
+def cycle(index):
+    if index % 7 == 0:
+        framesmith.reset()
+    factor = index % DISTINCT
+    assert torch.equal(compiled(data, factor), data * factor)
+"""
+
+WITH_FOREIGN_FRAMES = """
+import json, torch, framesmith
+
+def report(x):
+    y = x * 2
+    text = json.dumps({"a": [1, 2.5, None]}, indent=1)
+    return y + len(json.loads(text))
+
+data = torch.randn(2, 8)
+
+def cycle(index):
+    framesmith.reset()
+    framesmith.compile(report, backend="eager")(data)
+"""
+
+#: name -> (program, warm-up, cycles, cycles when LONG)
+PROGRAMS = {
+    "compile and reset": (RESETS, 30, 40, 1000),
+    "recompilations under a limit": (RECOMPILATIONS, 70, 140, 10_000),
+    "foreign frames and reset": (WITH_FOREIGN_FRAMES, 30, 40, 1000),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads glibc's account of memory")
+@pytest.mark.timeout(3600 if LONG else 300)
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_compiling_keeps_nothing(name: str) -> None:
+    program, warm_up, cycles, many = PROGRAMS[name]
+    if LONG:
+        warm_up, cycles = 5 * warm_up, many
+    source = f"DISTINCT = {10**6 if LONG else 64}\n{MEASURE}\n{program}\nmeasure({warm_up}, {cycles})"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    taken, blocks, pages = map(float, done.stdout.split())
+    assert taken < ALLOWED, f"{taken:.0f} bytes of malloc's a cycle"
+    assert blocks < ALLOWED / 64, f"{blocks:.1f} of Python's blocks a cycle"
+    assert not LONG or pages < ALLOWED, f"{pages:.0f} bytes of memory a cycle"

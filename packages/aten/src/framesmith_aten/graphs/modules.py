@@ -1,0 +1,33 @@
+"""Graph modules whose text goes with them: FX keeps the text of every module, for tracebacks, as long as it runs."""
+
+from __future__ import annotations
+
+import linecache
+import weakref
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+
+def new_module(root: torch.nn.Module | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
+    """A module running the graph, with the attributes of `root` that it names."""
+    return _forgetting(fx.GraphModule(root, graph))
+
+
+def new_lazy_module(root: torch.nn.Module | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
+    """The same, made into Python text only when it is asked for."""
+    return _forgetting(_LazyGraphModule(root, graph))
+
+
+def _forgetting(module: fx.GraphModule) -> fx.GraphModule:
+    weakref.finalize(module, _forget_text, type(module))
+    return module
+
+
+def _forget_text(cls: type[fx.GraphModule]) -> None:
+    """Drop what FX and `linecache` keep under the file name invented for a module. FX makes each a class of its own."""
+    filename = cls.forward.__code__.co_filename
+    if fx.graph_module._loader.eval_cache.pop(filename, None) is not None:
+        linecache.cache.pop(filename, None)
