@@ -15,6 +15,7 @@ SUITES = {
     "guards": "what checking many inputs costs",
     "kernels": "pointwise chains and reductions",
     "models": "whole models, inference and training",
+    "optimizers": "optimizer steps over many small tensors",
 }
 
 
