@@ -64,7 +64,11 @@ def test_steps_are_eagers(name: str) -> None:
         assert framesmith.stats()["frames_compiled"] > 0
 
 
-def test_a_step_is_one_graph() -> None:
+@pytest.mark.parametrize("used", [False, True])
+def test_a_step_is_one_graph(used: bool) -> None:
+    """Also when torch.compile was used before: that wraps methods of all optimizers, to keep itself away."""
+    if used:
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     for make in WHOLE.values():
         framesmith.reset()
         parameters = [torch.nn.Parameter(torch.randn(3)) for _ in range(3)]

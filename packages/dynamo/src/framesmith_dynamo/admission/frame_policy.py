@@ -9,7 +9,7 @@ import os
 import sysconfig
 import weakref
 from functools import lru_cache
-from types import CodeType
+from types import CodeType, FunctionType
 
 import torch
 
@@ -32,6 +32,8 @@ TORCH_NOT_INLINED = (
     "cuda/", "library.py", "_library/", "_ops.py", "serialization.py", "random.py", "testing/", "utils/data/", "hub.py",
     "storage.py", "_compile.py", "compiler/",
 )  # fmt: skip
+#: Parts whose functions torch.compile wraps in its `disable` the first time it is used, to keep itself away.
+TORCH_WRAPPED = ("optim/",)
 #: Modules whose functions are not inlined: they do input and output, threads, imports, time, or inspect frames.
 STDLIB_NOT_INLINED = (
     "asyncio/", "concurrent/", "ctypes/", "importlib/", "inspect.py", "io.py", "json/", "linecache.py", "logging/",
@@ -66,6 +68,8 @@ COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>"})
 _DISABLED: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
 
+#: Where a wrapper that torch.compile makes keeps the function within.
+WRAPPED_ATTRIBUTE = "_torchdynamo_orig_callable"
 #: How torch.compile names the functions in which a frame goes on behind a graph break.
 RESUMED_BY_TORCH = "torch_dynamo_resume_in_"
 
@@ -103,6 +107,14 @@ def why_not_inlined(code: CodeType) -> str | None:
         return "disabled"
     reason = _file_not_inlined(code.co_filename)
     return None if reason is None or _does_nothing(code) else reason
+
+
+def wrapped_by_torch(function: FunctionType) -> FunctionType | None:
+    """The function of torch that torch.compile has wrapped for its own sake, or None; a user's `disable` is heeded."""
+    inner = vars(function).get(WRAPPED_ATTRIBUTE)
+    if not isinstance(inner, FunctionType) or not inner.__code__.co_filename.startswith(_TORCH):
+        return None
+    return inner if inner.__code__.co_filename[len(_TORCH) :].startswith(TORCH_WRAPPED) else None
 
 
 def _does_nothing(code: CodeType) -> bool:

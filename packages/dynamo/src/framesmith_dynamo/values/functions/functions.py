@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from framesmith_dynamo.admission.frame_policy import WRAPPED_ATTRIBUTE, wrapped_by_torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
@@ -191,6 +192,9 @@ class FunctionValue(Value):
             handler = find_handler(self.function)
             if handler is not None:
                 return handler(tr, args, kwargs)
+            inner = wrapped_by_torch(self.function)
+            if inner is not None:
+                return tr.call(value_at(tr, inner, self._part(WRAPPED_ATTRIBUTE)), args, kwargs)
         code = self.function.__code__
         if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise GraphBreak(GENERATOR_FUNCTION, self.describe())
