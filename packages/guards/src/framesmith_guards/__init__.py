@@ -61,7 +61,7 @@ from framesmith_guards.sources import (
     submodule_source,
 )
 from framesmith_guards.specialize import Specialized, guards_of, specialize
-from framesmith_guards.stacks import Location, current_location, located, location_of, note_location
+from framesmith_guards.stacks import Location, current_location, located, location_of, note_location, warn_user
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.constants import freeze, is_constant, same_constant, why_not_constant
 from framesmith_guards.values.refs import Ref
@@ -146,5 +146,6 @@ __all__ = [
     "stored_item",
     "submodule_source",
     "tracing",
+    "warn_user",
     "why_not_constant",
 ]
