@@ -10,7 +10,7 @@ from framesmith_bytecode.analyses.liveness import Liveness, liveness, observes_l
 from framesmith_bytecode.analyses.places import BytecodeError
 from framesmith_bytecode.analyses.verify import problems, unreachable_handlers, verify
 from framesmith_bytecode.analyses.walk import stack_depths
-from framesmith_bytecode.codegen.codegen import Codegen, Reconstructable, unique_name
+from framesmith_bytecode.codegen.codegen import Codegen, Reconstructable
 from framesmith_bytecode.continuations.cached_analyses import Analyses
 from framesmith_bytecode.continuations.continuation import (
     UNBOUND,
@@ -20,6 +20,7 @@ from framesmith_bytecode.continuations.continuation import (
     make_continuation,
     why_no_continuation,
 )
+from framesmith_bytecode.continuations.handover import hand_over
 from framesmith_bytecode.continuations.split import Split, split
 from framesmith_bytecode.cpython.running import NULL_FIRST
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Position, Region
@@ -59,6 +60,7 @@ __all__ = [
     "encode",
     "format_bytecode",
     "format_python",
+    "hand_over",
     "liveness",
     "make_continuation",
     "observes_locals",
@@ -68,7 +70,6 @@ __all__ = [
     "reachable",
     "split",
     "stack_depths",
-    "unique_name",
     "unreachable_handlers",
     "verify",
     "why_no_continuation",

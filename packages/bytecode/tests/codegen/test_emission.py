@@ -11,13 +11,13 @@ from framesmith_bytecode import Bytecode, BytecodeError, Codegen, Instr, Label, 
 
 
 def generator(*names, **options):
-    return Codegen(list(names), globals={"__builtins__": __builtins__}, **options)
+    return Codegen(list(names), **options)
 
 
 def build(codegen):
     bytecode = codegen.bytecode("generated")
     verify(bytecode)
-    return types.FunctionType(encode(bytecode), codegen.globals)
+    return types.FunctionType(encode(bytecode), {"__builtins__": __builtins__})
 
 
 def collect(*args, **kwargs):
@@ -146,7 +146,7 @@ def test_branches_inside_a_block():
 @pytest.mark.parametrize("template", [None, Bytecode("t", firstlineno=30)])
 def test_every_instruction_has_a_line(template):
     """Tools that show tracebacks count with one."""
-    codegen = generator() if template is None else Codegen.like(template, {})
+    codegen = generator() if template is None else Codegen.like(template)
     codegen.load_const(1)
     codegen.load_const(0)
     codegen.emit("BINARY_OP", "/")
@@ -164,21 +164,17 @@ class Value:
 def test_outputs_of_a_generated_call():
     first, second, third = Value(), Value(), Value()
     codegen = generator("x")
-    dry = codegen.dry_run()
-    for value in (second, first, second):
-        dry(value)
-    assert codegen.outputs == [second, first]
-    codegen.reused = dry.multiply_used()
-    codegen.push_callable(lambda: codegen.load_installed("graph", lambda x: (x + 1, x + 2, x + 3)))
-    codegen.load("x")
-    codegen.call(1)
-    codegen.store_outputs()
-    for value in (first, second, third, second):
+    for value in (second, first, third, second):
         codegen(value)
     codegen.build("tuple", 4)
     codegen.return_value()
     assert codegen.outputs == [second, first, third]
-    assert build(codegen)(10) == (12, 11, 13, 11)
+    with codegen.in_front():
+        codegen.push_callable(lambda: codegen.load_const(lambda x: (x + 1, x + 2, x + 3)))
+        codegen.load("x")
+        codegen.call(1)
+        codegen.store_outputs()
+    assert build(codegen)(10) == (11, 12, 13, 11)
 
 
 def test_outputs_are_told_apart_by_identity():

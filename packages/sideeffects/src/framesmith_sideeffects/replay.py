@@ -38,7 +38,7 @@ class Replay:
             value.reconstruct_empty(self.codegen)
         else:
             value.reconstruct(self.codegen)
-        self.codegen.store(self.codegen.temporary_of(value))
+        self.codegen.store_temporary(value)
 
     def apply(self) -> None:
         """Carry out all mutations: operands of all are pushed first, the first change's on top."""

@@ -80,8 +80,15 @@ class Emitter:
         expect_choice(on, _CONDITIONS, "branch's on=")
         self.emit(f"POP_JUMP_IF_{on.upper()}", label)
 
+    @contextmanager
+    def in_front(self) -> Iterator[None]:
+        """Put what is emitted inside in front of all that was emitted before."""
+        rest, self.instructions = self.instructions, []
+        yield
+        self.instructions += rest
+
     def load_const(self, value: object) -> None:
-        """Push the value itself, held by the code object."""
+        """Push the value itself: any object, held by the code object."""
         self.emit("LOAD_CONST", value)
 
     # -- attributes, items, containers
