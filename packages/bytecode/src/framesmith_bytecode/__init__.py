@@ -5,11 +5,10 @@ and `encode` it. `Codegen` writes new ones, `split` cuts one in two, `format_byt
 `UNBOUND` stands for an unbound local or NULL, `NULL_FIRST` tells where this version puts the NULL of a call.
 """
 
-from framesmith_bytecode.analyses.cfg import Block, control_flow, reachable
-from framesmith_bytecode.analyses.liveness import Liveness, liveness, observes_locals
+from framesmith_bytecode.analyses.cfg import Block
+from framesmith_bytecode.analyses.liveness import Liveness
 from framesmith_bytecode.analyses.places import BytecodeError
-from framesmith_bytecode.analyses.verify import problems, unreachable_handlers, verify
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.verify import problems, verify
 from framesmith_bytecode.codegen.codegen import Codegen, Reconstructable
 from framesmith_bytecode.continuations.cached_analyses import Analyses
 from framesmith_bytecode.continuations.continuation import (
@@ -55,22 +54,16 @@ __all__ = [
     "Region",
     "Split",
     "SuperShape",
-    "control_flow",
     "decode",
     "encode",
     "format_bytecode",
     "format_python",
     "hand_over",
-    "liveness",
     "make_continuation",
-    "observes_locals",
     "pops",
     "problems",
     "pushes",
-    "reachable",
     "split",
-    "stack_depths",
-    "unreachable_handlers",
     "verify",
     "why_no_continuation",
 ]

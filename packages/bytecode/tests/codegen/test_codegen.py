@@ -88,7 +88,8 @@ def test_methods_attributes_and_items():
     codegen.load("items")
     codegen.load_item(0)
     codegen.load("items")
-    codegen.load_attrs("__class__.__name__")
+    codegen.load_attr("__class__")
+    codegen.load_attr("__name__")
     codegen.build("tuple", 2)
     codegen.return_value()
     data = ["zeroth"]
@@ -165,24 +166,6 @@ def test_free_variables():
     codegen.return_value()
     assert build(codegen, closure=closure.__closure__)() == 3
     assert value == 4
-
-
-@pytest.mark.parametrize("n", range(1, 12))
-def test_rot_n_and_lift_n(n):
-    codegen = generator()
-    for i in range(n):
-        codegen.load_const(i)
-    codegen.rot_n(n)
-    codegen.build("tuple", n)
-    for i in range(n):
-        codegen.load_const(i)
-    codegen.rot_n(n)
-    codegen.lift_n(n)
-    codegen.build("tuple", n)
-    codegen.build("tuple", 2)
-    codegen.return_value()
-    plain = tuple(range(n))
-    assert build(codegen)() == ((plain[-1], *plain[:-1]), plain)
 
 
 def test_values_are_kept_by_identity():
@@ -282,33 +265,6 @@ def test_with_block(swallow, argument, target):
         with pytest.raises(ZeroDivisionError):
             function(manager, argument)
     assert manager.log == ["enter", None if argument else ZeroDivisionError]
-
-
-def test_try_except_and_finally():
-    log = []
-    codegen = generator("x")
-
-    def risky():
-        codegen.load_const(1)
-        codegen.load("x")
-        codegen.emit("BINARY_OP", "/")
-        codegen.pop()
-
-    def note(text):
-        codegen.push_callable(lambda: codegen.load_const(log.append))
-        codegen.load_const(text)
-        codegen.call(1)
-        codegen.pop()
-
-    codegen.try_except(lambda: codegen.try_finally(risky, lambda: note("final")), lambda: note("caught"))
-    codegen.load_const("end")
-    codegen.return_value()
-    function = build(codegen)
-    assert function(1) == "end"
-    assert log == ["final"]
-    log.clear()
-    assert function(0) == "end"
-    assert log == ["final", "caught"]
 
 
 def test_branches_and_labels():

@@ -56,13 +56,6 @@ class Replay:
         return filling + self.journal.changes()
 
 
-def replay(journal: Journal, codegen: Codegen) -> None:
-    """Make new objects and carry out all mutations, for code that keeps nothing else on the stack or in variables."""
-    run = Replay(journal, codegen)
-    run.make()
-    run.apply()
-
-
 def _is_new(value: TracedValue) -> bool:
     return value.mutation is not None and value.mutation.is_new
 

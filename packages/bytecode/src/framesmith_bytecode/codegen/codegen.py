@@ -243,8 +243,8 @@ class Codegen(Emitter):
         begin = len(self.instructions)
         with self.protected(caught, lasti=True):
             body()
-        self.expect_to_end(begin, "body of with_block")
-        self.exit_with()
+        self._expect_to_end(begin, "body of with_block")
+        self._exit_with()
         self.jump(done)
         self.mark(caught)
         with self.protected(cleanup, lasti=True):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from framesmith_bytecode import OPS, Instr, Label, hand_over, observes_locals, pops, pushes
+from framesmith_bytecode import OPS, Instr, Label, hand_over, pops, pushes
 from framesmith_dynamo.breaks import READS_OWN_LOCALS, GraphBreak
 from framesmith_dynamo.interpreter.generator import LIVE_GENERATOR
 from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
@@ -66,7 +66,7 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     """Generate the end of residual code at a break. Raises GraphBreak when the frame cannot be continued here."""
     frame, codegen = residual.frame, residual.codegen
     index = frame.pc
-    if observes_locals(frame.code.bytecode.instructions) or (reason.kind is READS_OWN_LOCALS and not reason.in_callee):
+    if frame.code.analyses.observes_locals or (reason.kind is READS_OWN_LOCALS and not reason.in_callee):
         raise GraphBreak(READS_OWN_LOCALS, str(reason))
     for generator in frame.state.suspended:  # also one that is not needed: it will be closed, we would not know when
         raise GraphBreak(LIVE_GENERATOR, generator.describe())
