@@ -228,6 +228,16 @@ def test_restore_stack_with_null():
     assert codegen.instructions[-1].op == "PUSH_NULL"
 
 
+def test_a_call_of_values_and_constants():
+    codegen = generator()
+    value = Constant("1011")
+    codegen.push_call(int, [value], [2])
+    codegen.push_call(dict)
+    codegen.build("tuple", 2)
+    codegen.return_value()
+    assert build(codegen)() == (11, {})
+
+
 class Manager:
     def __init__(self, swallow):
         self.swallow, self.log = swallow, []

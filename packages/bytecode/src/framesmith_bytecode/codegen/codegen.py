@@ -135,6 +135,17 @@ class Codegen(Emitter):
         """Delete a global."""
         self.emit("DELETE_GLOBAL", name)
 
+    def push_call(
+        self, function: Callable[..., object], values: Iterable[Reconstructable] = (), constants: Sequence[object] = ()
+    ) -> None:
+        """Push `function(*values, *constants)`."""
+        self.push_function(function)
+        values = list(values)
+        self.restore_stack(values)
+        for constant in constants:
+            self.load_const(constant)
+        self.call(len(values) + len(constants))
+
     def restore_stack(self, values: Iterable[Reconstructable | None]) -> None:
         """Push values from the bottom up; None stands for a NULL slot."""
         for value in values:

@@ -171,6 +171,10 @@ class Emitter:
             emit()
             self.push_null()
 
+    def push_function(self, function: Callable[..., object]) -> None:
+        """Push a function or class itself, with its NULL."""
+        self.push_callable(lambda: self.load_const(function))
+
     def callable_on_stack(self) -> None:
         """Turn the callable on top into the two slots a call wants."""
         self.push_null()

@@ -73,9 +73,7 @@ class Residual:
         self.replay.apply()
         grad = self.state.builder.state.grad_after() if grad_mode else None
         if grad is not None:
-            self.codegen.push_callable(lambda: self.codegen.load_const(torch._C._set_grad_enabled))
-            self.codegen.load_const(grad)
-            self.codegen.call(1)
+            self.codegen.push_call(torch._C._set_grad_enabled, (), (grad,))
             self.codegen.pop()
 
     def return_(self, value: Value) -> None:
@@ -119,7 +117,7 @@ class Residual:
         Where all inputs are arguments there is nothing to find, and they are loaded.
         """
         codegen = self.codegen
-        codegen.push_callable(lambda: codegen.load_const(compiled))
+        codegen.push_function(compiled)
         if all(isinstance(item.source, LocalSource) for item in graph.inputs):
             for item in graph.inputs:
                 load_source(codegen, item.source)

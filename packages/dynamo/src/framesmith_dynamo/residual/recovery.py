@@ -153,7 +153,7 @@ def emit_protected_call(
 
     def emit_handler() -> None:
         codegen.mark(caught)
-        codegen.push_callable(lambda: codegen.load_const(without_hook(recovery.__call__)))
+        codegen.push_function(without_hook(recovery.__call__))
         codegen.copy(3)  # the error, under the callable's two slots; a local would keep it and the frame alive
         for item in graph.inputs:
             load_source(codegen, item.source)

@@ -152,7 +152,7 @@ def emit_for_iter(codegen: Codegen, exhausted: Label) -> None:
     iterator = codegen.new_temp("iterator")
     codegen.store(iterator)
     codegen.load(iterator)
-    codegen.push_callable(lambda: codegen.load_const(next))
+    codegen.push_function(next)
     codegen.load(iterator)
     codegen.load_const(END)
     codegen.call(2)
