@@ -7,7 +7,8 @@ import weakref
 
 import pytest
 
-from framesmith_guards import ClassLayout, Guard, GuardError, LocalSource, TypeSource, compile_guards
+from framesmith_guards import Guard, GuardError, LocalSource, TypeSource, compile_guards
+from framesmith_guards.values.classes import ClassLayout
 
 X = LocalSource("x")
 

@@ -98,11 +98,11 @@ class NamedTupleValue(TupleValue):
         if self.source is not None:
             super().reconstruct(codegen)
         elif is_structseq_class(self.cls):
-            codegen.push_callable(lambda: codegen.load_const(self.cls))
+            codegen.push_function(self.cls)
             self.push_items(codegen)
             codegen.call(1)
         else:
-            codegen.push_callable(lambda: codegen.load_const(tuple.__new__))
+            codegen.push_function(tuple.__new__)
             codegen.load_const(self.cls)
             self.push_items(codegen)
             codegen.call(2)

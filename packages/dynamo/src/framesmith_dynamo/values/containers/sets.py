@@ -235,7 +235,7 @@ class FrozenSetValue(SetLike):
         elif self.is_constant():
             codegen.load_const(self.as_constant())
         else:
-            codegen.push_callable(lambda: codegen.load_const(frozenset))
+            codegen.push_function(frozenset)
             self.push_members(codegen)
             codegen.call(1)
 

@@ -94,7 +94,7 @@ class TensorValue(Value):
         if self.source is not None:
             load_source(codegen, self.source)
         else:
-            self.ref.load(codegen)
+            codegen.load_output(self.ref)
 
     # Attributes
 
