@@ -10,21 +10,8 @@ import heapq
 import operator
 import types
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
-import torch
-
-Operation = Callable[[Any, torch.Tensor], Any]
-
-
-@dataclass
-class Holder:
-    """How a container is made, and what can be done to it."""
-
-    make: Callable[[], Any]
-    operations: dict[str, Operation]
+from integration_tests.programs.effects import Holder, attempt
 
 
 class Log(list):
@@ -135,14 +122,6 @@ class Items(UserList):
 
 class Bytes(bytearray):
     count = 0
-
-
-def attempt(function, *args):
-    """The result, or the error's type and text."""
-    try:
-        return function(*args)
-    except Exception as error:
-        return type(error).__name__, str(error)
 
 
 def contain_itself(c):
