@@ -214,8 +214,8 @@ def check(make: Callable[[], Case], *, cold: bool = False, repeat: bool = False,
     return actual.statistics
 
 
-def check_strictly(make: Callable[[], Case], *, cold: bool = False) -> dict[str, int]:
-    """Compare with eager mode, graphs run as they are; failures of the compiler are errors."""
-    counters = check(make, repeat=True, cold=cold, backend="eager", strict=True)
+def check_strictly(make: Callable[[], Case], *, cold: bool = False, backend: str = "eager") -> dict[str, int]:
+    """Compare with eager mode, graphs run as they are if not told otherwise; failures of the compiler are errors."""
+    counters = check(make, repeat=True, cold=cold, backend=backend, strict=True)
     assert counters["frames_failed"] == 0, counters
     return counters

@@ -561,15 +561,22 @@ def left(kind, way) -> Case:
     """One kind of generator, left in one way, three times."""
     log: list = []
     place = Place()
+    kept: list = []
 
     def f(x, log, places):
         return way(kind, x, log, places)
 
+    def close_all():
+        for g in (*kept, place.kept):
+            if g is not None:
+                g.close()
+        torch.set_grad_enabled(True)
+
     calls = [
-        (torch.arange(1.0, 4.0, requires_grad=True), log, {"list": [], "object": place, "index": torch.tensor([n])})
+        (torch.arange(1.0, 4.0, requires_grad=True), log, {"list": kept, "object": place, "index": torch.tensor([n])})
         for n in (0, 7, 1)
     ]
-    return Case(f, calls, watch=[log])
+    return Case(f, calls, watch=[log], undo=close_all)
 
 
 for _kind in KINDS:

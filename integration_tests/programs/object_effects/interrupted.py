@@ -430,7 +430,7 @@ def deleted_and_set_around_breaks() -> Case:
         print("again")
         del holder.c
         holder.b = 2
-        return holder.a + 1, list(vars(holder))
+        return holder.a + 1, list(holder.__dict__)
 
     return Case(f, _xs(), watch=[holder])
 

@@ -621,7 +621,7 @@ HOLDERS = {
     ),
     "frozen": Holder(Frozen, {"refused": frozen_refused, "forced": frozen_forced, "replace": replace}),
     "slotted_record": Holder(SlottedRecord, {"filled": slot_filled, "moves": slot_moves, "replace": replace}),
-    "frozen_slots": Holder(FrozenSlots, {"refused": frozen_refused, "replace": replace}),
+    "frozen_slots": Holder(FrozenSlots, {"refused_with_slots": frozen_refused, "replace": replace}),
     "color": Holder(lambda: Color.BLUE, {"use": use_color, "attribute": color_attribute}),
     "derived": Holder(
         Derived,
@@ -653,7 +653,7 @@ HOLDERS = {
             "kept": link_kept,
             "proxy": link_proxy,
             "callback": link_callback,
-            "set": link_set,
+            "set_of_links": link_set,
         },
     ),
 }

@@ -27,9 +27,9 @@ def count(c, x):
 
 
 def set_and_delete(c, x):
-    c.short = 1
-    del c.short
-    return hasattr(c, "short")
+    c.mark = 1
+    del c.mark
+    return hasattr(c, "mark")
 
 
 def delete_what_is_there(c, x):
@@ -61,7 +61,7 @@ def by_object(c, x):
     return object.__getattribute__(c, "raw")
 
 
-def by_dict(c, x):
+def by_tensor_dict(c, x):
     c.here = 1
     c.__dict__["there"] = 2
     return c.there, sorted(vars(c))
@@ -83,10 +83,10 @@ def keep_itself(c, x):
 
 
 def keep_a_container(c, x):
-    if not hasattr(c, "log"):
-        c.log = []
-    c.log.append(x.shape[0])
-    return len(c.log)
+    if not hasattr(c, "seen"):
+        c.seen = []
+    c.seen.append(x.shape[0])
+    return len(c.seen)
 
 
 def keep_an_object(c, x):
@@ -121,6 +121,43 @@ def on_what_changes_in_place(c, x):
     z = y.add_(1)
     z.tag = 2
     return y.tag, {"y": y}, y is z
+
+
+def on_the_very_same(c, x):
+    same = [c.contiguous(), c.float(), c.to(torch.float32), c.expand_as(c), c.requires_grad_(c.requires_grad), c.cpu()]
+    for n, t in enumerate(same):
+        t.n = n
+    return c.n, [t is c for t in same], [t.n for t in same]
+
+
+def on_the_same_result(c, x):
+    y = c * x
+    same = [y.contiguous(), y.float(), y.relu_(), torch.add(y, 1, out=y) if not y.requires_grad else y, +y]
+    for n, t in enumerate(same):
+        t.n = n
+    return y.n, [t is y for t in same], same
+
+
+def reorder_by_names(c, x):
+    c.first_mark = 1
+    c.second_mark = 2
+    del c.first_mark
+    c.first_mark = 3
+
+
+def hide_by_builtins(c, x):
+    c.short = 5
+    return c.short
+
+
+def hide_and_call(c, x):
+    c.double = lambda: 7
+    return c.double() * x
+
+
+def a_flag_for_the_compiler(c, x):
+    c._is_initialized = True
+    return getattr(c, "_is_initialized", False), getattr(x, "_is_initialized", False)
 
 
 def on_a_view(c, x):
@@ -335,9 +372,10 @@ def retain(c, x):
 ATTRIBUTES: dict[str, Operation] = {
     op.__name__: op
     for op in (
-        tag, keep_a_result, keep_an_input, count, set_and_delete, delete_what_is_there, by_builtins, by_object, by_dict,
-        reorder, keep_itself, keep_a_container, keep_an_object, change_what_is_kept, on_a_result,
-        on_what_changes_in_place, on_a_view, on_a_result_nobody_has, on_the_other, hide_a_method,
+        tag, keep_a_result, keep_an_input, count, set_and_delete, delete_what_is_there, by_builtins, by_object,
+        by_tensor_dict, reorder, keep_itself, keep_a_container, keep_an_object, change_what_is_kept, on_a_result,
+        on_what_changes_in_place, on_a_view, on_the_very_same, on_the_same_result, reorder_by_names, hide_by_builtins,
+        hide_and_call, a_flag_for_the_compiler, on_a_result_nobody_has, on_the_other, hide_a_method,
         hide_a_method_on_a_result,
     )
 } | {
