@@ -9,11 +9,11 @@ import pytest
 
 from integration_tests.differential import check_strictly
 from integration_tests.programs import make_afresh, programs_of
-from integration_tests.programs.object_effects import generators, hooks, interrupted, objects, tensors
+from integration_tests.programs.object_effects import generators, hooks, interrupted, models, objects, tensors
 
 OPERATIONS = [pytest.param(group, name, id=name) for group in (tensors, objects) for name in programs_of(group)]
 LEFT = list(programs_of(generators))
-WRITTEN = [pytest.param(group, name, id=name) for group in (hooks, interrupted) for name in programs_of(group)]
+WRITTEN = [pytest.param(group, name, id=name) for group in (hooks, interrupted, models) for name in programs_of(group)]
 #: The operations that break: on the flags, the data and the history of tensors, on classes, on weak references.
 BREAK = {
     "require_grad", "require_none", "toggle", "flag_of_a_result", "flag_of_detached", "flag_of_no_leaf",
@@ -34,7 +34,7 @@ LASTING = {
 
 
 def test_there_are_enough_programs() -> None:
-    assert len(OPERATIONS) >= 400 and len(LEFT) >= 450 and len(WRITTEN) >= 70
+    assert len(OPERATIONS) >= 400 and len(LEFT) >= 450 and len(WRITTEN) >= 95
 
 
 @pytest.mark.parametrize(("group", "name"), OPERATIONS)

@@ -216,6 +216,7 @@ SET = Holder(
         "clear": lambda c, x: c.clear(),
         "sorted": lambda c, x: sorted(c),
         "frozen": lambda c, x: c.add(frozenset({1, 2})),
+        "equal_ones": lambda c, x: (set([1, True, 1.0]), set([x.shape[0] == 3, 1]), c.update([True, 1.0])),
         "compare": lambda c, x: (1 in c, len(c), c <= {1, 2, 3, 4}, c.isdisjoint([7])),
     },
 )
