@@ -215,15 +215,18 @@ def _is_recorded_view(value: Any, form: Output, changed: Sequence[int]) -> bool:
 
 
 def _over_another(form: Any, position: int, views: Mapping[int, torch.Tensor], slots: _Slots) -> Output:
-    """The form of a view that was made of another output, a view as well: as a view of that one."""
-    others = {get_gradient_edge(view): at for at, view in views.items() if at != position}
-    node: Any = views[position].grad_fn
-    while node is not None and node.next_functions:
+    """The form of a view that was made of another output, a view of the same memory: as a view of that one."""
+    value = views[position]
+    memory = storage_id(value)
+    others = {get_gradient_edge(v): at for at, v in views.items() if at != position and storage_id(v) == memory}
+    computed = None if value._base is None else value._base.grad_fn
+    node: Any = value.grad_fn
+    while others and node is not None and node is not computed and node.next_functions:
         edge = GradientEdge(*node.next_functions[0])
         if edge in others:
             other = views[others[edge]]
-            steps = slots.steps(views[position], other)
-            if steps is None and (step := restride(views[position], other)) is not None:
+            steps = slots.steps(value, other)
+            if steps is None and (step := restride(value, other)) is not None:
                 steps = (step,)  # what they are views of was written to, and each was made of it anew
             found: Output = form if steps is None else replace(form, steps=steps, over=others[edge])
             return found
