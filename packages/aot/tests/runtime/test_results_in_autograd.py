@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from harness import compiled, graph_of
 
+from framesmith_aot import AotUnsupported
+
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -407,3 +409,14 @@ def test_changes_by_way_of_data_do_not_reach_gradients_that_eager_takes_from_oth
         x.data.mul_(2)
         found.append(torch.autograd.grad(result.square().sum(), x))
     torch.testing.assert_close(*found)
+
+
+def test_a_change_with_gradients_of_what_data_gave_is_refused() -> None:
+    def f(x: Any) -> Any:
+        alias = x.data
+        alias.lerp_(x, 0.5)
+        return (alias,)
+
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(AotUnsupported, match=r"made by `\.data`"):
+        compiled(graph_of(f), [x])

@@ -399,6 +399,8 @@ def _made_again(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> tuple[
     detached = any(isinstance(step, ViewStep) and step.target in IDENTITY_VIEWS for step in steps)
     by_data = base.requires_grad and not value.requires_grad and not detached
     if by_data or not steps:  # another tensor, and no operator has made it
+        if functional.differentiable(value):
+            raise AotUnsupported("view-replay", "a tensor made by `.data`", "it was changed, and has gradients since")
         return (DATA, *steps), False
     return steps, _outside_autograd(value, base, detached)
 
