@@ -36,7 +36,7 @@ from framesmith_guards import (
 )
 from framesmith_guards.programs.native import probing
 from framesmith_guards.programs.native import program as native_module
-from framesmith_guards.programs.native.probing import extension, why_no_tensors
+from framesmith_guards.programs.native.probing import extension, mode_reader, why_no_tensors
 
 pytestmark = pytest.mark.skipif(extension()[0] is None, reason=str(extension()[1]))
 
@@ -84,6 +84,12 @@ def test_torch_is_understood():
     assert why_no_tensors() is None
 
 
+def ask_anew():
+    """Forget what was found out of this torch."""
+    why_no_tensors.cache_clear()
+    mode_reader.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
@@ -101,7 +107,7 @@ def test_a_torch_that_moved_things_is_refused_politely(field, reason, monkeypatc
         return tuple(fields)
 
     probe = probing._probe
-    why_no_tensors.cache_clear()
+    ask_anew()
     try:
         with monkeypatch.context() as patch:
             patch.setattr(probing, "_probe", moved)
@@ -118,24 +124,24 @@ def test_a_torch_that_moved_things_is_refused_politely(field, reason, monkeypatc
         model.weight.requires_grad_(False)
         assert not agreed(program, (x, model))
     finally:
-        why_no_tensors.cache_clear()
+        ask_anew()
         assert why_no_tensors() is None
 
 
 def test_a_torch_without_the_shim_is_refused_politely(monkeypatch):
     monkeypatch.setattr(probing, "LIBRARIES", ("libnothing.so",))
-    why_no_tensors.cache_clear()
+    ask_anew()
     try:
         assert why_no_tensors() == "none of libnothing.so is in torch's folder"
         assert agreed(native([Guard(X, "TENSOR_MATCH", torch.ones(2))]), (torch.ones(2),))
     finally:
         monkeypatch.undo()
-        why_no_tensors.cache_clear()
+        ask_anew()
         assert why_no_tensors() is None
 
 
 def test_without_torchs_own_method_requires_grad_is_read_as_an_attribute(monkeypatch):
-    why_no_tensors.cache_clear()
+    ask_anew()
     try:
         monkeypatch.setattr(probing, "_find_grad", lambda native: None)
         assert why_no_tensors() is None
@@ -151,7 +157,7 @@ def test_without_torchs_own_method_requires_grad_is_read_as_an_attribute(monkeyp
                 assert program((model.weight, model), f)
     finally:
         monkeypatch.undo()
-        why_no_tensors.cache_clear()
+        ask_anew()
         assert why_no_tensors() is None
 
 
@@ -166,13 +172,13 @@ def test_a_torch_that_lacks_what_probing_needs_is_refused_politely(monkeypatch):
     def lacking(tensor):
         raise AttributeError("_cdata")
 
-    why_no_tensors.cache_clear()
+    ask_anew()
     try:
         monkeypatch.setattr(probing, "_probe", lacking)
         assert why_no_tensors() == "probing failed: AttributeError: _cdata"
     finally:
         monkeypatch.undo()
-        why_no_tensors.cache_clear()
+        ask_anew()
         assert why_no_tensors() is None
 
 
