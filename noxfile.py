@@ -45,6 +45,8 @@ INSTALL = ["-q", "--no-compile"]
 TEST_TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["test"]
 LINT_TOOLS = ["ruff>=0.9,<0.18"]
 TYPE_TOOLS = ["mypy>=1.15", "nox", "pytest>=8", "hypothesis>=6.100"]
+#: Tests run in two processes, a file's tests in one of them.
+WORKERS = ["-n", "2", "--dist", "loadfile"]
 PEERS = ["transformers>=4.50", "scikit-learn>=1.4", "pandas>=2.0", "scipy>=1.11", "pyyaml>=6.0", "matplotlib>=3.8"]
 #: Each release is for one release of torch: pip takes the one that constraints.txt allows. Its Python parts suffice.
 VISION_PEERS = ["torchvision>=0.26"]
@@ -93,7 +95,7 @@ def test_requirements(folder: str) -> list[str]:
 def run_package_tests(session: nox.Session, folder: str) -> None:
     """Test one package's wheel alone, away from its sources."""
     install_wheel(session, folder, *test_requirements(folder))
-    run_tests(session, folder)
+    run_tests(session, folder, *WORKERS)
     discard_environment(session)
 
 
@@ -154,7 +156,7 @@ def tests(session: nox.Session, package: str) -> None:
 def integration(session: nox.Session) -> None:
     """Tests that cross packages, with every wheel installed."""
     install_wheel(session, "framesmith", *TEST_TOOLS, *PEERS, *VISION_PEERS)
-    session.run("python", "-m", "pytest", "integration_tests", *session.posargs)
+    session.run("python", "-m", "pytest", *WORKERS, "integration_tests", *session.posargs)
 
 
 def may_have_torch(session: nox.Session) -> bool:

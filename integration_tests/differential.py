@@ -212,3 +212,10 @@ def check(make: Callable[[], Case], *, cold: bool = False, repeat: bool = False,
     actual = run(make, lambda fn: framesmith.compile(fn, **settings), cold=cold)
     assert_same_outcomes(expected, actual)
     return actual.statistics
+
+
+def check_strictly(make: Callable[[], Case], *, cold: bool = False, backend: str = "eager") -> dict[str, int]:
+    """Compare with eager mode, graphs run as they are if not told otherwise; failures of the compiler are errors."""
+    counters = check(make, repeat=True, cold=cold, backend=backend, strict=True)
+    assert counters["frames_failed"] == 0, counters
+    return counters

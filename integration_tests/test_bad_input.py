@@ -44,7 +44,7 @@ async def async_generator_function(x: torch.Tensor):
         (functools.partial(generator_function, 1), "a generator function"),
         (torch.nn.Linear, "the class Linear: compile its instances or methods"),
     ],
-    ids=str,
+    ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
 def test_targets(target: Any, said: str) -> None:
     with pytest.raises(TypeError) as caught:

@@ -23,6 +23,13 @@ def test_a_generated_page_is_up_to_date(tool: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_public_name_has_a_user() -> None:
+    """Another package, an example of the README, or a used name that hands it out."""
+    command = [sys.executable, str(ROOT / "tools" / "generate_names.py"), "--unused"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def prose(text: Path) -> str:
     """A page without its blocks of code."""
     return re.sub(r"^```.*?^```", "", text.read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import framesmith
 import framesmith_frames
-from framesmith_guards import CompileContext, TracingContext, current_location
+from framesmith_guards import CompileContext, current_location
 from integration_tests.differential import Run, assert_same_outcomes, eager, run
 from integration_tests.injection import Place, Planted, calls_in, planted
 from integration_tests.programs import IN_FAMILIES, PROGRAMS
@@ -45,7 +45,6 @@ def left_behind() -> dict[str, object]:
         "callback": framesmith_frames.get_callback(),
         "threads": framesmith_frames.hook_state()["active_threads"],
         "compilation": CompileContext.try_get(),
-        "trace": TracingContext.try_get(),
         "location": current_location(),
         "dispatch modes": _get_current_dispatch_mode_stack(),
         "function modes": _get_current_function_mode_stack(),

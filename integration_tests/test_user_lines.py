@@ -189,6 +189,27 @@ def test_every_topic_has_lines_with_an_id_and_a_line(records):
         assert record.place.startswith(f"{__file__}:"), (record.name, record.place, record.getMessage()[:200])
 
 
+def test_warnings_of_backward_passes_stand_at_the_users_line():
+    framesmith.reset()
+    x = torch.rand(3, requires_grad=True)
+    y = framesmith.compile(lambda x: (x * x).sin().sum())(x)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.autograd.grad(y, x, create_graph=True)  # SECOND
+        with framesmith.compile_backward():
+            torch.autograd.grad(x.sin().sum(), x, create_graph=True)  # NOT-CAPTURED
+    at = {str(one.message).partition(":")[0]: (one.filename, one.lineno) for one in caught}
+    assert at.pop("the backward pass is not captured") == (__file__, line_of("NOT-CAPTURED"))
+    assert list(at.values()) == [(__file__, line_of("SECOND"))], at
+
+
+def test_a_mode_without_effect_is_told_at_the_users_line():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        framesmith.compile(computes, backend="eager", mode="max-autotune")  # MODE
+    assert [(one.filename, one.lineno) for one in caught] == [(__file__, line_of("MODE"))]
+
+
 def test_nothing_is_logged_when_off(records):
     framesmith.compile(two_breaks)(torch.rand(3))
     assert not records

@@ -10,21 +10,8 @@ import heapq
 import operator
 import types
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
-import torch
-
-Operation = Callable[[Any, torch.Tensor], Any]
-
-
-@dataclass
-class Holder:
-    """How a container is made, and what can be done to it."""
-
-    make: Callable[[], Any]
-    operations: dict[str, Operation]
+from integration_tests.programs.effects import Holder, attempt
 
 
 class Log(list):
@@ -137,14 +124,6 @@ class Bytes(bytearray):
     count = 0
 
 
-def attempt(function, *args):
-    """The result, or the error's type and text."""
-    try:
-        return function(*args)
-    except Exception as error:
-        return type(error).__name__, str(error)
-
-
 def contain_itself(c):
     c.append(c)
     return len(c), c[-1] is c
@@ -237,6 +216,7 @@ SET = Holder(
         "clear": lambda c, x: c.clear(),
         "sorted": lambda c, x: sorted(c),
         "frozen": lambda c, x: c.add(frozenset({1, 2})),
+        "equal_ones": lambda c, x: (set([1, True, 1.0]), set([x.shape[0] == 3, 1]), c.update([True, 1.0])),
         "compare": lambda c, x: (1 in c, len(c), c <= {1, 2, 3, 4}, c.isdisjoint([7])),
     },
 )

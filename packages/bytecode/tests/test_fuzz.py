@@ -25,8 +25,8 @@ from framesmith_bytecode import (
     decode,
     encode,
     format_bytecode,
-    stack_depths,
 )
+from framesmith_bytecode.analyses.walk import stack_depths
 from framesmith_bytecode.corpus.compare import difference
 from framesmith_bytecode.model.ops import pops, pushes, required_depth
 

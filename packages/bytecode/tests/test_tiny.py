@@ -21,7 +21,7 @@ def test_decode_encode_run():
 
 
 def test_generate():
-    codegen = Codegen(["x"], globals={})
+    codegen = Codegen(["x"])
     codegen.load("x")
     codegen.load_const(2)
     codegen.emit("BINARY_OP", "*")

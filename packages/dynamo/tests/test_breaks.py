@@ -379,6 +379,38 @@ def test_a_method_waiting_for_its_call_survives_a_break() -> None:
     assert found.of_kind("break")
 
 
+class First:
+    pass
+
+
+class Second:
+    pass
+
+
+named: type = First
+
+
+def name_second():
+    global named
+    named = Second
+
+
+def first_of(first, *others):
+    return first
+
+
+def waits_at_a_break(x):
+    y = x + 1
+    return first_of((named,), name_second(), print(end="")), y * 2
+
+
+def test_what_waits_on_the_stack_is_of_before_the_mutations() -> None:
+    global named
+    kept = compiled(waits_at_a_break)(X)[0]
+    assert (kept, named) == ((First,), Second)
+    named = First
+
+
 def test_an_attribute_that_breaks_is_looked_up_once() -> None:
     class Loud:
         def __getattribute__(self, name):

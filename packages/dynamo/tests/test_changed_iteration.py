@@ -115,7 +115,9 @@ def deque_grows(x, d, log):
 
 
 @pytest.mark.parametrize(
-    ("fn", "container"), [(grows, {1, 2}), (replaced, {1, 2}), (deque_grows, deque([1, 2]))], ids=str
+    ("fn", "container"),
+    [(grows, {1, 2}), (replaced, {1, 2}), (deque_grows, deque([1, 2]))],
+    ids=["grows", "replaced", "deque grows"],
 )
 def test_sets_and_deques_that_change_in_a_loop(fn: Any, container: Any) -> None:
     check(fn, X, container, [])
@@ -244,7 +246,9 @@ def moved_once_more(x, holder):
 ORDERED: list[Callable[..., Any]] = [table_of_an_argument, text_of_its_keys, moved_once_more]
 
 
-@pytest.mark.parametrize("keys", [("a", "b", "c"), (FIRST, "s", SECOND), (1, 2.5, "s")], ids=str)
+@pytest.mark.parametrize(
+    "keys", [("a", "b", "c"), (FIRST, "s", SECOND), (1, 2.5, "s")], ids=["names", "objects", "mixed"]
+)
 @pytest.mark.parametrize("fn", ORDERED, ids=lambda fn: fn.__name__)
 def test_an_ordered_dict_that_is_reordered_between_calls(fn: Any, keys: tuple[Any, ...]) -> None:
     subject = compiled(fn)

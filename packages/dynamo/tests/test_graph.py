@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import fx
 
-from framesmith_bytecode import Codegen
 from framesmith_dynamo.graph.builder import GraphBuilder, fake_of_node, placeholder_name
 from framesmith_guards import AttrSource, LocalSource
 
@@ -22,19 +21,11 @@ def call(builder: GraphBuilder, target: Any, args: tuple[Any, ...]) -> tuple[Any
     return result, builder.record(target, args, {}, result, effects)
 
 
-def outputs(builder: GraphBuilder, *refs: object) -> None:
-    codegen = Codegen([])
-    builder.output_name = codegen.new_temp("graph_out")
-    for ref in refs:
-        ref.load(codegen)  # type: ignore[attr-defined]
-
-
 def test_inputs_become_placeholders_in_order_of_use() -> None:
     builder = GraphBuilder()
     a, b, c = (builder.add_input(X.clone(), LocalSource(name)) for name in "abc")
     result, node = call(builder, operator.add, (c.node, a.node))
-    outputs(builder, builder.ref(result, node))
-    finished = builder.finish()
+    finished = builder.finish([builder.ref(result, node)])
     assert finished is not None
     assert [item.source for item in finished.inputs] == [LocalSource("c"), LocalSource("a")]
     assert not b.is_used
@@ -47,7 +38,7 @@ def test_dead_operations_go_and_effects_stay() -> None:
     call(builder, torch.exp, (a.node,))
     call(builder, "add_", (a.node, 1))
     call(builder, torch.nn.functional.dropout, (a.node,))
-    finished = builder.finish()
+    finished = builder.finish([])
     assert finished is not None
     targets = [node.target for node in finished.module.graph.nodes if node.op.startswith("call")]
     assert targets == ["add_", torch.nn.functional.dropout]
@@ -57,7 +48,7 @@ def test_no_graph_when_nothing_is_left() -> None:
     builder = GraphBuilder()
     a = builder.add_input(X.clone(), LocalSource("a"))
     call(builder, torch.exp, (a.node,))
-    assert builder.finish() is None
+    assert builder.finish([]) is None
 
 
 def test_examples_are_as_before_the_trace() -> None:
@@ -67,8 +58,7 @@ def test_examples_are_as_before_the_trace() -> None:
     w = builder.add_input(weight, AttrSource(LocalSource("self"), "weight"))
     call(builder, "t_", (a.node,))
     result, node = call(builder, torch.matmul, (w.node, a.node))
-    outputs(builder, builder.ref(result, node))
-    finished = builder.finish()
+    finished = builder.finish([builder.ref(result, node)])
     assert finished is not None
     by_name = {item.source.name: item for item in finished.inputs}
     assert by_name["L['a']"].example.shape == (2, 3)
@@ -84,8 +74,7 @@ def test_state_is_given_back_and_ended_in_the_graph() -> None:
     result, node = call(builder, operator.mul, (a.node, 2))
     assert not result.requires_grad
     assert builder.state.grad_after() is False
-    outputs(builder, builder.ref(result, node))
-    finished = builder.finish()
+    finished = builder.finish([builder.ref(result, node)])
     builder.state.restore()
     assert torch.is_grad_enabled()
     assert finished is not None

@@ -14,7 +14,6 @@ import sympy
 import torch
 
 from framesmith_guards import (
-    GlobalStateSource,
     Guard,
     InstanceDictSource,
     ItemSource,
@@ -26,6 +25,7 @@ from framesmith_guards import (
     TensorSpec,
 )
 from framesmith_guards.kinds.state import AUTOCAST_DEVICES, STATE_FIELDS
+from framesmith_guards.sources import GlobalStateSource
 
 X, Y, Z = LocalSource("x"), LocalSource("y"), LocalSource("z")
 

@@ -84,7 +84,7 @@ def test_readme_examples(capsys):
     if not readme.exists():
         pytest.skip("the README is not beside the tests")
     blocks = re.findall(r"```python\n(.*?)```", readme.read_text(), re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
     assert capsys.readouterr().out.splitlines()[:4] == [

@@ -141,7 +141,7 @@ def function_of(
 ) -> FunctionType:
     """A function that carries out the journal and returns `result`, saved before anything changes."""
     namespace = {} if globals is None else globals
-    codegen = Codegen(argnames, globals=namespace)
+    codegen = Codegen(argnames)
     if before is not None:
         before(codegen)
     returned = Constant(None) if result is None else result

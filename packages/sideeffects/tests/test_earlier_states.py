@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sideeffects_fakes import Constant, Container, Fake, NewObject, existing, function_of, new
 
 from framesmith_guards import LocalSource
-from framesmith_sideeffects import DELETED, AttributeChange, ContentsChange, Journal, NotRestorable
+from framesmith_sideeffects import DELETED, Journal, NotRestorable
+from framesmith_sideeffects.changes import AttributeChange, ContentsChange
 
 
 class Plain:

@@ -24,7 +24,7 @@ from framesmith_aten.contract import Compiler, OnError
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
-from framesmith_guards import new_fake_mode
+from framesmith_guards import fake_mode_of, new_fake_mode
 from framesmith_guards.contexts import ambient
 
 
@@ -54,7 +54,7 @@ def compile_graph(
     call = _arguments(gm, inputs)
     if training is None:
         training = _records(gm) and any(value.requires_grad for value in call.examples)
-    fake_mode = _find_fake_mode(call.examples)
+    fake_mode = fake_mode_of(call.examples) or new_fake_mode()
     fakes = [_as_normal(_as_fake(value, fake_mode), fake_mode) for value in call.examples]
     joint = trace_joint(
         gm,
@@ -161,20 +161,8 @@ def _refuse_modes() -> None:
             raise AotUnsupported("dispatch-mode", type(mode).__name__, "the mode is to see each operator that runs")
 
 
-def _find_fake_mode(examples: Sequence[torch.Tensor]) -> FakeTensorMode:
-    for value in examples:
-        if isinstance(value, FakeTensor):
-            return value.fake_mode
-    mode: FakeTensorMode = new_fake_mode()
-    return mode
-
-
 def _as_fake(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
-    if isinstance(value, FakeTensor):
-        if value.fake_mode is not fake_mode:
-            raise ValueError("the example inputs come from different fake tensor modes")
-        return value
-    return fake_mode.from_tensor(value, static_shapes=True)
+    return value if isinstance(value, FakeTensor) else fake_mode.from_tensor(value, static_shapes=True)
 
 
 def _as_normal(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from harness import compiled, graph_of
 
+from framesmith_aot import AotUnsupported
+
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -113,6 +115,11 @@ def beside_a_view(x: Any, w: Any, b: Any) -> Any:
     return part, part.sin(), turned.cos(), (turned * 3).sum() + part.exp().sum()
 
 
+def parts_of_what_comes_of_a_view(x: Any, w: Any, b: Any) -> Any:
+    row = x[0]
+    return row, row.exp()[..., :1], (row * w).t()[1:]
+
+
 def view_written_to(x: Any, w: Any, b: Any) -> Any:
     u = (x * 2).t()
     u.mul_(w.t())
@@ -122,7 +129,8 @@ def view_written_to(x: Any, w: Any, b: Any) -> Any:
 PROGRAMS: list[Callable[..., Any]] = [
     returned_and_used, chain, hidden_trunk, trunk_returned, logits_and_loss, separate, diamond, recurrent, detached,
     several_results_of_one, other_types, changed_after_use, sums, linear,
-    view_returned, views_of_a_view, parts_returned, beside_a_view, view_written_to,
+    view_returned, views_of_a_view, parts_returned, beside_a_view, parts_of_what_comes_of_a_view,
+    view_written_to,
 ]  # fmt: skip
 
 
@@ -385,3 +393,30 @@ def test_what_one_result_keeps_may_be_changed_where_another_does_not_need_it() -
             b.sub_(2)
         found.append(torch.autograd.grad(chosen.sum(), [a, b]))
     torch.testing.assert_close(*found)
+
+
+def test_changes_by_way_of_data_do_not_reach_gradients_that_eager_takes_from_other_memory() -> None:
+    """The trunk is held by the user and kept for one result's gradient, and not for the other's."""
+
+    def f(x: Any) -> Any:
+        grown = (x * 1).view(-1, 1).expand(4, 4)
+        return grown, (grown.reshape(1, 16) @ grown.reshape(16, 1)).sum(), F.hardswish(grown)
+
+    found = []
+    for compiles in (False, True):
+        x = torch.linspace(-2, 2, 4, requires_grad=True)
+        *_, result = (compiled(graph_of(f), [x]) if compiles else f)(x)
+        x.data.mul_(2)
+        found.append(torch.autograd.grad(result.square().sum(), x))
+    torch.testing.assert_close(*found)
+
+
+def test_a_change_with_gradients_of_what_data_gave_is_refused() -> None:
+    def f(x: Any) -> Any:
+        alias = x.data
+        alias.lerp_(x, 0.5)
+        return (alias,)
+
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(AotUnsupported, match=r"made by `\.data`"):
+        compiled(graph_of(f), [x])

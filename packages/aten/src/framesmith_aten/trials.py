@@ -41,8 +41,8 @@ from framesmith_aten.operators import (
 LARGEST: Final = 1 << 16
 #: The same where only a layout is asked for.
 SMALL: Final = 1 << 12
-#: Answers kept.
-MOST: Final = 1 << 14
+#: Answers kept, about 2 KiB each; a large model asks a few hundred different questions.
+MOST: Final = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)

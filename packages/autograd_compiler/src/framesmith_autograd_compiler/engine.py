@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from framesmith_autograd_compiler.errors import CaptureUnsupported
 from framesmith_autograd_compiler.gate import Gate
 from framesmith_autograd_compiler.program import CompilerFn, Program
 from framesmith_autograd_compiler.recorder import Recorder
+from framesmith_guards import warn_user
 
 
 @dataclass
@@ -88,7 +88,7 @@ class CapturingEngine:
         with self._gate.plain():
             result = self.real.run_backward(*arguments, **options)
         if reason not in capture.fallbacks:
-            warnings.warn(f"the backward pass is not captured: {reason}", stacklevel=3)
+            warn_user(UserWarning(f"the backward pass is not captured: {reason}"))
         capture.fallbacks.append(reason)
         return result
 

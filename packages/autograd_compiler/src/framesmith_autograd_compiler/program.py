@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.accumulation import Accumulator
 from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, last_uses, schedule
 from framesmith_autograd_compiler.tracer import trace
+from framesmith_guards import warn_user
 
 CompilerFn = Callable[[fx.GraphModule], Callable[..., Any]]
 """Takes an ATen graph, gives a function of the same flat tensors that returns a sequence of tensors."""
@@ -103,7 +103,7 @@ class Program:
             raise
         except Exception as error:
             self.reasons.append(f"{type(error).__name__}: {error}")
-            warnings.warn(f"a part of the backward pass is not compiled: {self.reasons[-1]}", stacklevel=2)
+            warn_user(UserWarning(f"a part of the backward pass is not compiled: {self.reasons[-1]}"))
             return None
         self.modules.append(traced.module)
         return Compiled(function, traced.outputs)

@@ -5,12 +5,11 @@ and `encode` it. `Codegen` writes new ones, `split` cuts one in two, `format_byt
 `UNBOUND` stands for an unbound local or NULL, `NULL_FIRST` tells where this version puts the NULL of a call.
 """
 
-from framesmith_bytecode.analyses.cfg import Block, control_flow, reachable
-from framesmith_bytecode.analyses.liveness import Liveness, liveness, observes_locals
+from framesmith_bytecode.analyses.cfg import Block
+from framesmith_bytecode.analyses.liveness import Liveness
 from framesmith_bytecode.analyses.places import BytecodeError
-from framesmith_bytecode.analyses.verify import problems, unreachable_handlers, verify
-from framesmith_bytecode.analyses.walk import stack_depths
-from framesmith_bytecode.codegen.codegen import Codegen, Reconstructable, unique_name
+from framesmith_bytecode.analyses.verify import problems, verify
+from framesmith_bytecode.codegen.codegen import Codegen, Reconstructable
 from framesmith_bytecode.continuations.cached_analyses import Analyses
 from framesmith_bytecode.continuations.continuation import (
     UNBOUND,
@@ -20,6 +19,7 @@ from framesmith_bytecode.continuations.continuation import (
     make_continuation,
     why_no_continuation,
 )
+from framesmith_bytecode.continuations.handover import hand_over
 from framesmith_bytecode.continuations.split import Split, split
 from framesmith_bytecode.cpython.running import NULL_FIRST
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Position, Region
@@ -54,22 +54,16 @@ __all__ = [
     "Region",
     "Split",
     "SuperShape",
-    "control_flow",
     "decode",
     "encode",
     "format_bytecode",
     "format_python",
-    "liveness",
+    "hand_over",
     "make_continuation",
-    "observes_locals",
     "pops",
     "problems",
     "pushes",
-    "reachable",
     "split",
-    "stack_depths",
-    "unique_name",
-    "unreachable_handlers",
     "verify",
     "why_no_continuation",
 ]

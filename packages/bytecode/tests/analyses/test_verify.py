@@ -14,10 +14,9 @@ from framesmith_bytecode import (
     decode,
     encode,
     problems,
-    stack_depths,
-    unreachable_handlers,
     verify,
 )
+from framesmith_bytecode.analyses.walk import stack_depths
 
 A, B, C = Label("A"), Label("B"), Label("C")
 NONE, RETURN = Instr("LOAD_CONST", None), Instr("RETURN_VALUE")
@@ -274,12 +273,6 @@ def test_depth_of_regions_is_found():
     depths = stack_depths(bytecode)
     assert depths.regions == {0: 1}
     assert depths.before[6] == 3
-
-
-def test_unreachable_handlers_are_named():
-    bytecode = function(NONE, RETURN, A, NONE, RETURN, B, C, Instr("RERAISE", 0), regions=[Region(A, B, C, 0)])
-    assert unreachable_handlers(bytecode) == ["f: region 0: no path enters it, its handler (item 6) is dead"]
-    verify(bytecode)
 
 
 def test_inner_region_is_in_force():

@@ -1,21 +1,20 @@
 """Generated code runs, on every version, and does what it says."""
 
-import math
 from types import FunctionType
 
 import pytest
 
-from framesmith_bytecode import NULL_FIRST, Bytecode, Codegen, Label, Position, decode, encode, unique_name, verify
+from framesmith_bytecode import NULL_FIRST, Bytecode, Codegen, Label, Position, decode, encode, verify
 
 
-def build(codegen, name="generated", closure=None, **header):
+def build(codegen, name="generated", closure=None, namespace=None, **header):
     bytecode = codegen.bytecode(name)
     for key, value in header.items():
         setattr(bytecode, key, value)
     verify(bytecode)
     code = encode(bytecode)
     assert decode(code).name == name
-    return FunctionType(code, codegen.globals if codegen.globals is not None else {}, name, None, closure)
+    return FunctionType(code, {"__builtins__": __builtins__} if namespace is None else namespace, name, None, closure)
 
 
 class Constant:
@@ -31,7 +30,7 @@ class Constant:
 
 
 def generator(*names, **options):
-    return Codegen(list(names), globals={"__builtins__": __builtins__}, **options)
+    return Codegen(list(names), **options)
 
 
 def test_null_first_is_the_order_the_compiler_uses():
@@ -45,24 +44,23 @@ def test_calls_positional_keyword_and_unpacked():
         return args, kwargs
 
     codegen = generator("x")
-    codegen.push_callable(lambda: codegen.load_installed("target", target))
+    codegen.push_callable(lambda: codegen.load_const(target))
     codegen.load("x")
     codegen.load_const(2)
     codegen.load_const(3)
     codegen.call(3, ["k"])
-    codegen.push_callable(lambda: codegen.load_installed("target", target))
+    codegen.push_callable(lambda: codegen.load_const(target))
     codegen.load_const((4, 5))
     codegen.load_const("m")
     codegen.load_const(6)
     codegen.build("map", 1)
     codegen.call_ex(True)
-    codegen.push_callable(lambda: codegen.load_installed("target", target))
+    codegen.push_callable(lambda: codegen.load_const(target))
     codegen.load_const((7,))
     codegen.call_ex(False)
     codegen.build("tuple", 3)
     codegen.return_value()
     assert build(codegen)(1) == (((1, 2), {"k": 3}), ((4, 5), {"m": 6}), ((7,), {}))
-    assert len(codegen.installed) == 1
 
 
 def test_callable_already_on_the_stack():
@@ -90,7 +88,8 @@ def test_methods_attributes_and_items():
     codegen.load("items")
     codegen.load_item(0)
     codegen.load("items")
-    codegen.load_attrs("__class__.__name__")
+    codegen.load_attr("__class__")
+    codegen.load_attr("__name__")
     codegen.build("tuple", 2)
     codegen.return_value()
     data = ["zeroth"]
@@ -116,33 +115,16 @@ def test_store_and_delete_attributes():
     assert vars(thing) == {"new": 3}
 
 
-def test_modules_globals_and_imports():
+def test_globals():
     codegen = generator()
-    codegen.load_module(math)
-    codegen.load_attr("pi")
-    codegen.import_name("os.path", ("join",))
-    codegen.load_attr("__name__")
+    codegen.load_const(3)
     codegen.store_global("somewhere")
     codegen.load_global("somewhere")
     codegen.delete_global("somewhere")
-    codegen.build("tuple", 2)
     codegen.return_value()
-    import os
-
-    assert build(codegen)() == (math.pi, os.path.__name__)
-    assert "somewhere" not in codegen.globals
-
-
-def test_installed_names_are_unique_and_stable():
-    shared = {}
-    one, other = Codegen(globals=shared), Codegen(globals=shared)
-    first, second = object(), object()
-    assert one.install_global("g", first) == one.install_global("g", first)
-    assert one.install_global("g", first) != other.install_global("g", second)
-    assert sorted(map(id, shared.values())) == sorted([id(first), id(second)])
-    assert unique_name("g") != unique_name("g")
-    with pytest.raises(ValueError, match="globals="):
-        Codegen().install_global("g", 1)
+    namespace = {}
+    assert build(codegen, namespace=namespace)() == 3
+    assert "somewhere" not in namespace
 
 
 def test_functions_with_closures_and_defaults():
@@ -177,7 +159,7 @@ def test_free_variables():
     def closure():
         return value
 
-    codegen = Codegen(freevars=["value"], globals={})
+    codegen = Codegen(freevars=["value"])
     codegen.load("value")
     codegen.load_const(4)
     codegen.store("value")
@@ -186,32 +168,11 @@ def test_free_variables():
     assert value == 4
 
 
-@pytest.mark.parametrize("n", range(1, 12))
-def test_rot_n_and_lift_n(n):
-    codegen = generator()
-    for i in range(n):
-        codegen.load_const(i)
-    codegen.rot_n(n)
-    codegen.build("tuple", n)
-    for i in range(n):
-        codegen.load_const(i)
-    codegen.rot_n(n)
-    codegen.lift_n(n)
-    codegen.build("tuple", n)
-    codegen.build("tuple", 2)
-    codegen.return_value()
-    plain = tuple(range(n))
-    assert build(codegen)() == ((plain[-1], *plain[:-1]), plain)
-
-
-def test_values_are_cached_by_identity():
+def test_values_are_kept_by_identity():
     value, twin = Constant([1]), Constant([1])
     codegen = generator()
-    dry = codegen.dry_run()
-    for each in (value, twin, value):
-        dry(each)
-    assert dry.multiply_used() == {id(value)}
-    codegen.reused = dry.multiply_used()
+    names = [codegen.keep(each) for each in (value, twin, value)]
+    assert names[0] == names[2] != names[1]
     for each in (value, twin, value):
         codegen(each)
     codegen.build("tuple", 3)
@@ -219,18 +180,37 @@ def test_values_are_cached_by_identity():
     first, second, third = build(codegen)()
     assert first is third
     assert second is not first
-    assert (value.times, twin.times) == (2, 2)  # once in the dry run, once for real
+    assert (value.times, twin.times) == (1, 1)
 
 
-def test_temporary_given_by_the_caller():
-    value = Constant(1)
-    codegen = generator("x")
-    codegen.temporary_of(value, "x")
-    codegen(value)
-    codegen(value, allow_cache=False)
-    codegen.build("tuple", 2)
+def test_what_is_forgotten_is_made_again():
+    value, other = Constant(1), Constant(2)
+    codegen = generator("x", "y", "c", cellvars=["c"])
+    kept = codegen.keep(other)
+    codegen.keep(value)
+    codegen.forget_all(keep=[kept, "y"])
+    codegen.restore_stack([value, other])
+    codegen.load("y")
+    codegen.load("c")
+    codegen.push_callable(lambda: codegen.load_global("locals"))
+    codegen.call(0)
+    codegen.build("tuple", 5)
     codegen.return_value()
-    assert build(codegen)(7) == (7, 1)
+    assert build(codegen)(7, 8, 9) == (1, 2, 8, 9, {kept: 2, "y": 8, "c": 9})
+    assert (value.times, other.times) == (2, 1)
+
+
+def test_the_stack_is_spilled_and_restored():
+    codegen = generator("f")
+    codegen.push_callable(lambda: codegen.load("f"))
+    codegen.load_const(1)
+    names = [codegen.new_temp("slot") for _ in range(3)]
+    codegen.spill_stack(names)
+    codegen.push_callable(lambda: codegen.load(names[NULL_FIRST]))
+    codegen.load(names[2])
+    codegen.call(1)
+    codegen.return_value()
+    assert build(codegen)(str) == "1"
 
 
 def test_restore_stack_with_null():
@@ -246,6 +226,16 @@ def test_restore_stack_with_null():
     codegen = generator()
     codegen.restore_stack([None])
     assert codegen.instructions[-1].op == "PUSH_NULL"
+
+
+def test_a_call_of_values_and_constants():
+    codegen = generator()
+    value = Constant("1011")
+    codegen.push_call(int, [value], [2])
+    codegen.push_call(dict)
+    codegen.build("tuple", 2)
+    codegen.return_value()
+    assert build(codegen)() == (11, {})
 
 
 class Manager:
@@ -285,33 +275,6 @@ def test_with_block(swallow, argument, target):
         with pytest.raises(ZeroDivisionError):
             function(manager, argument)
     assert manager.log == ["enter", None if argument else ZeroDivisionError]
-
-
-def test_try_except_and_finally():
-    log = []
-    codegen = generator("x")
-
-    def risky():
-        codegen.load_const(1)
-        codegen.load("x")
-        codegen.emit("BINARY_OP", "/")
-        codegen.pop()
-
-    def note(text):
-        codegen.push_callable(lambda: codegen.load_installed("log", log.append))
-        codegen.load_const(text)
-        codegen.call(1)
-        codegen.pop()
-
-    codegen.try_except(lambda: codegen.try_finally(risky, lambda: note("final")), lambda: note("caught"))
-    codegen.load_const("end")
-    codegen.return_value()
-    function = build(codegen)
-    assert function(1) == "end"
-    assert log == ["final"]
-    log.clear()
-    assert function(0) == "end"
-    assert log == ["final", "caught"]
 
 
 def test_branches_and_labels():
@@ -446,7 +409,7 @@ def test_like_keeps_the_signature():
     def template(a, /, b, *args, c=3, **kwargs):
         "doc"
 
-    codegen = Codegen.like(decode(template.__code__), {})
+    codegen = Codegen.like(decode(template.__code__))
     for name in ("a", "b", "c", "args", "kwargs"):
         codegen.load(name)
     codegen.build("tuple", 5)
@@ -508,7 +471,7 @@ def test_a_function_with_every_part():
 
 
 def test_a_generated_function_called_by_another():
-    inner = Codegen(["y"], freevars=["total"], globals={})
+    inner = Codegen(["y"], freevars=["total"])
     inner.load("total")
     inner.load("y")
     inner.emit("BINARY_OP", "+")

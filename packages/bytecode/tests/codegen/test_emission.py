@@ -1,7 +1,7 @@
 """Emission without variables: calls with unpacked arguments, blocks that must run to their end, outputs."""
 
 import collections
-import sys
+import contextlib
 import traceback
 import types
 
@@ -11,13 +11,13 @@ from framesmith_bytecode import Bytecode, BytecodeError, Codegen, Instr, Label, 
 
 
 def generator(*names, **options):
-    return Codegen(list(names), globals={"__builtins__": __builtins__}, **options)
+    return Codegen(list(names), **options)
 
 
 def build(codegen):
     bytecode = codegen.bytecode("generated")
     verify(bytecode)
-    return types.FunctionType(encode(bytecode), codegen.globals)
+    return types.FunctionType(encode(bytecode), {"__builtins__": __builtins__})
 
 
 def collect(*args, **kwargs):
@@ -102,30 +102,14 @@ LEAVE = [
 
 @pytest.mark.parametrize(("leave", "message"), LEAVE)
 def test_blocks_are_not_left_in_the_middle(leave, message):
-    blocks = {
-        "body of with_block": lambda g: (g.load("log"), g.with_block(lambda: leave(g))),
-        "body of try_finally": lambda g: g.try_finally(lambda: leave(g), lambda: note(g, "final")),
-        "handler of try_except": lambda g: g.try_except(lambda: note(g, "body"), lambda: leave(g)),
-    }
-    for name, block in blocks.items():
-        codegen = generator("log")
-        with pytest.raises(ValueError, match=f"the {name} must run to its end, and {message}"):
-            block(codegen)
-
-
-def test_a_body_of_try_except_may_return():
     codegen = generator("log")
-    codegen.try_except(lambda: (codegen.load("log"), codegen.load_item(0), codegen.return_value()), lambda: None)
-    codegen.load_const("caught")
-    codegen.return_value()
-    function = build(codegen)
-    assert function(["first"]) == "first"
-    assert function([]) == "caught"
-    assert sys.exc_info() == (None, None, None)
+    codegen.load("log")
+    with pytest.raises(ValueError, match=f"the body of with_block must run to its end, and {message}"):
+        codegen.with_block(lambda: leave(codegen))
 
 
 def test_branches_inside_a_block():
-    codegen = generator("log")
+    codegen = generator("log", "manager")
 
     def body():
         skip = Label()
@@ -134,19 +118,20 @@ def test_branches_inside_a_block():
         note(codegen, "empty")
         codegen.mark(skip)
 
-    codegen.try_finally(body, lambda: note(codegen, "final"))
+    codegen.load("manager")
+    codegen.with_block(body)
     codegen.load_const(None)
     codegen.return_value()
     log = []
-    build(codegen)(log)
-    build(codegen)(log)
-    assert log == ["empty", "final", "final"]
+    build(codegen)(log, contextlib.nullcontext())
+    build(codegen)(log, contextlib.nullcontext())
+    assert log == ["empty"]
 
 
 @pytest.mark.parametrize("template", [None, Bytecode("t", firstlineno=30)])
 def test_every_instruction_has_a_line(template):
     """Tools that show tracebacks count with one."""
-    codegen = generator() if template is None else Codegen.like(template, {})
+    codegen = generator() if template is None else Codegen.like(template)
     codegen.load_const(1)
     codegen.load_const(0)
     codegen.emit("BINARY_OP", "/")
@@ -164,21 +149,17 @@ class Value:
 def test_outputs_of_a_generated_call():
     first, second, third = Value(), Value(), Value()
     codegen = generator("x")
-    dry = codegen.dry_run()
-    for value in (second, first, second):
-        dry(value)
-    assert codegen.outputs == [second, first]
-    codegen.reused = dry.multiply_used()
-    codegen.push_callable(lambda: codegen.load_installed("graph", lambda x: (x + 1, x + 2, x + 3)))
-    codegen.load("x")
-    codegen.call(1)
-    codegen.store_outputs()
-    for value in (first, second, third, second):
+    for value in (second, first, third, second):
         codegen(value)
     codegen.build("tuple", 4)
     codegen.return_value()
     assert codegen.outputs == [second, first, third]
-    assert build(codegen)(10) == (12, 11, 13, 11)
+    with codegen.in_front():
+        codegen.push_callable(lambda: codegen.load_const(lambda x: (x + 1, x + 2, x + 3)))
+        codegen.load("x")
+        codegen.call(1)
+        codegen.store_outputs()
+    assert build(codegen)(10) == (11, 12, 13, 11)
 
 
 def test_outputs_are_told_apart_by_identity():

@@ -14,11 +14,11 @@ from framesmith_bytecode import (
     decode,
     make_continuation,
     split,
-    stack_depths,
     verify,
     why_no_continuation,
 )
 from framesmith_bytecode.analyses.slots import HANDLED
+from framesmith_bytecode.analyses.walk import stack_depths
 
 LOG = []
 

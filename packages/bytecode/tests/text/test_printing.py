@@ -92,7 +92,7 @@ def test_rendering():
 
 
 def test_rendering_of_generated_code():
-    codegen = Codegen(["x", "out"], globals={})
+    codegen = Codegen(["x", "out"])
     codegen.push_callable(lambda: codegen.load_global("graph"))
     codegen.load("x")
     codegen.call(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,6 +9,7 @@ from types import MappingProxyType
 from framesmith.backends import BackendLike, backend_options, resolve_backend
 from framesmith.choices import check_bool, check_choice, listed, nearest
 from framesmith.failures import FramesmithWarning
+from framesmith_guards import warn_user
 
 MODES: Mapping[str, str] = MappingProxyType(
     {
@@ -72,9 +72,7 @@ def check_mode(backend: BackendLike, mode: object) -> str:
     known = backend_options(backend)
     if chosen != "default" and "mode" not in known:
         otherwise = f"; what it does take are the options {listed(known)}" if known else ""
-        warnings.warn(
-            f"mode={chosen!r} has no effect: this backend takes no mode{otherwise}", FramesmithWarning, stacklevel=4
-        )
+        warn_user(FramesmithWarning(f"mode={chosen!r} has no effect: this backend takes no mode{otherwise}"))
     return chosen
 
 

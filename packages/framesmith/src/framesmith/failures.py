@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass, field
 
 from framesmith.stats import count
-from framesmith_guards import CompileContext, Location, current_location, location_of
+from framesmith_guards import CompileContext, Location, current_location, location_of, warn_user
 
 
 class FramesmithWarning(UserWarning):
@@ -47,6 +47,6 @@ class Failures:
                 return
             self._seen.add(key)
         if at is None:
-            warnings.warn(f"{message}; it runs eagerly", FramesmithWarning, stacklevel=2)
+            warn_user(FramesmithWarning(f"{message}; it runs eagerly"))
         else:
             warnings.warn_explicit(f"{message}; it runs eagerly", FramesmithWarning, at.filename, at.lineno)

@@ -1,48 +1,36 @@
-"""Sources, guards and tracing contexts; guard sets compiled to fast checks."""
+"""Sources and guards; guard sets compiled to fast checks."""
 
 from framesmith_guards.__about__ import __version__
 from framesmith_guards.contexts import (
-    Checkpoint,
-    Checkpointable,
     CompileContext,
     CompileId,
-    GlobalContext,
-    GuardsContext,
-    ModuleContext,
     TraceId,
-    TracingContext,
     compile_context,
-    detect_fake_mode,
-    tracing,
 )
 from framesmith_guards.errors import GuardError
-from framesmith_guards.fakes.modes import active_fake_mode, fake_mode_of, new_fake_mode
+from framesmith_guards.fakes.modes import fake_mode_of, new_fake_mode
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
 from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.kinds.storages import all_apart, no_overlap
-from framesmith_guards.kinds.table import KINDS, GuardKind, kind_named
+from framesmith_guards.kinds.table import GuardKind
 from framesmith_guards.programs.compiler import compile_guards
 from framesmith_guards.programs.explaining import Miss, explain
 from framesmith_guards.programs.program import CheckProgram
 from framesmith_guards.sources import (
-    AsTensorSource,
     AttrSource,
     BuiltinSource,
     CellContentsSource,
     ClosureSource,
     DictKeySource,
     DictValueSource,
-    EphemeralSource,
     FunctionSource,
     GlobalsDictSource,
     GlobalSource,
-    GlobalStateSource,
     GuardSource,
     InstanceDictSource,
     ItemSource,
     LocalSource,
     MembersSource,
-    ModuleKind,
     ModuleSource,
     ProxiedSource,
     ShapeEnvSource,
@@ -54,45 +42,32 @@ from framesmith_guards.sources import (
     buffer_source,
     mapping_behind,
     members_of,
-    module_kind,
-    origin_of,
     parameter_source,
     stored_item,
     submodule_source,
 )
-from framesmith_guards.specialize import Specialized, guards_of, specialize
-from framesmith_guards.stacks import Location, current_location, located, location_of, note_location
-from framesmith_guards.values.classes import ClassLayout
-from framesmith_guards.values.constants import freeze, is_constant, same_constant, why_not_constant
-from framesmith_guards.values.refs import Ref
+from framesmith_guards.specialize import Specialized, specialize
+from framesmith_guards.stacks import Location, current_location, located, location_of, note_location, warn_user
+from framesmith_guards.values.constants import is_constant
 from framesmith_guards.values.tensors import TensorSpec
 
 __all__ = [
-    "KINDS",
-    "AsTensorSource",
     "AttrSource",
     "BuiltinSource",
     "CellContentsSource",
     "CheckProgram",
-    "Checkpoint",
-    "Checkpointable",
-    "ClassLayout",
     "ClosureSource",
     "CompileContext",
     "CompileId",
     "DictKeySource",
     "DictValueSource",
-    "EphemeralSource",
     "FunctionSource",
-    "GlobalContext",
     "GlobalSource",
-    "GlobalStateSource",
     "GlobalsDictSource",
     "Guard",
     "GuardError",
     "GuardKind",
     "GuardSource",
-    "GuardsContext",
     "GuardsSet",
     "InstanceDictSource",
     "ItemSource",
@@ -100,11 +75,8 @@ __all__ = [
     "Location",
     "MembersSource",
     "Miss",
-    "ModuleContext",
-    "ModuleKind",
     "ModuleSource",
     "ProxiedSource",
-    "Ref",
     "ShapeEnvSource",
     "ShapeExpr",
     "Source",
@@ -113,38 +85,28 @@ __all__ = [
     "TensorPropertySource",
     "TensorSpec",
     "TraceId",
-    "TracingContext",
     "TypeSource",
     "WeakRefSource",
     "__version__",
-    "active_fake_mode",
     "all_apart",
     "buffer_source",
     "compile_context",
     "compile_guards",
     "current_location",
-    "detect_fake_mode",
     "explain",
     "fake_mode_of",
-    "freeze",
-    "guards_of",
     "is_constant",
-    "kind_named",
     "located",
     "location_of",
     "mapping_behind",
     "members_of",
-    "module_kind",
     "new_fake_mode",
     "no_overlap",
     "note_location",
-    "origin_of",
     "parameter_source",
-    "same_constant",
     "specialize",
     "state_guards",
     "stored_item",
     "submodule_source",
-    "tracing",
-    "why_not_constant",
+    "warn_user",
 ]

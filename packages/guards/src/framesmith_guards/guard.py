@@ -75,8 +75,6 @@ class Guard:
         if not isinstance(source, Source):
             raise GuardError(f"a guard is about a Source, not {describe(source)}")
         row = kind_named(kind)
-        if not source.guardable:
-            raise GuardError(f"{row.name} on {source.name}: it existed only while compiling, so it cannot be checked")
         try:
             frozen = row.freeze(expected)
         except GuardError as error:
@@ -156,10 +154,6 @@ class GuardsSet:
         compiler = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if self._debug_stacks else None
         guard.note_origin(current_location(), compiler)
         return True
-
-    def replace(self, guards: Iterable[Guard]) -> None:
-        """Hold exactly these guards."""
-        self._guards = dict.fromkeys(guards)
 
     def update(self, *others: Iterable[Guard]) -> None:
         """Add all guards of all `others`."""

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -58,7 +59,7 @@ class Location:
     @property
     def in_user_code(self) -> Location:
         """The innermost location in code that is neither torch's nor Framesmith's; else the outermost one."""
-        libraries = _library_folders(len(sys.modules))
+        libraries = _libraries()
         outermost = self
         for at in self.chain():
             if not at.filename.startswith(libraries):
@@ -69,6 +70,21 @@ class Location:
     def __str__(self) -> str:
         line = self.line
         return f"{self.where}: {line}" if line else self.where
+
+
+def warn_user(message: Warning) -> None:
+    """`warnings.warn` at the line that runs now in code that is neither torch's nor Framesmith's."""
+    libraries = _libraries()
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(libraries):
+        frame = frame.f_back
+    told = frame.f_globals.setdefault("__warningregistry__", {})
+    module = frame.f_globals.get("__name__")
+    warnings.warn_explicit(message, type(message), frame.f_code.co_filename, frame.f_lineno, module, told)
+
+
+def _libraries() -> tuple[str, ...]:
+    return _library_folders(len(sys.modules))
 
 
 @functools.lru_cache(maxsize=1)

@@ -21,7 +21,6 @@ from framesmith_guards.sources import GuardSource, ShapeEnvSource, Source, Tenso
 _TORCH_ORIGINS = {
     GuardSource.LOCAL: torch._guards.GuardSource.LOCAL,
     GuardSource.SHAPE_ENV: torch._guards.GuardSource.SHAPE_ENV,
-    GuardSource.EPHEMERAL: torch._guards.GuardSource.EPHEMERAL,
 }
 
 
@@ -39,10 +38,6 @@ class AdaptedSource(torch._guards.Source):
     @property
     def _name_template(self) -> str:
         return self.ours.name
-
-    def is_ephemeral(self) -> bool:
-        """Whether the value exists only while compiling."""
-        return not self.ours.guardable
 
 
 def to_torch(source: Source) -> AdaptedSource:

@@ -1,4 +1,4 @@
-"""Contexts: ids, nesting per thread, checkpoints and their diffs, real stacks, patching."""
+"""Contexts: ids, nesting per thread, locations in the user's program."""
 
 import threading
 import traceback
@@ -10,25 +10,16 @@ import framesmith_guards
 from framesmith_guards import (
     CompileContext,
     CompileId,
-    GlobalContext,
     Guard,
-    GuardError,
-    GuardsContext,
+    GuardsSet,
     LocalSource,
     Location,
-    ModuleContext,
-    ModuleKind,
     TraceId,
-    TracingContext,
     compile_context,
     current_location,
-    detect_fake_mode,
     located,
     location_of,
-    module_kind,
-    new_fake_mode,
     note_location,
-    tracing,
 )
 
 
@@ -76,59 +67,15 @@ def test_compile_contexts_nest_and_are_per_thread():
         CompileContext("3/0")
 
 
-def test_guards_checkpoints():
-    context = GuardsContext()
-
-    def guard(value):
-        return Guard(LocalSource("x"), "EQUALS_MATCH", value)
-
-    context.add(guard(1))
-    before = context.checkpoint()
-    context.add(guard(2))
-    with context.suspended():
-        assert not context.add(guard(3))
-    after = context.checkpoint()
-    assert after.diff(before) == {guard(2)} and before.diff(after) is None and before != after
-    context.restore(before)
-    assert list(context.guards) == [guard(1)] and context.checkpoint() == before
-
-
-def test_module_checkpoints():
-    context = ModuleContext()
-    context.modules["a"] = torch.nn.ReLU()
-    before = context.checkpoint()
-    context.modules["b"] = torch.nn.ReLU()
-    assert context.checkpoint().diff(before) == {"b"}
-    context.modules["a"] = torch.nn.ReLU()
-    assert context.checkpoint().diff(before) == {"a", "b"}
-    context.restore(before)
-    assert context.checkpoint() == before
-
-
-def test_global_state_is_restored():
-    context = GlobalContext()
-    assert context.changed() is None
-    before = context.checkpoint()
-    with context.preserved():
-        torch._C._set_grad_enabled(False)
-        torch.set_default_dtype(torch.float64)
-        torch.set_autocast_enabled("cpu", True)
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        assert context.changed() == {"grad_enabled", "default_dtype", "autocast_enabled[cpu]", "deterministic"}
-    assert torch.is_grad_enabled() and torch.get_default_dtype() is torch.float32
-    assert context.checkpoint() == before
-
-
 def test_locations_are_noted_on_guards_and_errors():
     place = Location("inner.py", 7, "inner", Location("outer.py", 3, "outer"))
-    context = TracingContext(locate=lambda: place)
-    guard = Guard(LocalSource("x"), "NONE_MATCH")
-    with tracing(context):
-        context.guards_context.add(guard)
+    guards, guard = GuardsSet(), Guard(LocalSource("x"), "NONE_MATCH")
+    with located(lambda: place):
+        guards.add(guard)
         assert current_location() is place
     assert guard.location is place and current_location() is None
     assert [(entry.filename, entry.lineno) for entry in place.summary()] == [("outer.py", 3), ("inner.py", 7)]
-    with pytest.raises(ZeroDivisionError) as caught, tracing(context):
+    with pytest.raises(ZeroDivisionError) as caught, located(lambda: place):
         1 / 0
     assert location_of(caught.value) is place
     note_location(caught.value, Location("other.py", 1, "other"))
@@ -172,61 +119,6 @@ def test_locations_are_per_thread():
 
 
 def test_debug_stacks():
-    context = GuardsContext(debug_stacks=True)
-    guard = Guard(LocalSource("x"), "NONE_MATCH")
-    context.add(guard)
+    guards, guard = GuardsSet(debug_stacks=True), Guard(LocalSource("x"), "NONE_MATCH")
+    guards.add(guard)
     assert any(entry.name == "test_debug_stacks" for entry in guard.stack)
-
-
-def test_tracing_nests_and_patches():
-    outer, inner = TracingContext(), TracingContext()
-    with tracing(outer):
-        with tracing(inner):
-            assert TracingContext.get() is inner
-            with tracing(None):
-                assert TracingContext.try_get() is None
-        with TracingContext.patch(notes={"a": 1}):
-            assert outer.notes == {"a": 1}
-        assert outer.notes == {}
-        with pytest.raises(GuardError, match="did you mean 'output_strides'"):
-            with TracingContext.patch(output_stride=[]):
-                pass
-        with TracingContext.report_output_strides() as strides:
-            TracingContext.get().output_strides.append((2, 1))
-        assert strides == [(2, 1)] and outer.output_strides is None
-        outer.traced_code.append(test_debug_stacks.__code__)
-        assert TracingContext.get_traced_code() == [test_debug_stacks.__code__]
-    with TracingContext.report_output_strides() as strides:
-        assert strides is None
-    assert TracingContext.get_traced_code() is None
-    with pytest.raises(RuntimeError, match=r"tracing\(\)"):
-        TracingContext.get()
-
-
-def test_tensor_contexts_do_not_keep_tensors():
-    context, x = TracingContext(), torch.ones(2)
-    context.tensor_contexts[x] = "symbolic"
-    assert context.tensor_context(x) == "symbolic" and context.tensor_context(torch.ones(2)) is None
-    del x
-    assert len(context.tensor_contexts) == 0
-
-
-def test_the_fake_mode_in_use():
-    one, other = new_fake_mode(), new_fake_mode()
-    value = one.from_tensor(torch.ones(2))
-    assert detect_fake_mode() is None and detect_fake_mode([value]) is one
-    with other:
-        assert detect_fake_mode() is other
-        with pytest.raises(GuardError, match="another fake mode"):
-            detect_fake_mode(value)
-    with tracing(TracingContext(other)):
-        assert detect_fake_mode(value) is other
-
-
-def test_kinds_of_modules():
-    class Mine(torch.nn.Module):
-        pass
-
-    assert module_kind(3) is ModuleKind.NONE
-    assert module_kind(torch.nn.Linear(1, 1)) is ModuleKind.BUILTIN
-    assert module_kind(Mine()) is ModuleKind.USER

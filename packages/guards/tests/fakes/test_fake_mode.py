@@ -7,7 +7,7 @@ import textwrap
 import pytest
 import torch
 
-from framesmith_guards import GuardError, active_fake_mode, fake_mode_of, new_fake_mode
+from framesmith_guards import GuardError, fake_mode_of, new_fake_mode
 
 
 def run(script):
@@ -152,6 +152,3 @@ def test_the_mode_of_values():
     assert fake_mode_of([torch.ones(1), "x"]) is None
     with pytest.raises(GuardError, match="two different fake modes"):
         fake_mode_of([a, b])
-    assert active_fake_mode() is None
-    with one:
-        assert active_fake_mode() is one

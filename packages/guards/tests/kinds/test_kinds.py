@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from framesmith_guards import KINDS, Guard, GuardError, LocalSource, compile_guards, state_guards
+from framesmith_guards import Guard, GuardError, LocalSource, compile_guards, state_guards
 from framesmith_guards.kinds.state import BY_KIND
-from framesmith_guards.kinds.table import GuardKind
+from framesmith_guards.kinds.table import KINDS, GuardKind
 from framesmith_guards.programs.native import state as native_state
 from framesmith_guards.programs.native.lowering import Lowering
 from framesmith_guards.programs.native.probing import extension

@@ -19,7 +19,6 @@ import sympy
 import torch
 
 from framesmith_guards import (
-    KINDS,
     AttrSource,
     DictKeySource,
     DictValueSource,
@@ -37,6 +36,7 @@ from framesmith_guards import (
     state_guards,
 )
 from framesmith_guards.kinds.state import BY_KIND
+from framesmith_guards.kinds.table import KINDS
 from framesmith_guards.programs.native.probing import extension
 
 X, Y = LocalSource("x"), LocalSource("y")

@@ -7,7 +7,8 @@ import weakref
 
 import pytest
 
-from framesmith_guards import ClassLayout, Guard, GuardError, LocalSource, TypeSource, compile_guards
+from framesmith_guards import Guard, GuardError, LocalSource, TypeSource, compile_guards
+from framesmith_guards.values.classes import ClassLayout
 
 X = LocalSource("x")
 
@@ -86,8 +87,8 @@ class Writing(Reading):
 KINDS = [1, "text", Reading(), Writing(), f, staticmethod(f), classmethod(f), property(f)]
 
 
-@pytest.mark.parametrize("before", KINDS, ids=str)
-@pytest.mark.parametrize("after", KINDS, ids=str)
+@pytest.mark.parametrize("before", KINDS, ids=lambda kind: type(kind).__name__)
+@pytest.mark.parametrize("after", KINDS, ids=lambda kind: type(kind).__name__)
 def test_an_entry_of_another_kind_is_noticed(before, after):
     base, _, top = classes()
     base.a = before

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framesmith_guards import GuardError, freeze, is_constant, same_constant, why_not_constant
-from framesmith_guards.values.constants import typed_key
+from framesmith_guards import GuardError, is_constant
+from framesmith_guards.values.constants import freeze, same_constant, typed_key, why_not_constant
 
 Point = namedtuple("Point", "x y")
 

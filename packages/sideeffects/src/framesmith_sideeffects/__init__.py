@@ -1,26 +1,20 @@
 """A journal of mutations seen while tracing, and their replay as bytecode."""
 
 from framesmith_sideeffects.__about__ import __version__
-from framesmith_sideeffects.changes import AttributeChange, CallChange, Change, ContentsChange, GlobalChange
-from framesmith_sideeffects.contents import ROWS, ContentsRow
+from framesmith_sideeffects.changes import Change, GlobalChange
 from framesmith_sideeffects.difference import Difference, NotRestorable
 from framesmith_sideeffects.journal import Journal
 from framesmith_sideeffects.load_source import CannotLoad, load_source
 from framesmith_sideeffects.mutations import Mutation, NotTracked, Origin
 from framesmith_sideeffects.presence import has_own_attribute
 from framesmith_sideeffects.protocol import DELETED, Deleted, Restorable, TracedContainer, TracedValue
-from framesmith_sideeffects.replay import Replay, replay
+from framesmith_sideeffects.replay import Replay
 from framesmith_sideeffects.restriction import MutationRefused
 
 __all__ = [
     "DELETED",
-    "ROWS",
-    "AttributeChange",
-    "CallChange",
     "CannotLoad",
     "Change",
-    "ContentsChange",
-    "ContentsRow",
     "Deleted",
     "Difference",
     "GlobalChange",
@@ -37,5 +31,4 @@ __all__ = [
     "__version__",
     "has_own_attribute",
     "load_source",
-    "replay",
 ]

@@ -36,11 +36,6 @@ class Change(Protocol):
         """Consume the operands and change the object."""
 
 
-def push_function(codegen: Codegen, function: Callable[..., object]) -> None:
-    """Push a C function or helper as a callable, with its NULL."""
-    codegen.push_callable(lambda: codegen.load_const(function))
-
-
 def call_and_drop(codegen: Codegen, argc: int) -> None:
     """Call with `argc` arguments and drop the result."""
     codegen.call(argc)
@@ -69,11 +64,11 @@ class ContentsChange:
             self._push_items(codegen, items)
             return
         row = row_for(self.container.contents_type())
-        push_function(codegen, row.fill)
+        codegen.push_function(row.fill)
         codegen(self.target)
         self.container.reconstruct_contents(codegen)
         if not self.hollow:
-            push_function(codegen, row.clear)
+            codegen.push_function(row.clear)
             codegen(self.target)
 
     def _push_items(self, codegen: Codegen, items: Sequence[tuple[TracedValue, TracedValue | Deleted]]) -> None:
@@ -82,7 +77,7 @@ class ContentsChange:
             function = row.del_item if isinstance(value, Deleted) else row.set_item
             if function is None:
                 raise TypeError(f"{self.container.contents_type().__qualname__} has no single items to write")
-            push_function(codegen, function)
+            codegen.push_function(function)
             codegen(self.target)
             codegen(key)
             if not isinstance(value, Deleted):
@@ -147,7 +142,7 @@ class AttributeChange:
 
     def _push_store(self, codegen: Codegen, new: TracedValue) -> None:
         if self.raw:
-            push_function(codegen, self.writers[0])
+            codegen.push_function(self.writers[0])
             codegen(self.target)
             codegen.load_const(self.name)
             codegen(new)
@@ -157,7 +152,7 @@ class AttributeChange:
 
     def _push_delete(self, codegen: Codegen) -> None:
         if self.raw:
-            push_function(codegen, self.writers[1])
+            codegen.push_function(self.writers[1])
         codegen(self.target)
         if self.raw:
             codegen.load_const(self.name)
@@ -229,7 +224,7 @@ class CallChange:
         yield from self.args
 
     def push(self, codegen: Codegen) -> None:
-        push_function(codegen, self.function)
+        codegen.push_function(self.function)
         for arg in self.args:
             codegen(arg)
 

@@ -57,7 +57,7 @@ def _loads(cls: type[Source]) -> Callable[[Loader], Loader]:
 
 
 def _call_with_base(codegen: Codegen, function: Callable[..., object], base: Source, *constants: object) -> None:
-    codegen.push_callable(lambda: codegen.load_const(function))
+    codegen.push_function(function)
     load_source(codegen, base)
     for constant in constants:
         codegen.load_const(constant)
@@ -86,8 +86,7 @@ def _builtin(codegen: Codegen, source: BuiltinSource) -> None:
 
 @_loads(GlobalsDictSource)
 def _globals_dict(codegen: Codegen, source: GlobalsDictSource) -> None:
-    codegen.push_callable(lambda: codegen.load_const(globals))
-    codegen.call(0)
+    codegen.push_call(globals)
 
 
 @_loads(ModuleSource)
@@ -145,7 +144,7 @@ def _dict_key(codegen: Codegen, source: DictKeySource) -> None:
 
 
 def _nth_of(codegen: Codegen, view: Callable[..., object], source: DictKeySource | DictValueSource) -> None:
-    codegen.push_callable(lambda: codegen.load_const(list))
+    codegen.push_function(list)
     _call_with_base(codegen, view, source.base)
     codegen.call(1)
     codegen.load_item(source.index)

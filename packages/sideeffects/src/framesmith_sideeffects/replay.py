@@ -38,7 +38,7 @@ class Replay:
             value.reconstruct_empty(self.codegen)
         else:
             value.reconstruct(self.codegen)
-        self.codegen.store(self.codegen.temporary_of(value))
+        self.codegen.store_temporary(value)
 
     def apply(self) -> None:
         """Carry out all mutations: operands of all are pushed first, the first change's on top."""
@@ -54,13 +54,6 @@ class Replay:
             ContentsChange(value, 0, hollow=True) for value in self.plan.order if id(value) in self.plan.hollow
         ]
         return filling + self.journal.changes()
-
-
-def replay(journal: Journal, codegen: Codegen) -> None:
-    """Make new objects and carry out all mutations, for code that keeps nothing else on the stack or in variables."""
-    run = Replay(journal, codegen)
-    run.make()
-    run.apply()
 
 
 def _is_new(value: TracedValue) -> bool:

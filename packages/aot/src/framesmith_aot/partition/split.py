@@ -5,7 +5,8 @@ The choice is a minimum cut. Each forward node is a pair of vertices: cutting `i
 (capacity: its bytes), cutting `source -> in` computes it again (capacity: the price of the work,
 infinite for what must not run twice). Saved values are restricted so that memory the user can see is
 saved only where eager mode saves it as well: otherwise mutating it later would raise where eager
-does not. A result that eager saves is saved for nothing: the user holds it, and mutating it has to raise.
+does not, or, by way of `.data`, change gradients. What cannot be had otherwise is copied and the copy saved.
+A result that eager saves is saved for nothing: the user holds it, and mutating it has to raise.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from framesmith_aot.trace.joint import JointGraph, clone_node
 from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import dependents, is_pure, tensor_bytes, view_root, view_source
+from framesmith_aten.layouts import is_dense
 from framesmith_aten.operators import is_factory, is_pointwise, is_view, row
 
 aten = torch.ops.aten
@@ -29,7 +31,7 @@ aten = torch.ops.aten
 #: Price of computing a costly element again, in saved bytes an element.
 COSTLY_PRICE = 1.0
 
-#: Of saving memory that the user may change: more than all else together, but what cannot be had otherwise is saved.
+#: Of saving memory that the user may change, which takes a copy: more than all else together.
 PRICE_OF_VISIBLE = 1e15
 
 #: Share of its bytes that keeping a node of this kind costs: an input is usually alive anyway.
@@ -95,7 +97,10 @@ def partition(joint: JointGraph) -> Partition:
     """Splits `joint`; inputs the graph overwrites are never saved themselves (a copy is)."""
     late = backward_nodes(joint)
     _copy_overwritten(joint, late)
-    return _extract(joint, late, choose_saved(joint, late))
+    visible = _visible(joint, late)
+    saved = choose_saved(joint, late, visible)
+    copies = {node: clone_node(joint, node) for node in saved if node in visible and _is_compact(node)}
+    return _extract(joint, late, saved, copies)
 
 
 def overwritten_inputs(joint: JointGraph) -> set[fx.Node]:
@@ -115,16 +120,26 @@ def _copy_overwritten(joint: JointGraph, late: set[fx.Node]) -> None:
                 node.replace_input_with(operand, copies[operand])
 
 
-def choose_saved(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
-    """The forward nodes to save, in graph order."""
+def _visible(joint: JointGraph, late: set[fx.Node]) -> set[fx.Node]:
+    """Memory that the user holds and eager mode does not keep."""
+    slots, inputs = _kept_by_eager(joint, late)
+    seen = {*joint.inputs, *(view_root(node) for node in joint.slots)}
+    return seen - inputs - {view_root(node) for node in slots}
+
+
+def _is_compact(node: fx.Node) -> bool:
+    val = node.meta["val"]
+    return isinstance(val, torch.Tensor) and is_dense(val.shape, val.stride())
+
+
+def choose_saved(joint: JointGraph, late: set[fx.Node], visible: set[fx.Node]) -> list[fx.Node]:
+    """The forward nodes to save, in graph order; those of `visible` only where nothing else serves."""
     early = [node for node in joint.graph.nodes if node not in late and node.op != "output"]
     number = {node: 2 * index for index, node in enumerate(early)}
     wanted = _wanted(joint, late)
     source, sink = 2 * len(early), 2 * len(early) + 1
     network = FlowNetwork(sink + 1)
-    slots, inputs = _kept_by_eager(joint, late)
-    seen = {*joint.inputs, *(view_root(node) for node in joint.slots)}
-    visible = seen - inputs - {view_root(node) for node in slots}
+    slots, _ = _kept_by_eager(joint, late)
     overwritten = overwritten_inputs(joint)
     for node in early:
         vertex = number[node]
@@ -186,7 +201,7 @@ def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:
     if not isinstance(val, torch.Tensor) or view_source(node) is not None:
         return INFINITE
     if node in visible:
-        return PRICE_OF_VISIBLE
+        return PRICE_OF_VISIBLE + float(tensor_bytes(val))
     return PRICE_OF_EXISTING.get(node.op, 1.0) * float(tensor_bytes(val)) + 64.0
 
 
@@ -202,14 +217,19 @@ def _repeat_price(node: fx.Node) -> float:
     return COSTLY_PRICE * float(val.numel()) if row(node.target).costly else 0.0
 
 
-def _extract(joint: JointGraph, late: set[fx.Node], saved: list[fx.Node]) -> Partition:
+def _extract(
+    joint: JointGraph, late: set[fx.Node], saved: list[fx.Node], copies: Mapping[fx.Node, fx.Node]
+) -> Partition:
+    """`copies`: of what is saved, that which another node stands for among the saved."""
     for index, slot in enumerate(joint.slots):
         if view_source(slot) is not None and view_root(slot) in saved:
             joint.slots[index] = clone_node(joint, slot)
-    results = list(dict.fromkeys(node for node in saved if node not in joint.inputs and node not in joint.slots))
+    given = {*joint.inputs, *joint.slots} - {*copies}
+    results = list(dict.fromkeys(copies.get(node, node) for node in saved if node not in given))
     forward = forward_graph(joint, results, late)
     places = {node: Saved(False, index) for index, node in enumerate([*joint.slots, *results])}
     places.update({node: Saved(True, index) for index, node in enumerate(joint.inputs)})
+    places.update({node: places[copy] for node, copy in copies.items()})
     tangents, grads = iter(joint.tangents), iter(joint.grads)
     parts = []
     for node, unbound in zip(joint.nodes, _unbound(joint, late), strict=True):

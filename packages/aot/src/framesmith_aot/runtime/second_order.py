@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from framesmith_aot.trace.regions import (
     regions_of,
 )
 from framesmith_aten.operators import arguments, is_custom, is_random, updated_statistics
+from framesmith_guards import warn_user
 from framesmith_guards.contexts import ambient
 
 #: Results of a functional batch norm before its updated running statistics.
@@ -147,7 +147,7 @@ class SecondOrder:
         It passes what is `held`, and those `results` of the node itself, by slot, that eager mode keeps for it.
         Raises RuntimeError where an input was changed in place since, as eager mode does.
         """
-        warnings.warn(SecondDerivativeWarning(), stacklevel=2)
+        warn_user(SecondDerivativeWarning())
         values, versions, states = rerun
         check_versions(versions.values())
         check_memory(values)

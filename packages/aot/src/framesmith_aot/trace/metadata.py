@@ -215,15 +215,18 @@ def _is_recorded_view(value: Any, form: Output, changed: Sequence[int]) -> bool:
 
 
 def _over_another(form: Any, position: int, views: Mapping[int, torch.Tensor], slots: _Slots) -> Output:
-    """The form of a view that was made of another output, a view as well: as a view of that one."""
-    others = {get_gradient_edge(view): at for at, view in views.items() if at != position}
-    node: Any = views[position].grad_fn
-    while node is not None and node.next_functions:
+    """The form of a view that was made of another output, a view of the same memory: as a view of that one."""
+    value = views[position]
+    memory = storage_id(value)
+    others = {get_gradient_edge(v): at for at, v in views.items() if at != position and storage_id(v) == memory}
+    computed = None if value._base is None else value._base.grad_fn
+    node: Any = value.grad_fn
+    while others and node is not None and node is not computed and node.next_functions:
         edge = GradientEdge(*node.next_functions[0])
         if edge in others:
             other = views[others[edge]]
-            steps = slots.steps(views[position], other)
-            if steps is None and (step := restride(views[position], other)) is not None:
+            steps = slots.steps(value, other)
+            if steps is None and (step := restride(value, other)) is not None:
                 steps = (step,)  # what they are views of was written to, and each was made of it anew
             found: Output = form if steps is None else replace(form, steps=steps, over=others[edge])
             return found
@@ -396,6 +399,8 @@ def _made_again(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> tuple[
     detached = any(isinstance(step, ViewStep) and step.target in IDENTITY_VIEWS for step in steps)
     by_data = base.requires_grad and not value.requires_grad and not detached
     if by_data or not steps:  # another tensor, and no operator has made it
+        if functional.differentiable(value):
+            raise AotUnsupported("view-replay", "a tensor made by `.data`", "it was changed, and has gradients since")
         return (DATA, *steps), False
     return steps, _outside_autograd(value, base, detached)
 

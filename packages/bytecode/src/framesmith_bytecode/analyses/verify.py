@@ -83,18 +83,6 @@ def _send_problems(bytecode: Bytecode, depths: Depths) -> Iterator[str]:
                 yield _problem(bytecode, index, "its label must stand before an END_SEND")
 
 
-def unreachable_handlers(bytecode: Bytecode) -> list[str]:
-    """Regions whose handler can never run because no path enters them (compilers leave some behind)."""
-    expect_bytecode(bytecode, "unreachable_handlers")
-    depths = stack_depths(bytecode)
-    entered = set(depths.regions)
-    return [
-        f"{bytecode.name}: region {key}: no path enters it, its handler (item {depths.labels[region.handler]}) is dead"
-        for key, region in enumerate(bytecode.regions)
-        if key not in entered
-    ]
-
-
 def problems(bytecode: Bytecode) -> list[str]:
     """All that is wrong, in words; empty for a sound function. Later checks are made only if earlier ones pass."""
     expect_bytecode(bytecode, "problems")

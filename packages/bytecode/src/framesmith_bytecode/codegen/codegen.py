@@ -6,12 +6,11 @@ It knows values only through `Reconstructable`; what a value is, is its caller's
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
-from types import CodeType, ModuleType
+from collections.abc import Callable, Collection, Iterable, Sequence
+from types import CodeType
 from typing import Any, Final, Protocol
 
-from framesmith_bytecode.codegen.emission import Emitter, expect, expect_choice, expect_count, start_of
+from framesmith_bytecode.codegen.emission import Emitter, expect, expect_choice, start_of
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_bytecode, expect_names
 
 _PUSHED_PARTS: Final = ("defaults", "kwdefaults", "annotations")
@@ -25,19 +24,11 @@ class Reconstructable(Protocol):
         """Emit instructions that leave exactly one more value on the stack."""
 
 
-def unique_name(prefix: str) -> str:
-    """A name no other call of this function in the process returns."""
-    if not isinstance(prefix, str):
-        raise TypeError(f"a name begins with a str, not {prefix!r:.80}")
-    return f"__{prefix}_{next(_unique)}"
-
-
 class Codegen(Emitter):
     """Collects instructions for one function.
 
-    `argnames` are the parameters in frame order, `varnames` further locals. `globals` is the namespace the code will
-    run in; `install_global` needs it. `position`, the source range of what is emitted next, is at first the line that
-    the function begins in.
+    `argnames` are the parameters in frame order, `varnames` further locals. `position`, the source range of what is
+    emitted next, is at first the line that the function begins in.
     """
 
     def __init__(
@@ -47,31 +38,23 @@ class Codegen(Emitter):
         varnames: Sequence[str] = (),
         cellvars: Sequence[str] = (),
         freevars: Sequence[str] = (),
-        globals: MutableMapping[str, Any] | None = None,
     ) -> None:
         super().__init__(start_of(1))
-        if globals is not None:
-            expect(globals, MutableMapping, "Codegen", "globals=, a dict or None")
         self.argnames = expect_names(argnames, "argnames")
         self.varnames = [*self.argnames, *(v for v in expect_names(varnames, "varnames") if v not in self.argnames)]
         self.cellvars = expect_names(cellvars, "cellvars")
         self.freevars = expect_names(freevars, "freevars")
-        self.globals = globals
-        self.installed: dict[str, object] = {}
-        self._installed_names: dict[int, str] = {}
+        #: The local that holds each value that is in a temporary, by the value's id.
         self.temporaries: dict[int, str] = {}
-        self.uses: Counter[int] = Counter()
-        self.reused: Collection[int] = ()
         #: The values that a generated call is to return, in order (see `load_output`).
-        self.outputs: list[object] = []
+        self.outputs: list[Any] = []
         self._output_places: dict[int, int] = {}
         self._outputs_local: str | None = None
         self._template = Bytecode("<generated>", argcount=len(self.argnames))
         self._alive: list[object] = []
-        self._counting = False
 
     @classmethod
-    def like(cls, template: Bytecode, globals: MutableMapping[str, Any] | None = None) -> Codegen:
+    def like(cls, template: Bytecode) -> Codegen:
         """A generator for a function with the template's parameters, cells, free variables, name and flags."""
         expect_bytecode(template, "Codegen.like")
         codegen = cls(
@@ -79,7 +62,6 @@ class Codegen(Emitter):
             varnames=template.varnames,
             cellvars=template.cellvars,
             freevars=template.freevars,
-            globals=globals,
         )
         codegen._template = template
         codegen.position = start_of(template.firstlineno)
@@ -113,6 +95,18 @@ class Codegen(Emitter):
         self.emit("PUSH_NULL")
         self.emit("STORE_FAST", name)
 
+    def forget_all(self, keep: Collection[str] = ()) -> None:
+        """Unbind the arguments and what this code has stored in locals, but for those to `keep`.
+
+        Values whose temporaries are gone are made anew where they are pushed again.
+        """
+        bound = {item.arg for item in self.instructions if isinstance(item, Instr) and item.op == "STORE_FAST"}
+        bound |= {self._outputs_local, *(name for name in self.argnames if not self.is_cell(name))}
+        gone = [name for name in self.varnames if name in bound and name not in keep]
+        for name in gone:
+            self.forget(name)
+        self.temporaries = {key: name for key, name in self.temporaries.items() if name not in gone}
+
     def load_closure(self, name: str) -> None:
         """Push the cell of a cell or free variable."""
         if not self.is_cell(name):
@@ -141,46 +135,29 @@ class Codegen(Emitter):
         """Delete a global."""
         self.emit("DELETE_GLOBAL", name)
 
-    def install_global(self, prefix: str, value: object) -> str:
-        """Put the value into the globals under a new name beginning with `prefix`; the same value keeps its name."""
-        if self.globals is None:
-            raise ValueError("install_global needs a Codegen made with globals=")
-        known = self._installed_names.get(id(value))
-        if known is not None:
-            return known
-        name = unique_name(prefix)
-        while name in self.globals:
-            name = unique_name(prefix)
-        self.globals[name] = value
-        self.installed[name] = value
-        self._installed_names[id(value)] = name
-        return name
-
-    def load_installed(self, prefix: str, value: object) -> None:
-        """Push a value through a global installed for it."""
-        self.load_global(self.install_global(prefix, value))
-
-    def load_module(self, module: ModuleType) -> None:
-        """Push a module through a global installed for it."""
-        expect(module, ModuleType, "load_module", "a module (import_name takes a name)")
-        self.load_installed("module_" + module.__name__.replace(".", "_"), module)
-
-    def import_name(self, name: str, fromlist: tuple[str, ...] | None = None, level: int = 0) -> None:
-        """Push what `import name` binds (with `fromlist` the module itself)."""
-        if fromlist is not None:
-            fromlist = tuple(expect_names(fromlist, "fromlist", "a tuple of names or None"))
-        expect_count(level, "import_name's level")
-        self.load_const(level)
-        self.load_const(fromlist)
-        self.emit("IMPORT_NAME", name)
+    def push_call(
+        self, function: Callable[..., object], values: Iterable[Reconstructable] = (), constants: Sequence[object] = ()
+    ) -> None:
+        """Push `function(*values, *constants)`."""
+        self.push_function(function)
+        values = list(values)
+        self.restore_stack(values)
+        for constant in constants:
+            self.load_const(constant)
+        self.call(len(values) + len(constants))
 
     def restore_stack(self, values: Iterable[Reconstructable | None]) -> None:
         """Push values from the bottom up; None stands for a NULL slot."""
         for value in values:
             if value is None:
-                self.emit("PUSH_NULL")
+                self.push_null()
             else:
                 self(value)
+
+    def spill_stack(self, names: Sequence[str]) -> None:
+        """Pop into locals, which are named from the bottom of the stack up; NULL leaves its local unbound."""
+        for name in reversed(expect_names(names, "names")):
+            self.store(name)
 
     def make_function(self, code: CodeType, closure: Sequence[str] = (), parts: Collection[str] = ()) -> None:
         """Push a function of the code, closing over the named variables of this one.
@@ -208,63 +185,46 @@ class Codegen(Emitter):
 
     def new_temp(self, prefix: str = "tmp") -> str:
         """A fresh local."""
-        name = unique_name(prefix)
+        name = f"__{prefix}_{next(_unique)}"
         while name in self.varnames or self.is_cell(name):
-            name = unique_name(prefix)
+            name = f"__{prefix}_{next(_unique)}"
         self.varnames.append(name)
         return name
 
-    def __call__(self, value: Reconstructable, *, allow_cache: bool = True) -> None:
+    def __call__(self, value: Reconstructable) -> None:
         """Push a value: from its temporary if it has one, else by its `reconstruct`.
 
-        Values are told apart by identity. A value in `reused` (ids, found by a dry run's `multiply_used`) is put into
-        a temporary the first time.
+        Values are told apart by identity.
         """
         if not hasattr(value, "reconstruct"):
             raise TypeError(f"{value!r:.80} has no method reconstruct(codegen); load_const pushes a constant")
-        key = id(value)
-        self.uses[key] += 1
-        if allow_cache and key in self.temporaries:
-            self.load(self.temporaries[key])
-            return
-        if allow_cache and self._counting and self.uses[key] > 1:
-            self.load_const(None)  # for real it would come from a temporary
-            return
-        self._alive.append(value)
-        value.reconstruct(self)
-        if allow_cache and key in self.reused:
-            self.dup()
-            self.store(self.temporary_of(value))
+        name = self.temporaries.get(id(value))
+        if name is None:
+            value.reconstruct(self)
+        else:
+            self.load(name)
 
-    def temporary_of(self, value: object, name: str | None = None) -> str:
-        """Name the temporary that holds (from now on) the value; a new one unless `name` is given."""
-        self._alive.append(value)
-        self.temporaries[id(value)] = name or self.new_temp()
+    def keep(self, value: Reconstructable) -> str:
+        """The temporary that holds the value from now on; it is made here if it has none yet."""
+        if id(value) not in self.temporaries:
+            self(value)
+            self.store_temporary(value)
         return self.temporaries[id(value)]
 
-    def multiply_used(self) -> set[int]:
-        """Ids of the values pushed more than once so far."""
-        return {key for key, count in self.uses.items() if count > 1}
-
-    def dry_run(self) -> Codegen:
-        """A generator of the same variables whose instructions nobody needs.
-
-        It counts uses of values, and numbers the outputs for this one.
-        """
-        copy = Codegen.like(self._template, {} if self.globals is not None else None)
-        copy.argnames, copy.varnames = list(self.argnames), list(self.varnames)
-        copy.cellvars, copy.freevars = list(self.cellvars), list(self.freevars)
-        copy.temporaries = dict(self.temporaries)
-        copy.outputs, copy._output_places = self.outputs, self._output_places
-        copy._counting = True
-        return copy
+    def store_temporary(self, value: object) -> None:
+        """Pop into a new temporary, from which the value is pushed from now on."""
+        name = self.new_temp()
+        self._alive.append(value)
+        self.temporaries[id(value)] = name
+        self.store(name)
 
     # -- the outputs of a generated call
 
     def load_output(self, value: object) -> None:
         """Push what the generated call has returned for the value: an item of the tuple that `store_outputs` took.
 
-        The first time (of this value, told by identity, here or in a dry run) gives it the next place in `outputs`.
+        The first time (of this value, told by identity) gives it the next place in `outputs`. So the call is generated
+        after all that uses what it returns, `in_front` of it.
         """
         place = self._output_places.setdefault(id(value), len(self.outputs))
         if place == len(self.outputs):
@@ -294,8 +254,8 @@ class Codegen(Emitter):
         begin = len(self.instructions)
         with self.protected(caught, lasti=True):
             body()
-        self.expect_to_end(begin, "body of with_block")
-        self.exit_with()
+        self._expect_to_end(begin, "body of with_block")
+        self._exit_with()
         self.jump(done)
         self.mark(caught)
         with self.protected(cleanup, lasti=True):

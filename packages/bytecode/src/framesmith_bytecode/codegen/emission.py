@@ -80,8 +80,15 @@ class Emitter:
         expect_choice(on, _CONDITIONS, "branch's on=")
         self.emit(f"POP_JUMP_IF_{on.upper()}", label)
 
+    @contextmanager
+    def in_front(self) -> Iterator[None]:
+        """Put what is emitted inside in front of all that was emitted before."""
+        rest, self.instructions = self.instructions, []
+        yield
+        self.instructions += rest
+
     def load_const(self, value: object) -> None:
-        """Push the value itself, held by the code object."""
+        """Push the value itself: any object, held by the code object."""
         self.emit("LOAD_CONST", value)
 
     # -- attributes, items, containers
@@ -89,14 +96,6 @@ class Emitter:
     def load_attr(self, name: str) -> None:
         """Pop an object, push its attribute."""
         self.emit("LOAD_ATTR", name)
-
-    def load_attrs(self, dotted: str) -> None:
-        """`load_attr` for each part of a dotted name."""
-        expect(dotted, str, "load_attrs", "a dotted name")
-        if not all(dotted.split(".")):
-            raise ValueError(f"load_attrs takes a dotted name such as 'a.b', not {dotted!r}")
-        for name in dotted.split("."):
-            self.load_attr(name)
 
     def store_attr(self, name: str) -> None:
         """Pop (value, object); set the attribute."""
@@ -157,18 +156,6 @@ class Emitter:
         """Exchange the top with the n-th value from the top."""
         self.emit("SWAP", n)
 
-    def rot_n(self, n: int) -> None:
-        """Move the top under the n - 1 values below it: [a, b, c] becomes [c, a, b] for n = 3."""
-        expect_count(n, "rot_n")
-        for depth in range(n, 1, -1):
-            self.emit("SWAP", depth)
-
-    def lift_n(self, n: int) -> None:
-        """Move the n-th value from the top to the top: [a, b, c] becomes [b, c, a] for n = 3; undoes `rot_n`."""
-        expect_count(n, "lift_n")
-        for depth in range(2, n + 1):
-            self.emit("SWAP", depth)
-
     # -- calls
 
     def push_null(self) -> None:
@@ -183,6 +170,10 @@ class Emitter:
         else:
             emit()
             self.push_null()
+
+    def push_function(self, function: Callable[..., object]) -> None:
+        """Push a function or class itself, with its NULL."""
+        self.push_callable(lambda: self.load_const(function))
 
     def callable_on_stack(self) -> None:
         """Turn the callable on top into the two slots a call wants."""
@@ -226,11 +217,10 @@ class Emitter:
 
     # -- blocks
 
-    def expect_to_end(self, start: int, what: str) -> None:
+    def _expect_to_end(self, start: int, what: str) -> None:
         """`ValueError` if what was emitted from item `start` on returns or jumps away.
 
-        It would skip what must follow the block (leaving a context manager, the `finally` part, restoring the exception
-        handled before).
+        It would skip what must follow the block: leaving the context manager.
         """
         emitted = self.instructions[start:]
         inside = {item for item in emitted if isinstance(item, Label)}
@@ -252,49 +242,7 @@ class Emitter:
         end = self.mark(Label())
         self.regions.append(Region(start, end, handler, depth, lasti))
 
-    def try_except(self, body: Callable[[], object], handler: Callable[[], object]) -> None:
-        """`body`, or `handler` after any exception; both leave the stack as it was.
-
-        The handler runs with the exception on top of the stack, which it must leave there; it must not return or jump
-        away.
-        """
-        caught, cleanup, done = Label(), Label(), Label()
-        with self.protected(caught):
-            body()
-        self.jump(done)
-        self.mark(caught)
-        with self.protected(cleanup, lasti=True):
-            self.emit("PUSH_EXC_INFO")
-            begin = len(self.instructions)
-            handler()
-            self.expect_to_end(begin, "handler of try_except")
-        self.pop()
-        self.emit("POP_EXCEPT")
-        self.jump(done)
-        self._reraise_cleanup(cleanup)
-        self.mark(done)
-
-    def try_finally(self, body: Callable[[], object], final: Callable[[], object]) -> None:
-        """`body` then `final`; after an exception `final`, then the exception goes on.
-
-        `body` must not return or jump away; `final`, which is written twice, must not either.
-        """
-        caught, cleanup, done = Label(), Label(), Label()
-        begin = len(self.instructions)
-        with self.protected(caught):
-            body()
-        final()
-        self.expect_to_end(begin, "body of try_finally")
-        self.jump(done)
-        self.mark(caught)
-        with self.protected(cleanup, lasti=True):
-            self.emit("PUSH_EXC_INFO")
-            final()
-            self.emit("RERAISE", 0)
-        self._reraise_cleanup(cleanup)
-        self.mark(done)
-
-    def exit_with(self) -> None:
+    def _exit_with(self) -> None:
         """Call the exit function on top of the stack without an exception; drops it."""
         for _ in range(3):
             self.load_const(None)

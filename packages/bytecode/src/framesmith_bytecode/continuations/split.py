@@ -17,6 +17,7 @@ from framesmith_bytecode.analyses.slots import HANDLED, carrier_name
 from framesmith_bytecode.codegen.codegen import Codegen
 from framesmith_bytecode.continuations.cached_analyses import Analyses, analysed
 from framesmith_bytecode.continuations.continuation import UNBOUND, Continuation, Parameter, make_continuation
+from framesmith_bytecode.continuations.handover import hand_over
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label
 from framesmith_bytecode.writing.encode import encode
 
@@ -59,17 +60,15 @@ class _Handover:
         kinds = known.depths.kinds(continuation.index)
         self.continuation = continuation
         self.unbound = _never_bound(known, continuation.index)
-        self.codegen = Codegen.like(known.bytecode, {})
+        self.codegen = Codegen.like(known.bytecode)
         self.spilled = [self.codegen.new_temp(f"slot_{slot}") for slot in range(len(kinds))]
         self.handled: str | None = None
         if HANDLED in kinds:  # a name that says what it holds
             slot = kinds.index(HANDLED)
             self.handled = self.spilled[slot] = carrier_name(HANDLED, slot, self.codegen.varnames)
-            self.codegen.varnames.append(self.handled)
 
     def write(self) -> None:
-        for name in reversed(self.spilled):
-            self.codegen.emit("STORE_FAST", name)
+        self.codegen.spill_stack(self.spilled)
         if self.handled is None:
             self.call()
         else:
@@ -91,11 +90,7 @@ class _Handover:
 
     def call(self) -> None:
         """Push what the continuation returns."""
-        codegen, continuation = self.codegen, self.continuation
-        codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
-        for parameter in continuation.parameters:
-            self.pass_argument(parameter)
-        codegen.call(len(continuation.parameters))
+        hand_over(self.codegen, self.continuation, self.pass_argument)
 
     def call_restoring(self, handled: str) -> None:
         """The same; see Note [A call that fails while an exception is handled]."""

@@ -116,7 +116,7 @@ class MadeCallable(Value):
         return (*self.args, *self.kwargs.values())
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_callable(lambda: codegen.load_const(self.maker))
+        codegen.push_function(self.maker)
         for value in self.referents():
             codegen(value)
         codegen.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))

@@ -25,14 +25,12 @@ from framesmith_guards import (
     CompileContext,
     Guard,
     Location,
-    TracingContext,
     compile_context,
     compile_guards,
     explain,
     located,
     location_of,
     state_guards,
-    tracing,
 )
 from framesmith_sideeffects import CannotLoad
 
@@ -175,7 +173,7 @@ class FrameConverter:
     def _attempt(self, info: FrameInfo, log: SpeculationLog) -> Answer:
         frame = outermost_frame(info, log)
         try:
-            with tracing(TracingContext(frame.state.builder.fake_mode, frame.state.location)):
+            with located(frame.state.location):
                 ending = run_outermost(frame, log)
                 if ending.reason is not None:
                     self._tell_break(info, ending.reason)

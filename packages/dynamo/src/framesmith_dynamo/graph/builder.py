@@ -25,7 +25,6 @@ from framesmith_dynamo.graph.spelling import spelled
 from framesmith_guards import Location, current_location, new_fake_mode
 
 if TYPE_CHECKING:
-    from framesmith_bytecode import Codegen
     from framesmith_guards import Source
 
 
@@ -38,7 +37,7 @@ class TensorRef:
     `real` and `source` are set for graph inputs, whose placeholder node appears on first use of `node`.
     """
 
-    __slots__ = ("_node", "builder", "fake", "output", "real", "source", "spec")
+    __slots__ = ("_node", "builder", "fake", "real", "source", "spec")
 
     def __init__(
         self,
@@ -54,7 +53,6 @@ class TensorRef:
         self._node = node
         self.real = real
         self.source = source
-        self.output: int | None = None
         self.spec = state_of(fake) if source is not None else None
 
     @property
@@ -74,10 +72,6 @@ class TensorRef:
         if self.spec is None:
             return False
         return self.spec != state_of(self.fake) or any(may_overlap(self.fake, one) for one in self.builder.writes)
-
-    def load(self, codegen: Codegen) -> None:
-        """Push the tensor in residual code: one of the graph's outputs."""
-        self.builder.load_output(codegen, self)
 
 
 def state_of(fake: torch.Tensor) -> tuple[Any, ...]:
@@ -125,7 +119,6 @@ class GraphBuilder:
         self.graph = fx.Graph()
         self.fake_mode = new_fake_mode()
         self.inputs: list[TensorRef] = []
-        self.outputs: list[TensorRef] = []
         self.refs: dict[int, TensorRef] = {}
         self.state = GlobalStateLog()
         self.operations = 0
@@ -138,8 +131,6 @@ class GraphBuilder:
         self.acts_elsewhere = False
         #: Whether something was changed of an input that could not be put back.
         self.lasts = False
-        #: The local variable of the residual code that holds the tuple the compiled graph returned.
-        self.output_name = "graph_out"
 
     # Inputs
 
@@ -241,23 +232,13 @@ class GraphBuilder:
         self.state.record(target, args, result, node)
         return result
 
-    # Outputs
-
-    def load_output(self, codegen: Codegen, ref: TensorRef) -> None:
-        """Make `ref` an output, and push it in residual code."""
-        if ref.output is None:
-            ref.output = len(self.outputs)
-            self.outputs.append(ref)
-        codegen.load(self.output_name)
-        codegen.load_item(ref.output)
-
-    def finish(self) -> FinishedGraph | None:
+    def finish(self, outputs: Sequence[TensorRef]) -> FinishedGraph | None:
         """End the graph: state put back, outputs returned, dead code gone. None when nothing is left to compute."""
         for target, args in self.state.closing_calls():
             self._placed(self.graph.call_function(target, args)).meta["mode"] = True
-        self._placed(self.graph.output(tuple(ref.node for ref in self.outputs)))
+        self._placed(self.graph.output(tuple(ref.node for ref in outputs)))
         self.remove_dead_code()
-        if all(node.op in ("placeholder", "output") for node in self.graph.nodes) and not self.outputs:
+        if all(node.op in ("placeholder", "output") for node in self.graph.nodes) and not outputs:
             return None
         used = [ref for ref in self.inputs if ref.is_used]
         inputs = [describe_input(ref, fake) for ref, fake in zip(used, self.examples(used), strict=True)]

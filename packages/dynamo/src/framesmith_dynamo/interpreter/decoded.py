@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from framesmith_bytecode import Bytecode, Instr, Label, Region, decode
+from framesmith_bytecode import Analyses, Bytecode, Instr, Label, Region, decode
 from framesmith_dynamo.interpreter.handler_registry import HANDLERS, Handler, unknown_instruction
 
 
@@ -25,11 +25,12 @@ class Protection:
 class DecodedCode:
     """A code object ready to run: `handlers[i]` runs `instrs[i]`, which is item `items[i]` of the bytecode.
 
-    `targets` maps labels to instruction indices. `continuations` are those made of it; `broken_at` tells, for a
-    continuation, which instructions broke before it (see `continuations`).
+    `targets` maps labels to instruction indices. `continuations` are those made of it, `analyses` what is known for
+    making them; `broken_at` tells, for a continuation, which instructions broke before it (see `continuations`).
     """
 
     bytecode: Bytecode
+    analyses: Analyses
     handlers: list[Handler]
     instrs: list[Instr]
     targets: dict[Label, int]
@@ -86,6 +87,8 @@ def decoded(code: CodeType) -> DecodedCode:
     instrs, items, targets = _find_targets(bytecode)
     handlers = [HANDLERS.get(instr.op, unknown_instruction) for instr in instrs]
     protections = _protections(bytecode, targets, len(instrs))
-    made = DecodedCode(bytecode, handlers, instrs, targets, protections, bytecode.argument_names, items)
+    made = DecodedCode(
+        bytecode, Analyses(bytecode), handlers, instrs, targets, protections, bytecode.argument_names, items
+    )
     _CACHE[id(code)] = (weakref.ref(code, functools.partial(_forget, _CACHE, id(code))), made)
     return made

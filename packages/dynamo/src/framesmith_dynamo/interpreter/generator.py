@@ -66,19 +66,19 @@ class GeneratorValue(IteratorValue):
         frame.push(value)
         return self._resume(tr, frame)
 
-    def throw(self, tr: Tracer, error: Value, *rest: Value) -> Value:
-        """Go on by raising an exception at the `yield`."""
-        if issubclass(error.python_type(), type):
-            error = tr.call(error, rest[:1], {})
+    def throw(self, tr: Tracer, kind: Value, *rest: Value) -> Value:
+        """Go on by raising an exception at the `yield`. What `yield from` stands at gets the arguments as they are."""
         frame = self._ready(tr)
+        receiver = _delegate(frame) if frame is not None and self.started else None
+        if frame is not None and receiver is not None:
+            if _is_exit(kind):
+                return self._resume(tr, frame, self._close_delegate(tr, receiver) or _exception_of(tr, kind, *rest))
+            if _has_method(receiver, "throw"):
+                return self._throw_into(tr, frame, receiver, (kind, *rest))
+        error = _exception_of(tr, kind, *rest)
         if frame is None or not self.started:
             self.frame = None
             raise TracedRaise(error)
-        receiver = _delegate(frame)
-        if receiver is not None and issubclass(error.python_type(), GeneratorExit):
-            return self._resume(tr, frame, self._close_delegate(tr, receiver) or error)
-        if receiver is not None and _has_method(receiver, "throw"):
-            return self._throw_into(tr, frame, receiver, error)
         return self._resume(tr, frame, error)
 
     def _close_delegate(self, tr: Tracer, receiver: Value) -> Value | None:
@@ -94,9 +94,9 @@ class GeneratorValue(IteratorValue):
             self.running = False
         return None
 
-    def _throw_into(self, tr: Tracer, frame: Frame, receiver: Value, error: Value) -> Value:
+    def _throw_into(self, tr: Tracer, frame: Frame, receiver: Value, thrown: Args) -> Value:
         try:
-            return receiver.call_method(tr, "throw", (error,), {})
+            return receiver.call_method(tr, "throw", thrown, {})
         except TracedRaise as raised:
             if not issubclass(raised.value.python_type(), StopIteration):
                 return self._resume(tr, frame, raised.value)
@@ -168,6 +168,29 @@ class GeneratorValue(IteratorValue):
 
     def reconstruct(self, codegen: Codegen) -> None:
         raise GraphBreak(LIVE_GENERATOR, self.describe())
+
+
+def _is_exit(kind: Value) -> bool:
+    """Whether what is thrown closes the generator."""
+    raised = kind.as_constant() if issubclass(kind.python_type(), type) else kind.python_type()
+    return issubclass(raised, GeneratorExit)
+
+
+def _exception_of(tr: Tracer, kind: Value, given: Value | None = None, *traceback: Value) -> Value:
+    """What `throw(kind, given)` raises: `given` itself where it is one, or what the class makes of it."""
+    with_value = given is not None and not given.is_none()
+    if issubclass(kind.python_type(), BaseException):
+        if with_value:
+            tr.raise_(TypeError, "instance exception may not have a separate value")
+        return kind
+    if not issubclass(kind.python_type(), type) or not issubclass(kind.as_constant(), BaseException):
+        told = f"not {kind.python_type().__name__}"
+        tr.raise_(TypeError, f"exceptions must be classes or instances deriving from BaseException, {told}")
+    if given is None or not with_value:
+        return tr.call(kind, (), {})
+    if issubclass(given.python_type(), kind.as_constant()):
+        return given
+    return tr.call(kind, given.unpack(tr) if issubclass(given.python_type(), tuple) else (given,), {})
 
 
 def _delegate(frame: Frame) -> Value | None:

@@ -46,6 +46,6 @@ class MethodSlot(Value):
         return (self.owner,)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        """Push the bound method; the slot of the object is then NULL (see `output`)."""
+        """Push the bound method; the other slot is then NULL (see `residual.resume`)."""
         codegen(self.owner)
         codegen.load_attr(self.name)

@@ -84,19 +84,12 @@ def why_not_entered_again(log: GlobalStateLog, contexts: Sequence[TorchContextVa
     return None
 
 
-def push_exit(codegen: Codegen, manager: Value, temporary: str | None) -> None:
-    """Push the exit of an open block: of an object held in `temporary`, or of a context of torch entered now."""
+def push_exit(codegen: Codegen, manager: Value) -> None:
+    """Push the exit of an open block: of an object, or of a context of torch entered now."""
     if isinstance(manager, TorchContextValue):
-        codegen.push_callable(lambda: codegen.load_const(enter_again))
-        codegen.load_const(manager.cls)
-        codegen.load_const(manager.args)
-        codegen.load_const(tuple(manager.kwargs.items()))
-        codegen.call(3)
-        return
-    assert temporary is not None
-    codegen.push_callable(lambda: codegen.load_const(bound_exit))
-    codegen.load(temporary)
-    codegen.call(1)
+        codegen.push_call(enter_again, (), (manager.cls, manager.args, tuple(manager.kwargs.items())))
+    else:
+        codegen.push_call(bound_exit, (manager,))
 
 
 def bound_exit(manager: Any) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from types import CodeType
 
-from framesmith_bytecode import Block, Continuation, ContinuationError, control_flow, make_continuation, reachable
+from framesmith_bytecode import Continuation, ContinuationError, make_continuation
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_frames import always_ask, skip
@@ -49,20 +49,11 @@ def is_continuation(code: CodeType) -> bool:
 
 def _make(code: DecodedCode, index: int, nulls: frozenset[int], bound: frozenset[str]) -> Continuation:
     try:
-        return make_continuation(code.bytecode, code.items[index], null_slots=nulls, bound=bound)
+        return make_continuation(code.analyses, code.items[index], null_slots=nulls, bound=bound)
     except ContinuationError as error:
         raise GraphBreak(NO_CONTINUATION, str(error)) from error
 
 
 def comes_again(code: DecodedCode, start: int, broken: int) -> bool:
     """Whether instruction `broken` can run after instruction `start`."""
-    blocks = control_flow(code.bytecode)
-    first = _block_of(blocks, code.items[start])
-    last = _block_of(blocks, code.items[broken])
-    if first == last and start <= broken:
-        return True
-    return last in reachable(blocks, blocks[first].successors)
-
-
-def _block_of(blocks: list[Block], item: int) -> int:
-    return next(number for number, block in enumerate(blocks) if block.start <= item < block.end)
+    return code.items[broken] in code.analyses.kept_items(code.items[start])

@@ -6,13 +6,13 @@ returns, or goes on with the breaking instruction and a continuation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from framesmith_bytecode import Codegen, Instr, Label, encode
+from framesmith_bytecode import Codegen, Label, encode
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.residual.aliasing import share_memory
 from framesmith_dynamo.residual.recovery import OnError, Recovery, emit_protected_call, traceless
@@ -50,13 +50,12 @@ class Residual:
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.state = frame.state
-        self.codegen = Codegen.like(frame.code.bytecode, frame.globals)
+        self.codegen = Codegen.like(frame.code.bytecode)
         self.codegen.position = frame.code.instrs[max(min(frame.pc, len(frame.code.instrs) - 1), 0)].position
         #: The first local after the arguments: where the hook leaves the tuple of the sources in `inputs`.
         self.inputs_local = self.codegen.new_temp("inputs")
         self.codegen.varnames.insert(len(self.codegen.argnames), self.codegen.varnames.pop())
         self.inputs: tuple[Source, ...] = ()
-        self.graph_out = self.state.builder.output_name = self.codegen.new_temp("graph_out")
         self.replay: Replay | None = None
         self.handler: Label | None = None
 
@@ -68,43 +67,23 @@ class Residual:
         self.replay = Replay(self.state.journal, self.codegen)
         self.replay.make()
 
-    def save(self, values: Sequence[Value]) -> list[str]:
-        """Put values into temporaries: they are read before anything changes."""
-        names = []
-        for value in values:
-            self.codegen(value)
-            name = self.codegen.new_temp("live")
-            self.codegen.store(name)
-            names.append(name)
-        return names
-
     def change(self, *, grad_mode: bool = True) -> None:
         """Carry out the mutations and, with `grad_mode`, the change of torch's gradient mode."""
         assert self.replay is not None
         self.replay.apply()
         grad = self.state.builder.state.grad_after() if grad_mode else None
         if grad is not None:
-            self.codegen.push_callable(lambda: self.codegen.load_const(torch._C._set_grad_enabled))
-            self.codegen.load_const(grad)
-            self.codegen.call(1)
+            self.codegen.push_call(torch._C._set_grad_enabled, (), (grad,))
             self.codegen.pop()
-
-    def forget_variables(self, keep: Collection[str] = ()) -> None:
-        """Hold nothing but the variables to `keep`: what the program has deleted or left behind is to be gone."""
-        stored = {item.arg for item in self.codegen.instructions if isinstance(item, Instr) and item.op == "STORE_FAST"}
-        stored |= {self.graph_out, *(name for name in self.codegen.argnames if not self.codegen.is_cell(name))}
-        for name in self.codegen.varnames:
-            if name in stored and name not in keep:
-                self.codegen.forget(name)
 
     def return_(self, value: Value) -> None:
         """The frame's value is returned."""
         self.begin([value])
         assert self.replay is not None
         if self.replay.pending():
-            [name] = self.save([value])
+            self.codegen.keep(value)
             self.change()
-            self.codegen.load(name)
+            self.codegen(value)
         else:
             self.codegen(value)
             self.change()
@@ -114,7 +93,7 @@ class Residual:
 
     def finish(self, runner_of: RunnerOf, *, complete: bool, on_error: OnError) -> CodeType:
         """Have the graph compiled, if there is any, and put its call in front. `on_error`: see `recovery`."""
-        graph = self.state.builder.finish()
+        graph = self.state.builder.finish(self.codegen.outputs)
         self.state.finished()  # the compiler, and the guards on torch's state, are to see the state the call found
         if graph is not None:
             compiled, harmless = traceless(graph, runner_of(graph, share_memory(self.state.builder.inputs)))
@@ -124,14 +103,12 @@ class Residual:
 
     def _prepend_call(self, graph: FinishedGraph, compiled: Callable[..., Any], recovery: Recovery) -> None:
         codegen = self.codegen
-        rest = codegen.instructions
-        codegen.instructions = []
         body = self.frame.code.bytecode
-        emit_handler = emit_protected_call(
-            codegen, graph, body, lambda: self._call_with_inputs(graph, compiled), recovery
-        )
-        codegen.store(self.graph_out)
-        codegen.instructions += rest
+        with codegen.in_front():
+            emit_handler = emit_protected_call(
+                codegen, graph, body, lambda: self._call_with_inputs(graph, compiled), recovery
+            )
+            codegen.store_outputs()
         emit_handler()
 
     def _call_with_inputs(self, graph: FinishedGraph, compiled: Callable[..., Any]) -> None:
@@ -140,7 +117,7 @@ class Residual:
         Where all inputs are arguments there is nothing to find, and they are loaded.
         """
         codegen = self.codegen
-        codegen.push_callable(lambda: codegen.load_const(compiled))
+        codegen.push_function(compiled)
         if all(isinstance(item.source, LocalSource) for item in graph.inputs):
             for item in graph.inputs:
                 load_source(codegen, item.source)

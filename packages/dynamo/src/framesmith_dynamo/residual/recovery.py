@@ -160,8 +160,8 @@ def emit_protected_call(
 
     def emit_handler() -> None:
         codegen.mark(caught)
-        codegen.push_callable(lambda: codegen.load_const(without_hook(recovery.__call__)))
-        codegen.emit("COPY", 3)  # the error, under the callable's two slots; a local would keep it and the frame alive
+        codegen.push_function(without_hook(recovery.__call__))
+        codegen.copy(3)  # the error, under the callable's two slots; a local would keep it and the frame alive
         for item in graph.inputs:
             load_source(codegen, item.source)
         codegen.call(1 + len(graph.inputs))

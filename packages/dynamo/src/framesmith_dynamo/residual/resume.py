@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from framesmith_bytecode import OPS, Codegen, Continuation, Instr, Label, Parameter, observes_locals, pops, pushes
+from framesmith_bytecode import OPS, Instr, Label, hand_over, pops, pushes
 from framesmith_dynamo.breaks import READS_OWN_LOCALS, GraphBreak
 from framesmith_dynamo.interpreter.generator import LIVE_GENERATOR
 from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
-from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot
+from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot, callable_slots
 from framesmith_dynamo.residual.blocks import check_blocks, contexts_of, push_exit
 from framesmith_dynamo.residual.continuations import continuation_at
 from framesmith_dynamo.values.tensors.torch_context import TorchContextValue
 
 if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen, Continuation, Parameter, Reconstructable
     from framesmith_dynamo.interpreter.frame import Frame
     from framesmith_dynamo.residual.output import Residual
     from framesmith_dynamo.values.base import Value
 
 
 Built = Literal["list", "set", "map"]
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """How one slot of the value stack comes back.
-
-    NULL (all None), a temporary, a value pushed then, a method looked up then, or the exit of an open block, whose
-    manager `block` is (held in the temporary, if it has one). `built`: what kind of container the breaking instruction
-    puts something into there; nothing else holds it, and it is filled again where the instruction can see its kind.
-    """
-
-    temporary: str | None = None
-    value: Value | None = None
-    method: str | None = None
-    block: Value | None = None
-    built: Built | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +64,9 @@ LONGEST_TAIL = 8
 
 def emit_break(residual: Residual, reason: GraphBreak) -> None:
     """Generate the end of residual code at a break. Raises GraphBreak when the frame cannot be continued here."""
-    frame = residual.frame
+    frame, codegen = residual.frame, residual.codegen
     index = frame.pc
-    if observes_locals(frame.code.bytecode.instructions) or (reason.kind is READS_OWN_LOCALS and not reason.in_callee):
+    if frame.code.analyses.observes_locals or (reason.kind is READS_OWN_LOCALS and not reason.in_callee):
         raise GraphBreak(READS_OWN_LOCALS, str(reason))
     for generator in frame.state.suspended:  # also one that is not needed: it will be closed, we would not know when
         raise GraphBreak(LIVE_GENERATOR, generator.describe())
@@ -93,25 +77,21 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     caught = handler_arm(frame, index)
     slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
     residual.change(grad_mode=not contexts_of(frame.stack))
-    below = len(slots) - pops(instr.op, instr.arg)
     outside = len(slots) if caught is None else caught.below
     if instr.op in BUILT:
         kind, above = BUILT[instr.op]
         built = len(slots) - above - instr.arg
-        slots[built] = dataclasses.replace(slots[built], built=kind)
-    restore_stack(residual, slots[:outside], below)
+        slots[built] = Refilled(kind, slots[built])
+    codegen.restore_stack(slots[:outside])
     with protection(residual, caught):
-        restore_stack(residual, slots[outside:], below - outside)
-        residual.forget_variables(variables.values())
+        codegen.restore_stack(slots[outside:])
+        codegen.forget_all(keep=variables.values())
         label = Label() if len(ways) == 2 else None
-        emit(
-            residual.codegen,
-            Instr(INSTEAD.get(instr.op, instr.op), instr.arg if label is None else label, instr.position),
-        )
+        emit(codegen, Instr(instr.op, instr.arg if label is None else label, instr.position))
     if ways:
         go_on(residual, ways[0], variables)
     if label is not None:
-        residual.codegen.mark(label)
+        codegen.mark(label)
         go_on(residual, ways[1], variables)
     if caught is not None:
         emit_handler(residual, caught, variables)
@@ -159,6 +139,9 @@ def emit(codegen: Codegen, instr: Instr) -> None:
         codegen.call_ex(instr.arg)
     elif instr.op == "FOR_ITER":  # its iterator likewise
         emit_for_iter(codegen, instr.arg)
+    elif instr.op in INSTEAD:
+        codegen.emit(INSTEAD[instr.op], instr.arg)
+        codegen.callable_on_stack()
     else:
         codegen.extend([instr])
 
@@ -169,7 +152,7 @@ def emit_for_iter(codegen: Codegen, exhausted: Label) -> None:
     iterator = codegen.new_temp("iterator")
     codegen.store(iterator)
     codegen.load(iterator)
-    codegen.push_callable(lambda: codegen.load_const(next))
+    codegen.push_function(next)
     codegen.load(iterator)
     codegen.load_const(END)
     codegen.call(2)
@@ -177,10 +160,10 @@ def emit_for_iter(codegen: Codegen, exhausted: Label) -> None:
     codegen.dup()
     codegen.load_const(END)
     codegen.emit("IS_OP", False)
-    codegen.emit("POP_JUMP_IF_FALSE", going_on)
+    codegen.branch(going_on, on="false")
     codegen.pop()
     codegen.pop()
-    codegen.emit("JUMP", exhausted)
+    codegen.jump(exhausted)
     codegen.mark(going_on)
 
 
@@ -194,17 +177,13 @@ def emit_handler(residual: Residual, caught: Arm, variables: dict[str, str]) -> 
     codegen.mark(residual.handler)
     if len(caught.nulls) - caught.below == 2:
         codegen.load_const(0)
-        codegen.emit("SWAP", 2)
+        codegen.swap()
     go_on(residual, caught, variables)
 
 
 def null_slots(stack: Sequence[Value | None]) -> tuple[bool, ...]:
-    """Which slots are NULL in residual code. A method waiting for its call is looked up there: a callable and NULL."""
-    nulls = [value is None for value in stack]
-    for slot, value in enumerate(stack):
-        if isinstance(value, MethodSlot):
-            nulls[slot : slot + 2] = CALLABLE_SLOTS
-    return tuple(nulls)
+    """Which slots are NULL in residual code."""
+    return tuple(slot is None for slot in stack_slots(stack))
 
 
 def arm(frame: Frame, below: tuple[bool, ...], pushed: tuple[bool, ...], index: int, target: int) -> Arm:
@@ -236,12 +215,15 @@ def needed(ways: Sequence[Arm]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def save(residual: Residual, names: Sequence[str], reason: GraphBreak) -> tuple[list[Slot], dict[str, str]]:
+def save(
+    residual: Residual, names: Sequence[str], reason: GraphBreak
+) -> tuple[list[Reconstructable | None], dict[str, str]]:
     """Read the stack and the named variables into temporaries, before anything changes.
 
+    Gives the slots of the stack, to be pushed when everything has changed, and the variable that holds each local.
     Arguments the trace never looked at stay where they are. Raises GraphBreak when an open block cannot be continued.
     """
-    frame = residual.frame
+    frame, codegen = residual.frame, residual.codegen
     untouched = [name for name in names if name in frame.unread_arguments()]
     local_values = {name: frame.locals[name] for name in names if name not in untouched}
     stack_values = [value for value in frame.stack if value is not None]
@@ -249,72 +231,63 @@ def save(residual: Residual, names: Sequence[str], reason: GraphBreak) -> tuple[
     if frame.code.protections[frame.pc] is not None:
         check_blocks(residual.state, frame.stack, [*stack_values, *local_values.values()], reason)
     residual.begin([*stack_values, *local_values.values(), *own_cells])
-    slots = _save_stack(residual)
-    saved = residual.save(list(local_values.values()))
-    return slots, dict(zip(local_values, saved, strict=True)) | {name: name for name in untouched}
+    slots = stack_slots(frame.stack)
+    for value in kept(frame.stack):
+        codegen.keep(value)
+    variables = {name: codegen.keep(value) for name, value in local_values.items()}
+    return slots, variables | {name: name for name in untouched}
 
 
-def _save_stack(residual: Residual) -> list[Slot]:
-    slots: list[Slot] = []
-    for value in residual.frame.stack:
-        if value is None:
-            slots.append(Slot())
-        elif isinstance(value, MethodSlot):
-            slots.append(Slot(method=value.name))
-        elif isinstance(value, ExitValue):
-            entered_anew = isinstance(value.manager, TorchContextValue)
-            slots.append(Slot(None if entered_anew else residual.save([value.manager])[0], block=value.manager))
-        elif value.is_constant() and value.source is None:
-            slots.append(Slot(value=value))
-        else:
-            slots.append(Slot(temporary=residual.save([value])[0]))
+def stack_slots(stack: Sequence[Value | None]) -> list[Reconstructable | None]:
+    """What to push for each slot. A method waiting for its call is looked up then: a callable and NULL."""
+    slots: list[Reconstructable | None] = [OpenBlock(v) if isinstance(v, ExitValue) else v for v in stack]
+    for slot, value in enumerate(stack):
+        if isinstance(value, MethodSlot):
+            slots[slot : slot + 2] = callable_slots(value)
     return slots
 
 
-def restore_stack(residual: Residual, slots: Sequence[Slot], below: int) -> None:
-    """Put the value stack back as the breaking instruction wants it; NULL in the `below` slots is None."""
-    codegen = residual.codegen
-    method: str | None = None
-    for position, slot in enumerate(slots):
-        if slot.method is not None:
-            method = slot.method
-        elif method is not None:
-            restore_method(residual, slot, method, waits=position < below)
-            method = None
-        elif slot.temporary is None and slot.value is None and slot.block is None:
-            codegen.load_const(None) if position < below else codegen.push_null()
-        else:
-            restore_slot(residual, slot)
+def kept(stack: Iterable[Value | None]) -> Iterator[Value]:
+    """The values that the slots of the stack are made of and that may change, or be others, after the replay."""
+    for value in stack:
+        if isinstance(value, ExitValue):
+            if not isinstance(value.manager, TorchContextValue):
+                yield value.manager
+        elif value is not None and not isinstance(value, MethodSlot) and not is_literal(value):
+            yield value
 
 
-def restore_slot(residual: Residual, slot: Slot) -> None:
-    """Push a value of the stack."""
-    codegen = residual.codegen
-    if slot.built is not None:
-        codegen.build(slot.built, 0)
-    if slot.block is not None:
-        push_exit(codegen, slot.block, slot.temporary)
-    elif slot.temporary is not None:
-        codegen.load(slot.temporary)
-    elif slot.value is not None:
-        codegen(slot.value)
-    if slot.built is not None:
-        codegen.emit(FILLED[slot.built], 1)
+def is_literal(value: Value) -> bool:
+    """Whether residual code has the object itself among its constants."""
+    return value.is_constant() and value.source is None and not any(True for _ in value.referents())
 
 
-def restore_method(residual: Residual, owner: Slot, name: str, *, waits: bool) -> None:
-    """Push the two slots of a method: for a call now, or, when it `waits`, looked up and with a None for its NULL."""
-    codegen = residual.codegen
-    if not waits:
-        restore_slot(residual, owner)
-        codegen.load_method(name)
-        return
-    for is_null in CALLABLE_SLOTS:
-        if is_null:
-            codegen.load_const(None)
-        else:
-            restore_slot(residual, owner)
-            codegen.load_attr(name)
+class OpenBlock:
+    """The exit of an open `with` block."""
+
+    __slots__ = ("manager",)
+
+    def __init__(self, block: ExitValue) -> None:
+        self.manager = block.manager
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        push_exit(codegen, self.manager)
+
+
+class Refilled:
+    """A container under construction: nothing but the stack holds it, so one made anew where its kind shows will do."""
+
+    __slots__ = ("content", "kind")
+
+    def __init__(self, kind: Built, content: Reconstructable | None) -> None:
+        assert content is not None
+        self.kind = kind
+        self.content = content
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen.build(self.kind, 0)
+        codegen(self.content)
+        codegen.emit(FILLED[self.kind], 1)
 
 
 def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
@@ -326,16 +299,13 @@ def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
             codegen.emit(instr.op, variables[instr.arg] if instr.op == "LOAD_FAST" else instr.arg)
         return
     stack = [codegen.new_temp("stack") for _ in way.nulls]
-    for slot, is_null in reversed(list(enumerate(way.nulls))):
-        if not is_null:
-            codegen.store(stack[slot])
-        elif slot < way.below:
-            codegen.pop()  # a placeholder: see restore_stack
-    codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
-    for parameter in continuation.parameters:
-        codegen.load(argument(parameter, stack, variables))
-    residual.forget_variables()
-    codegen.call(len(continuation.parameters))
+    codegen.spill_stack(stack)
+    hand_over(
+        codegen,
+        continuation,
+        lambda parameter: codegen.load(argument(parameter, stack, variables)),
+        leave=codegen.forget_all,
+    )
     codegen.return_value()
 
 

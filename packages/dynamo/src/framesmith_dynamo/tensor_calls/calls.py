@@ -102,6 +102,12 @@ OUT_RESIZED = register_break(
     why="the resized tensor would be one of the caller's, and torch warns of it",
     hint="give a tensor of the right shape, or leave `out=` away",
 )
+NEW_LEAF = register_break(
+    "new-leaf",
+    what="a tensor that requires gradients is made",
+    why="gradients are accumulated in it, and a graph has no leaves but its inputs",
+    hint="make the tensor outside the compiled function",
+)
 INPUT_RESHAPED = register_break(
     "input-reshaped",
     what="a tensor that was there before the call gets another shape or other strides in place",
@@ -215,6 +221,8 @@ def tensor_value(frame: TracingFrame, fake: torch.Tensor, node: fx.Node) -> Valu
     ref = frame.state.builder.ref(fake, node)
     known = frame.state.tensors.get(ref)
     if known is None:
+        if fake.requires_grad and fake.is_leaf:
+            raise GraphBreak(NEW_LEAF, _name(node.target))
         cls = torch.nn.Parameter if isinstance(fake, torch.nn.Parameter) else torch.Tensor
         known = frame.state.tensors[ref] = TensorValue(ref, cls=cls)
     return known

@@ -109,7 +109,7 @@ class Tracer(Protocol):
 
         Arguments are values or nested lists/tuples/dicts of values; runs on fake tensors to learn the result; tensors
         (also inside tuples and lists) come back as values, non-tensor results as constants. Every tensor value is a
-        `values.tensor.TensorValue(ref, source=...)` around a `graph.TensorRef` (`.fake`, `.node`, `.load(codegen)`).
+        `values.tensor.TensorValue(ref, source=...)` around a `graph.TensorRef` (`.fake`, `.node`).
         """
 
     def emit_state(self, target: Any, *args: Any) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from framesmith_guards.contexts.identity import CompileId, TraceId
-from framesmith_guards.kinds.shapes import ShapeExpr
 
 
 class _Local(threading.local):
@@ -19,7 +18,7 @@ _LOCAL = _Local()
 
 
 class CompileContext:
-    """One compilation: its id, the number of the attempt, when it `begun`, the shape relations it settled on."""
+    """One compilation: its id, the number of the attempt, and when it `begun`."""
 
     def __init__(self, compile_id: CompileId | None) -> None:
         if compile_id is not None and not isinstance(compile_id, CompileId):
@@ -27,7 +26,6 @@ class CompileContext:
         self.compile_id = compile_id
         self.attempt = 0
         self.begun = time.perf_counter()
-        self.shape_relations: list[ShapeExpr] = []
 
     @property
     def trace_id(self) -> TraceId | None:

@@ -1,4 +1,4 @@
-"""Torch's fake tensors: the one place that makes a FakeTensorMode, and the search for the one in use."""
+"""Torch's fake tensors: the one place that makes a FakeTensorMode, and the search for that of given values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
 from torch._subclasses.meta_utils import MetaConverter
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from framesmith_guards.errors import GuardError
@@ -107,14 +107,6 @@ def _modes_of(values: Any) -> Iterator[FakeTensorMode]:
         elif is_traceable_wrapper_subclass(value):
             names, _ = value.__tensor_flatten__()
             pending += [getattr(value, name) for name in names]
-
-
-def active_fake_mode() -> FakeTensorMode | None:
-    """The innermost fake mode on this thread's dispatch stack, or None."""
-    for mode in reversed(_get_current_dispatch_mode_stack()):
-        if isinstance(mode, FakeTensorMode):
-            return mode
-    return None
 
 
 def fake_mode_of(values: Any) -> FakeTensorMode | None:

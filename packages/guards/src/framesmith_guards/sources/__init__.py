@@ -2,11 +2,10 @@
 
 from framesmith_guards.sources.base import Names, Source
 from framesmith_guards.sources.modules import buffer_source, parameter_source, submodule_source
-from framesmith_guards.sources.origins import GuardSource, ModuleKind, module_kind, origin_of
+from framesmith_guards.sources.origins import GuardSource, origin_of
 from framesmith_guards.sources.roots import (
     BuiltinSource,
     ClosureSource,
-    EphemeralSource,
     FunctionSource,
     GlobalsDictSource,
     GlobalSource,
@@ -16,7 +15,6 @@ from framesmith_guards.sources.roots import (
     ShapeEnvSource,
 )
 from framesmith_guards.sources.steps import (
-    AsTensorSource,
     AttrSource,
     CellContentsSource,
     DictKeySource,
@@ -35,14 +33,12 @@ from framesmith_guards.sources.steps import (
 )
 
 __all__ = [
-    "AsTensorSource",
     "AttrSource",
     "BuiltinSource",
     "CellContentsSource",
     "ClosureSource",
     "DictKeySource",
     "DictValueSource",
-    "EphemeralSource",
     "FunctionSource",
     "GlobalSource",
     "GlobalStateSource",
@@ -52,7 +48,6 @@ __all__ = [
     "ItemSource",
     "LocalSource",
     "MembersSource",
-    "ModuleKind",
     "ModuleSource",
     "Names",
     "ProxiedSource",
@@ -65,7 +60,6 @@ __all__ = [
     "buffer_source",
     "mapping_behind",
     "members_of",
-    "module_kind",
     "origin_of",
     "parameter_source",
     "stored_item",

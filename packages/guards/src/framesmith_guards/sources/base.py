@@ -86,11 +86,6 @@ class Source(metaclass=_Interned):
         """Readable Python text, such as `L['self'].weight`."""
         return self.label("" if self.base is None else self.base.name)
 
-    @property
-    def guardable(self) -> bool:
-        """Whether the path can be evaluated again at a later call."""
-        return self.base is None or self.base.guardable
-
     @cached_property
     def root(self) -> Source:
         """The source that this path starts from."""

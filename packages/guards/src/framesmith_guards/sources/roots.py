@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from framesmith_guards.errors import GuardError
 from framesmith_guards.sources.base import Names, Root
 
 Args = Mapping[str, object]
@@ -149,23 +148,3 @@ class ShapeEnvSource(_NoValue):
 
     def label(self, base: str) -> str:
         return "<shapes>"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class EphemeralSource(Root):
-    """A value that exists only during a compilation. It has a name, for messages, and cannot be guarded."""
-
-    description: str
-
-    @property
-    def guardable(self) -> bool:
-        return False
-
-    def read(self, base: Any, args: Args, function: FunctionType) -> object:
-        raise GuardError(f"{self.name} cannot be evaluated: it existed only while compiling")
-
-    def expression(self, base: str, names: Names) -> str:
-        raise GuardError(f"{self.name} cannot be checked: it existed only while compiling")
-
-    def label(self, base: str) -> str:
-        return f"<ephemeral {self.description}>"

@@ -262,17 +262,3 @@ class TensorPropertySource(Step):
 
     def label(self, base: str) -> str:
         return f"{base}.{self.property}({'' if self.dim is None else self.dim})"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class AsTensorSource(Step):
-    """`torch.as_tensor(base)`: how an array or a number enters a graph."""
-
-    def read(self, base: Any, args: Args, function: FunctionType) -> object:
-        return torch.as_tensor(base)
-
-    def expression(self, base: str, names: Names) -> str:
-        return f"{names.bind(torch.as_tensor, 'as_tensor')}({base})"
-
-    def label(self, base: str) -> str:
-        return f"torch.as_tensor({base})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 
-from framesmith_bytecode import Instr
+from framesmith_bytecode import Instr, SuperShape
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
@@ -66,16 +66,18 @@ def delete_attr(frame: Frame, instr: Instr) -> None:
 @handler("LOAD_SUPER_ATTR")
 def load_super_attr(frame: Frame, instr: Instr) -> None:
     """Replace (super, class, self) by the attribute of the super object."""
+    shape: SuperShape = instr.arg
     fn, cls, self = frame.popn(3)
-    frame.push(frame.call(fn, (cls, self), {}).getattr_(frame, instr.arg.name))
+    frame.push(frame.call(fn, (cls, self), {}).getattr_(frame, shape.name))
 
 
 @handler("LOAD_SUPER_METHOD")
 def load_super_method(frame: Frame, instr: Instr) -> None:
     """Replace (super, class, self) by two call slots for a method of the super object."""
+    shape: SuperShape = instr.arg
     fn, cls, self = frame.popn(3)
     owner = frame.call(fn, (cls, self), {})
-    frame.stack.append(MethodSlot(owner, instr.arg.name))
+    frame.stack.append(MethodSlot(owner, shape.name))
     frame.stack.append(owner)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import FunctionType
 
-from framesmith_bytecode import Instr
+from framesmith_bytecode import CallShape, Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.interpreter.method_slots import MethodSlot
@@ -27,7 +27,8 @@ def pop_callable(frame: Frame) -> tuple[Value, list[Value]]:
 @handler("CALL")
 def call(frame: Frame, instr: Instr) -> None:
     """Call with positional arguments, the last ones by keyword."""
-    argc, kwnames = instr.arg
+    shape: CallShape = instr.arg
+    argc, kwnames = shape
     args = frame.popn(argc)
     split = argc - len(kwnames)
     kwargs = dict(zip(kwnames, args[split:], strict=True))

@@ -134,7 +134,7 @@ class DequeValue(MutableSequence):
         return deque
 
     def reconstruct_empty(self, codegen: Codegen) -> None:
-        codegen.push_callable(lambda: codegen.load_const(deque))
+        codegen.push_function(deque)
         codegen.build("list", 0)
         codegen.load_const(self.maxlen)
         codegen.call(2)
@@ -143,7 +143,7 @@ class DequeValue(MutableSequence):
         if self.source is not None:
             super().reconstruct(codegen)
             return
-        codegen.push_callable(lambda: codegen.load_const(deque))
+        codegen.push_function(deque)
         self.reconstruct_contents(codegen)
         codegen.load_const(self.maxlen)
         codegen.call(2)

@@ -353,7 +353,7 @@ class DictValue(MutableContainer, MappingValue):
         if self.cls is dict:
             codegen.build("map", 0)
             return
-        codegen.push_callable(lambda: codegen.load_const(self.cls))
+        codegen.push_function(self.cls)
         if self.factory is not None:
             codegen(self.factory)
         codegen.call(int(self.factory is not None))
@@ -362,7 +362,7 @@ class DictValue(MutableContainer, MappingValue):
         if self.source is not None or self.cls is dict:
             super().reconstruct(codegen)
             return
-        codegen.push_callable(lambda: codegen.load_const(self.cls))
+        codegen.push_function(self.cls)
         if self.factory is not None:
             codegen(self.factory)
         self.reconstruct_contents(codegen)

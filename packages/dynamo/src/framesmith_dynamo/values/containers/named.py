@@ -6,16 +6,26 @@ from collections.abc import Iterable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Found, Tracer, Value
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue, lazy_items
-from framesmith_dynamo.values.holders import entry_value, type_lookup
+from framesmith_dynamo.values.holders import entry_value, instance_dict, type_lookup
 from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
+from framesmith_guards import InstanceDictSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
+
+
+MORE_THAN_ITEMS = register_break(
+    "named-tuple-attributes",
+    what="a named tuple has attributes that are not its fields",
+    why="the tracer knows named tuples by their items",
+    hint="make them fields, or give the class `__slots__ = ()`",
+)
 
 
 def is_namedtuple_class(cls: type) -> bool:
@@ -77,6 +87,14 @@ class NamedTupleValue(TupleValue):
             return tr.constant(self.names)
         return super().getattr_(tr, name)
 
+    def delattr_(self, tr: Tracer, name: str) -> None:
+        if type_lookup(self.cls, "__delattr__") != Found(object, object.__delattr__):
+            self.refuse(f"deleting attribute {name!r}")
+        try:
+            object.__delattr__(_make(self.cls, [None] * len(self.items)), name)
+        except AttributeError as error:
+            tr.raise_(AttributeError, *error.args)
+
     def call_method(self, tr: Tracer, name: str, args: Any, kwargs: Any) -> Value:
         found = type_lookup(self.cls, name)
         if found is not None and isinstance(found.raw, FunctionType) and name not in ("_replace", "_asdict"):
@@ -98,11 +116,11 @@ class NamedTupleValue(TupleValue):
         if self.source is not None:
             super().reconstruct(codegen)
         elif is_structseq_class(self.cls):
-            codegen.push_callable(lambda: codegen.load_const(self.cls))
+            codegen.push_function(self.cls)
             self.push_items(codegen)
             codegen.call(1)
         else:
-            codegen.push_callable(lambda: codegen.load_const(tuple.__new__))
+            codegen.push_function(tuple.__new__)
             codegen.load_const(self.cls)
             self.push_items(codegen)
             codegen.call(2)
@@ -138,6 +156,11 @@ builds_family(is_named)(_build_named)
 
 @wraps_family(is_named, priority=5)
 def wrap_named(tr: Tracer, obj: Any, source: Source) -> Value:
-    """A named tuple met at a source: type guarded, items when they are looked at."""
+    """A named tuple met at a source: type guarded, items when they are looked at; it has no attributes beside them."""
     tr.guard(source, "TYPE_MATCH", type(obj))
+    own = instance_dict(obj)
+    if own is not None:
+        if own:
+            raise GraphBreak(MORE_THAN_ITEMS, f"{', '.join(own)} of {source.name}")
+        tr.guard(InstanceDictSource(source), "LENGTH", 0)
     return NamedTupleValue(lazy_items(tr, tuple(obj), source), type(obj), source=source)

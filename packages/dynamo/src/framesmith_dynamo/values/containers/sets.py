@@ -74,7 +74,10 @@ def hashed(tr: Tracer, other: Value) -> dict[object, Value]:
     other = other.builtin_contents() if issubclass(other.python_type(), set | frozenset) else other
     if isinstance(other, SetLike):
         return other.members_now(tr)
-    return {operations.hash_key(tr, item): item for item in other.unpack(tr)}
+    found: dict[object, Value] = {}
+    for item in other.unpack(tr):
+        found.setdefault(operations.hash_key(tr, item), item)  # of equal ones the first stays
+    return found
 
 
 def member_key(tr: Tracer, item: Value) -> object:
@@ -235,7 +238,7 @@ class FrozenSetValue(SetLike):
         elif self.is_constant():
             codegen.load_const(self.as_constant())
         else:
-            codegen.push_callable(lambda: codegen.load_const(frozenset))
+            codegen.push_function(frozenset)
             self.push_members(codegen)
             codegen.call(1)
 

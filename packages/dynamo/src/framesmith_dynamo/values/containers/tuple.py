@@ -98,7 +98,7 @@ class SizeValue(TupleValue):
         if self.source is not None:
             super().reconstruct(codegen)
             return
-        codegen.push_callable(lambda: codegen.load_const(torch.Size))
+        codegen.push_function(torch.Size)
         self.push_items(codegen)
         codegen.call(1)
 

@@ -81,10 +81,7 @@ class CellValue(Value):
         elif self.source is not None:
             super().reconstruct(codegen)
         else:
-            codegen.push_callable(lambda: codegen.load_const(CellType))
-            for value in self.referents():
-                codegen(value)
-            codegen.call(len(tuple(self.referents())))
+            codegen.push_call(CellType, self.referents())
 
 
 class FoundCellValue(CellValue):

@@ -276,7 +276,7 @@ class FunctionValue(Value):
             else:
                 super().reconstruct(codegen)
             return
-        codegen.push_callable(lambda: codegen.load_const(build_function))
+        codegen.push_function(build_function)
         codegen.load_const(self.function)
         for part in (self.defaults or (), tuple((self.kwdefaults or {}).values()), self.cells or ()):
             for value in part:
@@ -358,10 +358,7 @@ class MethodValue(Value):
         return (self.function, self.owner)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_callable(lambda: codegen.load_const(MethodType))
-        codegen(self.function)
-        codegen(self.owner)
-        codegen.call(2)
+        codegen.push_call(MethodType, (self.function, self.owner))
 
 
 @wraps_type(FunctionType)

@@ -62,10 +62,7 @@ class PartialValue(Value):
         if self.source is not None:
             super().reconstruct(codegen)
             return
-        codegen.push_callable(lambda: codegen.load_const(build_partial))
-        for value in (self.function, self.keywords, *self.args):
-            codegen(value)
-        codegen.call(2 + len(self.args))
+        codegen.push_call(build_partial, (self.function, self.keywords, *self.args))
 
 
 def build_partial(function: Any, keywords: dict[str, Any], *args: Any) -> functools.partial[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.iteration.iterators import IteratorValue, next_or_none, push_call, stop
+from framesmith_dynamo.values.iteration.iterators import IteratorValue, next_or_none, stop
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -36,7 +36,7 @@ class EnumerateIterator(IteratorValue):
         return (self.inner,)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        push_call(codegen, enumerate, (self.inner,), (self.count,))
+        codegen.push_call(enumerate, (self.inner,), (self.count,))
 
 
 class ZipIterator(IteratorValue):
@@ -79,7 +79,7 @@ class ZipIterator(IteratorValue):
         return self.inners
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_callable(lambda: codegen.load_const(zip))
+        codegen.push_function(zip)
         for inner in self.inners:
             codegen(inner)
         if self.strict:
@@ -106,7 +106,7 @@ class MapIterator(IteratorValue):
         return (self.function, *self.inners)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        push_call(codegen, map, (self.function, *self.inners))
+        codegen.push_call(map, (self.function, *self.inners))
 
 
 class FilterIterator(IteratorValue):
@@ -134,7 +134,7 @@ class FilterIterator(IteratorValue):
         return (self.function, self.inner)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        push_call(codegen, filter, (self.function, self.inner))
+        codegen.push_call(filter, (self.function, self.inner))
 
 
 class SentinelIterator(IteratorValue):
@@ -165,9 +165,9 @@ class SentinelIterator(IteratorValue):
 
     def reconstruct(self, codegen: Codegen) -> None:
         if self.done:
-            push_call(codegen, iter, (), ((),))
+            codegen.push_call(iter, (), ((),))
         else:
-            push_call(codegen, iter, (self.function, self.sentinel))
+            codegen.push_call(iter, (self.function, self.sentinel))
 
 
 class CountIterator(IteratorValue):
@@ -193,7 +193,7 @@ class CountIterator(IteratorValue):
         return (self.current, self.step)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        push_call(codegen, itertools.count, (self.current, self.step))
+        codegen.push_call(itertools.count, (self.current, self.step))
 
 
 class RepeatIterator(IteratorValue):
@@ -223,4 +223,4 @@ class RepeatIterator(IteratorValue):
         return (self.item,)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        push_call(codegen, itertools.repeat, (self.item,), () if self.left is None else (self.left,))
+        codegen.push_call(itertools.repeat, (self.item,), () if self.left is None else (self.left,))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values import operations
@@ -50,19 +50,6 @@ def drain(tr: Tracer, iterator: Value) -> list[Value]:
     while (item := next_or_none(tr, iterator)) is not None:
         items.append(item)
     return items
-
-
-def push_call(
-    codegen: Codegen, function: Callable[..., Any], args: Iterable[Value], constants: Sequence[Any] = ()
-) -> None:
-    """Push `function(*args, *constants)`."""
-    codegen.push_callable(lambda: codegen.load_const(function))
-    values = tuple(args)
-    for value in values:
-        codegen(value)
-    for constant in constants:
-        codegen.load_const(constant)
-    codegen.call(len(values) + len(constants))
 
 
 class IteratorValue(Value):
@@ -141,11 +128,11 @@ class SequenceIterator(IteratorValue):
     def reconstruct(self, codegen: Codegen) -> None:
         forward = self.step > 0
         if self.done:
-            codegen.push_callable(lambda: codegen.load_const(iter if forward else reversed))
+            codegen.push_function(iter if forward else reversed)
             codegen.build("list", 0)
             codegen.call(1)
             return
-        push_call(codegen, iter if forward else reversed, (self.owner,))
+        codegen.push_call(iter if forward else reversed, (self.owner,))
         start = 0 if forward else self.owner.size_now() - 1
         if self.index != start or not forward:
             self._check_unchanged()
@@ -234,14 +221,14 @@ class ConsumingIterator(IteratorValue):
         touched = self.owner.version != self.version or self.owner.size_now() != self.size
         if touched or (self.owner.source is not None and self.owner.has_changed()):
             raise GraphBreak(LIVE_ITERATOR, self.owner.describe())
-        push_call(codegen, reversed if self.backwards else iter, (self.shown,))
+        codegen.push_call(reversed if self.backwards else iter, (self.shown,))
         if self.taken == 0:
             return
         codegen.dup()
         temporary = codegen.new_temp()
         codegen.store(temporary)
-        codegen.push_callable(lambda: codegen.load_const(deque))
-        codegen.push_callable(lambda: codegen.load_const(itertools.islice))
+        codegen.push_function(deque)
+        codegen.push_function(itertools.islice)
         codegen.load(temporary)
         codegen.load_const(self.taken)
         codegen.call(2)

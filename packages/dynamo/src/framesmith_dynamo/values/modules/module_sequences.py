@@ -69,7 +69,7 @@ class ModuleSequenceValue(Value):
         return self.modules
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_callable(lambda: codegen.load_const(build_sequence))
+        codegen.push_function(build_sequence)
         codegen.load_const(self.cls)
         for module in self.modules:
             codegen(module)

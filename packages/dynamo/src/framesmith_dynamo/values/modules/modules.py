@@ -126,11 +126,16 @@ class ModuleValue(ObjectValue):
         return pending.entries if isinstance(pending, DictValue) else ()
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
-        """`nn.Module.__setattr__` is interpreted, but for what it does with an attribute that is plain and stays so."""
+        """`nn.Module.__setattr__` is interpreted, but for what it does with an attribute that is plain and stays so.
+
+        One that is in the dictionary of the module is in none of its registries.
+        """
         found = type_lookup(self.cls, "__setattr__")
         plain = name in (self.entries() or ()) and not self._is_registered_now(tr, name)
         registers = isinstance(value, ModuleValue) or value.python_type() is torch.nn.Parameter
         if found is not None and found.raw is Module.__setattr__ and plain and not registers:
+            if self.source is not None:
+                tr.guard(InstanceDictSource(self.source), "DICT_CONTAINS", name)
             self.generic_setattr(tr, name, value)
         else:
             super().setattr_(tr, name, value)

@@ -78,9 +78,7 @@ class CMethodValue(Value):
         return (self.owner,)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_callable(lambda: codegen.load_const(self.found.raw.__get__))
-        codegen(self.owner)
-        codegen.call(1)
+        codegen.push_call(self.found.raw.__get__, (self.owner,))
 
 
 Binder = Callable[[Tracer, Found, str, Value], Value]

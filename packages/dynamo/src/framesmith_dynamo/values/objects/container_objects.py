@@ -111,7 +111,7 @@ class ContainerObjectValue(ObjectValue):
             self._push_built(codegen, lambda: self.reconstruct_contents(codegen))
 
     def _push_built(self, codegen: Codegen, push_contents: Callable[[], None]) -> None:
-        codegen.push_callable(lambda: codegen.load_const(build_container))
+        codegen.push_function(build_container)
         codegen.load_const(self.cls)
         codegen.load_const(self.kind)
         push_contents()

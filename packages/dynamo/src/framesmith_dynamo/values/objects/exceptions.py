@@ -110,7 +110,7 @@ class ExceptionValue(ObjectValue):
     def reconstruct(self, codegen: Codegen) -> None:
         if self.caught:
             raise NotImplementedError(f"{self.describe()} was raised, and has a traceback")
-        codegen.push_callable(lambda: codegen.load_const(build_exception))
+        codegen.push_function(build_exception)
         codegen.load_const(self.cls)
         for arg in self.args:
             codegen(arg)

@@ -124,9 +124,7 @@ class MappingProxyValue(Value):
         if self.source is not None:
             super().reconstruct(codegen)
             return
-        codegen.push_callable(lambda: codegen.load_const(MappingProxyType))
-        codegen(self.mapping)
-        codegen.call(1)
+        codegen.push_call(MappingProxyType, (self.mapping,))
 
 
 def shown(value: Value) -> Value:

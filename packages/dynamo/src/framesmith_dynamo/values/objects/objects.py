@@ -429,9 +429,7 @@ class ObjectValue(Value):
         if self.source is not None:
             super().reconstruct(codegen)
             return
-        codegen.push_callable(lambda: codegen.load_const(object.__new__))
-        codegen.load_const(self.cls)
-        codegen.call(1)
+        codegen.push_call(object.__new__, (), (self.cls,))
 
 
 #: Classes whose new instances, and those of their subclasses, have a family of values of their own.

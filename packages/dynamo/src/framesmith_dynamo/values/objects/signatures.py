@@ -57,9 +57,7 @@ class SignatureValue(Value):
         return (self.target,)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_callable(lambda: codegen.load_const(inspect.signature))
-        codegen(self.target)
-        codegen.call(1)
+        codegen.push_call(inspect.signature, (self.target,))
 
 
 class ParameterValue(Value):

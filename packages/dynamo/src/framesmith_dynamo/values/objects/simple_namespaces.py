@@ -29,9 +29,7 @@ class NamespaceValue(ObjectValue):
         if self.source is not None:
             super().reconstruct(codegen)
             return
-        codegen.push_callable(lambda: codegen.load_const(SimpleNamespace.__new__))
-        codegen.load_const(self.cls)
-        codegen.call(1)
+        codegen.push_call(SimpleNamespace.__new__, (), (self.cls,))
 
 
 OBJECT_FAMILIES[SimpleNamespace] = NamespaceValue

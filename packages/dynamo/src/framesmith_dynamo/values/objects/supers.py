@@ -56,7 +56,7 @@ class SuperValue(Value):
         return (self.instance,)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_callable(lambda: codegen.load_const(super))
+        codegen.push_function(super)
         codegen.load_const(self.after)
         codegen(self.instance)
         codegen.call(2)

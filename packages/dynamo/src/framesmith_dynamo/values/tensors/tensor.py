@@ -1,7 +1,6 @@
 """Tensors: a fake that knows dtype, device and shape, and a graph node that computes the data.
 
-Metadata folds to constants (the tensor's guards cover it), methods and operators go into the graph, and reading
-data breaks.
+Methods and operators go into the graph, and reading data breaks; `tensor_object` tells what it is as an object.
 """
 
 from __future__ import annotations
@@ -14,27 +13,19 @@ import torch
 from framesmith_aten.layouts import share_storage
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
+from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject
 from framesmith_dynamo.values.tensors.tensor_tables import (
     AUTOGRAD_STATE,
-    BREAKING_ATTRIBUTES,
     BREAKING_METHODS,
     DATA_DEPENDENT_BRANCH,
-    FOLDED_ATTRIBUTES,
     FOLDED_METHODS,
-    GRAPH_ATTRIBUTES,
 )
 from framesmith_dynamo.values.wrap_registry import wraps_family
-from framesmith_guards import AttrSource, TensorPropertySource
-from framesmith_sideeffects import load_source
+from framesmith_guards import TensorPropertySource
 
 if TYPE_CHECKING:
-    from torch import fx
-
-    from framesmith_bytecode import Codegen
-    from framesmith_dynamo.graph.builder import TensorRef
     from framesmith_guards import Source
 
 TENSOR_SUBCLASS = register_break(
@@ -49,12 +40,6 @@ MEMORYLESS = register_break(
     why="autograd gives such gradients (that of `sgn`); a kernel reads memory",
     hint="clone it before",
 )
-TENSOR_ATTRIBUTE = register_break(
-    "tensor-attribute",
-    what="an attribute of a tensor cannot be followed",
-    why="it is neither metadata, nor a tensor operation, nor a method of torch.Tensor",
-    hint="keep extra data beside the tensor instead of on it",
-)
 
 _NUMBERS = (int, float, complex, bool)
 
@@ -64,99 +49,25 @@ def is_operand(value: Value) -> bool:
     return isinstance(value, TensorValue) or (value.is_constant() and isinstance(value.as_constant(), _NUMBERS))
 
 
-class TensorValue(Value):
-    """A tensor in the trace: `ref` pairs its fake with the graph node that makes it."""
+class TensorValue(TensorObject):
+    """A tensor that takes part in operations."""
 
     python_types = (torch.Tensor, torch.nn.Parameter)
-    __slots__ = ("cls", "ref")
-
-    def __init__(self, ref: TensorRef, *, cls: type = torch.Tensor, source: Source | None = None) -> None:
-        super().__init__(source=source)
-        self.ref = ref
-        self.cls = cls
-
-    @property
-    def fake(self) -> torch.Tensor:
-        """The fake tensor: dtype, device, sizes, strides."""
-        return self.ref.fake
-
-    def python_type(self) -> type:
-        return self.cls
-
-    def describe(self) -> str:
-        where = f" from {self.source.name}" if self.source is not None else ""
-        return f"a {self.cls.__name__} {str(self.fake.dtype).removeprefix('torch.')}{list(self.fake.shape)}{where}"
-
-    def as_proxy(self) -> fx.Node:
-        return self.ref.node
-
-    def reconstruct(self, codegen: Codegen) -> None:
-        if self.source is not None:
-            load_source(codegen, self.source)
-        else:
-            self.ref.load(codegen)
-
-    # Attributes
-
-    def getattr_(self, tr: Tracer, name: str) -> Value:
-        folded = FOLDED_ATTRIBUTES.get(name)
-        if folded is not None and not (name == "is_leaf" and self.source is not None and self.fake.requires_grad):
-            return tr.constant(folded(self.fake))
-        if name in GRAPH_ATTRIBUTES:
-            return tr.call_torch(getattr, (self, tr.constant(name)), {})
-        if name == "__class__":
-            return tr.constant(self.cls)
-        if name == "grad_fn" and not self.fake.requires_grad:
-            return tr.constant(None)
-        if name == "grad" and self.source is None and not self.fake.requires_grad:
-            return tr.constant(None)
-        if name == "grad" and self._is_input_leaf():
-            assert self.source is not None and self.ref.real is not None
-            return tr.wrap(self.ref.real.grad, AttrSource(self.source, name))
-        kind = BREAKING_ATTRIBUTES.get(name)
-        if kind is not None or name in ("grad_fn", "is_leaf"):
-            raise GraphBreak(kind or AUTOGRAD_STATE, f"attribute {name!r} of {self.describe()}")
-        if callable(getattr(torch.Tensor, name, None)):
-            return BuiltinMethodValue(self, name)
-        if hasattr(torch.Tensor, name):
-            raise GraphBreak(TENSOR_ATTRIBUTE, f"{name!r} of {self.describe()}")
-        return self._plain_attribute(tr, name)
-
-    def _is_input_leaf(self) -> bool:
-        """Whether the tensor was there before the graph, as a leaf: what is in its `.grad` stays there in the trace."""
-        real = self.ref.real
-        return self.source is not None and real is not None and real.is_leaf
-
-    def _plain_attribute(self, tr: Tracer, name: str) -> Value:
-        """An attribute a program has put on a tensor."""
-        real = self.ref.real
-        if real is not None and self.source is not None:
-            entries = real.__dict__
-            if name in entries:
-                return tr.wrap(entries[name], AttrSource(self.source, name))
-            tr.guard(self.source, "NO_HASATTR", name)
-        return tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
-
-    def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
-        kind = AUTOGRAD_STATE if name in ("requires_grad", "grad", "data") else TENSOR_ATTRIBUTE
-        raise GraphBreak(kind, f"setting {name!r} of {self.describe()}")
-
-    def delattr_(self, tr: Tracer, name: str) -> None:
-        raise GraphBreak(TENSOR_ATTRIBUTE, f"deleting {name!r} of {self.describe()}")
+    __slots__ = ()
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         tr.raise_(TypeError, f"'{self.cls.__name__}' object is not callable")
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        special = C_METHODS.get((torch.Tensor, name))
+        if special is not None:
+            return special(tr, self, args, kwargs)
         kind = BREAKING_METHODS.get(name)
         if kind is not None:
             raise GraphBreak(kind, f"{name}() of {self.describe()}")
         folded = FOLDED_METHODS.get(name)
         if folded is not None and all(_folds(v) for v in (*args, *kwargs.values())):
             return tr.constant(folded(self.fake, *map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()}))
-        special = C_METHODS.get((torch.Tensor, name))
-        if special is not None:
-            return special(tr, self, args, kwargs)
         if not callable(getattr(torch.Tensor, name, None)):
             return tr.call(self.getattr_(tr, name), args, kwargs)
         return tr.call_torch(name, (self, *args), kwargs)
@@ -242,6 +153,14 @@ def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -
     return tr.constant(int(self.fake.storage_offset(*args, **kwargs)))
 
 
+@c_method("requires_grad_", torch.Tensor)
+def _requires_grad_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    [flag] = (*args, *kwargs.values()) or (tr.constant(True),)
+    if not self.keeps_flag(flag):
+        raise GraphBreak(AUTOGRAD_STATE, f"requires_grad_() of {self.describe()}")
+    return self
+
+
 @c_method("new", torch.Tensor)
 def _new_tensor_like(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     raise GraphBreak(TENSOR_ATTRIBUTE, f"Tensor.new on {self.describe()}; use new_zeros, new_full ...")
@@ -253,12 +172,25 @@ def _setitem_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -
     return tr.constant(None)
 
 
+@c_method("__setattr__", torch.Tensor)
+def _setattr_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    self.setattr_(tr, args[0].as_constant(), args[1])
+    return tr.constant(None)
+
+
+@c_method("__delattr__", torch.Tensor)
+def _delattr_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    self.delattr_(tr, args[0].as_constant())
+    return tr.constant(None)
+
+
 for _name, _meaning in {
     "__len__": lambda tr, self, args, kwargs: self.len_(tr),
     "__iter__": lambda tr, self, args, kwargs: self.iter_(tr),
     "__getitem__": lambda tr, self, args, kwargs: self.getitem(tr, args[0]),
     "__bool__": lambda tr, self, args, kwargs: tr.constant(self.bool_(tr)),
     "__contains__": lambda tr, self, args, kwargs: self.contains(tr, args[0]),
+    "__getattribute__": lambda tr, self, args, kwargs: self.getattr_(tr, args[0].as_constant()),
     "__hash__": lambda tr, self, args, kwargs: self.refuse("hash()"),
 }.items():
     c_method(_name, torch.Tensor)(_meaning)
@@ -275,4 +207,7 @@ def wrap_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
         raise GraphBreak(TENSOR_SUBCLASS, f"{type(obj).__qualname__} at {source.name}")
     if obj._is_zerotensor():
         raise GraphBreak(MEMORYLESS, source.name)
+    hidden = next((name for name in vars(obj) if hasattr(type(obj), name)), None)
+    if hidden is not None:
+        raise GraphBreak(TENSOR_ATTRIBUTE, f"{hidden!r}, which torch.Tensor has too, of {source.name}")
     return tr.tensor_input(obj, source)

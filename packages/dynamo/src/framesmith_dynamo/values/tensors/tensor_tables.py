@@ -98,7 +98,6 @@ FOLDED_ATTRIBUTES = _of_this_torch(_ATTRIBUTES)
 GRAPH_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
 BREAKING_ATTRIBUTES: dict[str, BreakKind] = {
-    "grad": AUTOGRAD_STATE,
     "_grad": AUTOGRAD_STATE,
     "grad_dtype": AUTOGRAD_STATE,
     "output_nr": AUTOGRAD_STATE,

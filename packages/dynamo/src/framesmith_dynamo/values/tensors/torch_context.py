@@ -71,7 +71,7 @@ class TorchContextValue(Value):
         return super().call_method(tr, name, args, kwargs)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_callable(lambda: codegen.load_const(self.cls))
+        codegen.push_function(self.cls)
         for arg in (*self.args, *self.kwargs.values()):
             codegen.load_const(arg)
         codegen.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))

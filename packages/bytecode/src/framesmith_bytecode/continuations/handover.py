@@ -1,0 +1,26 @@
+"""Calling a continuation from generated code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from framesmith_bytecode.codegen.codegen import Codegen
+from framesmith_bytecode.continuations.continuation import Continuation, Parameter
+
+
+def hand_over(
+    codegen: Codegen,
+    continuation: Continuation,
+    load: Callable[[Parameter], object],
+    leave: Callable[[], object] = lambda: None,
+) -> None:
+    """Push what the continuation returns; `load` must push the argument for a parameter.
+
+    The free variables of the continuation are variables of the code generated here. `leave` emits what is done when
+    all arguments are on the stack: the caller has no more use for its variables.
+    """
+    codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
+    for parameter in continuation.parameters:
+        load(parameter)
+    leave()
+    codegen.call(len(continuation.parameters))

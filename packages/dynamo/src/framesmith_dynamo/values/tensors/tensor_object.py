@@ -1,0 +1,187 @@
+"""A tensor as a Python object: its class, what its attributes are, and those that a program sets or deletes.
+
+Metadata folds to constants (the tensor's guards cover it); what a program puts on it, and `.grad`, is in the journal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import torch
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.tensors.tensor_tables import (
+    AUTOGRAD_STATE,
+    BREAKING_ATTRIBUTES,
+    FOLDED_ATTRIBUTES,
+    GRAPH_ATTRIBUTES,
+)
+from framesmith_guards import AttrSource
+from framesmith_sideeffects import DELETED, has_own_attribute, load_source
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from framesmith_bytecode import Codegen
+    from framesmith_dynamo.graph.builder import TensorRef
+    from framesmith_guards import Source
+
+TENSOR_ATTRIBUTE = register_break(
+    "tensor-attribute",
+    what="an attribute of a tensor cannot be followed",
+    why="it is neither metadata, nor a tensor operation, nor the program's own, or it hides a method of torch.Tensor",
+    hint="give attributes that you put on tensors names which torch.Tensor does not have",
+)
+
+
+class TensorObject(Value):
+    """A tensor in the trace: `ref` pairs its fake with the graph node that makes it."""
+
+    __slots__ = ("cls", "ref")
+
+    def __init__(self, ref: TensorRef, *, cls: type = torch.Tensor, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.ref = ref
+        self.cls = cls
+
+    @property
+    def fake(self) -> torch.Tensor:
+        """The fake tensor: dtype, device, sizes, strides."""
+        return self.ref.fake
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        where = f" from {self.source.name}" if self.source is not None else ""
+        return f"a {self.cls.__name__} {str(self.fake.dtype).removeprefix('torch.')}{list(self.fake.shape)}{where}"
+
+    def as_proxy(self) -> fx.Node:
+        return self.ref.node
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            load_source(codegen, self.source)
+        else:
+            codegen.load_output(self.ref)
+
+    # Reading
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        folded = FOLDED_ATTRIBUTES.get(name)
+        if folded is not None and not (name == "is_leaf" and self.source is not None and self.fake.requires_grad):
+            return tr.constant(folded(self.fake))
+        if name in GRAPH_ATTRIBUTES:
+            return tr.call_torch(getattr, (self, tr.constant(name)), {})
+        if name == "__class__":
+            return tr.constant(self.cls)
+        if name == "grad_fn" and not self.fake.requires_grad:
+            return tr.constant(None)
+        if name == "grad":
+            return self._read_grad(tr)
+        kind = BREAKING_ATTRIBUTES.get(name)
+        if kind is not None or name in ("grad_fn", "is_leaf"):
+            raise GraphBreak(kind or AUTOGRAD_STATE, f"attribute {name!r} of {self.describe()}")
+        if callable(getattr(torch.Tensor, name, None)):
+            return BuiltinMethodValue(self, name)
+        if hasattr(torch.Tensor, name):
+            raise GraphBreak(TENSOR_ATTRIBUTE, f"{name!r} of {self.describe()}")
+        return self._own_attribute(tr, name) or self._no_attribute(tr, name)
+
+    def _read_grad(self, tr: Tracer) -> Value:
+        if self.mutation is not None and (pending := tr.journal.load_attr(self, "grad")) is not None:
+            value: Value = pending
+            return value
+        if self._is_input_leaf():
+            assert self.source is not None
+            assert self.ref.real is not None
+            return tr.wrap(self.ref.real.grad, AttrSource(self.source, "grad"))
+        if self._has_no_history():
+            return tr.constant(None)
+        raise GraphBreak(AUTOGRAD_STATE, f"attribute 'grad' of {self.describe()}")
+
+    def _is_input_leaf(self) -> bool:
+        """Whether the tensor was there before the graph, as a leaf: what is in its `.grad` stays there in the trace."""
+        real = self.ref.real
+        return self.source is not None and real is not None and real.is_leaf
+
+    def _has_no_history(self) -> bool:
+        """Whether the trace made the tensor, and autograd knows nothing of it."""
+        return self.source is None and not self.fake.requires_grad
+
+    def _own_attribute(self, tr: Tracer, name: str) -> Value | None:
+        """An attribute that a program has put on the tensor, pending stores included, or None; absence is guarded."""
+        pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
+        if pending is not None:
+            return None if pending is DELETED else pending
+        if self.ref.real is None or self.source is None:
+            return None
+        entries = self.ref.real.__dict__
+        if name in entries:
+            return tr.wrap(entries[name], AttrSource(self.source, name))
+        tr.guard(self.source, "NO_HASATTR", name)
+        return None
+
+    def _no_attribute(self, tr: Tracer, name: str) -> NoReturn:
+        tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    # Writing
+
+    def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        if name == "grad":
+            self._set_grad(tr, value)
+        elif name == "requires_grad" and self.keeps_flag(value):
+            return
+        elif hasattr(self.cls, name):
+            kind = AUTOGRAD_STATE if name in ("requires_grad", "data") else TENSOR_ATTRIBUTE
+            raise GraphBreak(kind, f"setting {name!r} of {self.describe()}")
+        else:
+            self._track(tr)
+            tr.journal.store_attr(self, name, value)
+
+    def delattr_(self, tr: Tracer, name: str) -> None:
+        if name == "grad":
+            self._set_grad(tr, tr.constant(None))
+            return
+        if hasattr(self.cls, name):
+            raise GraphBreak(TENSOR_ATTRIBUTE, f"deleting {name!r} of {self.describe()}")
+        if self._own_attribute(tr, name) is None:
+            self._no_attribute(tr, name)
+        self._track(tr)
+        if self.source is not None and tr.journal.load_attr(self, name) is not None:
+            present = has_own_attribute(self.ref.real, name)
+            tr.guard(self.source, "HASATTR" if present else "NO_HASATTR", name)
+        tr.journal.delete_attr(self, name)
+
+    def keeps_flag(self, value: Value) -> bool:
+        """Whether `requires_grad` is what it is set to."""
+        return value.is_constant() and value.as_constant() is self.fake.requires_grad
+
+    def _set_grad(self, tr: Tracer, value: Value) -> None:
+        if not (self._is_input_leaf() or self._has_no_history()) or not self._takes_as_grad(value):
+            raise GraphBreak(AUTOGRAD_STATE, f"setting 'grad' of {self.describe()}")
+        self._track(tr)
+        tr.journal.store_attr(self, "grad", value)
+
+    def _takes_as_grad(self, value: Value) -> bool:
+        """Whether torch takes a gradient for this tensor."""
+        if value.is_none():
+            return True
+        if not isinstance(value, TensorObject) or value is self:
+            return False
+        own, grad, real = self.fake, value.fake, self.ref.real
+        if own.layout is not torch.strided or grad.layout is not torch.strided:
+            return False
+        wanted = own.dtype if real is None else getattr(real, "grad_dtype", own.dtype)
+        return (own.shape, wanted, own.device) == (grad.shape, grad.dtype, grad.device)
+
+    def _track(self, tr: Tracer) -> None:
+        """Let the journal follow the tensor, if it does not yet."""
+        if self.mutation is not None:
+            return
+        if self.source is not None:
+            tr.journal.track_existing(self, self.ref.real)
+        else:
+            tr.journal.track_new(self, self.cls)

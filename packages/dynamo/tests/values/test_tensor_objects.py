@@ -1,0 +1,147 @@
+"""What a program sets and deletes on tensors: one graph, and the tensors as they are in eager mode, call after call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from driver import compiled
+
+
+class Holder:
+    """A place for a tensor."""
+
+
+def mark(x, w):
+    w.mark = x.shape[0]
+    return x * w.mark
+
+
+def mark_by_another_name(x, w):
+    holder = Holder()
+    holder.w = w
+    holder.w.mark = x + 1
+    return w.mark * 2
+
+
+def unmark(x, w):
+    w.mark = 1
+    if hasattr(w, "old"):
+        del w.old
+    else:
+        w.old = 2
+    del w.mark
+    return x * 2
+
+
+def mark_a_result(x, w):
+    y = x * w
+    y.made_of = (x, w)
+    return y
+
+
+def count(x, w):
+    w.calls = getattr(w, "calls", 0) + 1
+    return x * 2
+
+
+def set_grad(x, w):
+    w.grad = w.detach() * 2
+    w.grad.add_(1)
+    return x * 2
+
+
+def drop_grad(x, w):
+    old = w.grad
+    w.grad = None
+    return x * 2, old
+
+
+def set_and_read_grad(x, w):
+    w.grad = torch.ones_like(w)
+    del w.grad
+    return x * 2, w.grad
+
+
+def flags_that_stay(x, w):
+    w.requires_grad_(w.requires_grad)
+    w.requires_grad = w.requires_grad
+    return x * w
+
+
+def state(w):
+    return {
+        name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in vars(w).items()
+    }, None if w.grad is None else w.grad.tolist()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        mark, mark_by_another_name, unmark, mark_a_result, count, set_grad, drop_grad, set_and_read_grad,
+        flags_that_stay,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("needs_grad", [True, False])
+def test_one_graph(function, needs_grad: bool) -> None:
+    worlds = [torch.ones(2, requires_grad=needs_grad) for _ in range(2)]
+    for w in worlds:
+        w.grad = torch.full((2,), 7.0)
+    subject = compiled(function)
+    for n in range(3):
+        x = torch.arange(2.0) + n
+        expected, got = function(x, worlds[0]), subject(x, worlds[1])
+        torch.testing.assert_close(got, expected)
+        assert state(worlds[0]) == state(worlds[1])
+    assert not subject.of_kind("break")
+
+
+def test_results_have_their_attributes() -> None:
+    x, w = torch.ones(2), torch.ones(2)
+    y = compiled(mark_a_result)(x, w)
+    assert y.made_of[0] is x
+    assert y.made_of[1] is w
+
+
+def test_a_deleted_attribute_is_missing() -> None:
+    def f(x):
+        x.mark = 1
+        del x.mark
+        try:
+            return x.mark
+        except AttributeError as error:
+            return x + 1, str(error)
+
+    subject = compiled(f)
+    assert subject(torch.ones(1))[1] == "'Tensor' object has no attribute 'mark'"
+    x = torch.ones(1)
+    x.mark = 2
+    subject(x)
+    assert not hasattr(x, "mark")
+    assert not subject.of_kind("break")
+
+
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [
+        ("tensor-autograd-state", lambda x: setattr(x, "requires_grad", True)),
+        ("tensor-autograd-state", lambda x: x.requires_grad_()),
+        ("tensor-autograd-state", lambda x: setattr(x, "data", x + 1)),
+        ("tensor-autograd-state", lambda x: setattr(x, "grad", torch.ones(1, dtype=x.dtype))),
+        ("tensor-attribute", lambda x: setattr(x, "sum", 1)),
+        ("new-leaf", lambda x: torch.ones(1, requires_grad=True)),
+    ],
+)
+def test_what_breaks(kind: str, function) -> None:
+    subject = compiled(lambda x: (x + 1, function(x)))
+    try:
+        subject(torch.ones(3))
+    except RuntimeError as error:
+        assert "assign a gradient" in str(error)
+    assert kind in {event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None}
+
+
+def test_a_hidden_method_is_the_program_s_own() -> None:
+    x = torch.ones(3)
+    x.sum = lambda: 5
+    subject = compiled(lambda x: (x + 1, x.sum()))
+    assert subject(x)[1] == 5
