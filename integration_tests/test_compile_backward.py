@@ -56,3 +56,25 @@ def test_hooks_run_in_order_and_once() -> None:
             y.sum().backward()
         torch.testing.assert_close(x.grad, 2 * x.detach().cos())
     assert events == ["tensor", "accumulated"] * 2
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_failure_of_the_compiler(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ValueError("planted")
+
+    x = torch.randn(3, requires_grad=True)
+    y = x.sin().sum()
+    monkeypatch.setattr("framesmith_aot.compile_graph", fail)
+    with framesmith.compile_backward(strict=strict):
+        if strict:
+            with pytest.raises(framesmith.FramesmithError, match="planted"):
+                y.backward(retain_graph=True)
+            assert x.grad is None
+        else:
+            with pytest.warns(framesmith.FramesmithWarning, match="planted"):
+                y.backward(retain_graph=True)
+            assert torch.equal(x.grad, x.detach().cos())
+    x.grad = None
+    y.backward()
+    assert torch.equal(x.grad, x.detach().cos())

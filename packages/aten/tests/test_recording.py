@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
+from framesmith_aten import trials
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.recording import Effects, KernelRefuses, OperatorLog
+from framesmith_aten.recording import Effects, KernelRefuses, OperatorLog, RecordingFailed
 
 T = torch.tensor
 NAN = torch.full((4, 4), float("nan"))
@@ -272,3 +273,20 @@ def test_inference_tensors_are_written_to_in_inference_mode_alone(write):
             assert log.effects.written
         with torch.no_grad(), OperatorLog(), pytest.raises(KernelRefuses, match="outside of inference mode"):
             write(x)
+
+
+@pytest.mark.parametrize("function", ["verdict", "as_laid_out"])
+def test_a_failure_to_find_out_is_no_error_of_the_operator(function, monkeypatch):
+    def fail(*args):
+        raise ValueError("planted")
+
+    monkeypatch.setattr(trials, function, fail)
+    with new_fake_mode(), OperatorLog():
+        with pytest.raises(RecordingFailed, match=r"aten\.ones\.default: ValueError: planted"):
+            torch.ones(2)
+
+
+def test_an_error_of_the_operator_goes_on_as_it_is():
+    with new_fake_mode(), OperatorLog(), pytest.raises(RuntimeError) as caught:
+        torch.ones(2) @ torch.ones(3)
+    assert type(caught.value) is RuntimeError

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import pytest
 import torch
+from torch import fx
 
-from framesmith_dynamo.graph.builder import GraphBuilder, placeholder_name
+from framesmith_dynamo.graph.builder import GraphBuilder, fake_of_node, placeholder_name
 from framesmith_guards import AttrSource, LocalSource
 
 X = torch.arange(6.0).reshape(2, 3)
 
 
+def call(builder: GraphBuilder, target: Any, args: tuple[Any, ...]) -> tuple[Any, fx.Node]:
+    """Run a call on fakes and record it."""
+    result, effects = builder.run(target, fx.node.map_arg(args, fake_of_node), {})
+    return result, builder.record(target, args, {}, result, effects)
+
+
 def test_inputs_become_placeholders_in_order_of_use() -> None:
     builder = GraphBuilder()
     a, b, c = (builder.add_input(X.clone(), LocalSource(name)) for name in "abc")
-    result, node = builder.call(operator.add, (c.node, a.node), {})
+    result, node = call(builder, operator.add, (c.node, a.node))
     finished = builder.finish([builder.ref(result, node)])
     assert finished is not None
     assert [item.source for item in finished.inputs] == [LocalSource("c"), LocalSource("a")]
@@ -27,9 +35,9 @@ def test_inputs_become_placeholders_in_order_of_use() -> None:
 def test_dead_operations_go_and_effects_stay() -> None:
     builder = GraphBuilder()
     a = builder.add_input(X.clone(), LocalSource("a"))
-    builder.call(torch.exp, (a.node,), {})
-    builder.call("add_", (a.node, 1), {})
-    builder.call(torch.nn.functional.dropout, (a.node,), {})
+    call(builder, torch.exp, (a.node,))
+    call(builder, "add_", (a.node, 1))
+    call(builder, torch.nn.functional.dropout, (a.node,))
     finished = builder.finish([])
     assert finished is not None
     targets = [node.target for node in finished.module.graph.nodes if node.op.startswith("call")]
@@ -39,7 +47,7 @@ def test_dead_operations_go_and_effects_stay() -> None:
 def test_no_graph_when_nothing_is_left() -> None:
     builder = GraphBuilder()
     a = builder.add_input(X.clone(), LocalSource("a"))
-    builder.call(torch.exp, (a.node,), {})
+    call(builder, torch.exp, (a.node,))
     assert builder.finish([]) is None
 
 
@@ -48,8 +56,8 @@ def test_examples_are_as_before_the_trace() -> None:
     weight = torch.nn.Parameter(X.clone())
     a = builder.add_input(X.clone(), LocalSource("a"))
     w = builder.add_input(weight, AttrSource(LocalSource("self"), "weight"))
-    builder.call("t_", (a.node,), {})
-    result, node = builder.call(torch.matmul, (w.node, a.node), {})
+    call(builder, "t_", (a.node,))
+    result, node = call(builder, torch.matmul, (w.node, a.node))
     finished = builder.finish([builder.ref(result, node)])
     assert finished is not None
     by_name = {item.source.name: item for item in finished.inputs}
@@ -63,7 +71,7 @@ def test_state_is_given_back_and_ended_in_the_graph() -> None:
     builder = GraphBuilder()
     a = builder.add_input(X.clone().requires_grad_(), LocalSource("a"))
     builder.emit_state(torch._C._set_grad_enabled, (False,))
-    result, node = builder.call(operator.mul, (a.node, 2), {})
+    result, node = call(builder, operator.mul, (a.node, 2))
     assert not result.requires_grad
     assert builder.state.grad_after() is False
     finished = builder.finish([builder.ref(result, node)])
@@ -78,7 +86,7 @@ def test_a_failed_operation_leaves_no_node() -> None:
     builder = GraphBuilder()
     a = builder.add_input(X.clone(), LocalSource("a"))
     with pytest.raises(RuntimeError):
-        builder.call(torch.matmul, (a.node, a.node), {})
+        call(builder, torch.matmul, (a.node, a.node))
     assert [node.op for node in builder.graph.nodes] == ["placeholder"]
 
 

@@ -1,6 +1,8 @@
 """Frames called within torch.func transforms, saved-tensor hooks and modes run as plain Python."""
 
 import contextlib
+import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -120,3 +122,27 @@ def test_what_a_dispatch_handler_calls() -> None:
                 found = f(X)
         assert torch.equal(found, helper(torch.sin(helper(X + 1))))
         assert [reason is not None and "__torch_dispatch__" in reason for reason in mode.said] == [True, True]
+
+
+@pytest.mark.parametrize("room", [30, 60, 100])
+def test_near_the_recursion_limit(room: int) -> None:
+    def f(x: Any, log: list[Any]) -> Any:
+        log.append(x)
+        print(end="")
+        return x.sin() + 1
+
+    def call() -> Any:
+        with frames.activated(converter):
+            return f(X, log)
+
+    def descend(calls: int) -> Any:
+        return descend(calls - 1) if calls else call()
+
+    log: list[Any] = []
+    events: list[Any] = []
+    converter = FrameConverter(lambda module, inputs: module.forward, on_event=events.append, strict=True)
+    result = descend(sys.getrecursionlimit() - len(inspect.stack(0)) - room)
+    assert torch.equal(result, X.sin() + 1) and len(log) == 1
+    assert {event.kind for event in events} == {"run-once"} and "recursion limit" in events[0].detail
+    assert torch.equal(call(), result)
+    assert [event.kind for event in events].count("entry") == 2

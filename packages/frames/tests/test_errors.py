@@ -110,6 +110,46 @@ def test_what_the_handler_raises_reaches_the_caller():
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+@pytest.mark.usefixtures("either_way")
+def test_an_entry_of_the_handler_runs_once_and_unchecked():
+    def instead(values, *rest):
+        raise LookupError(len(rest))
+
+    def never(args, function):
+        raise AssertionError("checked")
+
+    frames.set_error_handler(lambda error, frame: frames.Entry(never, instead.__code__))
+    values = []
+    with frames.activated(fails):
+        for _ in range(2):
+            with pytest.raises(LookupError, match="3"):
+                appending(values, 1, 2, 3)
+        assert frames.entries(appending) == [] and frames.stats(appending).errors == 2
+    assert values == []
+    assert frames.skip_reason(instead) == "residual code of appending"
+
+
+def test_an_entry_of_the_handler_takes_no_inputs_and_fits_the_call():
+    class Inputs:
+        def extract(self, args, function):
+            return args
+
+    def with_inputs(values, *rest):
+        found = rest
+        return found
+
+    answers = [
+        frames.Entry(Inputs(), with_inputs.__code__, inputs=True),
+        frames.Entry(lambda args, function: True, (lambda values: values).__code__),
+    ]
+    frames.set_error_handler(lambda error, frame: answers.pop(0))
+    with frames.activated(fails):
+        with pytest.raises(TypeError, match="takes no inputs"):
+            appending([])
+        with pytest.raises(ValueError):
+            appending([])
+
+
 def test_the_error_of_a_strict_handler_can_be_handled_by_the_program():
     def handler(error, frame):
         raise error

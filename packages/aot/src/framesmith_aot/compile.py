@@ -20,7 +20,7 @@ from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
-from framesmith_aten.contract import Compiler
+from framesmith_aten.contract import Compiler, OnError
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
@@ -36,6 +36,7 @@ def compile_graph(
     whole: Whole = nothing_whole,
     training: bool | None = None,
     keep_input_mutations: bool = True,
+    on_error: OnError | None = None,
 ) -> CompiledGraph:
     """Compiles the flat torch-level graph `gm` for inputs like `inputs` (real or fake tensors).
 
@@ -44,7 +45,8 @@ def compile_graph(
     `framesmith_aten.contract.Compiler`), the backward one when a gradient is first asked for. `whole` says which
     operators it wants whole. `training` says whether gradients are wanted
     (None: when grad mode is on, or turned on, and an input requires them);
-    `keep_input_mutations` whether the compiler takes trailing `copy_` calls onto inputs.
+    `keep_input_mutations` whether the compiler takes trailing `copy_` calls onto inputs. `on_error(what, error)` is
+    told where a backward graph cannot be prepared, which then runs as it is; without it the pass raises.
 
     Raises AotUnsupported where the meaning cannot be kept: run the graph eagerly then.
     """
@@ -64,7 +66,7 @@ def compile_graph(
         keep_input_mutations=keep_input_mutations,
     )
     _refuse_shared_memory(call.examples, joint)
-    return _assemble(gm, joint, call, compiler, training)
+    return _assemble(gm, joint, call, compiler, training, on_error)
 
 
 def _records(gm: fx.GraphModule) -> bool:
@@ -191,7 +193,12 @@ def _calling(joint: JointGraph, training: bool, forward: fx.Graph) -> Calling:
 
 
 def _assemble(
-    gm: fx.GraphModule, joint: JointGraph, call: _Arguments, compiler: Compiler, training: bool
+    gm: fx.GraphModule,
+    joint: JointGraph,
+    call: _Arguments,
+    compiler: Compiler,
+    training: bool,
+    on_error: OnError | None,
 ) -> CompiledGraph:
     root = dict(joint.attributes)
     sources = call.shape.source
@@ -205,7 +212,7 @@ def _assemble(
     parts = partition(joint)
     run = compile_part(root, parts.forward, compiler, "forward")
     calling = _calling(joint, training, parts.forward)
-    nodes = [AutogradNode(part, BackwardPass(backward_graph(part), root, compiler)) for part in parts.parts]
+    nodes = [AutogradNode(part, BackwardPass(backward_graph(part), root, compiler, on_error)) for part in parts.parts]
     second = why_not_again(gm, joint) or second_order(gm, call.binding, joint, call.examples)
     text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes, second)
     whole_text = "\n".join(each.text for each in (*node_texts, text))

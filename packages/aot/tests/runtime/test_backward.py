@@ -155,6 +155,29 @@ def test_backward_is_compiled_when_first_needed():
     assert roles == ["forward", "backward"]
 
 
+def test_a_backward_graph_that_cannot_be_prepared_runs_as_it_is():
+    from framesmith_aot import compile_graph
+
+    def compiler(gm, vals, role):
+        if role == "backward":
+            raise ValueError("planted")
+        return lambda args: gm(*args)
+
+    inputs, told = parameters((3, 4), (4, 5)), []
+    gm = graph_of(lambda x, w: ((x @ w).sin(), w.cos()))
+
+    def gradients(**options):
+        outs = compile_graph(gm, inputs, compiler=compiler, **options)(*inputs)
+        return [torch.autograd.grad(out.sum(), inputs, retain_graph=True, allow_unused=True) for out in outs]
+
+    with pytest.raises(ValueError, match="planted"):
+        gradients()
+    found = gradients(on_error=lambda what, error: told.append((what, str(error))))
+    assert told == [("a graph (backward)", "planted")] * 2
+    expected = [torch.autograd.grad(out.sum(), inputs, allow_unused=True) for out in gm(*inputs)]
+    torch.testing.assert_close(found, expected)
+
+
 def test_saved_tensor_hooks_see_what_is_saved():
     (x,) = parameters((3,))
     graph = compiled(graph_of(lambda x: x.exp().sin()), [x])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_aten import trials
+from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
 from framesmith_aten.operators import (
     changes_metadata,
@@ -29,6 +31,10 @@ from framesmith_aten.tracing import functional_forms
 
 class KernelRefuses(Exception):
     """An operator's real kernel refuses what fake tensors took. The message is the operator's name and its error."""
+
+
+class RecordingFailed(RuntimeError):
+    """To find out what an operator does failed: a defect of this package's, and nothing that the operator says."""
 
 
 @dataclass(slots=True)
@@ -57,11 +63,23 @@ class Effects:
         return bool(self.written) or self.random or self.may_fail or self.unproven or self.lasting
 
 
+@contextmanager
+def recording(op: Any) -> Iterator[None]:
+    """Tells errors that are none of the operator's from those that are."""
+    try:
+        yield
+    except (KernelRefuses, TraceUnsupported, DataDependentOutputException, RecursionError):
+        raise
+    except Exception as error:
+        raise RecordingFailed(f"{op}: {type(error).__name__}: {error}") from error
+
+
 class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode, active over a fake tensor mode, that notes what each operator does before it runs.
 
     Raises KernelRefuses at the operator that eager would not run either, torch's DataDependentOutputException at one
-    that gives a value beside tensors, TraceUnsupported at one whose writes cannot be traced; what ran before has run.
+    that gives a value beside tensors, TraceUnsupported at one whose writes cannot be traced, RecordingFailed where
+    noting it failed; what ran before has run. Other errors are those of the operators.
     """
 
     def __init__(self) -> None:
@@ -77,11 +95,13 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_composite(func):  # in inference mode autograd has not taken it apart
             with self:
                 return run_parts(func, args, kwargs)
-        self._note(func, args, kwargs)
+        with recording(func):
+            self._note(func, args, kwargs)
         out = func(*args, **kwargs)
-        if gives_unknown_value(func, out):
-            raise DataDependentOutputException(func)
-        return trials.as_laid_out(func, args, kwargs, out)
+        with recording(func):
+            if gives_unknown_value(func, out):
+                raise DataDependentOutputException(func)
+            return trials.as_laid_out(func, args, kwargs, out)
 
     def _note(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         effects = self.effects

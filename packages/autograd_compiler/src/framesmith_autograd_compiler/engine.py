@@ -24,6 +24,7 @@ class Capture:
     """What a compiler has seen: `programs` captured so far, `runs` of them, `fallbacks` with their reasons."""
 
     compiler_fn: CompilerFn
+    passed_on: tuple[type[Exception], ...] = ()
     programs: list[Program] = field(default_factory=list)
     runs: int = 0
     fallbacks: list[str] = field(default_factory=list)
@@ -112,7 +113,7 @@ class CapturingEngine:
 
     def _finish(self, capture: Capture, recorder: Recorder) -> tuple[Any, Any]:
         """What the engine keeps for passes like this one: a function it calls, and its first argument."""
-        program = Program(recorder.graph, capture.compiler_fn)
+        program = Program(recorder.graph, capture.compiler_fn, capture.passed_on)
         capture.programs.append(program)
         # Sizes and scalars are constants in the graph, while the engine believes them to be inputs.
         self._stale = self._stale or recorder.specialised
@@ -155,15 +156,16 @@ def installed() -> CapturingEngine:
 
 
 @contextmanager
-def capture(compiler_fn: CompilerFn) -> Iterator[Capture]:
+def capture(compiler_fn: CompilerFn, *, passed_on: tuple[type[Exception], ...] = ()) -> Iterator[Capture]:
     """Inside, this thread's backward passes are captured and compiled with `compiler_fn`.
 
     `compiler_fn(gm)` gets an ATen graph with `meta["val"]` on its nodes and gives a function of the
-    same flat tensors. A pass that cannot be captured runs in the engine, with a warning.
+    same flat tensors. A pass that cannot be captured runs in the engine, with a warning. So does a part that
+    `compiler_fn` fails on, unless its error is of a type in `passed_on`: those reach the caller of the pass.
     """
     if not callable(compiler_fn):
         raise TypeError(f"compiler_fn must be callable, got {type(compiler_fn).__name__}")
-    made = Capture(compiler_fn)
+    made = Capture(compiler_fn, passed_on)
     stack = installed().captures
     stack.append(made)
     try:

@@ -35,11 +35,12 @@ class Program:
 
     `run(inputs, hooks, packed)` runs the pass and returns the gradients asked for by name (None for a
     leaf's, which went into its `.grad`). `modules` lists the compiled ATen graphs, `reasons` why
-    segments run call by call instead.
+    segments run call by call instead. Errors of `compiler_fn` of the types `passed_on` are the caller's.
     """
 
     graph: fx.Graph
     compiler_fn: CompilerFn
+    passed_on: tuple[type[Exception], ...] = ()
     modules: list[fx.GraphModule] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
@@ -98,6 +99,8 @@ class Program:
         try:
             traced = trace(run, values)
             function = self.compiler_fn(traced.module)
+        except self.passed_on:
+            raise
         except Exception as error:
             self.reasons.append(f"{type(error).__name__}: {error}")
             warn_user(UserWarning(f"a part of the backward pass is not compiled: {self.reasons[-1]}"))

@@ -7,6 +7,7 @@ from framesmith_dynamo.conversion.convert import BreakNotAllowed, FrameConverter
 from framesmith_dynamo.conversion.events import FrameEvent
 from framesmith_dynamo.conversion.other_hooks import skipped_by_torch
 from framesmith_dynamo.graph.builder import GraphInput
+from framesmith_dynamo.residual.raising import raising
 
 __all__ = [
     "BREAKS",
@@ -21,5 +22,6 @@ __all__ = [
     "__version__",
     "disable",
     "is_disabled",
+    "raising",
     "skipped_by_torch",
 ]

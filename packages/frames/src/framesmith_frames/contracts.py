@@ -31,7 +31,10 @@ FrameCallback: TypeAlias = Callable[[FrameInfo], Entry | SKIP | RUN_ONCE]
 """Asked about a call for which no entry applies."""
 
 ErrorHandler: TypeAlias = Callable[[BaseException, FrameInfo], object]
-"""Told of an exception of a callback or checker. If it returns, the call runs eagerly; what it raises propagates."""
+"""Told of an exception of a callback or checker. What it raises propagates, as though the call had not begun.
+
+If it returns, the call runs eagerly; an `Entry` (without inputs) runs in its place, this once and unchecked.
+"""
 
 HasCode: TypeAlias = CodeType | FunctionType | MethodType | Callable[..., Any]
 """A code object, or a Python function, method, CompiledFunction or without_hook; nothing else that can be called."""

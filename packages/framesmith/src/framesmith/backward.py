@@ -12,7 +12,7 @@ from torch import fx
 import framesmith_autograd_compiler
 import framesmith_frames
 from framesmith.config import make_config
-from framesmith.failures import Failures
+from framesmith.failures import Failures, FramesmithError
 from framesmith.pipeline import GraphCompiler
 from framesmith_autograd_compiler import Capture
 
@@ -33,5 +33,5 @@ def compile_backward(*, backend: Any = "auto", strict: bool = False, **settings:
             examples = [node.meta["val"].detach() for node in gm.graph.nodes if node.op == "placeholder"]
             return compile_graph(gm, examples)
 
-    with framesmith_autograd_compiler.capture(compiler_fn) as captured:
+    with framesmith_autograd_compiler.capture(compiler_fn, passed_on=(FramesmithError,)) as captured:
         yield captured

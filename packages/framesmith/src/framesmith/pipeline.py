@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -50,7 +51,14 @@ class GraphCompiler:
             return cast(GraphCallable, backend(gm, examples))
         whole = backend_for(backend, examples).takes_whole
         compiler = self._backend_compiler(backend, gm)
-        return framesmith_aot.compile_graph(gm, examples, compiler=compiler, whole=whole).function
+        compiled = framesmith_aot.compile_graph(
+            gm,
+            examples,
+            compiler=compiler,
+            whole=whole,
+            on_error=partial(self.failures.report, location=first_location(gm)),
+        )
+        return compiled.function
 
     def _backend_compiler(self, backend: str | Backend, torch_graph: fx.GraphModule) -> Compiler:
         compilation, begin = CompileContext.try_get(), first_location(torch_graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import warnings
@@ -24,6 +25,7 @@ from framesmith_dynamo import (
     FrameEvent,
     GraphInput,
     RecompileLimit,
+    raising,
     skipped_by_torch,
 )
 
@@ -84,7 +86,8 @@ class Session:
     def _compile_module_call(self, frame: framesmith_frames.FrameInfo) -> Any:
         """The answer for a module's call as a whole.
 
-        Nothing is told of one that gives no entry: `forward`'s own frame comes next, and meets the same obstacle.
+        Nothing but failures is told of one that gives no entry: `forward`'s own frame comes next, and meets the same
+        obstacle.
         """
         events: list[FrameEvent] = []
         self._held.events = events
@@ -93,9 +96,10 @@ class Session:
             answer = self._module_converter(frame)
         finally:
             del self._held.events
-            if answer is None or isinstance(answer, framesmith_frames.Entry):
-                count("frames_seen")
-                for event in events:
+            told = answer is None or isinstance(answer, framesmith_frames.Entry)
+            count("frames_seen", int(told))
+            for event in events:
+                if told or event.kind == "error":
                     self._on_event(event)
         return answer
 
@@ -156,10 +160,22 @@ def install_error_handler() -> None:
     framesmith_frames.set_error_handler(handle_error)
 
 
-def handle_error(error: BaseException, frame: framesmith_frames.FrameInfo) -> None:
-    """The frame hook's error handler: whatever a callback or a check raises ends up here."""
-    if isinstance(error, FOR_THE_USER) or not isinstance(error, Exception):
-        raise error
-    callback = framesmith_frames.get_callback()
-    failures = callback.failures if isinstance(callback, Session) else Failures(strict=False)
-    failures.report(str(frame.code.co_qualname), error)
+def handle_error(error: BaseException, frame: framesmith_frames.FrameInfo) -> framesmith_frames.Entry | None:
+    """The frame hook's error handler: whatever a callback or a check raises ends up here.
+
+    What is meant for the user is raised, in the blocks that are open where the frame begins.
+    """
+    try:
+        if isinstance(error, FOR_THE_USER) or not isinstance(error, Exception):
+            raise error
+        callback = framesmith_frames.get_callback()
+        failures = callback.failures if isinstance(callback, Session) else Failures(strict=False)
+        failures.report(str(frame.code.co_qualname), error)
+    except BaseException as raised:
+        instead = None
+        with contextlib.suppress(Exception):  # it may be that nothing of the compiler works
+            instead = raising(frame.code, raised)
+        if instead is None:
+            raise
+        return instead
+    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import fx
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.tangents import without_tangents
-from framesmith_aten.contract import BoxedFn, Compiler
+from framesmith_aten.contract import BoxedFn, Compiler, OnError
 from framesmith_aten.graphs.modules import new_lazy_module
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, restride
 from framesmith_aten.operators import view_written
@@ -59,13 +60,17 @@ def backward_graph(part: NodePart) -> BackwardGraph:
 class BackwardPass:
     """Runs a backward graph through `compiler`; one program for each pattern of absent tangents that occurs.
 
-    `root` holds the attributes the graph reads.
+    `root` holds the attributes the graph reads. Told to `on_error`, a failure of this package's own costs nothing but
+    speed: the graph runs as it is.
     """
 
-    def __init__(self, whole: BackwardGraph, root: dict[str, torch.Tensor], compiler: Compiler) -> None:
+    def __init__(
+        self, whole: BackwardGraph, root: dict[str, torch.Tensor], compiler: Compiler, on_error: OnError | None = None
+    ) -> None:
         self.whole = whole
         self._root = root
         self._compiler = compiler
+        self._on_error = on_error
         self._programs: dict[tuple[bool, ...], tuple[BoxedFn | None, tuple[int | None, ...]]] = {}
         self._modules: dict[tuple[bool, ...], tuple[fx.GraphModule, tuple[int | None, ...]]] = {}
         self._lock = threading.Lock()
@@ -117,10 +122,22 @@ class BackwardPass:
         return [_laid_out(_settled(tangent), stride) for tangent, stride in pairs if tangent is not None]
 
     def _compile(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
+        try:
+            part = self.whole.without(pattern)
+            if all(place is None for place in part.places):
+                return None, part.places
+            return compile_part(self._root, part.graph, self._compiler, "backward"), part.places
+        except Exception as error:
+            if self._on_error is None:
+                raise
+            self._on_error("a graph (backward)", error)
         part = self.whole.without(pattern)
-        if all(place is None for place in part.places):
-            return None, part.places
-        return compile_part(self._root, part.graph, self._compiler, "backward"), part.places
+        return partial(_run_as_it_is, new_lazy_module(self._root, part.graph)), part.places
+
+
+def _run_as_it_is(module: fx.GraphModule, args: list[torch.Tensor]) -> Sequence[Any]:
+    result: Sequence[Any] = module.forward(*args)
+    return result
 
 
 class _Differentiable(fx.Interpreter):

@@ -1,7 +1,11 @@
-"""When a frame runs as plain Python because of what surrounds the call: states of torch that a graph would bypass."""
+"""When a frame runs as plain Python because of what surrounds the call: states of torch that a graph would bypass.
+
+And a stack that is nearly full: the tracer would end the graph, or fail, where the program itself gets by.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import torch
@@ -9,6 +13,17 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from framesmith_guards import Guard, InstanceDictSource, ItemSource, ModuleSource
+
+#: Calls that a compilation may need to nest within another: most take half of these.
+STACK_ROOM = 120
+
+
+def _stack_is_short() -> bool:
+    try:
+        sys._getframe(sys.getrecursionlimit() - STACK_ROOM)
+    except ValueError:
+        return False
+    return True
 
 
 def _functorch() -> bool:
@@ -46,6 +61,7 @@ STATES: tuple[tuple[Callable[[], object], str], ...] = (
     (_dispatch_handler, "a __torch_dispatch__ is running: what it does is below autograd, where nothing can be traced"),
     (torch._C._get_tracing_state, "torch.jit.trace is recording: it must see every operation"),
     (_function_modes, "a torch function mode is active: it must see every call"),
+    (_stack_is_short, f"fewer than {STACK_ROOM} calls are left up to Python's recursion limit"),
 )
 
 

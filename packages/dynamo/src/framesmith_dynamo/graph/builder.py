@@ -159,32 +159,40 @@ class GraphBuilder:
 
     # Operations
 
-    def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, fx.Node]:
-        """Run a call on fakes and record it. `args` hold nodes; the fake result and the new node come back.
+    def run(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Effects]:
+        """Run a call on fakes: its fake result, and what its operators do.
 
-        The node's `meta["effects"]` tells what ran, `meta["location"]` where in the user's program it is. Exceptions of
-        the operation pass through, with nothing recorded.
+        Exceptions of the operation pass through, with nothing recorded.
         """
-        fakes = [fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node))]
-        run_args, run_kwargs = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
         log = OperatorLog()
         with self.fake_mode, log:
             if isinstance(target, str):
-                result = getattr(run_args[0], target)(*run_args[1:], **run_kwargs)
+                result = getattr(args[0], target)(*args[1:], **kwargs)
             else:
-                result = target(*run_args, **run_kwargs)
-        log.effects.written = [one for one in log.effects.written if any(share_storage(one, fake) for fake in fakes)]
-        for shown in log.effects.restrided:
+                result = target(*args, **kwargs)
+        return result, log.effects
+
+    def record(
+        self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, effects: Effects
+    ) -> fx.Node:
+        """The node of a call that was run; its arguments hold nodes.
+
+        Raises TraceUnsupported and Unspeakable where a graph cannot hold it. The node's `meta["effects"]` tells
+        what ran, `meta["location"]` where in the user's program it is.
+        """
+        fakes = [fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node))]
+        effects.written = [one for one in effects.written if any(share_storage(one, fake) for fake in fakes)]
+        for shown in effects.restrided:
             self.overlaps.note_restrided(shown, op_name(target))
-        for changed in [] if log.effects.reshaped else log.effects.written:
+        for changed in [] if effects.reshaped else effects.written:
             self.overlaps.check(changed, op_name(target))
         said_args, said_kwargs = spelled((tuple(args), dict(kwargs)))
         self.overlaps.note(result)
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self._placed(self.graph.create_node(kind, target, said_args, said_kwargs))
         node.meta["example_value"] = result
-        self._note(node, log.effects)
-        return result, node
+        self._note(node, effects)
+        return node
 
     def _note(self, node: fx.Node, effects: Effects) -> None:
         """Remember what a call did to tensors older than itself."""

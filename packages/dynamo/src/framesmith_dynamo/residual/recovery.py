@@ -2,7 +2,7 @@
 
 Residual code holds the frame's own instructions behind its own: the graph call is in an exception region whose
 handler goes on there. Nothing but the graph has run by then, and the graph leaves no trace: one that may fail after it
-changed something is run as a `Transaction`.
+changed something is run as a `Transaction`. An error that is to go on is raised where these instructions begin.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from framesmith_aten.layouts import copies
-from framesmith_bytecode import Instr, Label
+from framesmith_bytecode import Label
 from framesmith_dynamo.graph.builder import effects_of
+from framesmith_dynamo.residual.raising import emit_plain
 from framesmith_frames import deactivated, without_hook
 from framesmith_guards.contexts import ambient
 from framesmith_sideeffects import load_source
@@ -79,18 +80,24 @@ class Recovery:
         self.harmless = harmless
         self.on_error = on_error
 
-    def __call__(self, error: BaseException, *inputs: torch.Tensor) -> bool:
-        """Whether to begin again. Told of the compiler's own errors, `on_error` may raise."""
+    def __call__(self, error: BaseException, *inputs: torch.Tensor) -> BaseException | None:
+        """None to begin again, or what is raised instead, in the frame's open blocks.
+
+        Told of the compiler's own errors, `on_error` may raise.
+        """
         if isinstance(error, Undone):
             cause = error.__cause__
             assert isinstance(cause, Exception)
         elif isinstance(error, Exception) and self.harmless:
             cause = error
         else:
-            return False
-        if not (isinstance(cause, NOT_TRIED_AGAIN) or raises(self.plain, inputs)):
-            self.on_error(cause)
-        return True
+            return error
+        try:
+            if not (isinstance(cause, NOT_TRIED_AGAIN) or raises(self.plain, inputs)):
+                self.on_error(cause)
+        except BaseException as told:
+            return told
+        return None
 
 
 def raises(plain: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> bool:
@@ -147,7 +154,7 @@ def emit_protected_call(
     codegen: Codegen, graph: FinishedGraph, body: Bytecode, call: Callable[[], object], recovery: Recovery
 ) -> Callable[[], None]:
     """Emit `call` in an exception region; gives what emits the region's handler, to be run at the end of the code."""
-    caught, again = Label("graph failed"), Label("plain")
+    caught = Label("graph failed")
     with codegen.protected(caught, depth=0):
         call()
 
@@ -158,16 +165,9 @@ def emit_protected_call(
         for item in graph.inputs:
             load_source(codegen, item.source)
         codegen.call(1 + len(graph.inputs))
-        codegen.branch(again, on="true")
-        codegen.emit("RERAISE", 0)
-        codegen.mark(again)
+        verdict = codegen.new_temp("verdict")
+        codegen.store(verdict)
         codegen.pop()
-        codegen.extend(item for item in body.instructions if not starts(item))
-        codegen.regions += body.regions
+        emit_plain(codegen, body, verdict)
 
     return emit_handler
-
-
-def starts(item: object) -> bool:
-    """Whether this is the instruction that begins a function."""
-    return isinstance(item, Instr) and item.op == "RESUME" and item.arg == 0

@@ -17,7 +17,7 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION
 from framesmith_aten.random_order import RANDOM_ORDER
-from framesmith_aten.recording import KernelRefuses
+from framesmith_aten.recording import KernelRefuses, RecordingFailed
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
 from framesmith_dynamo.graph.spelling import Unspeakable
@@ -28,6 +28,8 @@ from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT, DYNAMIC_OUTPUT_SHAPE
 
 if TYPE_CHECKING:
+    from framesmith_aten.recording import Effects
+    from framesmith_dynamo.graph.builder import GraphBuilder
     from framesmith_dynamo.trace_state import TraceState
 
 
@@ -168,13 +170,11 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     builder = frame.state.builder
     out = list(tensors_in(fx.node.map_arg(graph_kwargs.get("out"), fake_of_node)))
     shapes = [fake.shape for fake in out]
-    on_fakes.running = True
+    result, effects = _on_fakes(builder, target, graph_args, graph_kwargs)
     try:
-        result, node = builder.call(target, graph_args, graph_kwargs)
-    except Exception as error:
+        node = builder.record(target, graph_args, graph_kwargs, result, effects)
+    except (TraceUnsupported, Unspeakable) as error:
         raise GraphBreak(_kind(error), _describe(target, error)) from error
-    finally:
-        on_fakes.running = False
     if shapes != [fake.shape for fake in out]:
         raise GraphBreak(OUT_RESIZED, _name(target))
     if effects_of(node).reshaped and any(map(builder.is_input, effects_of(node).written)):
@@ -188,6 +188,22 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
             given: Value = args[0]
             return given  # changed in place, the list or tuple itself is given back
     return _result_value(frame, result, node)
+
+
+def _on_fakes(
+    builder: GraphBuilder, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, Effects]:
+    """The call run on fakes. Breaks the graph where the operation raises; errors in noting what it does pass."""
+    fakes, named_fakes = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
+    on_fakes.running = True
+    try:
+        return builder.run(target, fakes, named_fakes)
+    except RecordingFailed:
+        raise
+    except Exception as error:
+        raise GraphBreak(_kind(error), _describe(target, error)) from error
+    finally:
+        on_fakes.running = False
 
 
 def _name(target: Any) -> str:

@@ -38,9 +38,46 @@ static void report_unraisable(PyObject *exception, PyObject *function)
     PyErr_WriteUnraisable(function);
 }
 
-/* With an exception set. 0: reported, run the frame eagerly; -1: an exception is set, and meant for the caller: what the
- * handler raised, or an interrupt (KeyboardInterrupt, SystemExit) that nobody handles. */
-static int report_error(Frame *frame, Activation *activation)
+static int mark_residual(Entry *entry, PyCodeObject *original)
+{
+    if (entry->code == (PyObject *)original) {
+        return 0;
+    }
+    CodeState *state = code_state_get((PyCodeObject *)entry->code);
+    CodeState *flat = entry->flat_code == NULL ? NULL : code_state_find((PyCodeObject *)entry->flat_code);
+    PyObject *reason = PyUnicode_FromFormat("residual code of %U", original->co_qualname);
+    if (state != NULL && reason != NULL) {
+        code_state_mark(state, MARKED_RESIDUAL, reason);
+    }
+    if (flat != NULL && reason != NULL) {
+        code_state_mark(flat, MARKED_RESIDUAL, reason);
+    }
+    Py_XDECREF(reason);
+    return state == NULL || reason == NULL ? -1 : 0;
+}
+
+/* What the handler answered. 1: an entry, *found is what to run, once and unchecked; 0: run the frame eagerly. */
+static int take_instead(PyObject *answer, PyCodeObject *code, Found *found)
+{
+    if (!Py_IS_TYPE(answer, &Entry_Type)) {
+        return 0;
+    }
+    Entry *entry = (Entry *)answer;
+    if (entry->inputs) {
+        PyErr_SetString(PyExc_TypeError, "an error handler's Entry takes no inputs: there is no check that finds them");
+        return -1;
+    }
+    if (entry_fits(entry, code) < 0 || mark_residual(entry, code) < 0) {
+        return -1;
+    }
+    found->entry = (Entry *)Py_NewRef(answer);
+    found->inputs = NULL;
+    return 1;
+}
+
+/* With an exception set. 1: reported, run *found; 0: reported, run the frame eagerly; -1: an exception is set, and meant
+ * for the caller: what the handler raised, or an interrupt (KeyboardInterrupt, SystemExit) that nobody handles. */
+static int report_error(Frame *frame, Activation *activation, Found *found)
 {
     PyObject *exception = PyErr_GetRaisedException();
     PyObject *function = frame_function(frame);
@@ -65,7 +102,7 @@ static int report_error(Frame *frame, Activation *activation)
             answer = PyObject_Vectorcall(handler, call, 2, NULL);
             activation->busy--;
         }
-        status = answer == NULL ? -1 : 0;
+        status = answer == NULL ? -1 : take_instead(answer, code, found);
         Py_XDECREF(answer);
         Py_XDECREF(info);
     }
@@ -89,24 +126,6 @@ static PyObject *call_back(Frame *frame, Activation *activation)
     Py_DECREF(callback);
     Py_DECREF(info);
     return answer;
-}
-
-static int mark_residual(Entry *entry, PyCodeObject *original)
-{
-    if (entry->code == (PyObject *)original) {
-        return 0;
-    }
-    CodeState *state = code_state_get((PyCodeObject *)entry->code);
-    CodeState *flat = entry->flat_code == NULL ? NULL : code_state_find((PyCodeObject *)entry->flat_code);
-    PyObject *reason = PyUnicode_FromFormat("residual code of %U", original->co_qualname);
-    if (state != NULL && reason != NULL) {
-        code_state_mark(state, MARKED_RESIDUAL, reason);
-    }
-    if (flat != NULL && reason != NULL) {
-        code_state_mark(flat, MARKED_RESIDUAL, reason);
-    }
-    Py_XDECREF(reason);
-    return state == NULL || reason == NULL ? -1 : 0;
 }
 
 /* If somebody reset meanwhile, the cache has been dropped, and the entry is used for this call and not kept.
@@ -178,15 +197,15 @@ PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *loc
 {
     Found found;
     int status = decide(frame, cache, local->activation, &found);
+    if (status < 0) {
+        status = report_error(frame, local->activation, &found);
+    }
     if (status > 0) {
         PyObject *result = run_entry(tstate, frame, &found, local);
         Py_DECREF(found.entry);
         return result;
     }
-    if (status < 0 && report_error(frame, local->activation) < 0) {
-        return abandon_frame(tstate, frame);
-    }
-    return evaluate(tstate, frame, 0, local);
+    return status < 0 ? abandon_frame(tstate, frame) : evaluate(tstate, frame, 0, local);
 }
 
 /* ---- for Python ---- */
