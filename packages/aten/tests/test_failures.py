@@ -153,7 +153,7 @@ def test_the_call_fails_on_real_tensors_only(name):
         (aten.linalg_vector_norm.default, SQUARE, float("inf")),
         (aten.mm.default, SQUARE, SQUARE),
     ],
-    ids=str,
+    ids=lambda call: str(call[0]),
 )
 def test_a_call_that_cannot_fail(call):
     op, args, kwargs = split(call)
