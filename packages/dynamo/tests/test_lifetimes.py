@@ -50,6 +50,19 @@ def test_arguments_die_with_the_call_that_was_compiled(program: Any) -> None:
         assert [ref() for ref in alive] == [None, None]
 
 
+def test_what_cannot_be_traced_dies_with_its_last_reference() -> None:
+    def f(x: Any, numbers: Any) -> Any:
+        return x + 1, next(numbers)
+
+    subject = compiled(f)
+    for _ in range(2):
+        numbers = (number for number in range(3))
+        alive = weakref.ref(numbers)
+        assert subject(torch.ones(2), numbers)[1] == 0
+        del numbers
+        assert alive() is None
+
+
 def with_a_finaliser(x: Any, dead: list[str]) -> Any:
     options = Options()
     print(end="")

@@ -57,6 +57,18 @@ class GraphBreak(Exception):
         return f"{self}{places}\n  why: {self.kind.why}\n  what to do: {self.kind.hint}"
 
 
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error that is kept, and of what led to it: they hold the tracer's frames."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            found.__traceback__ = None
+            waiting += [found.__cause__, found.__context__]
+
+
 UNSUPPORTED_OPERATION = register_break(
     "unsupported-operation",
     what="an operation is not defined for a traced value",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from framesmith_dynamo.admission.frame_policy import why_not_compiled
 from framesmith_dynamo.admission.surroundings import surrounding_guards, why_not_now
-from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.breaks import GraphBreak, forget_frames
 from framesmith_dynamo.conversion.events import EventKind, FrameEvent
 from framesmith_dynamo.conversion.naming import next_compile_id
 from framesmith_dynamo.conversion.other_hooks import keep_from_torch, skipped_by_torch
@@ -286,15 +286,3 @@ def release(frame: Frame) -> None:
     frame.result = frame.handled = None
     frame.cells.clear()
     frame.state.release()
-
-
-def forget_frames(error: BaseException) -> None:
-    """Drop the tracebacks of an error that is kept, and of what led to it: they hold the tracer's frames."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        found = waiting.pop()
-        if found is not None and id(found) not in seen:
-            seen.add(id(found))
-            found.__traceback__ = None
-            waiting += [found.__cause__, found.__context__]
