@@ -126,7 +126,7 @@ def test_many_tensors_are_taken_one_by_one(name):
         trace(lambda v, w: tuple(MANY[name]([v, w])), x, y, whole=choice) for choice in (nothing_whole, lambda op: True)
     )
     for found, kept, wanted in zip(apart(x, y), whole(x, y), MANY[name]([x, y]), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+        torch.testing.assert_close(found, wanted, rtol=2e-7, atol=0)  # lerp of one tensor may round another way
         torch.testing.assert_close(kept, wanted, rtol=0, atol=0)
     many = [str(node.target) for node in apart.graph.nodes if "_foreach_" in str(node.target)]
     assert bool(many) == (name in ("whole", "norms"))
