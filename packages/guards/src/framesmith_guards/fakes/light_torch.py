@@ -10,6 +10,7 @@ and a later real import are not affected. A name that has no equivalent here is 
 from __future__ import annotations
 
 import builtins
+import enum
 import importlib
 import os
 import sys
@@ -67,6 +68,19 @@ def _part(template: str) -> Callable[..., TorchSource]:
     return make
 
 
+class TensorProperty(enum.Enum):
+    """What torch names of a tensor's layout."""
+
+    SIZE = "size"
+    STRIDE = "stride"
+    STORAGE_OFFSET = "storage_offset"
+
+
+def _property(base: TorchSource, prop: TensorProperty, idx: int | None = None) -> TorchSource:
+    place = "" if idx is None else str(idx)
+    return _NamedSource(f"{base.name}.{prop.value}({place})")
+
+
 def _config() -> dict[str, object]:
     # The defaults of torch/_dynamo/config.py.
     environ = os.environ
@@ -84,11 +98,17 @@ _SOURCES: Final[dict[str, object]] = {
     "EphemeralSource": _NamedSource,
     "AttrSource": _part("{base}.{member}"),
     "CallMethodItemSource": _part("{base}.item()"),
+    "TensorProperty": TensorProperty,
+    "TensorPropertySource": _property,
 }
 
 _STANDS: Final = {
     "torch._dynamo.config": _Stand("torch._dynamo.config", _config()),
     "torch._dynamo.source": _Stand("torch._dynamo.source", _SOURCES),
+    "torch.fx.experimental.validator": _Stand(
+        "torch.fx.experimental.validator",
+        {"translation_validation_enabled": lambda: torch.fx.experimental._config.translation_validation},
+    ),
 }
 _DYNAMO: Final = _Stand(
     _REPLACED, {"config": _STANDS["torch._dynamo.config"], "source": _STANDS["torch._dynamo.source"]}
@@ -126,14 +146,19 @@ def _import(
     return builtins.__import__(name, globals, locals, fromlist, level)
 
 
-def rebuilt(function: F) -> F:
-    """`function` with the same code, defaults and closure, importing as Note [Rebuilt functions] says."""
+def rebuilt_globals(names: Mapping[str, Any], **others: object) -> dict[str, Any]:
+    """The globals of a module of torch's as rebuilt functions see them, with `others` in place of what they name."""
+    return {**names, "torch": _VIEW, "__builtins__": {**vars(builtins), "__import__": _import}, **others}
+
+
+def rebuilt(function: F, names: dict[str, Any] | None = None) -> F:
+    """`function` with the same code, defaults and closure, importing as Note [Rebuilt functions] says.
+
+    `names`: globals made by `rebuilt_globals`, where several functions of a module share them.
+    """
     assert isinstance(function, FunctionType)
-    names: dict[str, Any] = {
-        **function.__globals__,
-        "torch": _VIEW,
-        "__builtins__": {**vars(builtins), "__import__": _import},
-    }
+    if names is None:
+        names = rebuilt_globals(function.__globals__)
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy  # type: ignore[return-value]
