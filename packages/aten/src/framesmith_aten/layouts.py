@@ -39,11 +39,11 @@ def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """The bytes of its storage that a strided tensor lies in, first and one past the last; equal without elements."""
     width = tensor.element_size()
-    first = int(tensor.storage_offset()) * width
+    first = tensor.storage_offset() * width
     if tensor.numel() == 0:
         return first, first
     last = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + (int(last) + 1) * width
+    return first, first + (last + 1) * width
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:

@@ -71,7 +71,7 @@ def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
     once in a process for each kind of arguments, and again where a call writes to memory that it also reads. Those that
     are told sizes are asked with tensors of these sizes: some read and write by them without a check.
     """
-    if is_custom(op) or is_composite(op) or op.namespace != "aten":
+    if is_custom(op) or is_composite(op) or op.namespace != "aten" or _symbolic(args, kwargs):
         return UNKNOWN
     changed = written(op, args, kwargs)
     if is_view(op) and not changed:
@@ -121,6 +121,8 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     operators, of two elements along each dimension, and small calls of others.
     """
     made = list(tensors_in(out))
+    if _symbolic(args, kwargs):
+        return out
     tensors = list(tensors_in((*args, *kwargs.values())))
     if not made or all(tensor.is_contiguous() for tensor in tensors if _is_plain(tensor)):
         return out
@@ -329,3 +331,8 @@ def _real() -> Iterator[None]:
         torch._C._DisableAutocast(),
     ):
         yield
+
+
+def _symbolic(args, kwargs):
+    from torch.utils._pytree import tree_leaves
+    return any(isinstance(v,(torch.SymInt,torch.SymFloat,torch.SymBool)) or (isinstance(v,torch.Tensor) and v._has_symbolic_sizes_strides) for v in tree_leaves((args,kwargs)))

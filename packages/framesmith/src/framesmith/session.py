@@ -71,6 +71,7 @@ class Session:
             self._compile,
             fullgraph=self.config.fullgraph,
             recompile_limit=self.config.recompile_limit,
+            dynamic=self.config.dynamic,
             on_event=on_event,
             strict=self.config.strict,
         )

@@ -32,15 +32,27 @@ FUNCTIONS: Final = frozenset({
 })  # fmt: skip
 
 _aten = torch.ops.aten
+#: The operator that asks a tensor for a size or stride of a dimension, or for its offset; see `numbers_of`.
+LAYOUT_OPERATORS: Final = {
+    "size": _aten.sym_size.int, "stride": _aten.sym_stride.int, "offset": _aten.sym_storage_offset.default,
+}  # fmt: skip
 #: Operators that give a number of a tensor's layout.
-LAYOUT_QUERIES: Final = frozenset({
-    _aten.sym_size.int, _aten.sym_stride.int, _aten.sym_storage_offset.default, _aten.sym_numel.default,
-})  # fmt: skip
+LAYOUT_QUERIES: Final = frozenset({*LAYOUT_OPERATORS.values(), _aten.sym_numel.default})
 
 
 def is_symbolic(value: object) -> bool:
     """Whether a value is a number that is not known while tracing."""
     return isinstance(value, SYMBOLIC)
+
+
+def known_value(number: Any) -> int | float | bool | None:
+    """What a symbolic number has turned out to be, or None."""
+    node = number.node
+    if isinstance(number, torch.SymInt):
+        known: int | float | bool | None = node.maybe_as_int()
+    else:
+        known = node.maybe_as_float() if isinstance(number, torch.SymFloat) else node.maybe_as_bool()
+    return known
 
 
 def is_number_node(node: fx.Node, key: str = "val") -> bool:
@@ -76,8 +88,12 @@ class NumberNodes:
 
     def node_of(self, number: Any) -> fx.Node | int | float | bool:
         """The node of a number, or the number itself where it turned out to be known. KeyError without its symbols."""
-        known = number.node.maybe_as_int() if isinstance(number, torch.SymInt) else None
+        known = known_value(number)
         return self._of(number.node.expr, number) if known is None else known
+
+    def node_of_expr(self, expr: sympy.Basic) -> fx.Node:
+        """The node of an expression in symbols of the graph. KeyError without its symbols."""
+        return self._of(expr, None)
 
     def _of(self, expr: sympy.Expr, number: Any) -> fx.Node:
         if expr not in self._known and expr in self._makers:

@@ -13,6 +13,7 @@ from framesmith_dynamo.admission.frame_policy import why_not_compiled
 from framesmith_dynamo.admission.surroundings import surrounding_guards, why_not_now
 from framesmith_dynamo.breaks import GraphBreak, forget_frames
 from framesmith_dynamo.conversion.events import EventKind, FrameEvent
+from framesmith_dynamo.conversion.history import Histories
 from framesmith_dynamo.conversion.naming import next_compile_id
 from framesmith_dynamo.conversion.other_hooks import keep_from_torch, skipped_by_torch
 from framesmith_dynamo.interpreter.loop import Ending, EscapedException, outermost_frame, run_outermost
@@ -71,7 +72,8 @@ class FrameConverter:
     """The callback of `framesmith_frames.set_callback`: traces a frame and answers an Entry, SKIP or RUN_ONCE.
 
     `compile_graph(module, inputs)` turns a graph into a callable of its flat inputs giving a tuple. `fullgraph`: a
-    graph break raises BreakNotAllowed. `recompile_limit`: entries per code object; beyond it the code runs as plain
+    graph break raises BreakNotAllowed. `dynamic`: which sizes and numbers are symbols, those that have changed (None), all
+    that can be (True), none (False). `recompile_limit`: entries per code object; beyond it the code runs as plain
     Python. `strict`: what would be left to plain Python because the tracer, the compiler or the limit failed raises
     instead. Exceptions leave through the callback: an error handler of frames that raises them again brings them to the
     user.
@@ -83,6 +85,7 @@ class FrameConverter:
         *,
         fullgraph: bool = False,
         recompile_limit: int = 8,
+        dynamic: bool | None = None,
         on_event: Callable[[FrameEvent], object] = ignore,
         strict: bool = False,
     ) -> None:
@@ -97,6 +100,7 @@ class FrameConverter:
         self.recompile_limit = recompile_limit
         self.on_event = on_event
         self.strict = strict
+        self._histories = Histories(dynamic)
         self._graphless: weakref.WeakSet[CodeType] = weakref.WeakSet()
         #: For a code object, what was not as its nearest entry expected, and how often.
         self._missed: weakref.WeakKeyDictionary[CodeType, Counter[str]] = weakref.WeakKeyDictionary()
@@ -171,7 +175,7 @@ class FrameConverter:
         raise RuntimeError(f"tracing does not settle after {MAX_RESTARTS} attempts; last: {log.reason}")
 
     def _attempt(self, info: FrameInfo, log: SpeculationLog) -> Answer:
-        frame = outermost_frame(info, log)
+        frame = outermost_frame(info, log, self._histories.of(info.code))
         try:
             with located(frame.state.location):
                 ending = run_outermost(frame, log)
@@ -230,7 +234,7 @@ class FrameConverter:
             self._graphless.add(code)
         guards = frame.state.guards
         with located(None):  # what all the frame relies on
-            guards.update(state_guards(), surrounding_guards(), alias_guards(frame.state))
+            guards.update(state_guards(), surrounding_guards(), alias_guards(frame.state), frame.state.symbols.guards())
         names = frame.code.argument_names
         program = compile_guards(guards, names, info.code.co_freevars, inputs=residual.inputs)
         function = cast(FunctionType, info.function)

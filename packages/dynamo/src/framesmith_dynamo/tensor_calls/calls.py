@@ -14,6 +14,7 @@ from torch._subclasses import fake_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.graphs.numbers import is_symbolic
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION
 from framesmith_aten.random_order import RANDOM_ORDER
@@ -129,6 +130,10 @@ ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
 )
 
 
+#: What fakes raise at an operation that gives a number, or a tensor whose size is data, while there are no symbols.
+NEEDS_SYMBOLS: Final = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+
+
 class OnFakes(threading.local):
     """Whether this thread is running an operation on fakes."""
 
@@ -170,7 +175,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     builder = frame.state.builder
     out = list(tensors_in(fx.node.map_arg(graph_kwargs.get("out"), fake_of_node)))
     shapes = [fake.shape for fake in out]
-    result, effects = _on_fakes(builder, target, graph_args, graph_kwargs)
+    result, effects = _on_fakes(frame, target, graph_args, graph_kwargs)
     try:
         node = builder.record(target, graph_args, graph_kwargs, result, effects)
     except (TraceUnsupported, Unspeakable) as error:
@@ -191,15 +196,20 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
 
 
 def _on_fakes(
-    builder: GraphBuilder, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Effects]:
     """The call run on fakes. Breaks the graph where the operation raises; errors in noting what it does pass."""
+    builder = frame.state.builder
     fakes, named_fakes = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
     on_fakes.running = True
     try:
         return builder.run(target, fakes, named_fakes)
     except RecordingFailed:
         raise
+    except NEEDS_SYMBOLS as error:
+        if frame.state.symbols.begin():
+            return _on_fakes(frame, target, args, kwargs)
+        raise GraphBreak(_kind(error), _describe(target, error)) from error
     except Exception as error:
         raise GraphBreak(_kind(error), _describe(target, error)) from error
     finally:
@@ -240,18 +250,20 @@ def _result_value(frame: TracingFrame, result: Any, node: fx.Node) -> Value:
         return new_dict(
             frame, [(frame.constant(key), _item_value(frame, item, node, key)) for key, item in result.items()]
         )
+    if is_symbolic(result):
+        frame.state.builder.number(result, node)
     return _constant_result(frame, result)
 
 
 def _item_value(frame: TracingFrame, item: Any, node: fx.Node, index: Any) -> Value:
     if item is None or isinstance(item, bool | int | float | str):
         return frame.constant(item)
+    if is_symbolic(item) and frame.state.builder.numbers.knows(item):
+        return frame.constant(item)
     return _result_value(frame, item, frame.state.builder.item(node, index, item))
 
 
 def _constant_result(frame: TracingFrame, result: Any) -> Value:
-    if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
-        raise GraphBreak(DATA_DEPENDENT, f"a number made from tensor data: {result}")
     try:
         return frame.constant(result)
     except (TypeError, GraphBreak):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 #: Modules that register wrappers; each is loaded once, in this order.
 TABLES = (
     "framesmith_dynamo.values.constants.constant",
+    "framesmith_dynamo.values.constants.symbolic",
     "framesmith_dynamo.values.containers",
     "framesmith_dynamo.values.iteration.iterators",
     "framesmith_dynamo.values.tensors.tensor",

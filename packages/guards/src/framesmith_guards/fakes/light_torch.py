@@ -39,7 +39,7 @@ class _Stand(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-class _NamedSource(TorchSource):
+class NamedSource(TorchSource):
     """A torch source that is only a name."""
 
     def __init__(self, name: str) -> None:
@@ -63,7 +63,7 @@ class _NeverSource(TorchSource):
 
 def _part(template: str) -> Callable[..., TorchSource]:
     def make(base: TorchSource, member: str = "") -> TorchSource:
-        return _NamedSource(template.format(base=base.name, member=member))
+        return NamedSource(template.format(base=base.name, member=member))
 
     return make
 
@@ -78,7 +78,7 @@ class TensorProperty(enum.Enum):
 
 def _property(base: TorchSource, prop: TensorProperty, idx: int | None = None) -> TorchSource:
     place = "" if idx is None else str(idx)
-    return _NamedSource(f"{base.name}.{prop.value}({place})")
+    return NamedSource(f"{base.name}.{prop.value}({place})")
 
 
 def _config() -> dict[str, object]:
@@ -94,8 +94,8 @@ def _config() -> dict[str, object]:
 _SOURCES: Final[dict[str, object]] = {
     "RandomValueSource": _NeverSource,
     "FloatTensorSource": _NeverSource,
-    "ConstantSource": _NamedSource,
-    "EphemeralSource": _NamedSource,
+    "ConstantSource": NamedSource,
+    "EphemeralSource": NamedSource,
     "AttrSource": _part("{base}.{member}"),
     "CallMethodItemSource": _part("{base}.item()"),
     "TensorProperty": TensorProperty,

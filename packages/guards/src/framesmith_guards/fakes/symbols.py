@@ -9,22 +9,25 @@ every symbol whether it is written or not, is not told.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
+import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental import symbolic_shapes
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, SLoc, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.light_fakes import is_described_by_layout
-from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals
+from framesmith_guards.fakes.light_torch import NamedSource, rebuilt, rebuilt_globals
+from framesmith_guards.kinds.shapes import EXACT, call_expr
 from framesmith_guards.stacks import Location, current_location
 from framesmith_guards.torch_adapter import to_torch
 
@@ -36,7 +39,7 @@ _RECORDING: Final = vars(ShapeEnv)["freeze"].__code__
 
 
 @dataclass(frozen=True)
-class _Place(SLoc):  # type: ignore[misc]
+class _Place(symbolic_shapes.SLoc):  # type: ignore[name-defined, misc]
     """Where a condition on symbols comes from: a place in torch, or the user's line."""
 
     location: Location | None = None
@@ -67,6 +70,12 @@ def _light_env_class() -> type[ShapeEnv]:
     def _log_guard(self: ShapeEnv, prefix: str, g: Any, forcing_spec: bool) -> None:
         """What a guard is and where it is from is told by whoever compiles the guards."""
 
+    def __init__(self: ShapeEnv, **options: Any) -> None:
+        initialise(self, **options)
+        self.computed = {}  # type: ignore[attr-defined]
+
+    initialise = members["__init__"]
+    members["__init__"] = __init__
     members["_get_stack_summary"] = _get_stack_summary
     members["_log_guard"] = _log_guard
     return type("ShapeEnv", (ShapeEnv,), members)
@@ -78,7 +87,9 @@ def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
     try:
         return _light_env_class()(**options)
     except (AttributeError, ImportError, TypeError, KeyError):
-        return ShapeEnv(**options)  # a torch whose internals moved
+        env = ShapeEnv(**options)  # a torch whose internals moved
+        env.computed = {}  # type: ignore[attr-defined]
+        return env
 
 
 def attach_shape_env(mode: FakeTensorMode) -> ShapeEnv:
@@ -87,11 +98,6 @@ def attach_shape_env(mode: FakeTensorMode) -> ShapeEnv:
         mode.shape_env = new_shape_env()
         mode.static_shapes = True
     return mode.shape_env
-
-
-def place_of(place: object) -> Location | None:
-    """The user's line of a condition that a ShapeEnv kept, by the `sloc` that it kept with it."""
-    return place.location if isinstance(place, _Place) else None
 
 
 def symbolic_fake(
@@ -110,7 +116,7 @@ def symbolic_fake(
     """
     env = attach_shape_env(mode)
     _check_ranges(tensor, ranges or {})
-    context = StatelessSymbolicContext(
+    context: Any = StatelessSymbolicContext(
         dynamic_sizes=[_kind(dim, dims, unbacked, ranges or {}) for dim in range(tensor.dim())],
         view_base_context=_static_context(tensor._base),
     )
@@ -131,7 +137,7 @@ def _kind(dim: int, dims: Collection[int], unbacked: Collection[int], ranges: Ma
     return DimDynamic.DYNAMIC if dim in ranges else DimDynamic.DUCK
 
 
-def _static_context(base: torch.Tensor | None) -> StatelessSymbolicContext | None:
+def _static_context(base: torch.Tensor | None) -> Any:
     """A view's base is as large as it is: nothing but the view is met in a trace."""
     return None if base is None else StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * base.dim())
 
@@ -151,7 +157,7 @@ def _limit(env: ShapeEnv, size: Any, least: int, most: int | None) -> None:
 
 
 def _plain_symbolic(
-    mode: FakeTensorMode, env: ShapeEnv, tensor: torch.Tensor, source: Source, context: StatelessSymbolicContext
+    mode: FakeTensorMode, env: ShapeEnv, tensor: torch.Tensor, source: Source, context: Any
 ) -> torch.Tensor:
     """As `light_fakes.plain_fake`, with symbols; where in its storage a tensor begins is nothing that is asked of it."""
     sizes, strides, _ = env._create_symbolic_sizes_strides_storage_offset(
@@ -181,3 +187,40 @@ def symbolic_number(mode: FakeTensorMode, number: int | float, source: Source) -
     make = env.create_symintnode if type(number) is int else env.create_symfloatnode
     return make(symbol, hint=number, source=place)
 
+
+def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]) -> Any:
+    """The number that a function of `kinds.shapes.EXACT` gives for numbers, as a symbol of its own.
+
+    Nothing is known of the symbol but its value now: floats are not to be computed with in another order than the
+    program's. Guards about it compute it again. None where the function raises for the values now, or gives something
+    that no symbol stands for: no number, or one that is not finite. Of operands without a value the result is a float
+    without one.
+    """
+    env = attach_shape_env(mode)
+    hints = [hint_of(operand) for operand in operands]
+    if None in hints:
+        return env.create_unbacked_symfloat()
+    try:
+        result = EXACT[function](*hints)
+    except Exception:
+        return None
+    if type(result) not in (int, float) or not math.isfinite(result):
+        return None
+    symbol = env.create_unspecified_symbol(result, NamedSource(f"{function}()"), DimDynamic.DYNAMIC)
+    env.computed[symbol] = call_expr(function, [expr_of(operand) for operand in operands])  # type: ignore[attr-defined]
+    make = env.create_symintnode if type(result) is int else env.create_symfloatnode
+    return make(symbol, hint=result)
+
+
+def hint_of(number: Any) -> Any:
+    """The value now of a number, symbolic or not; None of a symbol without one."""
+    if not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return number
+    return number.node.hint if number.node.has_hint() else None
+
+
+def expr_of(number: Any) -> sympy.Basic:
+    """A number as a sympy expression."""
+    if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return number.node.expr
+    return sympy.Float(number) if type(number) is float else sympy.Integer(int(number))

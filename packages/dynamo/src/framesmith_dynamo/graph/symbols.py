@@ -1,0 +1,90 @@
+"""The symbols of one trace: which sizes and numbers of its inputs have one, and what the trace came to rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from framesmith_guards.fakes.symbols import attach_shape_env, computed_number, symbolic_fake, symbolic_number
+from framesmith_guards.torch_adapter import shape_guards
+
+if TYPE_CHECKING:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from framesmith_guards import Guard, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Dims:
+    """Dimensions of a tensor whose sizes are symbols: with a range (least, most) of its own, or without a value."""
+
+    symbolic: Collection[int] = ()
+    ranges: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
+    unbacked: Collection[int] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.symbolic) or bool(self.unbacked)
+
+
+STATIC: Final = Dims()
+
+
+class Policy(Protocol):
+    """What is taken to change from call to call."""
+
+    @property
+    def allows_symbols(self) -> bool:
+        """Whether anything at all may be a symbol."""
+
+    def dims(self, tensor: torch.Tensor, source: Source) -> Dims:
+        """The dimensions of a tensor found at `source` that are symbols."""
+
+    def is_symbol(self, number: int | float, source: Source) -> bool:
+        """Whether a number found at `source` is a symbol."""
+
+
+class Symbols:
+    """The symbols among the inputs of one trace."""
+
+    def __init__(self, mode: FakeTensorMode, policy: Policy) -> None:
+        self._mode = mode
+        self._policy = policy
+        self.tensors: list[tuple[Source, torch.Tensor]] = []
+        self.numbers: list[tuple[Source, Any]] = []
+
+    def tensor(self, real: torch.Tensor, source: Source) -> torch.Tensor | None:
+        """A fake with symbolic sizes for a tensor; None for one whose sizes stay."""
+        dims = self._policy.dims(real, source)
+        if not dims:
+            return None
+        fake = symbolic_fake(
+            self._mode, real, source, dims.symbolic, ranges=dims.ranges, unbacked=dims.unbacked
+        )
+        self.tensors.append((source, fake))
+        return fake
+
+    def number(self, real: int | float, source: Source) -> Any:
+        """The symbol of a number; None for one that stays."""
+        if not self._policy.is_symbol(real, source):
+            return None
+        number = symbolic_number(self._mode, real, source)
+        self.numbers.append((source, number))
+        return number
+
+    def begin(self) -> bool:
+        """Let data become sizes and numbers in this trace; False where that is so already, or nothing is to be a symbol."""
+        if self._mode.shape_env is not None or not self._policy.allows_symbols:
+            return False
+        attach_shape_env(self._mode)
+        return True
+
+    def computed(self, name: str, operands: Sequence[Any]) -> Any:
+        """The symbol of what a function of `framesmith_guards.kinds.shapes.EXACT` gives."""
+        return computed_number(self._mode, name, operands)
+
+    def guards(self) -> Iterable[Guard]:
+        """What the trace, and the compilation of its graph, came to rely on."""
+        env = self._mode.shape_env
+        return () if env is None else shape_guards(env, self.tensors, self.numbers)
