@@ -37,6 +37,7 @@ from framesmith_sideeffects import CannotLoad
 
 if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import FinishedGraph
+    from framesmith_dynamo.graph.symbols import Symbols
     from framesmith_dynamo.interpreter.frame import Frame
 
 MAX_RESTARTS = 20
@@ -58,6 +59,10 @@ class BreakNotAllowed(RuntimeError):
     def __init__(self, broken: GraphBreak) -> None:
         super().__init__(f"fullgraph=True, but the graph breaks: {broken.explain()}")
         self.broken = broken
+
+
+class MarkViolated(RuntimeError):
+    """A size that was marked dynamic has to be one number."""
 
 
 class RecompileLimit(RuntimeError):
@@ -121,7 +126,7 @@ class FrameConverter:
     def _compile(self, info: FrameInfo) -> Answer:
         try:
             return self._convert(info)
-        except (BreakNotAllowed, RecompileLimit):
+        except (BreakNotAllowed, MarkViolated, RecompileLimit):
             raise
         except Exception as error:
             self.tell_error(info.code, error)
@@ -232,6 +237,9 @@ class FrameConverter:
                 self._tell("skip", info.code, NOTHING_TO_COMPILE)
                 return SKIP(NOTHING_TO_COMPILE)
             self._graphless.add(code)
+        self._check_marks(frame.state.symbols)
+        for change in self._histories.of(info.code).take_news():
+            self._tell("dynamic", info.code, change)
         guards = frame.state.guards
         with located(None):  # what all the frame relies on
             guards.update(state_guards(), surrounding_guards(), alias_guards(frame.state), frame.state.symbols.guards())
@@ -247,6 +255,13 @@ class FrameConverter:
         entry = Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs))
         keep_from_torch(entry)
         return entry
+
+    def _check_marks(self, symbols: Symbols) -> None:
+        violated = symbols.violated()
+        if violated is not None:
+            text, location = violated
+            where = "" if location is None else f" ({location.in_user_code})"
+            raise MarkViolated(f"{text}{where}; use maybe_mark_dynamic where a size may be compiled for alone")
 
     def _runner_of(self, code: CodeType, graphs: list[object]) -> RunnerOf:
         def runner_of(graph: FinishedGraph, plain: bool) -> Callable[..., Any]:

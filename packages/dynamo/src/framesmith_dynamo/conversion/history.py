@@ -33,6 +33,8 @@ class History:
         self.dynamic = dynamic
         self.sizes: dict[str, Seen] = {}
         self.numbers: dict[str, int | float | None] = {}
+        #: What has turned out to change since it was last told, in the user's terms.
+        self.news: list[str] = []
 
     @property
     def allows_symbols(self) -> bool:
@@ -49,7 +51,12 @@ class History:
             return STATIC
         everything = range(tensor.dim()) if self.dynamic else ()
         symbolic = {*changed, *everything} - marks.static | marks.symbolic
-        return Dims(frozenset(symbolic), marks.ranges, marks.unbacked)
+        return Dims(frozenset(symbolic), marks.ranges, marks.unbacked, marks.required)
+
+    def take_news(self) -> list[str]:
+        """What has turned out to change; once."""
+        news, self.news = self.news, []
+        return news
 
     def _changed_dims(self, tensor: torch.Tensor, name: str) -> set[int]:
         sizes = tuple(tensor.shape)
@@ -59,6 +66,7 @@ class History:
             return set()
         for dim, size in enumerate(sizes):
             if seen[dim] is not CHANGED and seen[dim] != size:
+                self.news.append(f"{name}.size({dim}) was {seen[dim]} when compiled, and is {size}: it becomes dynamic now")
                 seen[dim] = CHANGED
         return {dim for dim, size in enumerate(seen) if size is CHANGED}
 
@@ -68,6 +76,7 @@ class History:
             return False
         seen = self.numbers.setdefault(source.name, number)
         if seen is not CHANGED and (type(seen) is not type(number) or seen != number):
+            self.news.append(f"{source.name} was {seen!r} when compiled, and is {number!r}: it becomes dynamic now")
             self.numbers[source.name] = CHANGED
         changed = self.numbers[source.name] is CHANGED or (self.dynamic is True and isinstance(source, LocalSource))
         return changed and not _is_special(number)

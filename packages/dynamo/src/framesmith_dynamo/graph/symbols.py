@@ -6,23 +6,34 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from framesmith_guards.fakes.symbols import attach_shape_env, computed_number, symbolic_fake, symbolic_number
+from framesmith_aten.graphs.numbers import known_value
+from framesmith_guards.fakes.symbols import (
+    attach_shape_env,
+    computed_number,
+    specialised_at,
+    symbolic_fake,
+    symbolic_number,
+)
 from framesmith_guards.torch_adapter import shape_guards
 
 if TYPE_CHECKING:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from framesmith_guards import Guard, Source
+    from framesmith_guards import Guard, Location, Source
 
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """Dimensions of a tensor whose sizes are symbols: with a range (least, most) of its own, or without a value."""
+    """Dimensions of a tensor whose sizes are symbols: with a range (least, most) of its own, or without a value.
+
+    `required`: those that the program has promised to change; the trace must not come to need one size of them.
+    """
 
     symbolic: Collection[int] = ()
     ranges: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
     unbacked: Collection[int] = ()
+    required: Collection[int] = ()
 
     def __bool__(self) -> bool:
         return bool(self.symbolic) or bool(self.unbacked)
@@ -53,6 +64,7 @@ class Symbols:
         self._policy = policy
         self.tensors: list[tuple[Source, torch.Tensor]] = []
         self.numbers: list[tuple[Source, Any]] = []
+        self._required: list[tuple[Source, Any, int]] = []
 
     def tensor(self, real: torch.Tensor, source: Source) -> torch.Tensor | None:
         """A fake with symbolic sizes for a tensor; None for one whose sizes stay."""
@@ -63,7 +75,19 @@ class Symbols:
             self._mode, real, source, dims.symbolic, ranges=dims.ranges, unbacked=dims.unbacked
         )
         self.tensors.append((source, fake))
+        self._required += [(source, fake.size(dim), dim) for dim in dims.required]
         return fake
+
+    def violated(self) -> tuple[str, Location | None] | None:
+        """The first size that must not be one number and has come to be, in words, and the line that made it so."""
+        for source, size, dim in self._required:
+            known = size if isinstance(size, int) else known_value(size)
+            if known is not None:
+                place = f"{source.name}.size({dim})"
+                if isinstance(size, int):
+                    return f"{place} is marked dynamic, and is {known}: sizes 0 and 1 are always compiled for alone", None
+                return f"{place} is marked dynamic, and has to be {known} here", specialised_at(self._mode.shape_env, size)
+        return None
 
     def number(self, real: int | float, source: Source) -> Any:
         """The symbol of a number; None for one that stays."""

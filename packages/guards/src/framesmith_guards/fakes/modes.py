@@ -17,6 +17,7 @@ from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
 from framesmith_guards.fakes.light_torch import rebuilt
+from framesmith_guards.fakes.symbolic_results import dispatched
 
 #: All modes share torch's memory of operators' fake results, which has an entry for each number they were called with
 #: and no end of its own.
@@ -54,11 +55,17 @@ def _light_mode_class() -> type[FakeTensorMode]:
             known = plain_fake(self, tensor)
         return known if known is not None else FakeTensorMode.from_tensor(self, tensor, **options)
 
+    def _dispatch_impl(self: FakeTensorMode, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if self.shape_env is None:
+            return dispatch_impl(self, func, types, args, kwargs)
+        return dispatched(self, func, args, kwargs, lambda: dispatch_impl(self, func, types, args, kwargs))
+
+    dispatch_impl = rebuilt(FakeTensorMode._dispatch_impl)
     members = {
         "__init__": __init__,
         "from_tensor": from_tensor,
         "__torch_dispatch__": _light_dispatch(),
-        "_dispatch_impl": rebuilt(FakeTensorMode._dispatch_impl),
+        "_dispatch_impl": _dispatch_impl,
         "_should_skip_dynamo": classmethod(lambda cls: False),
     }
     return type("FakeTensorMode", (FakeTensorMode,), members)

@@ -26,6 +26,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.light_fakes import is_described_by_layout
+from framesmith_guards.fakes.light_nodes import LightNode
 from framesmith_guards.fakes.light_torch import NamedSource, rebuilt, rebuilt_globals
 from framesmith_guards.kinds.shapes import EXACT, call_expr
 from framesmith_guards.stacks import Location, current_location
@@ -59,7 +60,9 @@ def _tell_nobody(*what: object, **more: object) -> None:
 
 @cache
 def _light_env_class() -> type[ShapeEnv]:
-    names = rebuilt_globals(vars(symbolic_shapes), trace_structured=_tell_nobody, dtrace_structured=_tell_nobody)
+    names = rebuilt_globals(
+        vars(symbolic_shapes), trace_structured=_tell_nobody, dtrace_structured=_tell_nobody, SymNode=LightNode
+    )
     members: dict[str, Any] = {name: rebuilt(method, names) for name, method in _methods()}
 
     def _get_stack_summary(self: ShapeEnv, is_debug: bool = False, framework_loc: str | None = None) -> Any:
@@ -71,8 +74,9 @@ def _light_env_class() -> type[ShapeEnv]:
         """What a guard is and where it is from is told by whoever compiles the guards."""
 
     def __init__(self: ShapeEnv, **options: Any) -> None:
-        initialise(self, **options)
         self.computed = {}  # type: ignore[attr-defined]
+        self.results = {}  # type: ignore[attr-defined]
+        initialise(self, **options)
 
     initialise = members["__init__"]
     members["__init__"] = __init__
@@ -97,6 +101,7 @@ def attach_shape_env(mode: FakeTensorMode) -> ShapeEnv:
     if mode.shape_env is None:
         mode.shape_env = new_shape_env()
         mode.static_shapes = True
+        mode.cache_enabled = False  # what it remembers of symbols it makes anew, and works out all that follows
     return mode.shape_env
 
 
@@ -177,6 +182,12 @@ def _plain_symbolic(
         fake._is_param = True
     mode.fake_tensor_converter.set_tensor_memo(tensor, fake)
     return fake
+
+
+def specialised_at(env: ShapeEnv, number: Any) -> Location | None:
+    """The user's line by which a symbolic number has come to be known."""
+    place = env.replacements_slocs.get(number.node._expr)
+    return getattr(place, "location", None)
 
 
 def symbolic_number(mode: FakeTensorMode, number: int | float, source: Source) -> Any:
