@@ -15,6 +15,7 @@ import torch
 
 from framesmith_dynamo.conversion.marks import marks_of
 from framesmith_dynamo.graph.symbols import STATIC, Dims
+from framesmith_dynamo.values.constants.constant import LARGEST_SYMBOL
 from framesmith_guards import LocalSource
 
 if TYPE_CHECKING:
@@ -83,10 +84,10 @@ class History:
 
 
 def _is_special(number: int | float) -> bool:
-    """Whether a number is known by its value even where others change: torch's own integers 0 and 1; no number at all."""
+    """Whether a number is known by its value even where others change: 0 and 1, what is not finite, what is too large."""
     if type(number) is int:
-        return number in (0, 1) or abs(number) >= 2**31
-    return not math.isfinite(number)
+        return number in (0, 1) or abs(number) >= LARGEST_SYMBOL
+    return number == 0.0 or not math.isfinite(number)  # there are two zeros, which are equal
 
 
 class Histories:

@@ -204,7 +204,7 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
 
     Nothing is known of the symbol but its value now: floats are not to be computed with in another order than the
     program's. Guards about it compute it again. None where the function raises for the values now, or gives something
-    that no symbol stands for: no number, or one that is not finite. Of operands without a value the result is a float
+    that no symbol stands for: no number, one that is not finite, or a zero, of which there are two. Of operands without a value the result is a float
     without one.
     """
     env = attach_shape_env(mode)
@@ -215,7 +215,7 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
         result = EXACT[function](*hints)
     except Exception:
         return None
-    if type(result) not in (int, float) or not math.isfinite(result):
+    if type(result) not in (int, float) or not math.isfinite(result) or (type(result) is float and result == 0.0):
         return None
     symbol = env.create_unspecified_symbol(result, NamedSource(f"{function}()"), DimDynamic.DYNAMIC)
     env.computed[symbol] = call_expr(function, [expr_of(operand) for operand in operands])  # type: ignore[attr-defined]

@@ -106,7 +106,8 @@ class SymbolicNumber(ConstantValue):
         if not isinstance(other, ConstantValue):
             return None
         number = other.as_number()
-        if number is None:
+        same = isinstance(number, torch.SymFloat) and number is self.number  # at another call, it may be no number
+        if number is None or same:
             return tr.constant(self.value).compare(tr, op, tr.constant(other.value))
         return tr.constant(COMPARE[op](self.number, number))
 
