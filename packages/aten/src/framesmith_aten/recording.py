@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from framesmith_aten import trials
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
-from framesmith_aten.graphs.numbers import SYMBOLIC
 from framesmith_aten.operators import (
     changes_metadata,
     gives_unknown_value,
@@ -100,7 +99,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note(func, args, kwargs)
         out = func(*args, **kwargs)
         with recording(func):
-            if gives_unknown_value(func, out) and not isinstance(out, SYMBOLIC):
+            if gives_unknown_value(func, out):
                 raise DataDependentOutputException(func)
             return trials.as_laid_out(func, args, kwargs, out)
 

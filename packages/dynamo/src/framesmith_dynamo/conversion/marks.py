@@ -47,7 +47,7 @@ def marks_of(tensor: torch.Tensor) -> Marks:
         return NO_MARKS
     required = frozenset(entries.get(MARKED, ()))
     unbacked = frozenset(entries.get(WITHOUT_VALUE, ()))
-    ranges: dict[int, tuple[int, int | None]] = {dim: (0, None) for dim in required}
+    ranges: dict[int, tuple[int, int | None]] = dict.fromkeys(required, (0, None))
     ranges |= {each.dim: (each.min or 0, each.max) for each in entries.get(RANGES, ()) if each.dim in required}
     symbolic = required | frozenset(entries.get(MAYBE, ())) | unbacked
     return Marks(symbolic, required, frozenset(entries.get(STAYS, ())), unbacked, ranges)

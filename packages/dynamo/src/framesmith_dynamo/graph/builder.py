@@ -17,11 +17,12 @@ from torch import fx
 
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.modules import new_module
-from framesmith_aten.graphs.numbers import LAYOUT_OPERATORS, NumberNodes, is_symbolic, numbers_of
+from framesmith_aten.graphs.numbers import NumberNodes
 from framesmith_aten.layouts import may_overlap, share_storage
 from framesmith_aten.operators import op_name, tensors_in
 from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.recording import Effects, OperatorLog
+from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_dynamo.graph.spelling import spelled
 from framesmith_guards import Location, current_location, new_fake_mode
@@ -178,15 +179,8 @@ class GraphBuilder:
 
     def _offer_layout(self, ref: TensorRef) -> None:
         """Numbers may be asked of a tensor's layout."""
-        if ref.fake._has_symbolic_sizes_strides:
-            for (kind, dim), number in numbers_of(ref.fake).items():
-                self.numbers.offer(number, partial(self._layout_query, ref, kind, dim, number))
-
-    def _layout_query(self, ref: TensorRef, kind: str, dim: int, number: Any) -> fx.Node:
-        operator_ = LAYOUT_OPERATORS[kind]
-        node = self._placed(self.graph.call_function(operator_, (ref.node,) if kind == "offset" else (ref.node, dim)))
-        node.meta["example_value"] = number
-        return node
+        if has_symbols(ref.fake):
+            self.numbers.offer_layout(ref.fake, lambda: ref.node)
 
     def number_ref(self, number: Any) -> NumberRef:
         """The one ref of a symbolic number that the trace has made."""

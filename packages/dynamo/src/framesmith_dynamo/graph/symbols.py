@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from framesmith_aten.graphs.numbers import known_value
+from framesmith_aten.symbolic import known_value
 from framesmith_guards.fakes.symbols import (
     attach_shape_env,
     computed_number,

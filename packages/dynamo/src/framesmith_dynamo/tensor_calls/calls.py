@@ -14,11 +14,11 @@ from torch._subclasses import fake_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.graphs.numbers import is_symbolic
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION
 from framesmith_aten.random_order import RANDOM_ORDER
 from framesmith_aten.recording import KernelRefuses, RecordingFailed
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
 from framesmith_dynamo.graph.spelling import Unspeakable
@@ -30,7 +30,6 @@ from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT, DYNAM
 
 if TYPE_CHECKING:
     from framesmith_aten.recording import Effects
-    from framesmith_dynamo.graph.builder import GraphBuilder
     from framesmith_dynamo.trace_state import TraceState
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from framesmith_aten.graphs.numbers import known_value
+from framesmith_aten.symbolic import known_value
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import ConstantValue
