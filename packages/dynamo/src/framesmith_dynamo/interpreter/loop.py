@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import decoded
@@ -14,6 +16,7 @@ from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_dynamo.values.functions.cells import CellValue, FoundCellValue
+from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT
 from framesmith_dynamo.values.wrap import load_tables
 from framesmith_guards import (
     AttrSource,
@@ -116,6 +119,8 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
             _route_outermost(frame, raised)
         except GraphBreak as broken:
             _end_here(frame, log, executed, broken)
+        except GuardOnDataDependentSymNode as error:
+            _end_here(frame, log, executed, GraphBreak(DATA_DEPENDENT, f"a decision by data: {error.cond}"))
         except RecursionError as error:
             _end_here(
                 frame, log, executed, GraphBreak(inlining.TOO_DEEP, f"the interpreter's own stack is full: {error}")
