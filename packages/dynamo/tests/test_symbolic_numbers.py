@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Numbers that change from call to call, from everywhere, used in every way: as in eager mode, at five values each."""
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from driver import compiled, same
 
 import framesmith_frames as frames
-from driver import compiled, same
 
 #: Values of the number: none of these programs may take one for another.
 VALUES = (5, 7, 0, 1, 9)

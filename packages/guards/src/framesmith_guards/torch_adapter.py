@@ -139,7 +139,7 @@ def _evaluated(symbols: _Symbols) -> Iterator[Guard]:
 
 
 def _settled(symbols: _Symbols) -> Iterator[ShapeExpr]:
-    """Of the numbers that were computed (see `fakes.symbols.computed_number`), those that the trace has come to know."""
+    """Of the computed numbers (see `fakes.symbols.computed_number`), those that the trace has come to know."""
     for symbol, call in symbols.computed.items():
         known = symbols.shape_env.replace(symbol)
         if known != symbol:

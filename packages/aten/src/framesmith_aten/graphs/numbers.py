@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import sympy
 
 _OPERATORS = (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "lshift", "rshift", "and_", "or_", "xor",
-    "invert", "eq", "ne", "lt", "le", "gt", "ge",
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "lshift", "rshift", "and_", "or_",
+    "xor", "invert", "eq", "ne", "lt", "le", "gt", "ge",
 )  # fmt: skip
 #: Functions of numbers that a number node may call; what they give for Python numbers is what the node is at a call.
 FUNCTIONS: Final = frozenset({
@@ -77,7 +77,7 @@ class NumberNodes:
         self._makers.setdefault(number.node.expr, make)
 
     def offer_layout(self, tensor: torch.Tensor, node: fx.Node | Callable[[], fx.Node]) -> None:
-        """Say that symbols among the sizes, strides and offset of `tensor` can be asked of its `node`, or what gives it."""
+        """Say that symbols in the layout of `tensor` can be asked of its `node`, or of what gives it."""
         for (what, dim), number in numbers_of(tensor).items():
             if not self.knows(number):
                 dims = () if what == "offset" else (dim,)
@@ -201,7 +201,7 @@ def _value(node: fx.Node, key: str) -> Any:
 
 
 def numbers_of(tensor: torch.Tensor) -> Mapping[tuple[str, int], Any]:
-    """The symbolic sizes, strides and offset of a strided tensor, by ("size", dimension), ("stride", dimension), ("offset", 0)."""
+    """The symbolic numbers of a strided tensor's layout, by ("size", dim), ("stride", dim) and ("offset", 0)."""
     layout = {("size", dim): size for dim, size in enumerate(tensor.shape)}
     layout |= {("stride", dim): stride for dim, stride in enumerate(tensor.stride())}
     layout["offset", 0] = tensor.storage_offset()

@@ -77,8 +77,8 @@ class FrameConverter:
     """The callback of `framesmith_frames.set_callback`: traces a frame and answers an Entry, SKIP or RUN_ONCE.
 
     `compile_graph(module, inputs)` turns a graph into a callable of its flat inputs giving a tuple. `fullgraph`: a
-    graph break raises BreakNotAllowed. `dynamic`: which sizes and numbers are symbols, those that have changed (None), all
-    that can be (True), none (False). `recompile_limit`: entries per code object; beyond it the code runs as plain
+    graph break raises BreakNotAllowed. `dynamic`: which sizes and numbers are symbols, those that have changed (None),
+    all that can be (True), none (False). `recompile_limit`: entries per code object; beyond it the code runs as plain
     Python. `strict`: what would be left to plain Python because the tracer, the compiler or the limit failed raises
     instead. Exceptions leave through the callback: an error handler of frames that raises them again brings them to the
     user.

@@ -21,8 +21,8 @@ class FrameEvent:
 
     `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code
     was made (`check` and `guards`, its check as Python; `residual` and `residual_text`, its code; `seconds` taken);
-    `recompile`: no entry applied (`detail`: why the nearest did not); `dynamic`: a size or number that changed is a symbol
-    from now on (`detail`: which, and what it was and is); `limit`: that was so as often as allowed
+    `recompile`: no entry applied (`detail`: why the nearest did not); `dynamic`: a size or number that has changed is a
+    symbol from now on (`detail`: which, and what it was and is); `limit`: that was so as often as allowed
     (`detail`: what changed most, and what to do); `skip` and `run-once`: left to plain Python, always or this time
     (`detail`: why); `error`: the tracer or a compiler failed (`error`).
 

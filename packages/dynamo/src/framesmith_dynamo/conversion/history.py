@@ -67,7 +67,9 @@ class History:
             return set()
         for dim, size in enumerate(sizes):
             if seen[dim] is not CHANGED and seen[dim] != size:
-                self.news.append(f"{name}.size({dim}) was {seen[dim]} when compiled, and is {size}: it becomes dynamic now")
+                self.news.append(
+                    f"{name}.size({dim}) was {seen[dim]} when compiled, and is {size}: it becomes dynamic now"
+                )
                 seen[dim] = CHANGED
         return {dim for dim, size in enumerate(seen) if size is CHANGED}
 
@@ -84,7 +86,7 @@ class History:
 
 
 def _is_special(number: int | float) -> bool:
-    """Whether a number is known by its value even where others change: 0 and 1, what is not finite, what is too large."""
+    """Whether a number is known by its value even where others change: 0 and 1, what is infinite or too large."""
     if type(number) is int:
         return number in (0, 1) or abs(number) >= LARGEST_SYMBOL
     return number == 0.0 or not math.isfinite(number)  # there are two zeros, which are equal

@@ -1,4 +1,4 @@
-"""Marks on tensors that say which of their sizes change: plain attributes, those that `torch._dynamo.mark_dynamic` sets."""
+"""Marks on tensors that say which sizes change: the plain attributes that `torch._dynamo.mark_dynamic` sets."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def mark_dynamic(tensor: Any, dims: Any, *, min: int | None = None, max: int | N
 
     `dims` is a dimension or several, negative ones from the end; `min` and `max` are the least and greatest size that
     will be met, and both are allowed. A compiled function that needs such a size to be one number raises at its call.
-    TypeError and ValueError for a parameter (its sizes stay), a dimension that the tensor does not have, a range that is
-    empty or does not hold the size, and marks that contradict each other.
+    TypeError and ValueError for a parameter (its sizes stay), a dimension that the tensor does not have, a range that
+    is empty or does not hold the size, and marks that contradict each other.
     """
     marked = _dimensions(tensor, dims, "mark_dynamic")
     _check_range(tensor, marked, min, max)
@@ -71,7 +71,7 @@ def mark_dynamic(tensor: Any, dims: Any, *, min: int | None = None, max: int | N
 
 
 def maybe_mark_dynamic(tensor: Any, dims: Any) -> None:
-    """As `mark_dynamic`, but where a compiled function needs such a size to be one number it is compiled for that one."""
+    """As `mark_dynamic`, but a compiled function that needs such a size to be one number is compiled for that one."""
     marked = _dimensions(tensor, dims, "maybe_mark_dynamic")
     _refuse_both(tensor, marked, STAYS, "maybe_mark_dynamic", "mark_static")
     _add(tensor, MAYBE, marked)
@@ -105,7 +105,7 @@ def _dimensions(tensor: Any, dims: Any, function: str, *, parameters: bool = Fal
             raise TypeError(f"{function}: a dimension is an int, not {dim!r}")
         if not -tensor.dim() <= dim < tensor.dim():
             raise ValueError(
-                f"{function}: there is no dimension {dim}; the tensor has {tensor.dim()}, of sizes {tuple(tensor.shape)}"
+                f"{function}: there is no dimension {dim}; the tensor has {tensor.dim()} (sizes {tuple(tensor.shape)})"
             )
     return frozenset(dim % tensor.dim() for dim in given)
 
@@ -129,4 +129,3 @@ def _refuse_both(tensor: torch.Tensor, dims: frozenset[int], attribute: str, now
 
 def _add(tensor: torch.Tensor, attribute: str, dims: frozenset[int]) -> None:
     vars(tensor)[attribute] = {*vars(tensor).get(attribute, ()), *dims}
-

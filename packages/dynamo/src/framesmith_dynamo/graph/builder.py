@@ -169,7 +169,7 @@ class GraphBuilder:
     # Inputs
 
     def add_input(self, real: torch.Tensor, source: Source, fake: torch.Tensor | None = None) -> TensorRef:
-        """A ref for a real tensor; its placeholder comes into being when it is used. `fake`: one with symbolic sizes."""
+        """A ref for a real tensor; its placeholder comes into being when it is used. `fake`: one with symbols."""
         if fake is None:
             fake = self.fake_mode.from_tensor(real, static_shapes=True)
         ref = TensorRef(self, fake, real=real, source=source)
@@ -404,6 +404,4 @@ def describe_input(ref: TensorRef, example: torch.Tensor) -> GraphInput:
     assert ref.source is not None
     lasting = isinstance(ref.real, torch.nn.Parameter) or "_buffers" in ref.source.name
     dims = tuple(dim for dim, size in enumerate(example.shape) if is_symbolic(size))
-    return GraphInput(
-        ref.source, example, is_parameter_or_buffer=lasting, static_address=lasting, dynamic_dims=dims
-    )
+    return GraphInput(ref.source, example, is_parameter_or_buffer=lasting, static_address=lasting, dynamic_dims=dims)

@@ -71,9 +71,7 @@ class Symbols:
         dims = self._policy.dims(real, source)
         if not dims:
             return None
-        fake = symbolic_fake(
-            self._mode, real, source, dims.symbolic, ranges=dims.ranges, unbacked=dims.unbacked
-        )
+        fake = symbolic_fake(self._mode, real, source, dims.symbolic, ranges=dims.ranges, unbacked=dims.unbacked)
         self.tensors.append((source, fake))
         self._required += [(source, fake.size(dim), dim) for dim in dims.required]
         return fake
@@ -85,8 +83,13 @@ class Symbols:
             if known is not None:
                 place = f"{source.name}.size({dim})"
                 if isinstance(size, int):
-                    return f"{place} is marked dynamic, and is {known}: sizes 0 and 1 are always compiled for alone", None
-                return f"{place} is marked dynamic, and has to be {known} here", specialised_at(self._mode.shape_env, size)
+                    return (
+                        f"{place} is marked dynamic, and is {known}: sizes 0 and 1 are always compiled for alone",
+                        None,
+                    )
+                return f"{place} is marked dynamic, and has to be {known} here", specialised_at(
+                    attach_shape_env(self._mode), size
+                )
         return None
 
     def number(self, real: int | float, source: Source) -> Any:
@@ -98,7 +101,7 @@ class Symbols:
         return number
 
     def begin(self) -> bool:
-        """Let data become sizes and numbers in this trace; False where that is so already, or nothing is to be a symbol."""
+        """Let data become sizes and numbers in this trace; False where it does already, or nothing may be a symbol."""
         if self._mode.shape_env is not None or not self._policy.allows_symbols:
             return False
         attach_shape_env(self._mode)

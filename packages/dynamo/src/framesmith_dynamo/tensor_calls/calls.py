@@ -194,9 +194,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     return _result_value(frame, result, node)
 
 
-def _on_fakes(
-    frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Any, Effects]:
+def _on_fakes(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Effects]:
     """The call run on fakes. Breaks the graph where the operation raises; errors in noting what it does pass."""
     builder = frame.state.builder
     fakes, named_fakes = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)

@@ -113,7 +113,7 @@ class Tracer(Protocol):
         """
 
     def number_input(self, obj: int | float, source: Source) -> Value | None:
-        """The value of a number found at `source` that changes from call to call; None of one taken to stay as it is."""
+        """The value of a number found at `source` that changes from call to call; None of one that stays."""
 
     def symbol(self, number: Any) -> Value:
         """The value of a symbolic number of this trace; the same symbol, the same value."""
@@ -121,8 +121,8 @@ class Tracer(Protocol):
     def compute_number(self, function: Callable[..., Any], name: str, operands: Sequence[Any]) -> Value | None:
         """The number that a function gives when the graph runs, for numbers some of which are symbolic.
 
-        `name` is that of the function in `framesmith_guards.kinds.shapes.EXACT`. None where it raises for the numbers of
-        this call, or gives none: then the numbers have to be known.
+        `name` is that of the function in `framesmith_guards.kinds.shapes.EXACT`. None where it raises for the numbers
+        of this call, or gives none: then the numbers have to be known.
         """
 
     def emit_state(self, target: Any, *args: Any) -> Any:

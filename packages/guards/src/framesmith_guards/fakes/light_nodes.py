@@ -1,6 +1,6 @@
 """Torch's symbolic numbers with a memory: the same operation of the same expressions gives the same node.
 
-Making a fake tensor asks some forty questions of its sizes and strides, most of them the ones that the last one asked. A
+Making a fake tensor asks some forty questions of its sizes and strides, most of them those that the last one asked. A
 node of torch's works each out anew, with sympy.
 """
 
@@ -21,7 +21,7 @@ _BINARY: Final = (
 _UNARY: Final = ("neg", "sym_not")
 
 
-class LightNode(SymNode):  # type: ignore[misc]
+class LightNode(SymNode):
     """A number of a ShapeEnv whose `results` remember operations."""
 
     shape_env: ShapeEnv
@@ -51,7 +51,7 @@ def _binary(name: str) -> Callable[[LightNode, SymNode], SymNode]:
 
     def method(self: LightNode, other: SymNode) -> SymNode:
         if not isinstance(other, SymNode):
-            return plain(self, other)  # type: ignore[no-any-return]
+            return plain(self, other)
         key = (name, self._expr, self.pytype, other._expr, other.pytype)
         return _remembered(self, key, lambda: plain(self, other))
 

@@ -8,15 +8,16 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses import meta_utils
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
-from torch._subclasses.meta_utils import MetaConverter
+from torch._subclasses.meta_utils import MetaConverter, MetaTensorDescriber
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
-from framesmith_guards.fakes.light_torch import rebuilt
+from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, tell_nobody
 from framesmith_guards.fakes.symbolic_results import dispatched
 
 #: All modes share torch's memory of operators' fake results, which has an entry for each number they were called with
@@ -41,6 +42,12 @@ def _light_mode_class() -> type[FakeTensorMode]:
         (FakeTensorConverter,),
         {"from_real_tensor": rebuilt(FakeTensorConverter.from_real_tensor)},
     )
+    names = rebuilt_globals(vars(meta_utils), trace_structured=tell_nobody)
+    light_describer = type(
+        "MetaTensorDescriber",
+        (MetaTensorDescriber,),
+        {name: rebuilt(vars(MetaTensorDescriber)[name], names) for name in ("describe_storage", "describe_tensor")},
+    )
     initialise = rebuilt(FakeTensorMode.__init__)
 
     def __init__(self: FakeTensorMode, **options: Any) -> None:
@@ -48,6 +55,7 @@ def _light_mode_class() -> type[FakeTensorMode]:
         converter = self.fake_tensor_converter
         converter.__class__ = light_converter
         converter.meta_converter.__class__ = light_meta
+        converter.meta_converter.describer.__class__ = light_describer
 
     def from_tensor(self: FakeTensorMode, tensor: torch.Tensor, **options: Any) -> torch.Tensor:
         known = self.fake_tensor_converter._get_memo(tensor)

@@ -1,4 +1,4 @@
-"""What operators gave for symbolic sizes, remembered: in a model of many equal layers, most calls have been made before.
+"""What operators gave for symbolic sizes, remembered: of many equal layers, most calls have been made before.
 
 Torch's own memory makes the symbols of each result anew, and with them all that follows. Here a result is known by
 the symbols themselves; asking again relies on nothing that asking the first time did not.
@@ -16,7 +16,18 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 _SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_PLAIN: Final = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN: Final = (
+    int,
+    float,
+    bool,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 #: Tags of operators whose results are data, or whose fakes hold more than a layout.
 _DATA: Final = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view)
 
@@ -35,7 +46,8 @@ class _Made:
     device: torch.device
 
     def again(self, mode: FakeTensorMode) -> FakeTensor:
-        with no_dispatch(), mode.shape_env.suppress_guards():
+        env: Any = mode.shape_env
+        with no_dispatch(), env.suppress_guards():
             meta = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
             return FakeTensor(mode, meta, self.device)
 
@@ -44,7 +56,8 @@ def dispatched(
     mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]
 ) -> Any:
     """The fake result of a call: made again, or that of `run`."""
-    results: dict[Any, Any] = mode.shape_env.results
+    env: Any = mode.shape_env
+    results: dict[Any, Any] = env.results
     try:
         key = _key(op, args, kwargs)
     except _NotRemembered:

@@ -3,8 +3,7 @@
 Note [Light symbols]: torch's own way imports torch._dynamo and torch._inductor (2 s, once per process) for a switch
 of a debugging tool, for classes that name a size's place, and for a list of files to leave out of stack traces. The
 ShapeEnv made here does without: its methods are rebuilt as light_torch.py says; where a condition comes from is told by
-`current_location`, the user's line, which is what a guard is to name; and torch's structured log, which walks the stack at
-every symbol whether it is written or not, is not told.
+`current_location`, the user's line, which is what a guard is to name; and torch's structured log is not told.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.light_fakes import is_described_by_layout
 from framesmith_guards.fakes.light_nodes import LightNode
-from framesmith_guards.fakes.light_torch import NamedSource, rebuilt, rebuilt_globals
+from framesmith_guards.fakes.light_torch import NamedSource, rebuilt, rebuilt_globals, tell_nobody
 from framesmith_guards.kinds.shapes import EXACT, call_expr
 from framesmith_guards.stacks import Location, current_location
 from framesmith_guards.torch_adapter import to_torch
@@ -54,14 +53,10 @@ def _methods() -> Iterator[tuple[str, FunctionType]]:
             yield name, method
 
 
-def _tell_nobody(*what: object, **more: object) -> None:
-    """In place of torch's structured log."""
-
-
 @cache
 def _light_env_class() -> type[ShapeEnv]:
     names = rebuilt_globals(
-        vars(symbolic_shapes), trace_structured=_tell_nobody, dtrace_structured=_tell_nobody, SymNode=LightNode
+        vars(symbolic_shapes), trace_structured=tell_nobody, dtrace_structured=tell_nobody, SymNode=LightNode
     )
     members: dict[str, Any] = {name: rebuilt(method, names) for name, method in _methods()}
 
@@ -114,10 +109,10 @@ def symbolic_fake(
     ranges: Mapping[int, tuple[int, int | None]] | None = None,
     unbacked: Collection[int] = (),
 ) -> torch.Tensor:
-    """A fake of `tensor`, found at `source`, whose sizes of `dims` are symbols; strides follow the sizes where they can.
+    """A fake of `tensor`, found at `source`, whose sizes of `dims` are symbols; strides follow the sizes.
 
-    Sizes 0 and 1 stay numbers, and equal ones share a symbol, but for dimensions with a range (least, most) of their own.
-    Those `unbacked` are symbols without a value. GuardError for a range that the size is not in.
+    Sizes 0 and 1 stay numbers, and equal ones share a symbol, but for dimensions with a range (least, most). Those
+    `unbacked` are symbols without a value. GuardError for a range that the size is not in.
     """
     env = attach_shape_env(mode)
     _check_ranges(tensor, ranges or {})
@@ -164,7 +159,7 @@ def _limit(env: ShapeEnv, size: Any, least: int, most: int | None) -> None:
 def _plain_symbolic(
     mode: FakeTensorMode, env: ShapeEnv, tensor: torch.Tensor, source: Source, context: Any
 ) -> torch.Tensor:
-    """As `light_fakes.plain_fake`, with symbols; where in its storage a tensor begins is nothing that is asked of it."""
+    """As `light_fakes.plain_fake`, with symbols; where in its storage a tensor begins is not asked of it."""
     sizes, strides, _ = env._create_symbolic_sizes_strides_storage_offset(
         tuple(tensor.size()),
         tuple(tensor.stride()),
@@ -203,9 +198,9 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
     """The number that a function of `kinds.shapes.EXACT` gives for numbers, as a symbol of its own.
 
     Nothing is known of the symbol but its value now: floats are not to be computed with in another order than the
-    program's. Guards about it compute it again. None where the function raises for the values now, or gives something
-    that no symbol stands for: no number, one that is not finite, or a zero, of which there are two. Of operands without a value the result is a float
-    without one.
+    program's. Guards about it compute it again. None where the function raises for the values now, or gives what no
+    symbol stands for: no number, one that is not finite, or a float zero, of which there are two. Of operands without a
+    value the result is a float without one.
     """
     env = attach_shape_env(mode)
     hints = [hint_of(operand) for operand in operands]

@@ -52,7 +52,7 @@ class SymbolicNumber(ConstantValue):
         return self.ref.number
 
     @property
-    def value(self) -> Any:  # type: ignore[override]
+    def value(self) -> Any:
         """The number at this call, on which the trace relies from now on. Breaks where it is made in the graph."""
         try:
             return PYTHON_TYPES[type(self.number)](self.number)
