@@ -62,3 +62,8 @@ def at_least(first: Any, second: Any) -> bool:
     if holds(first < second):
         return False
     return bool(equal(first % second, 0) or first >= second)
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Whether an error says that the value of a number was asked for which only a call has."""
+    return any(kind.__name__ == "GuardOnDataDependentSymNode" for kind in type(error).__mro__)

@@ -13,11 +13,13 @@ import torch.nn.functional as F
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.trace import derivatives, functional
+from framesmith_aot.trace import derivatives, functional, numbers
 from framesmith_aten import tensor_methods
+from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import op_name
 from framesmith_aten.overlaps import Overlaps
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
 from framesmith_aten.tracing.tracer import GraphTracer
 
@@ -70,18 +72,23 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             makers = {id(value): maker.name for maker, value in reversed(env.items())}
             return Ran(outputs, [makers.get(id(value), "") for value in outputs], writers)
         else:
-            env[node] = _call(node, env, overlaps, writers)
+            env[node] = _call(node, env, overlaps, writers, tracer)
             overlaps.note(env[node])
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
 
 
-def _call(node: fx.Node, env: dict[fx.Node, Any], overlaps: Overlaps, writers: dict[int, str]) -> Any:
+def _call(
+    node: fx.Node, env: dict[fx.Node, Any], overlaps: Overlaps, writers: dict[int, str], tracer: GraphTracer
+) -> Any:
     args = fx.node.map_arg(node.args, env.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
+    if node.target in FUNCTIONS and any(map(is_symbolic, args)) and not any(map(torch.is_tensor, args)):
+        return numbers.call(tracer, node, args, kwargs)
     before = [
         (value, functional.mutation_count(value), value.shape, value.stride()) for value in _wrappers((args, kwargs))
     ]
     result = _run(node, args, kwargs)
+    numbers.note_result(tracer, node, result)
     for value, count, size, stride in before:
         if functional.mutation_count(value) != count:
             overlaps.check(value, str(node.target))

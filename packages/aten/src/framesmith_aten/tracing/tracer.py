@@ -182,9 +182,10 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Generator):
             why = "its state cannot be made a graph input"
             raise TraceUnsupported("generator", "a random generator as an argument", why)
-        return self._number_of(value) if is_symbolic(value) else value
+        return self.number_of(value) if is_symbolic(value) else value
 
-    def _number_of(self, number: Any) -> Any:
+    def number_of(self, number: Any) -> fx.Node | int | float | bool:
+        """The node of a symbolic number, or the number where it is known after all."""
         try:
             return self.numbers.node_of(number)
         except KeyError as error:
