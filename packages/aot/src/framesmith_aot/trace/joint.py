@@ -118,7 +118,7 @@ def trace_joint(
             ) from error
         except Exception as error:
             if is_data_dependent(error):
-                raise AotUnsupported("data-dependent", "a choice by a number", str(error)) from error
+                raise AotUnsupported("data-dependent", "a choice by a number", str(error).splitlines()[0]) from error
             raise AotUnsupported("trace-error", f"{type(error).__name__} while tracing", str(error)) from error
         found = collect(
             pairs,
@@ -167,7 +167,7 @@ def _tracing(tracer: GraphTracer) -> Iterator[ambient.Ambient]:
 
 @contextmanager
 def _python_kernels(fake_mode: FakeTensorMode) -> Iterator[None]:
-    """With symbols, torch's kernels and decompositions in Python: some of those in C++ ask what a size is at present."""
+    """With symbols, torch's decompositions in Python: some of those in C++ ask what a size is at present."""
     if fake_mode.shape_env is None:
         yield
         return

@@ -89,9 +89,16 @@ class NumberNodes:
 
     def knows(self, number: Any) -> bool:
         """Whether a node of the number exists or can be made."""
-        expr = number.node.expr
+        return self.knows_expression(number.node.expr)
+
+    def knows_expression(self, expr: Any) -> bool:
+        """The same of a sympy expression."""
         reachable = self._known.keys() | self._makers.keys()
         return expr in reachable or expr.free_symbols <= reachable
+
+    def of_expression(self, expr: Any) -> fx.Node:
+        """The node of an expression of symbols as they were, whatever else torch has since taken them for."""
+        return self._of(expr, None)
 
     def is_opaque(self, number: Any) -> bool:
         """Whether a number is a symbol, or one that a node gives: nothing is to be computed by its expression."""
