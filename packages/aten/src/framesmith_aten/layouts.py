@@ -70,7 +70,11 @@ def dims_by_stride(stride: Sequence[Any]) -> list[int]:
     A guard says which of two symbolic strides is larger, where that is not known.
     """
     if any(map(is_symbolic, stride)):
-        return sorted(range(len(stride)), key=functools.cmp_to_key(lambda one, two: _slower(stride[one], stride[two])))
+
+        def slower(one: int, two: int) -> int:
+            return _slower(stride[one], stride[two])
+
+        return sorted(range(len(stride)), key=functools.cmp_to_key(slower))
     return sorted(range(len(stride)), key=lambda dim: (-stride[dim], dim))
 
 

@@ -65,8 +65,13 @@ def hint(number: Any) -> Any:
 
 def at_least(first: Any, second: Any) -> bool:
     """Whether one positive number is not below another; of symbols of which it is not known, a guard says so."""
-    if holds(first >= second):
-        return True
-    if holds(first < second):
-        return False
-    return bool(equal(first % second, 0) or first >= second)
+    if holds(first >= second) or holds(second >= first):
+        return holds(first >= second)
+    if equal(first % second, 0) or equal(second % first, 0):
+        return equal(first % second, 0)
+    return bool(first >= second)
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Whether an error says that the value of a number was asked for which only a call has."""
+    return any(kind.__name__ == "GuardOnDataDependentSymNode" for kind in type(error).__mro__)

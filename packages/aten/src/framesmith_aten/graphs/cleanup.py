@@ -134,7 +134,8 @@ def canonicalise(graph: fx.Graph) -> None:
         while node.target not in tried and (rewrite := REWRITES.get(node.target)) is not None:
             tried.add(node.target)
             if (change := rewrite(node)) is not None:
-                if has_symbols(node.meta["val"]):
+                value = node.meta["val"]
+                if isinstance(value, torch.Tensor) and has_symbols(value):
                     numbers = numbers or numbers_in(graph)
                     change = numbers.in_place_of_symbols(change)
                 node.target, node.args, node.kwargs = change

@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from framesmith_aten import failures
 from framesmith_aten.graphs.numbers import FUNCTIONS, TOTAL, is_number_node
 from framesmith_aten.operators import is_effect, is_view
+from framesmith_aten.symbolic import hint
 
 
 def value_of(argument: Any) -> Any:
@@ -76,9 +77,9 @@ def factory_options(value: torch.Tensor) -> dict[str, Any]:
 
 
 def tensor_bytes(value: Any) -> int:
-    """Bytes of a tensor's elements; the sum for a tuple; 0 for anything else."""
+    """Bytes of a tensor's elements, at present if symbolic; the sum for a tuple; 0 for anything else."""
     if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
+        return int(hint(value.numel())) * value.element_size()
     if isinstance(value, (tuple, list)):
         return sum(tensor_bytes(item) for item in value)
     return 0

@@ -9,16 +9,13 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.symbolic import has_symbols, is_symbolic, known_value
-
-if TYPE_CHECKING:
-    import sympy
 
 _OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "lshift", "rshift", "and_", "or_",
@@ -29,7 +26,7 @@ FUNCTIONS: Final = frozenset({
     *(getattr(operator, name) for name in _OPERATORS),
     *(function for function in vars(math).values() if callable(function)),
     torch.sym_float, torch.sym_int, torch.sym_ite, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sqrt,
-    torch._sym_sqrt, torch._sym_log2,
+    getattr(torch, "_sym_log2"),  # noqa: B009
     int, float, bool, round, min, max, pow, divmod,
 })  # fmt: skip
 
@@ -65,8 +62,8 @@ class NumberNodes:
     def __init__(self, graph: fx.Graph, key: str = "val") -> None:
         self._graph = graph
         self._key = key
-        self._known: dict[sympy.Expr, fx.Node] = {}
-        self._makers: dict[sympy.Expr, Callable[[], fx.Node]] = {}
+        self._known: dict[Any, fx.Node] = {}
+        self._makers: dict[Any, Callable[[], fx.Node]] = {}
 
     def bind(self, number: Any, node: fx.Node) -> None:
         """From now on `node` gives the number."""
@@ -83,20 +80,38 @@ class NumberNodes:
                 dims = () if what == "offset" else (dim,)
                 self.offer(number, functools.partial(self._query, _QUERIES[what], node, dims, number))
 
+    def rename(self, old: Any, new: Any) -> None:
+        """A symbol has become another in torch's ShapeEnv."""
+        tables: tuple[dict[Any, Any], ...] = (self._known, self._makers)
+        for table in tables:
+            if old in table:
+                table[new] = table.pop(old)
+
     def knows(self, number: Any) -> bool:
         """Whether a node of the number exists or can be made."""
-        expr = number.node.expr
+        return self.knows_expression(number.node.expr)
+
+    def knows_expression(self, expr: Any) -> bool:
+        """The same of a sympy expression."""
         reachable = self._known.keys() | self._makers.keys()
         return expr in reachable or expr.free_symbols <= reachable
+
+    def of_expression(self, expr: Any) -> fx.Node:
+        """The node of an expression of symbols as they were, whatever else torch has since taken them for."""
+        return self._of(expr, None)
+
+    def is_opaque(self, number: Any) -> bool:
+        """Whether a number is a symbol, or one that a node gives: nothing is to be computed by its expression."""
+        return number.node.expr.is_Symbol or number.node.expr in self._known
 
     def node_of(self, number: Any) -> fx.Node | int | float | bool:
         """The node of a number, or the number itself where it turned out to be known. KeyError without its symbols."""
         known = known_value(number)
         return self._of(number.node.expr, number) if known is None else known
 
-    def node_of_expr(self, expr: sympy.Basic) -> fx.Node:
-        """The node of an expression in symbols of the graph. KeyError without its symbols."""
-        return self._of(expr, None)
+    def symbol(self, symbol: Any) -> fx.Node | None:
+        """The node of a symbol, None where nothing tells it."""
+        return self._of(symbol, None) if symbol in self._known or symbol in self._makers else None
 
     def in_place_of_symbols(self, value: Any) -> Any:
         """The value with nodes in place of the symbolic numbers in it. KeyError as `node_of`."""
@@ -106,14 +121,14 @@ class NumberNodes:
             return {key: self.in_place_of_symbols(item) for key, item in value.items()}
         return self.node_of(value) if is_symbolic(value) else value
 
-    def _of(self, expr: sympy.Expr, number: Any) -> fx.Node:
+    def _of(self, expr: Any, number: Any) -> fx.Node:
         if expr not in self._known and expr in self._makers:
             self._known[expr] = self._makers.pop(expr)()
         if expr not in self._known:
             self._known[expr] = self._made(expr, number)
         return self._known[expr]
 
-    def _made(self, expr: sympy.Expr, number: Any) -> fx.Node:
+    def _made(self, expr: Any, number: Any) -> fx.Node:
         from torch.utils._sympy.interp import sympy_interp  # static graphs do without it
 
         if expr.is_Symbol:
@@ -171,7 +186,7 @@ def _analysis() -> Any:
         tracer = next(arg.tracer for arg in args if isinstance(arg, fx.Proxy))
         return tracer.create_proxy("call_function", function, args, kwargs)
 
-    class Analysis(PythonReferenceAnalysis):  # type: ignore[misc]
+    class Analysis(PythonReferenceAnalysis):
         int_truediv = staticmethod(operator.truediv)
         eq, ne = staticmethod(operator.eq), staticmethod(operator.ne)
         floor_to_int = staticmethod(lambda x, dtype: called(math.floor, x))
@@ -201,8 +216,8 @@ def _value(node: fx.Node, key: str) -> Any:
 
 
 def numbers_of(tensor: torch.Tensor) -> Mapping[tuple[str, int], Any]:
-    """The symbolic numbers of a strided tensor's layout, by ("size", dim), ("stride", dim) and ("offset", 0)."""
-    layout = {("size", dim): size for dim, size in enumerate(tensor.shape)}
+    """What is symbolic of a strided tensor, by ("size", dimension), ("stride", dimension) and ("offset", 0)."""
+    layout: dict[tuple[str, int], Any] = {("size", dim): size for dim, size in enumerate(tensor.shape)}
     layout |= {("stride", dim): stride for dim, stride in enumerate(tensor.stride())}
     layout["offset", 0] = tensor.storage_offset()
     return {place: number for place, number in layout.items() if is_symbolic(number)}

@@ -27,7 +27,7 @@ from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
 from framesmith_aten.operators import arguments, gives_unknown_value, is_composite, is_view, row, undeclared_writes
 from framesmith_aten.overlaps import OUTSIDE_VIEW
-from framesmith_aten.symbolic import has_symbols, is_symbolic
+from framesmith_aten.symbolic import has_symbols, holds, is_symbolic
 from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 
@@ -140,6 +140,11 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.numbers.knows(out):
             self._number(function, args, kwargs, out)
 
+    def check_number(self, condition: Any, message: str) -> None:
+        """Records that a condition, a sympy expression of known numbers, holds at a call, or RuntimeError is raised."""
+        args = (self.numbers.of_expression(condition), message)
+        self._describe(self.graph.create_node("call_function", torch.ops.aten._assert_scalar.default, args), None)
+
     def _tensor_of(self, number: Any) -> torch.Tensor:
         with self:
             made: torch.Tensor = torch.ops.aten.scalar_tensor.default(number, dtype=torch.result_type(number, number))
@@ -182,9 +187,10 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Generator):
             why = "its state cannot be made a graph input"
             raise TraceUnsupported("generator", "a random generator as an argument", why)
-        return self._number_of(value) if is_symbolic(value) else value
+        return self.number_of(value) if is_symbolic(value) else value
 
-    def _number_of(self, number: Any) -> Any:
+    def number_of(self, number: Any) -> fx.Node | int | float | bool:
+        """The node of a symbolic number, or the number where it is known after all."""
         try:
             return self.numbers.node_of(number)
         except KeyError as error:
@@ -205,9 +211,19 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise TraceUnsupported("hidden-mutation", str(func), why)
     if func is torch.ops.aten.as_strided_scatter.default and not _is_within(*args, **kwargs):
         raise TraceUnsupported(OUTSIDE_VIEW, str(func), "it writes to memory that its operand does not show")
+    if row(func).drops_ones and has_symbols(args[0]) and _may_drop(*args, **kwargs):
+        why = "whether a dimension has one element is known when it runs"
+        raise TraceUnsupported("data-dependent", str(func), why)
     # Fake tensors would make their storage larger.
     if row(func).fails == table.STORAGE and not within_storage(arguments(func, args, kwargs)):
         raise TraceUnsupported("outside-storage", str(func), "the view goes beyond its storage")
+
+
+def _may_drop(tensor: torch.Tensor, dims: Any = None) -> bool:
+    """Whether a dimension, of these or of all, has one element or several, as data tell."""
+    wanted = range(tensor.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
+    lengths = [tensor.shape[dim] for dim in wanted if tensor.dim()]
+    return any(is_symbolic(length) and not (holds(length != 1) or holds(length == 1)) for length in lengths)
 
 
 def _is_within(

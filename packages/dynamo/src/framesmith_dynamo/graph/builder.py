@@ -275,7 +275,7 @@ class GraphBuilder:
             asserted.clear()
 
     def _check_assumption(self, condition: Any, message: str) -> None:
-        node = self._placed(self.graph.call_function(ASSERT, (self.numbers.node_of_expr(condition), message)))
+        node = self._placed(self.graph.call_function(ASSERT, (self.numbers.of_expression(condition), message)))
         node.meta["example_value"] = None
         self._note(node, Effects(lasting=True, may_fail=True))
 

@@ -28,11 +28,12 @@ MOST_RESULTS = 2048
 @cache
 def _light_mode_class() -> type[FakeTensorMode]:
     """FakeTensorMode with what imports torch._dynamo rebuilt; see light_torch.py."""
+    names = rebuilt_globals(vars(meta_utils), trace_structured=tell_nobody)
     light_meta = type(
         "MetaConverter",
         (MetaConverter,),
         {
-            name: rebuilt(vars(MetaConverter)[name])
+            name: rebuilt(vars(MetaConverter)[name], names)
             for name in ("__call__", "meta_tensor", "_empty_create_subclass")
             if name in vars(MetaConverter)
         },
@@ -42,7 +43,6 @@ def _light_mode_class() -> type[FakeTensorMode]:
         (FakeTensorConverter,),
         {"from_real_tensor": rebuilt(FakeTensorConverter.from_real_tensor)},
     )
-    names = rebuilt_globals(vars(meta_utils), trace_structured=tell_nobody)
     light_describer = type(
         "MetaTensorDescriber",
         (MetaTensorDescriber,),
