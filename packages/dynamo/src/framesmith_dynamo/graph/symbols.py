@@ -71,7 +71,10 @@ class Symbols:
         dims = self._policy.dims(real, source)
         if not dims:
             return None
-        fake = symbolic_fake(self._mode, real, source, dims.symbolic, ranges=dims.ranges, unbacked=dims.unbacked)
+        try:
+            fake = symbolic_fake(self._mode, real, source, dims.symbolic, ranges=dims.ranges, unbacked=dims.unbacked)
+        except RuntimeError:  # torch cannot make it: a view that was made without gradients, of a base with some
+            return None
         self.tensors.append((source, fake))
         self._required += [(source, fake.size(dim), dim) for dim in dims.required]
         return fake
