@@ -27,7 +27,7 @@ from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.light_fakes import is_described_by_layout
 from framesmith_guards.fakes.light_nodes import LightNode
 from framesmith_guards.fakes.light_torch import NamedSource, rebuilt, rebuilt_globals, tell_nobody
-from framesmith_guards.kinds.shapes import EXACT, call_expr
+from framesmith_guards.kinds.shapes import EXACT, GIVES, call_expr
 from framesmith_guards.stacks import Location, current_location
 from framesmith_guards.torch_adapter import to_torch
 
@@ -200,12 +200,13 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
     Nothing is known of the symbol but its value now: floats are not to be computed with in another order than the
     program's. Guards about it compute it again. None where the function raises for the values now, or gives what no
     symbol stands for: no number, one that is not finite, or a float zero, of which there are two. Of operands without a
-    value the result is a float without one.
+    value the result has none either.
     """
     env = attach_shape_env(mode)
     hints = [hint_of(operand) for operand in operands]
     if None in hints:
-        return env.create_unbacked_symfloat()
+        kind = GIVES.get(function)
+        return None if kind is None else env.create_unbacked_symint() if kind is int else env.create_unbacked_symfloat()
     try:
         result = EXACT[function](*hints)
     except Exception:

@@ -115,6 +115,12 @@ EXACT: Final[dict[str, Callable[..., Any]]] = {
     "exact_float": float,
     "exact_round": round,
 }
+#: What those give that can be said without knowing their operands: an int, or a float.
+GIVES: Final[dict[str, type]] = {
+    **dict.fromkeys(("exact_int", "math_floor", "math_ceil", "math_trunc"), int),
+    **{f"exact_{name}": float for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "float")},
+    **{f"math_{name}": float for name in ("sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "fabs")},
+}
 OPERATORS.update({
     name: _infix(_FLOAT_OPERATORS[name[6:]], function) if name[6:] in _FLOAT_OPERATORS else _call(name, function)
     for name, function in EXACT.items()
