@@ -159,6 +159,8 @@ class GraphBuilder:
         #: The fakes written to so far.
         self.writes: list[torch.Tensor] = []
         self.overlaps = Overlaps()
+        #: Leaves that are views of inputs, taken without gradients.
+        self.leaf_views: list[torch.Tensor] = []
         #: Whether some operation that computes tensors can fail on its data.
         self.may_fail = False
         #: Whether some operation has effects outside of tensors.
@@ -213,6 +215,11 @@ class GraphBuilder:
         """Whether a fake stands for a tensor that was there before the graph ran."""
         ref = self.refs.get(id(fake))
         return ref is not None and ref.source is not None
+
+    def is_view_of_input(self, fake: torch.Tensor) -> bool:
+        """Whether a fake shows the memory of a tensor that was there before the graph ran."""
+        base = fake._base
+        return base is not None and any(ref.fake is base or ref.fake._base is base for ref in self.inputs)
 
     def add_placeholder(self, ref: TensorRef) -> fx.Node:
         """Make an input part of the graph, after the placeholders already there."""

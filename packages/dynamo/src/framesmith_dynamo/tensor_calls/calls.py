@@ -198,6 +198,7 @@ def _on_fakes(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Map
     """The call run on fakes. Breaks the graph where the operation raises; errors in noting what it does pass."""
     builder = frame.state.builder
     fakes, named_fakes = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
+    _check_leaves(builder, fakes, named_fakes, target)
     on_fakes.running = True
     try:
         return builder.run(target, fakes, named_fakes)
@@ -228,11 +229,27 @@ def tensor_value(frame: TracingFrame, fake: torch.Tensor, node: fx.Node) -> Valu
     ref = frame.state.builder.ref(fake, node)
     known = frame.state.tensors.get(ref)
     if known is None:
-        if fake.requires_grad and fake.is_leaf:
+        if fake.requires_grad and fake.is_leaf and not _is_mere_view(frame.state.builder, fake):
             raise GraphBreak(NEW_LEAF, _name(node.target))
         cls = torch.nn.Parameter if isinstance(fake, torch.nn.Parameter) else torch.Tensor
         known = frame.state.tensors[ref] = TensorValue(ref, cls=cls)
     return known
+
+
+def _is_mere_view(builder: GraphBuilder, fake: torch.Tensor) -> bool:
+    """Whether a leaf is a view of an input that was taken without gradients: as long as they stay off, it needs none."""
+    if torch.is_grad_enabled() or not builder.is_view_of_input(fake):
+        return False
+    builder.leaf_views.append(fake)
+    return True
+
+
+def _check_leaves(builder: GraphBuilder, args: Sequence[Any], kwargs: Mapping[str, Any], target: Any) -> None:
+    """Break where autograd would accumulate gradients in a leaf of the trace's own."""
+    if builder.leaf_views and torch.is_grad_enabled():
+        used = {id(fake) for fake in tensors_in((*args, *kwargs.values()))}
+        if any(id(leaf) in used for leaf in builder.leaf_views):
+            raise GraphBreak(NEW_LEAF, _name(target))
 
 
 def _result_value(frame: TracingFrame, result: Any, node: fx.Node) -> Value:
