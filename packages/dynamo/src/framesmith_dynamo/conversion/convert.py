@@ -107,11 +107,11 @@ class FrameConverter:
         reason = why_not_compiled(info.code)
         if reason is not None:
             return SKIP(reason)
-        reason = why_not_now()
-        if reason is not None:
-            self._tell("run-once", info.code, reason)
-            return RUN_ONCE(reason)
         with compile_context(CompileContext(next_compile_id(info.code))):
+            reason = why_not_now()
+            if reason is not None:
+                self._tell("run-once", info.code, reason)
+                return RUN_ONCE(reason)
             return self._check_recompile(info) or self._compile(info)
 
     def _compile(self, info: FrameInfo) -> Answer:
