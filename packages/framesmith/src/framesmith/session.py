@@ -38,6 +38,7 @@ COUNTERS: dict[str, str] = {
     "limit": "recompile_limits",
     "skip": "frames_skipped",
     "run-once": "frames_run_once",
+    "costly": "costly_functions",
 }
 
 #: errors that the caller of a compiled function asked for, with `strict` or `fullgraph`
