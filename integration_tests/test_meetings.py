@@ -16,7 +16,7 @@ import framesmith
 from integration_tests.differential import Case, Run, assert_same_outcomes, check, check_strictly, eager, run
 from integration_tests.injection import Place, Planted, calls_in, planted
 from integration_tests.programs import make_afresh, programs_of
-from integration_tests.programs.meetings import containers, control, settings, tensors
+from integration_tests.programs.meetings import containers, control, models, settings, tensors
 
 pytest.importorskip("pandas")
 pytest.importorskip("yaml")
@@ -25,7 +25,7 @@ pytest.importorskip("matplotlib")
 
 PROGRAMS: dict[str, Callable[[], Case]] = {
     name: functools.partial(make_afresh, group.__name__, name)
-    for group in (containers, control, settings, tensors)
+    for group in (containers, control, models, settings, tensors)
     for name in programs_of(group)
 }
 #: name of a way -> how the program is compiled
