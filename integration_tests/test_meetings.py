@@ -16,7 +16,7 @@ import framesmith
 from integration_tests.differential import Case, Run, assert_same_outcomes, check, check_strictly, eager, run
 from integration_tests.injection import Place, Planted, calls_in, planted
 from integration_tests.programs import make_afresh, programs_of
-from integration_tests.programs.meetings import containers, control, models, settings, tensors
+from integration_tests.programs.meetings import containers, control, models, registered, settings, tensors
 
 pytest.importorskip("pandas")
 pytest.importorskip("yaml")
@@ -55,6 +55,14 @@ def test_there_are_enough_programs() -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_equal_to_eager(name: str, way: str) -> None:
     WAYS[way](PROGRAMS[name])
+
+
+@pytest.mark.parametrize("operation", registered.OPERATIONS, ids=lambda operation: operation.__name__)
+def test_what_breaks_by_a_registered_kind(operation: Callable[..., object]) -> None:
+    names = [name for name in registered.CASES if name.startswith(f"{operation.__name__}__")]
+    for name in names:
+        check_strictly(registered.CASES[name])
+    check_strictly(registered.CASES[names[-1]], backend="auto")
 
 
 @pytest.mark.filterwarnings("ignore")
