@@ -96,7 +96,8 @@ def computed_before_through_views(x: Any, w: Any) -> Any:
 
 
 PROGRAMS = [
-    computed_before, computed_before_each_change, computed_before_through_views, changed_then_read, changed_twice, read_then_changed, a_part_changed, changed_behind_autograd,
+    computed_before, computed_before_each_change, computed_before_through_views,
+    changed_then_read, changed_twice, read_then_changed, a_part_changed, changed_behind_autograd,
     changed_after_it_was_kept, returned_too, changed_by_what_it_makes,
     changed_through_views, changed_to_what_is_kept, rectified_in_place,
 ]  # fmt: skip
