@@ -8,17 +8,29 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses import fake_tensor
 
+from framesmith_aten.errors import TraceUnsupported
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.accumulation import Accumulator
+from framesmith_autograd_compiler.errors import OnFailure, warn_of_failure
 from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, last_uses, schedule
 from framesmith_autograd_compiler.tracer import trace
-from framesmith_guards import warn_user
 
 CompilerFn = Callable[[fx.GraphModule], Callable[..., Any]]
 """Takes an ATen graph, gives a function of the same flat tensors that returns a sequence of tensors."""
 
 Env = dict[fx.Node, Any]
+
+#: What operations are that cannot be traced: no failure of the compiler.
+NOT_TRACED = (
+    TraceUnsupported,
+    NotImplementedError,
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+    fake_tensor.UnsupportedFakeTensorException,
+    fake_tensor.UnsupportedOperatorException,
+)
 
 
 @dataclass
@@ -35,12 +47,12 @@ class Program:
 
     `run(inputs, hooks, packed)` runs the pass and returns the gradients asked for by name (None for a
     leaf's, which went into its `.grad`). `modules` lists the compiled ATen graphs, `reasons` why
-    segments run call by call instead. Errors of `compiler_fn` of the types `passed_on` are the caller's.
+    segments run call by call instead; `on_failure` is told when that is the compiler's fault.
     """
 
     graph: fx.Graph
     compiler_fn: CompilerFn
-    passed_on: tuple[type[Exception], ...] = ()
+    on_failure: OnFailure = warn_of_failure
     modules: list[fx.GraphModule] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
@@ -78,35 +90,38 @@ class Program:
             evaluate_all(segment, env)
             return
         key = (number, *map(_kind, values))
+        failed: Exception | None = None
         if key not in self._compiled:
-            self._compiled[key] = self._compile(segment, values)
+            try:
+                self._compiled[key] = self._compile(segment, values)
+            except Exception as error:
+                self._compiled[key], failed = None, error
         compiled = self._compiled[key]
         if compiled is None:
-            evaluate_all(segment, env)
+            evaluate_all(segment, env)  # raises what the program's own operations raise
+            if failed is not None:
+                self._tell(failed)
             return
         results = compiled.function(*[value for value in values if value is not None])
         for node, position in zip(segment.outputs, compiled.outputs, strict=True):
             env[node] = None if position is None else results[position]
 
-    def _compile(self, segment: Segment, values: list[Any]) -> Compiled | None:
-        """The segment compiled, or None: its calls run one by one, which is always right."""
-
+    def _compile(self, segment: Segment, values: list[Any]) -> Compiled:
         def run(fakes: list[Any]) -> list[Any]:
             env = dict(zip(segment.inputs, fakes, strict=True))
             evaluate_all(segment, env)
             return [env[node] for node in segment.outputs]
 
-        try:
-            traced = trace(run, values)
-            function = self.compiler_fn(traced.module)
-        except self.passed_on:
-            raise
-        except Exception as error:
-            self.reasons.append(f"{type(error).__name__}: {error}")
-            warn_user(UserWarning(f"a part of the backward pass is not compiled: {self.reasons[-1]}"))
-            return None
+        traced = trace(run, values)
+        function = self.compiler_fn(traced.module)
         self.modules.append(traced.module)
         return Compiled(function, traced.outputs)
+
+    def _tell(self, error: Exception) -> None:
+        """Tell why a segment is not compiled: its calls run one by one, which is always right."""
+        self.reasons.append(f"{type(error).__name__}: {error}")
+        tell = warn_of_failure if isinstance(error, NOT_TRACED) else self.on_failure
+        tell("a part of the backward pass", error)
 
 
 def _shows_gradients(step: Opaque) -> bool:

@@ -12,7 +12,7 @@ from framesmith_bytecode import decode, format_python
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_guards import CheckProgram, Location, TraceId
 
-EventKind = Literal["graph", "break", "entry", "recompile", "dynamic", "limit", "skip", "run-once", "error"]
+EventKind = Literal["graph", "break", "entry", "recompile", "dynamic", "limit", "skip", "run-once", "costly", "error"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class FrameEvent:
     `recompile`: no entry applied (`detail`: why the nearest did not); `dynamic`: a size or number that has changed is a
     symbol from now on (`detail`: which, and what it was and is); `limit`: that was so as often as allowed
     (`detail`: what changed most, and what to do); `skip` and `run-once`: left to plain Python, always or this time
-    (`detail`: why); `error`: the tracer or a compiler failed (`error`).
+    (`detail`: why); `costly`: compiling or inlining the code was never worth it, and stops (`detail`: why, and what to
+    do); `error`: the tracer or a compiler failed (`error`).
 
     `trace_id` names the compilation, and the attempt, that it is part of; `location` is the line that it is about.
     """
