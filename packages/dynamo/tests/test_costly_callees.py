@@ -101,7 +101,7 @@ def test_a_helper_that_calls_what_it_is_given_is_not_blamed():
 def test_the_same_caller_counts_once():
     [function] = callers(1, "told(x.cos())")
     events = []
-    converter = FrameConverter(run_eagerly, on_event=events.append, recompile_limit=20)
+    converter = FrameConverter(run_eagerly, on_event=events.append, recompile_limit=20, dynamic=False)
     for size in range(1, 9):
         with frames.activated(converter):
             function(torch.ones(size))
@@ -133,7 +133,7 @@ def test_frames_that_never_pay_are_told():
         return sorted(table)
 
     events = []
-    converter = FrameConverter(run_eagerly, on_event=events.append, recompile_limit=20)
+    converter = FrameConverter(run_eagerly, on_event=events.append, recompile_limit=20, dynamic=False)
     for at in range(8):
         with frames.activated(converter):
             no_tensors(dict.fromkeys(names[: at + 1]))
