@@ -269,7 +269,8 @@ class FrameConverter:
                 f"the guards refuse the call they were made for: {program.explain(info.locals, function)}"
             )
         seconds = time.perf_counter() - CompileContext.get().begun
-        self._tell("entry", info.code, check=program, residual=code, seconds=seconds)
+        facts = frame.state.symbols.facts()
+        self._tell("entry", info.code, check=program, symbols=facts, residual=code, seconds=seconds)
         entry = Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs))
         keep_from_torch(entry)
         return entry
