@@ -1,4 +1,4 @@
-"""What `explain` tells of sizes and numbers that change: where they are found, their bounds, the lines that rely on them."""
+"""What `explain` tells of what changes: where it is found, its bounds, the lines that rely on it."""
 
 from __future__ import annotations
 
