@@ -110,9 +110,14 @@ class CpuBackend:
             module = Module(known.target, known.bytes_to_handle, known.tensor_types, options["numerics"] == "strict")
             for run in runs:
                 launches = [
-                    Launch(kernel, tuple(run.buffers.index(p.name) for p in kernel.params)) for kernel in run.kernels
+                    Launch(
+                        kernel,
+                        tuple(run.buffers.index(p.name) for p in kernel.params),
+                        tuple(map(run.numbers.index, kernel.numbers)),
+                    )
+                    for kernel in run.kernels
                 ]
-                add_entry(module, run.entry, len(run.buffers), launches)
+                add_entry(module, run.entry, len(run.buffers), launches, run.numbers)
             llvm = module.text()
             space.update(compile_module(llvm, [run.entry for run in runs]))
         PLAN.info("%d steps", len(plan.steps))

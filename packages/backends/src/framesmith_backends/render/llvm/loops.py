@@ -43,6 +43,9 @@ def opened_loop(
 
 def lane_blocks(r: Rendering, lane: Var, low: Value, high: Value, inside: Callable[[], None]) -> None:
     """Whole blocks of lanes over [low, high), then the rest under a mask. `low` is a multiple of the lanes."""
+    if not isinstance(lane.size, int):
+        _any_lane_blocks(r, lane, low, high, inside)
+        return
     whole = lane.size // r.lanes * r.lanes
     static = high.text == str(lane.size)
     if whole:
@@ -55,12 +58,46 @@ def lane_blocks(r: Rendering, lane: Var, low: Value, high: Value, inside: Callab
         lane_tail(r, lane, high, whole, static, inside)
 
 
+def whole_lanes(r: Rendering, size: Value) -> Value:
+    """The largest multiple of the lanes, a power of two, up to a size known only at the call."""
+    return r.b.binary("and", size, -r.lanes)
+
+
+def _any_lane_blocks(r: Rendering, lane: Var, low: Value, high: Value, inside: Callable[[], None]) -> None:
+    """`lane_blocks` for any size: both parts may be empty."""
+    whole = whole_lanes(r, high)
+    with opened_loop(r, low, whole, r.lanes, lane, False):
+        inside()
+    any_lane_tail(r, lane, whole, high, inside)
+
+
+def any_lane_tail(r: Rendering, lane: Var, whole: Value, high: Value, inside: Callable[[], None]) -> None:
+    """The lanes in [whole, high), fewer than a block, if there are any."""
+    if r.lanes == 1:
+        return
+    outer = r.b.out
+    body: list[object] = []
+    r.enter(body, lane, whole)
+    rest = r.b.sub(high, whole)
+    numbers = ", ".join(f"i64 {k}" for k in range(r.lanes))
+    r.mask = r.b.compare("ult", Value(f"<{numbers}>", "i64", r.lanes), rest)
+    inside()
+    r.mask = None
+    r.leave(outer)
+    n = r.b.name()[1:]
+    some = r.b.compare("ult", whole, high)
+    outer += [f"br i1 {some.text}, label %{n}.tail, label %{n}.done", f"{n}.tail:", body]
+    outer += [f"br label %{n}.done", f"{n}.done:"]
+
+
 def lane_tail(r: Rendering, lane: Var, high: Value, whole: int, static: bool, inside: Callable[[], None]) -> None:
     """The last block: run only by the range that reaches the end."""
     outer = r.b.out
     body: list[object] = []
     r.enter(body, lane, constant(whole, "i64"))
-    flags = ", ".join(f"i1 {'true' if whole + k < lane.size else 'false'}" for k in range(r.lanes))
+    size = lane.size
+    assert isinstance(size, int)
+    flags = ", ".join(f"i1 {'true' if whole + k < size else 'false'}" for k in range(r.lanes))
     r.mask = Value(f"<{flags}>", "i1", r.lanes) if r.lanes > 1 else None
     inside()
     r.mask = None
@@ -69,6 +106,6 @@ def lane_tail(r: Rendering, lane: Var, high: Value, whole: int, static: bool, in
         outer.append(body)
         return
     n = r.b.name()[1:]
-    reaches = r.b.compare("eq", high, lane.size)
+    reaches = r.b.compare("eq", high, size)
     outer += [f"br i1 {reaches.text}, label %{n}.tail, label %{n}.done", f"{n}.tail:", body]
     outer += [f"br label %{n}.done", f"{n}.done:"]
