@@ -10,7 +10,7 @@ from torch import fx
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Index, Load, Number, walk
 from framesmith_backends.ir.index import Var
-from framesmith_backends.ir.size import Size, Sym, Symbol, extreme, symbols, symbols_of
+from framesmith_backends.ir.size import Size, Sym, Symbol, extreme, symbols, symbols_of, where_not_empty
 from framesmith_backends.ir.text import named_text
 
 
@@ -22,6 +22,11 @@ class Layout:
     strides: tuple[Size, ...]
     dtype: str
     device: str = "cpu"
+
+    @property
+    def steps(self) -> tuple[Size, ...]:
+        """The strides as they are where there are elements."""
+        return tuple(map(where_not_empty, self.strides))
 
     @property
     def numel(self) -> Size:

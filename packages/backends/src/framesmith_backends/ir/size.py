@@ -241,6 +241,22 @@ def extreme(a: Size, b: Size, largest: bool) -> Size:
     return _of(Extreme(a, b, largest))
 
 
+def where_not_empty(a: Size) -> Size:
+    """The size where no dimension is empty: strides count those as of size 1, which is `max(size, 1)`."""
+    return _where_not_empty(a) if isinstance(a, Sym) else a
+
+
+@lru_cache(maxsize=4096)
+def _where_not_empty(a: Sym) -> Size:
+    return sum((k * product(_not_empty(atom) for atom in m) for m, k in a.terms), start=0)
+
+
+def _not_empty(atom: Atom) -> Size:
+    if isinstance(atom, Extreme) and atom.largest and 1 in (atom.a, atom.b):
+        return where_not_empty(atom.b if atom.a == 1 else atom.a)
+    return _of(atom)
+
+
 def surely_at_least(a: Size, b: Size) -> bool:
     """Whether a >= b for all values."""
     difference = a - b

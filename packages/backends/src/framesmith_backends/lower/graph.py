@@ -20,7 +20,7 @@ from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Number, Op, walk
 from framesmith_backends.ir.ops import FLOAT32_ONLY
 from framesmith_backends.ir.program import Call, Layout, Program
-from framesmith_backends.ir.size import Size, Sym, Undecided, extreme
+from framesmith_backends.ir.size import Size, Sym, Undecided, where_not_empty
 from framesmith_backends.lower import losses, movement, normalization, pointwise, reductions, softmax, views
 from framesmith_backends.lower.numbers import Numbers
 from framesmith_backends.lower.registry import RULES, VIEWS
@@ -281,14 +281,13 @@ def _is_dense(layout: Layout) -> bool:
     """Whether the elements fill memory without gaps or overlaps, for all sizes."""
     if all(type(n) is int for n in (*layout.shape, *layout.strides)):
         return is_dense(layout.shape, layout.strides)
-    rest = [(size, step) for size, step in zip(layout.shape, layout.strides, strict=True) if size != 1]
+    rest = [(size, step) for size, step in zip(layout.shape, layout.steps, strict=True) if size != 1]
     expected: Size = 1
     while rest:
-        # Torch's strides count dimensions that may be empty as of size 1 at least.
         at = next((k for k, (_, step) in enumerate(rest) if step == expected), None)
         if at is None:
             return False
-        expected = expected * extreme(rest.pop(at)[0], 1, True)
+        expected = expected * where_not_empty(rest.pop(at)[0])
     return True
 
 

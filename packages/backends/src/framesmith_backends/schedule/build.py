@@ -129,7 +129,7 @@ def _address(b: Building, d: Def) -> Ix:
     """Where the member's element at the current point lies in its buffer."""
     where = b.where[d.name]
     return index.total(
-        (where[axis], stride) for axis, stride in zip(d.axes, d.layout.strides, strict=True) if axis is not None
+        (where[axis], stride) for axis, stride in zip(d.axes, d.layout.steps, strict=True) if axis is not None
     )
 
 
@@ -160,8 +160,8 @@ def _resolve(b: Building, e: Expr, number: int) -> Expr | None:
     member = b.members.get(e.source)
     if member is not None:
         return _expand_member(b, member, number)
-    strides = b.program.layouts[e.source].strides
-    flat = index.total(zip(e.index, strides, strict=True))
+    steps = b.program.layouts[e.source].steps
+    flat = index.total(zip(e.index, steps, strict=True))
     return Load(e.source, (flat,), e.dtype, e.guard)
 
 
