@@ -17,12 +17,14 @@ from framesmith_aot.runtime.autograd_node import AutogradNode
 from framesmith_aot.runtime.backward import BackwardPass, backward_graph
 from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, inference_function
 from framesmith_aot.runtime.handover import compile_part
+from framesmith_aot.runtime.numbers import numbers_at_calls
 from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aten.contract import Compiler, OnError
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import fake_mode_of, new_fake_mode
 from framesmith_guards.contexts import ambient
@@ -30,7 +32,7 @@ from framesmith_guards.contexts import ambient
 
 def compile_graph(
     gm: fx.GraphModule,
-    inputs: Sequence[torch.Tensor],
+    inputs: Sequence[Any],
     *,
     compiler: Compiler,
     whole: Whole = nothing_whole,
@@ -38,10 +40,11 @@ def compile_graph(
     keep_input_mutations: bool = True,
     on_error: OnError | None = None,
 ) -> CompiledGraph:
-    """Compiles the flat torch-level graph `gm` for inputs like `inputs` (real or fake tensors).
+    """Compiles the flat torch-level graph `gm` for inputs like `inputs`: real or fake tensors, symbolic numbers.
 
-    The result, called with run-time tensors of the same metadata, does what running `gm` eagerly
-    does: values, strides, aliases, mutations, gradients. `compiler` gets the ATen graphs (see
+    What is symbolic, sizes of fake tensors too, is of one torch ShapeEnv, and is at a call whatever the guards allow
+    that this adds to it. The result, called with run-time tensors and numbers of the same metadata, does what running
+    `gm` eagerly does: values, strides, aliases, mutations, gradients. `compiler` gets the ATen graphs (see
     `framesmith_aten.contract.Compiler`), the backward one when a gradient is first asked for. `whole` says which
     operators it wants whole. `training` says whether gradients are wanted
     (None: when grad mode is on, or turned on, and an input requires them);
@@ -53,7 +56,7 @@ def compile_graph(
     _refuse_modes()
     call = _arguments(gm, inputs)
     if training is None:
-        training = _records(gm) and any(value.requires_grad for value in call.examples)
+        training = _records(gm) and any(value.requires_grad for value in _tensors(call.examples))
     fake_mode = fake_mode_of(call.examples) or new_fake_mode()
     fakes = [_as_normal(_as_fake(value, fake_mode), fake_mode) for value in call.examples]
     joint = trace_joint(
@@ -83,9 +86,9 @@ def _records(gm: fx.GraphModule) -> bool:
 
 @dataclass(frozen=True)
 class _Arguments:
-    """The graph's distinct inputs: those passed in, then the tensors held as attributes."""
+    """The graph's distinct inputs: the tensors and numbers passed in, then the tensors held as attributes."""
 
-    examples: list[torch.Tensor]
+    examples: list[Any]
     binding: Binding
     shape: CallShape
 
@@ -96,14 +99,19 @@ def _check_count(gm: fx.GraphModule, given: int) -> None:
         raise ValueError(f"the graph takes {placeholders} inputs, {given} examples were given")
 
 
-def _arguments(gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> _Arguments:
+def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _arguments(gm: fx.GraphModule, inputs: Sequence[Any]) -> _Arguments:
     _check_count(gm, len(inputs))
-    examples: list[torch.Tensor] = []
+    examples: list[Any] = []
     where: dict[int, int] = {}
     positions: list[int] = []
     source: list[int] = []
     for argument, value in enumerate(inputs):
-        _check_input(value, f"input {argument}")
+        if not is_symbolic(value):
+            _check_input(value, f"input {argument}")
         if id(value) not in where:
             where[id(value)] = len(examples)
             examples.append(value)
@@ -115,7 +123,7 @@ def _arguments(gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> _Arguments
 
 
 def _bind_attributes(
-    gm: fx.GraphModule, binding: Binding, where: dict[int, int], examples: list[torch.Tensor]
+    gm: fx.GraphModule, binding: Binding, where: dict[int, int], examples: list[Any]
 ) -> list[torch.Tensor]:
     """Fills in the attributes of `binding`; gives the tensors among them that become inputs."""
     constants: list[torch.Tensor] = []
@@ -140,7 +148,7 @@ def _bind_attributes(
 
 def _check_input(value: Any, what: str) -> None:
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{what} must be a tensor, got {type(value).__name__}")
+        raise TypeError(f"{what} must be a tensor or a symbolic number, got {type(value).__name__}")
     plain = isinstance(value, (FakeTensor, torch.nn.Parameter)) or type(value) is torch.Tensor
     if not plain:
         raise AotUnsupported("subclass", f"{what} of type {type(value).__name__}", "subclasses are not taken apart")
@@ -150,8 +158,6 @@ def _check_input(value: Any, what: str) -> None:
         raise AotUnsupported("lazy-bit", what, "its memory holds the conjugate or negative of its elements")
     if torch._C._functorch.is_functorch_wrapped_tensor(value):
         raise AotUnsupported("functorch", what, "a functorch transform has wrapped it")
-    if value._has_symbolic_sizes_strides:
-        raise AotUnsupported("symbolic-shape", what, "only static shapes are traced")
 
 
 def _refuse_modes() -> None:
@@ -161,23 +167,27 @@ def _refuse_modes() -> None:
             raise AotUnsupported("dispatch-mode", type(mode).__name__, "the mode is to see each operator that runs")
 
 
-def _as_fake(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
-    return value if isinstance(value, FakeTensor) else fake_mode.from_tensor(value, static_shapes=True)
+def _as_fake(value: Any, fake_mode: FakeTensorMode) -> Any:
+    return (
+        value
+        if isinstance(value, FakeTensor) or is_symbolic(value)
+        else fake_mode.from_tensor(value, static_shapes=True)
+    )
 
 
-def _as_normal(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
+def _as_normal(value: Any, fake_mode: FakeTensorMode) -> Any:
     """An inference tensor's normal double: outside inference mode it could not be mutated."""
-    if not value.is_inference():
+    if is_symbolic(value) or not value.is_inference():
         return value
     with torch.inference_mode(False), fake_mode:
         twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
         return twin.requires_grad_(value.requires_grad)
 
 
-def _refuse_shared_memory(examples: Sequence[torch.Tensor], joint: JointGraph) -> None:
+def _refuse_shared_memory(examples: Sequence[Any], joint: JointGraph) -> None:
     """An overwritten input that overlaps another is refused: functional values would miss the overlap."""
     for index in joint.meta.changed:
-        others = [*examples[:index], *examples[index + 1 :]]
+        others = _tensors([*examples[:index], *examples[index + 1 :]])
         if any(may_overlap(examples[index], other) for other in others):
             raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and overlaps another in memory")
 
@@ -207,13 +217,14 @@ def _assemble(
         graph = forward_graph(joint)
         run = compile_part(root, graph, compiler, "inference")
         calling = _calling(joint, training, graph)
-        text = inference_function(run, joint.meta, call.shape, calling)
+        text = inference_function(run, joint.meta, call.shape, calling, numbers_at_calls(joint))
         return CompiledGraph(text.build(), text.text, graph, (), overwritten)
     parts = partition(joint)
     run = compile_part(root, parts.forward, compiler, "forward")
     calling = _calling(joint, training, parts.forward)
     nodes = [AutogradNode(part, BackwardPass(backward_graph(part), root, compiler, on_error)) for part in parts.parts]
     second = why_not_again(gm, joint) or second_order(gm, call.binding, joint, call.examples)
-    text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes, second)
+    numbers = numbers_at_calls(joint)
+    text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes, second, numbers)
     whole_text = "\n".join(each.text for each in (*node_texts, text))
     return CompiledGraph(text.build(), whole_text, parts.forward, tuple(node.backward for node in nodes), overwritten)

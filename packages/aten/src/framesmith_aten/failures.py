@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from framesmith_aten import table
 from framesmith_aten.operators import arguments, is_composite, is_custom, row, tensors_in
+from framesmith_aten.symbolic import equal, holds
 
 Values = Mapping[str, Any]
 
@@ -58,7 +59,7 @@ def _integer_division(values: Values) -> bool:
     dividend, divisor = values["self"], values["other"]
     if _is_floating(dividend) or _is_floating(divisor):
         return False
-    return isinstance(divisor, torch.Tensor) or divisor == 0
+    return isinstance(divisor, torch.Tensor) or not holds(divisor != 0)
 
 
 def _rounded_division(values: Values) -> bool:
@@ -69,7 +70,7 @@ def _rounded_division(values: Values) -> bool:
 def _is_floating(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.is_floating_point() or value.is_complex()
-    return isinstance(value, (float, complex))
+    return isinstance(value, (float, complex, torch.SymFloat))
 
 
 def _index_or_mask(values: Values) -> bool:
@@ -77,7 +78,7 @@ def _index_or_mask(values: Values) -> bool:
     if any(index.dtype not in (torch.bool, torch.uint8) for index in tensors_in(values["indices"])):
         return True
     put = values.get("values")
-    return put is not None and put.numel() != 1
+    return put is not None and not equal(put.numel(), 1)
 
 
 def _probability(values: Values) -> bool:
@@ -91,7 +92,7 @@ def _deviation(values: Values) -> bool:
 
 def _interval(values: Values) -> bool:
     low, high = values.get("from"), values.get("to")
-    return high is not None and not (low or 0) < high
+    return high is not None and not holds((0 if low is None else low) < high)
 
 
 def _checks_errors(values: Values) -> bool:
@@ -99,13 +100,18 @@ def _checks_errors(values: Values) -> bool:
 
 
 def _beyond_storage(values: Values) -> bool:
+    return not holds(within_storage(values))
+
+
+def within_storage(values: Values) -> Any:
+    """Whether a view by strides, of arguments by name, shows nothing beyond the end of its storage; may be symbolic."""
     source, size, stride = values["self"], values["size"], values["stride"]
-    if 0 in size:
-        return False
+    if any(equal(length, 0) for length in size):
+        return True
     offset = values.get("storage_offset")
     last = sum((length - 1) * step for length, step in zip(size, stride, strict=True))
     needed = ((source.storage_offset() if offset is None else offset) + last + 1) * source.element_size()
-    return bool(needed > source.untyped_storage().nbytes())
+    return needed <= source.untyped_storage().nbytes()
 
 
 #: Reasons that hold for some calls only: whether they do, by the arguments' names.

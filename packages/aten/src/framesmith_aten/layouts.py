@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from framesmith_aten.symbolic import all_equal, at_least, equal, has_symbols, holds, is_symbolic
+
 
 def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """Whether the elements fill memory without gaps or overlaps, in some order of the dimensions."""
+    """Whether the elements fill memory without gaps or overlaps, in some order of the dimensions.
+
+    Where symbols are among the numbers: whether it is known.
+    """
+    if any(map(is_symbolic, (*size, *stride))):
+        return _dense_order(size, stride) is not None or any(equal(length, 0) for length in size)
     expected = 1
     for step, length in sorted((step, length) for step, length in zip(stride, size, strict=True) if length != 1):
         if step != expected:
@@ -18,17 +26,64 @@ def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
     return True
 
 
+def _dense_order(size: Sequence[Any], stride: Sequence[Any]) -> list[int] | None:
+    """The dimensions that are not known to have one element, the fastest in memory first; None where gaps may be."""
+    left = [dim for dim, length in enumerate(size) if not equal(length, 1)]
+    order: list[int] = []
+    expected: Any = 1
+    while left:
+        dim = next((dim for dim in left if equal(stride[dim], expected)), None)
+        if dim is None:
+            return None
+        left.remove(dim)
+        order.append(dim)
+        expected = expected * size[dim]
+    return order
+
+
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """The dimensions of several elements of a dense tensor, the slowest in memory first; None where there are gaps."""
     size, stride = tensor.shape, tensor.stride()
+    if has_symbols(tensor):
+        order = _dense_order(size, stride)
+        return None if order is None else tuple(reversed(order))
     if not is_dense(size, stride):
         return None
     return tuple(sorted((dim for dim, length in enumerate(size) if length > 1), key=lambda dim: -int(stride[dim])))
 
 
+def is_contiguous(tensor: torch.Tensor) -> bool:
+    """Whether a strided tensor is contiguous; where symbols are among its numbers, whether that is known."""
+    if not has_symbols(tensor):
+        return tensor.is_contiguous()
+    expected: Any = 1
+    for length, step in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if not (equal(length, 1) or equal(step, expected)):
+            return False
+        expected = expected * length
+    return True
+
+
 def dims_by_stride(stride: Sequence[Any]) -> list[int]:
-    """The dimensions, the slowest in memory first; of equal strides the earlier."""
+    """The dimensions, the slowest in memory first; of equal strides the earlier.
+
+    A guard says which of two symbolic strides is larger, where that is not known.
+    """
+    if any(map(is_symbolic, stride)):
+
+        def slower(one: int, two: int) -> int:
+            return _slower(stride[one], stride[two])
+
+        return sorted(range(len(stride)), key=functools.cmp_to_key(slower))
     return sorted(range(len(stride)), key=lambda dim: (-stride[dim], dim))
+
+
+def _slower(first: Any, second: Any) -> int:
+    if equal(first, second):
+        return 0
+    if equal(second, 0) or equal(first, 0):
+        return -1 if equal(second, 0) else 1
+    return -1 if at_least(first, second) else 1
 
 
 def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
@@ -36,20 +91,23 @@ def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     return tensor.permute(*order).contiguous().permute(*(order.index(dim) for dim in range(len(order))))
 
 
-def span(tensor: torch.Tensor) -> tuple[int, int]:
+def span(tensor: torch.Tensor) -> tuple[Any, Any]:
     """The bytes of its storage that a strided tensor lies in, first and one past the last; equal without elements."""
     width = tensor.element_size()
-    first = int(tensor.storage_offset()) * width
-    if tensor.numel() == 0:
+    first = tensor.storage_offset() * width
+    if equal(tensor.numel(), 0):
         return first, first
     last = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + (int(last) + 1) * width
+    return first, first + (last + 1) * width
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether a dimension of more than one element has stride 0, so that elements share a place."""
-    if tensor.layout is not torch.strided or tensor.numel() < 2:
+    if tensor.layout is not torch.strided or holds(tensor.numel() < 2):
         return False
+    if has_symbols(tensor):
+        pairs = zip(tensor.shape, tensor.stride(), strict=True)
+        return any(equal(step, 0) and not holds(length <= 1) for length, step in pairs)
     return any(step == 0 and length > 1 for length, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
@@ -60,14 +118,27 @@ def may_overlap_itself(tensor: torch.Tensor) -> bool:
 
 def is_interleaved(tensor: torch.Tensor) -> bool:
     """Whether some step, of those that are not 0, is not beyond all that lies below it: elements may share a place."""
-    if tensor.layout is not torch.strided or tensor.numel() < 2:
+    if tensor.layout is not torch.strided or holds(tensor.numel() < 2):
         return False
+    if has_symbols(tensor):
+        return not is_dense(tensor.shape, tensor.stride()) and _may_interleave(tensor.shape, tensor.stride())
     reach = 0
     for step, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if length > 1 and step != 0:
             if step <= reach:
                 return True
             reach += (length - 1) * step
+    return False
+
+
+def _may_interleave(size: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """`is_interleaved` of symbolic numbers: not known to be beyond."""
+    reach: Any = 0
+    for dim in reversed(dims_by_stride(stride)):
+        if not (equal(stride[dim], 0) or holds(size[dim] <= 1)):
+            if not holds(stride[dim] > reach):
+                return True
+            reach = reach + (size[dim] - 1) * stride[dim]
     return False
 
 
@@ -78,14 +149,14 @@ def overlaps(first: torch.Tensor, second: torch.Tensor, *, exactly: bool) -> boo
     """
     if first.layout is not torch.strided or second.layout is not torch.strided or not share_storage(first, second):
         return False
-    if first.numel() == 0 or second.numel() == 0:
+    if equal(first.numel(), 0) or equal(second.numel(), 0):
         return False
     if not (is_dense(first.shape, first.stride()) and is_dense(second.shape, second.stride())):
         return False
     mine, other = span(first), span(second)
-    if mine == other:
-        return exactly or first.stride() != second.stride()
-    return mine[0] < other[1] and other[0] < mine[1]
+    if all_equal(mine, other):
+        return exactly or not all_equal(first.stride(), second.stride())
+    return holds(mine[0] < other[1]) and holds(other[0] < mine[1])
 
 
 def storage_id(tensor: torch.Tensor) -> int:
@@ -103,6 +174,9 @@ def has_stride(tensor: torch.Tensor, stride: Sequence[Any]) -> bool:
     if tensor.layout is not torch.strided:
         return False
     found = tensor.stride()
+    if any(map(is_symbolic, (*found, *stride))):
+        triples = zip(found, stride, tensor.shape, strict=True)
+        return all(equal(have, want) or equal(length, 1) for have, want, length in triples)
     return found == tuple(stride) or all(
         have == want or length == 1 for have, want, length in zip(found, stride, tensor.shape, strict=True)
     )
@@ -121,7 +195,7 @@ def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
     if first.layout is not torch.strided or second.layout is not torch.strided or not share_storage(first, second):
         return False
     (start, end), (other_start, other_end) = span(first), span(second)
-    return start < other_end and other_start < end
+    return not (holds(start >= other_end) or holds(other_start >= end))
 
 
 def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

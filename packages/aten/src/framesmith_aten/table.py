@@ -18,7 +18,7 @@ class Row:
     Note [Taken apart or whole].
     metadata: reads only shape and type of its tensors. undeclared_view: shows its argument's memory though its schema
     does not say so. statistics: writes `running_mean` and `running_var` though its schema does not say so.
-    fails: why it can raise though dtypes and shapes are right.
+    fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
     """
 
     costly: bool = False
@@ -28,6 +28,7 @@ class Row:
     undeclared_view: bool = False
     statistics: bool = False
     fails: str | None = None
+    drops_ones: bool = False
 
 
 INDEX = "an index may be out of range"
@@ -83,6 +84,7 @@ TABLE: Mapping[str, Row] = _table(
         metadata=True,
     ),
     _rows("_unsafe_view", undeclared_view=True),
+    _rows("squeeze", drops_ones=True),
     _rows(
         """native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm _batch_norm_impl_index instance_norm
         batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats""",

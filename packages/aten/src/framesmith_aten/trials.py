@@ -19,6 +19,8 @@ from torch.utils._mode_utils import no_dispatch
 
 from framesmith_aten.failures import may_fail, why_may_fail
 from framesmith_aten.layouts import (
+    dims_by_stride,
+    is_contiguous,
     is_interleaved,
     memory_order,
     overlaps_itself,
@@ -36,6 +38,7 @@ from framesmith_aten.operators import (
     tensors_in,
     written,
 )
+from framesmith_aten.symbolic import equal, has_symbols, hint
 
 #: Elements up to which real tensors are made as large as the fakes.
 LARGEST: Final = 1 << 16
@@ -104,14 +107,19 @@ def _shown(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ve
         beyond = why_may_fail(op, args, kwargs)
         return TAKEN if beyond is None else Verdict(f"RuntimeError: {beyond}", certain=False)
     tensor = next(tensors_in(list(values.values())))
-    if -tensor.dim() <= values["dim"] < tensor.dim() if isinstance(values.get("dim"), int) else tensor.is_contiguous():
+    known = values.get("dim")
+    if -tensor.dim() <= known < tensor.dim() if isinstance(known, int) else is_contiguous(tensor):
         return TAKEN
     refusal = _refusal(op, _mapped(args, _without_memory), _mapped(kwargs, _without_memory))
     return TAKEN if refusal is None else Verdict(refusal, certain=False)
 
 
 def _layouts(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    return tuple((tuple(tensor.shape), tensor.stride()) for tensor in tensors)
+    return tuple((tuple(map(hint, tensor.shape)), tuple(map(hint, tensor.stride()))) for tensor in tensors)
+
+
+def _elements(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(hint(tensor.numel()) for tensor in tensors)
 
 
 def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
@@ -122,7 +130,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     """
     made = list(tensors_in(out))
     tensors = list(tensors_in((*args, *kwargs.values())))
-    if not made or all(tensor.is_contiguous() for tensor in tensors if _is_plain(tensor)):
+    if not made or all(is_contiguous(tensor) for tensor in tensors if _is_plain(tensor)):
         return out
     if is_custom(op) or is_view(op) or op.namespace != "aten" or any(one is two for one in made for two in tensors):
         return out
@@ -131,7 +139,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if _moves_others(op, args, kwargs):
         return out
     small = is_pointwise(op) and not any(map(is_interleaved, tensors))  # no order of dimensions tells of those
-    if not small and sum(tensor.numel() for tensor in tensors) > SMALL:
+    if not small and _elements(tensors) > SMALL:
         return out
     key = (as_laid_out, op, _kind(args), _kind(kwargs), _layouts(tensors))
     orders = _orders.get(key)
@@ -189,7 +197,7 @@ def _tried_small(
 def _tried_laid_out(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> Verdict:
-    if sum(tensor.numel() for tensor in tensors) > LARGEST or _is_large(op, args, kwargs, tensors):
+    if _elements(tensors) > LARGEST or _is_large(op, args, kwargs, tensors):
         return UNKNOWN
     twins = Twins()
     refusal = _refusal(op, _mapped(args, twins), _mapped(kwargs, twins))
@@ -228,15 +236,16 @@ def _is_large(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], te
         if isinstance(value, (list, tuple)):
             large = math.prod(_sizes(value)) > LARGEST
         else:
-            counted = not tensors and isinstance(value, (int, float)) and (ranged or declared[name] == "int")
-            large = counted and math.isfinite(value) and abs(value) > LARGEST
+            number = hint(value)
+            counted = not tensors and isinstance(number, (int, float)) and (ranged or declared[name] == "int")
+            large = counted and math.isfinite(number) and abs(number) > LARGEST
         if large:
             return True
     return False
 
 
 def _sizes(values: Sequence[Any]) -> list[int]:
-    return [value for value in values if type(value) is int and value > 0]
+    return [size for size in map(hint, values) if type(size) is int and size > 0]
 
 
 def _kind(value: Any) -> Any:
@@ -247,6 +256,7 @@ def _kind(value: Any) -> Any:
         return tuple(_kind(item) for item in value)
     if isinstance(value, Mapping):
         return tuple((name, _kind(item)) for name, item in sorted(value.items()))
+    value = hint(value)
     return (type(value), repr(value) if isinstance(value, float) else value)
 
 
@@ -257,13 +267,13 @@ def _mapped(value: Any, twin: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return [_mapped(item, twin) for item in value]
     if isinstance(value, Mapping):
         return {name: _mapped(item, twin) for name, item in value.items()}
-    return value
+    return hint(value)
 
 
 def _of_two_elements(tensor: torch.Tensor) -> torch.Tensor:
     """At most two elements along each dimension, strides in the order of the fake's: equal where they are, and 0."""
-    size = [min(int(length), 2) for length in tensor.shape]
-    steps = [int(step) for step in tensor.stride()]
+    size = _few(tensor)
+    steps = _ranks(tensor) if has_symbols(tensor) else [int(step) for step in tensor.stride()]
     total, strides = 1, {0: 0}
     for step in sorted({*steps} - {0}):
         strides[step] = total
@@ -273,16 +283,34 @@ def _of_two_elements(tensor: torch.Tensor) -> torch.Tensor:
         return made.as_strided(size, [strides[step] for step in steps])
 
 
+def _ranks(tensor: torch.Tensor) -> list[int]:
+    """Numbers in the order of symbolic strides; 0 for 0."""
+    steps = tensor.stride()
+    found = [0] * len(steps)
+    rank = 0
+    before: Any = 0
+    for dim in reversed(dims_by_stride(steps)):
+        if not equal(steps[dim], before):
+            rank, before = rank + 1, steps[dim]
+        found[dim] = rank
+    return found
+
+
 def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
-    size = int(tensor.untyped_storage().nbytes())
+    size = hint(tensor.untyped_storage().nbytes())
     with _real():
         storage = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
         made = torch.empty(0, dtype=tensor.dtype, device="meta")
-        return made.set_(storage, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
+        return made.set_(storage, *_laid_out(tensor))
+
+
+def _laid_out(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Offset, sizes and strides, of symbols as they are at present."""
+    return hint(tensor.storage_offset()), tuple(map(hint, tensor.shape)), tuple(map(hint, tensor.stride()))
 
 
 def _few(tensor: torch.Tensor) -> tuple[int, ...]:
-    return tuple([min(int(size), 2) for size in tensor.shape])
+    return tuple([min(hint(size), 2) for size in tensor.shape])
 
 
 def _of_few_elements(tensor: torch.Tensor) -> torch.Tensor:
@@ -299,14 +327,14 @@ class Twins:
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """The twin of one fake."""
-        key, size = storage_id(tensor), int(tensor.untyped_storage().nbytes())
+        key, size = storage_id(tensor), hint(tensor.untyped_storage().nbytes())
         with _real():
             made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             storage = self._storages.get(key)
             if storage is None:
                 zeros = torch.zeros(size, dtype=torch.uint8, device=tensor.device)
                 storage = self._storages[key] = zeros.untyped_storage()
-            return made.set_(storage, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
+            return made.set_(storage, *_laid_out(tensor))
 
 
 def _refusal(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import fx
@@ -23,8 +23,10 @@ from framesmith_aot.trace.joint import JointGraph, clone_node
 from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import dependents, is_pure, tensor_bytes, view_root, view_source
+from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES, is_number_node, numbers_in, numbers_of
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.operators import is_factory, is_pointwise, is_view, row
+from framesmith_aten.symbolic import hint
 
 aten = torch.ops.aten
 
@@ -40,7 +42,7 @@ PRICE_OF_EXISTING = {"placeholder": 0.25}
 
 @dataclass(frozen=True)
 class Saved:
-    """A tensor kept for the backward pass: input `index` or result `index` of the forward graph."""
+    """A tensor or a number kept for the backward pass: input `index` or result `index` of the forward graph."""
 
     from_input: bool
     index: int
@@ -50,9 +52,9 @@ class Saved:
 class NodePart:
     """The backward graph of one autograd node.
 
-    It takes what is `saved`, then the node's tangents; `places` gives for each operand of the node the position of its
-    gradient among the results (None for none). `watched` is what it does not need and the user must not change all the
-    same, because eager mode needs it.
+    It takes the tensors that are `saved`, the `numbers`, then the node's tangents; `places` gives for each operand of
+    the node the position of its gradient among the results (None for none). `watched` is what it does not need
+    and the user must not change all the same, because eager mode needs it.
     """
 
     node: NodeShape
@@ -60,6 +62,7 @@ class NodePart:
     saved: list[Saved]
     places: list[int | None]
     watched: list[Saved]
+    numbers: list[Saved] = field(default_factory=list)
 
     @property
     def handed(self) -> list[Saved]:
@@ -86,19 +89,21 @@ def backward_nodes(joint: JointGraph) -> set[fx.Node]:
     for node in joint.graph.nodes:
         if node.op == "output":
             continue
-        from_backward = node.op == "call_function" and node.meta["phase"] == "backward"
-        late = from_backward and (not is_pure(node) or all(source in found for source in node.all_input_nodes))
-        if late or any(source in found for source in node.all_input_nodes):
+        from_backward = node.op == "call_function" and node.meta.get("phase") == "backward"
+        tensors = [source for source in node.all_input_nodes if not is_number_node(source)]
+        late = from_backward and (not is_pure(node) or all(source in found for source in tensors))
+        if (late and not is_number_node(node)) or any(source in found for source in node.all_input_nodes):
             found.add(node)
     return found
 
 
 def partition(joint: JointGraph) -> Partition:
     """Splits `joint`; inputs the graph overwrites are never saved themselves (a copy is)."""
+    symbols = _symbols(joint) if len(joint.tangents) > 1 else []
     late = backward_nodes(joint)
     _copy_overwritten(joint, late)
     visible = _visible(joint, late)
-    saved = choose_saved(joint, late, visible)
+    saved = choose_saved(joint, late, visible, symbols)
     copies = {node: clone_node(joint, node) for node in saved if node in visible and _is_compact(node)}
     return _extract(joint, late, saved, copies)
 
@@ -132,11 +137,16 @@ def _is_compact(node: fx.Node) -> bool:
     return isinstance(val, torch.Tensor) and is_dense(val.shape, val.stride())
 
 
-def choose_saved(joint: JointGraph, late: set[fx.Node], visible: set[fx.Node]) -> list[fx.Node]:
-    """The forward nodes to save, in graph order; those of `visible` only where nothing else serves."""
+def choose_saved(
+    joint: JointGraph, late: set[fx.Node], visible: set[fx.Node], symbols: Sequence[fx.Node] = ()
+) -> list[fx.Node]:
+    """The forward nodes to save, in graph order; those of `visible` only where nothing else serves.
+
+    `symbols` are numbers that must be there.
+    """
     early = [node for node in joint.graph.nodes if node not in late and node.op != "output"]
     number = {node: 2 * index for index, node in enumerate(early)}
-    wanted = _wanted(joint, late)
+    wanted = [*_wanted(joint, late), *symbols]
     source, sink = 2 * len(early), 2 * len(early) + 1
     network = FlowNetwork(sink + 1)
     slots, _ = _kept_by_eager(joint, late)
@@ -166,6 +176,21 @@ def _wanted(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
             found.update((source, None) for source in node.all_input_nodes if source not in late)
     found.update((grad, None) for grad in joint.grads if grad is not None and grad not in late)
     return list(found)
+
+
+def _symbols(joint: JointGraph) -> list[fx.Node]:
+    """The symbols of what the backward pass computes: without some of the tangents, zeros may have to stand for it."""
+    wanted = {
+        symbol
+        for node in joint.graph.nodes
+        if isinstance(value := node.meta.get("val"), torch.Tensor) and node.meta.get("phase") == "backward"
+        for number in numbers_of(value).values()
+        for symbol in number.node.expr.free_symbols
+    }
+    if not wanted:
+        return []
+    numbers = numbers_in(joint.graph)
+    return [node for symbol in sorted(wanted, key=str) if (node := numbers.symbol(symbol)) is not None]
 
 
 def _kept_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:
@@ -198,6 +223,8 @@ def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:
     val = node.meta["val"]
     if node.op == "get_attr":
         return 0.0
+    if is_number_node(node):
+        return 1.0
     if not isinstance(val, torch.Tensor) or view_source(node) is not None:
         return INFINITE
     if node in visible:
@@ -211,10 +238,12 @@ def _repeat_price(node: fx.Node) -> float:
         return INFINITE
     if is_view(node.target) or node.target is operator.getitem or is_factory(node.target):
         return 0.0
+    if is_number_node(node) and node.target in FUNCTIONS:
+        return 0.0
     val = node.meta["val"]
     if not is_pointwise(node.target) or not is_pure(node) or not isinstance(val, torch.Tensor):
         return INFINITE
-    return COSTLY_PRICE * float(val.numel()) if row(node.target).costly else 0.0
+    return COSTLY_PRICE * float(hint(val.numel())) if row(node.target).costly else 0.0
 
 
 def _extract(
@@ -226,8 +255,10 @@ def _extract(
             joint.slots[index] = clone_node(joint, slot)
     given = {*joint.inputs, *joint.slots} - {*copies}
     results = list(dict.fromkeys(copies.get(node, node) for node in saved if node not in given))
+    numbers = [joint.numbers[at] for at in handed_out(joint)]
+    results = [node for node in results if node not in numbers]
     forward = forward_graph(joint, results, late)
-    places = {node: Saved(False, index) for index, node in enumerate([*joint.slots, *results])}
+    places = {node: Saved(False, index) for index, node in enumerate([*joint.slots, *numbers, *results])}
     places.update({node: Saved(True, index) for index, node in enumerate(joint.inputs)})
     places.update({node: places[copy] for node, copy in copies.items()})
     tangents, grads = iter(joint.tangents), iter(joint.grads)
@@ -261,32 +292,49 @@ def _node_part(
 ) -> NodePart:
     wanted = list(dict.fromkeys(grad for grad in grads if grad is not None))
     graph = fx.Graph()
+    saved = sorted(saved, key=is_number_node)
     env = _copy_needed(joint.graph, graph, [*saved, *tangents], wanted, unbound)
     graph.output(tuple(env[grad] for grad in wanted))
-    used = [value for value in saved if env[value].users]
+    partial = len(tangents) > 1  # some may be absent: see _symbols
+    used = [value for value in saved if env[value].users or (partial and is_number_node(value))]
     for value in saved:
         if value not in used:
             graph.erase_node(env[value])
     at = [None if grad is None else wanted.index(grad) for grad in grads]
     kept = [Saved(False, index) for index in node.kept.slots]
     kept += [Saved(True, index) for index in node.kept.inputs if index not in joint.meta.changed]
-    taken = [places[value] for value in used]
-    return NodePart(node, graph, taken, at, [one for one in kept if one not in taken])
+    taken = [places[value] for value in used if not is_number_node(value)]
+    numbers = [places[value] for value in used if is_number_node(value)]
+    return NodePart(node, graph, taken, at, [one for one in kept if one not in taken], numbers)
+
+
+def handed_out(joint: JointGraph) -> list[int]:
+    """The numbers of the graph, by position, that inputs alone do not tell: the forward graph hands them out."""
+    return [at for at, node in enumerate(joint.numbers) if not _is_of_inputs(node)]
+
+
+def _is_of_inputs(node: fx.Node) -> bool:
+    if node.op == "placeholder":
+        return True
+    if node.target in LAYOUT_QUERIES:
+        return node.all_input_nodes[0].op == "placeholder"
+    return node.target in FUNCTIONS and all(map(_is_of_inputs, node.all_input_nodes))
 
 
 def forward_graph(joint: JointGraph, results: Sequence[fx.Node] = (), late: Collection[fx.Node] = ()) -> fx.Graph:
-    """The graph of the slots and `results`, then the writes to inputs, and no node of `late`."""
+    """The graph of the slots, numbers and `results`, then the writes to inputs, and no node of `late`."""
     for index, value in enumerate(joint.written):
         if view_root(value).op == "placeholder":
             joint.written[index] = clone_node(joint, value)
     forward = fx.Graph()
     early = [node for node in joint.graph.nodes if node not in late]
-    env = _copy_needed(joint.graph, forward, joint.inputs, [*joint.slots, *joint.written, *results], early)
+    given = [*joint.slots, *(joint.numbers[at] for at in handed_out(joint)), *results]
+    env = _copy_needed(joint.graph, forward, joint.inputs, [*given, *joint.written], early)
     for index, value in zip(joint.meta.written, joint.written, strict=True):
         write = forward.call_function(aten.copy_.default, (env[joint.inputs[index]], env[value]))
         write.meta = dict(value.meta)
         write.meta["val"] = joint.inputs[index].meta["val"]
-    forward.output(tuple(env[node] for node in [*joint.slots, *results]))
+    forward.output(tuple(env[node] for node in given))
     return forward
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
-from framesmith_aot.partition.split import NodePart
+from framesmith_aot.partition.split import NodePart, Saved
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.histories import refuse_derivative
+from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.runtime.replay import (
     FunctionText,
+    number_name,
     tuple_text,
     unwatching,
 )
@@ -56,6 +58,7 @@ def forward_text(
     unwatched: bool,
     changes: Changes,
     read: Collection[int],
+    numbers: Numbers,
 ) -> FunctionText:
     """The text of a node's forward; the first node's runs the graph. `given` are the names after the operands.
 
@@ -70,19 +73,29 @@ def forward_text(
         call = "results.extend(graph([*inputs]))" if "results" in given else "results = graph([*inputs])"
         text.line(call, 2 if unwatched else 1)
     text.line("ctx.set_materialize_grads(False)")
-    saved = [f"{'inputs' if item.from_input else 'results'}[{item.index}]" for item in part.handed]
+    saved = [_held(item) for item in part.handed]
     if part.node.kept.anything and not saved:
         with torch.inference_mode(False):
             saved = [text.bind("token", torch.empty(0))]  # the pass is to be gone through once
     if saved:
         text.line(f"ctx.save_for_backward({', '.join(saved)})")
+    if part.numbers:
+        text.line(f"ctx.numbers = {tuple_text([_held(item) for item in part.numbers])}")
     if part.saved:
         text.line("ctx.rerun = rerun")
         text.line(f"ctx.held = {{{', '.join(f'{at}: held[{at}]' for at in read)}}}")
     if changes.noted:
         text.line("ctx.left = left")  # filled when all has been written
+    hidden = {at.index for one in part.node.results if isinstance(one, Hidden) for at in one.numbers}
+    numbers.write(text, [f"inputs[{at}]" for at in range(len(numbers.inputs))], hidden)
+    for at in hidden & {*numbers.results}:
+        text.line(f"{number_name(at)} = results[{numbers.results[at]}]")
     text.line(f"return {tuple_text([_given(text, result) for result in part.node.results])}")
     return text
+
+
+def _held(item: Saved) -> str:
+    return f"{'inputs' if item.from_input else 'results'}[{item.index}]"
 
 
 def _received(ctx: Any, changes: Changes) -> Iterator[tuple[int, torch.Tensor]]:
@@ -126,6 +139,9 @@ def apply_of(
     used = len(node.part.saved)
     kept_results = dict(_kept_results(node.part))
 
+    def numbers_of(ctx: Any) -> list[Any]:
+        return [*ctx.numbers] if node.part.numbers else []
+
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         saved = list(ctx.saved_tensors)  # an error where one was changed or is gone
         if changes.watched:
@@ -133,7 +149,7 @@ def apply_of(
         again = torch.is_grad_enabled()
         once = not torch._C._autograd._get_current_graph_task_keep_graph()
         if again and not used:
-            return (*run.evaluate([], tangents), *rest)  # linear, and so its own derivative
+            return (*run.evaluate(numbers_of(ctx), tangents), *rest)  # linear, and so its own derivative
         if again and isinstance(second, SecondOrder):
             results = {slot: saved[position] for slot, position in kept_results.items()}
             results.update(_received(ctx, changes))
@@ -142,6 +158,7 @@ def apply_of(
                 ctx.rerun = ctx.held = ctx.left = None
             return (*grads, *rest)
         del saved[used:]  # what is only watched
+        saved += numbers_of(ctx)
         if again and isinstance(second, str):
             came = [tangent for tangent in tangents if tangent is not None]
             return (*refuse_derivative(run(saved, tangents), second, [*ctx.rerun, *came]), *rest)
@@ -154,7 +171,7 @@ def apply_of(
 
     def backward_of_nothing_kept(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         # As often as asked: to ask for saved tensors twice is an error.
-        return (*(run.evaluate if torch.is_grad_enabled() else run)([], tangents), *rest)
+        return (*(run.evaluate if torch.is_grad_enabled() else run)(numbers_of(ctx), tangents), *rest)
 
     def backward_refused(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         raise RuntimeError(node.part.node.refusal)
@@ -165,9 +182,9 @@ def apply_of(
         "backward": staticmethod(
             backward_refused if node.part.node.refusal else backward if kept else backward_of_nothing_kept
         ),
-        # Tells a compiler of whole backward passes that it may trace this one (see README).
-        "evaluate_backward": staticmethod(run.evaluate),
     }
+    if not node.part.numbers:  # tells a compiler of whole backward passes that it may trace this one (see README)
+        members["evaluate_backward"] = staticmethod(run.evaluate)
     cls: Any = type("CompiledGraphNode", (torch.autograd.Function,), members)
     apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply
     return apply

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,17 +17,22 @@ from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.tangents import without_tangents
 from framesmith_aten.contract import BoxedFn, Compiler, OnError
 from framesmith_aten.graphs.modules import new_lazy_module
+from framesmith_aten.graphs.numbers import numbers_of
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, restride
 from framesmith_aten.operators import view_written
+from framesmith_aten.symbolic import is_symbolic
 
 aten = torch.ops.aten
 
 Grads = tuple[torch.Tensor | None, ...]
 
+#: How a gradient lies in memory: its strides; or, where those are symbolic, the order of its dimensions without gaps.
+Layout = tuple[int, ...] | list[int]
+
 
 @dataclass(frozen=True)
 class BackwardGraph:
-    """`graph` takes `saved` saved tensors, then the tangents, and returns gradients.
+    """`graph` takes `saved` saved tensors and numbers, then the tangents, and returns gradients.
 
     For each operand, `places` gives the position of its gradient among the results (None for none) and
     `reached` the tangents it can depend on: without any of them it has no gradient.
@@ -54,7 +60,7 @@ class BackwardGraph:
 
 def backward_graph(part: NodePart) -> BackwardGraph:
     """That of one autograd node."""
-    return BackwardGraph(part.graph, len(part.saved), tuple(part.places), part.node.reached)
+    return BackwardGraph(part.graph, len(part.saved) + len(part.numbers), tuple(part.places), part.node.reached)
 
 
 class BackwardPass:
@@ -74,21 +80,21 @@ class BackwardPass:
         self._programs: dict[tuple[bool, ...], tuple[BoxedFn | None, tuple[int | None, ...]]] = {}
         self._modules: dict[tuple[bool, ...], tuple[fx.GraphModule, tuple[int | None, ...]]] = {}
         self._lock = threading.Lock()
-        self._strides = [tuple(node.meta["val"].stride()) for node in whole.tangents()]
+        self._layouts = [_layout(node.meta["val"]) for node in whole.tangents()]
 
     @property
     def graph(self) -> fx.Graph:
         return self.whole.graph
 
-    def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
-        """The gradients of all operands, without history; `saved` is emptied."""
+    def __call__(self, saved: list[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
+        """The gradients of all operands, without history; `saved`, tensors and then numbers, is emptied."""
         run = self.evaluate if _is_batched(tangents) else self._run
         if torch.is_grad_enabled() or torch._C._is_any_autocast_enabled():
             with torch.no_grad(), torch._C._DisableAutocast():
                 return run(saved, tangents)
         return run(saved, tangents)
 
-    def evaluate(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
+    def evaluate(self, saved: Sequence[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients computed by torch's own operators, one by one: what a tracer of the backward pass runs."""
         pattern = tuple(tangent is None for tangent in tangents)
         if pattern not in self._modules:
@@ -101,7 +107,7 @@ class BackwardPass:
             out = _Differentiable(module).run(*saved, *self._expected(tangents))
         return tuple([None if place is None else out[place] for place in places])
 
-    def _run(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Grads:
+    def _run(self, saved: list[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
         pattern = tuple(tangent is None for tangent in tangents)
         program = self._programs.get(pattern)
         if program is None:
@@ -118,21 +124,45 @@ class BackwardPass:
 
     def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """The tangents that came, with the strides the graph was traced with and nothing left to be conjugated."""
-        pairs = zip(tangents, self._strides, strict=True)
-        return [_laid_out(_settled(tangent), stride) for tangent, stride in pairs if tangent is not None]
+        pairs = zip(tangents, self._layouts, strict=True)
+        return [_laid_out(_settled(tangent), layout) for tangent, layout in pairs if tangent is not None]
+
+    def _compiled(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
+        part = self.whole.without(pattern)
+        if all(place is None for place in part.places):
+            return None, part.places
+        return compile_part(self._root, part.graph, self._compiler, "backward"), part.places
 
     def _compile(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
         try:
-            part = self.whole.without(pattern)
-            if all(place is None for place in part.places):
-                return None, part.places
-            return compile_part(self._root, part.graph, self._compiler, "backward"), part.places
+            with without_new_guards(self.graph):
+                return self._compiled(pattern)
         except Exception as error:
             if self._on_error is None:
                 raise
             self._on_error("a graph (backward)", error)
         part = self.whole.without(pattern)
         return partial(_run_as_it_is, new_lazy_module(self._root, part.graph)), part.places
+
+
+@contextmanager
+def without_new_guards(graph: fx.Graph) -> Iterator[None]:
+    """While active, it is an error to ask of symbols what does not hold for all sizes: the guards have been taken."""
+    values = (node.meta.get("val") for node in graph.nodes)
+    numbers = (number for value in values for number in _symbols_of(value))
+    number = next(numbers, None)
+    if number is None:
+        yield
+        return
+    with number.node.shape_env.error_on_new_guards():
+        yield
+
+
+def _symbols_of(value: Any) -> Iterator[Any]:
+    if is_symbolic(value):
+        yield value
+    elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        yield from numbers_of(value).values()
 
 
 def _run_as_it_is(module: fx.GraphModule, args: list[torch.Tensor]) -> Sequence[Any]:
@@ -162,8 +192,16 @@ def _is_batched(tangents: Sequence[torch.Tensor | None]) -> bool:
     return any(tangent is not None and wrapped(tangent) for tangent in tangents)
 
 
-def _laid_out(tangent: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """With these strides; a wrapped tensor by operators that wrappers know."""
+def _layout(tangent: torch.Tensor) -> Layout:
+    stride = tangent.stride()
+    return dims_by_stride(stride) if any(map(is_symbolic, stride)) else tuple(stride)
+
+
+def _laid_out(tangent: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Laid out so; a wrapped tensor by operators that wrappers know."""
+    if isinstance(layout, list):
+        return in_order(tangent, layout)
+    stride = layout
     if not _is_batched([tangent]):
         return restride(tangent, stride)
     return tangent if has_stride(tangent, stride) else in_order(tangent, dims_by_stride(stride))

@@ -10,9 +10,11 @@ import torch
 from torch import fx
 
 from framesmith_aot.runtime.backward import BackwardPass
+from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.runtime.replay import (
     FunctionText,
     input_names,
+    number_name,
     result_names,
     unpacking,
     unwatching,
@@ -82,11 +84,15 @@ class Calling:
     unwatched: bool
 
 
-def inference_function(run: BoxedFn, meta: GraphMeta, shape: CallShape, calling: Calling) -> FunctionText:
+def inference_function(
+    run: BoxedFn, meta: GraphMeta, shape: CallShape, calling: Calling, numbers: Numbers
+) -> FunctionText:
     """The text for a graph without gradients: call, then the epilogue."""
     text = begin(shape)
+    numbers.write(text, shape.names())
     text.bind("graph", run)
-    call = f"{unpacking(result_names(len(meta.slots)))} = graph([{', '.join(shape.names())}])"
+    results = [*result_names(len(meta.slots)), *map(number_name, numbers.handed)]
+    call = f"{unpacking(results)} = graph([{', '.join(shape.names())}])"
     write_calls(text, [call], calling)
     write_changes(text, meta, shape.names(), record=calling.record)
     write_outputs(text, meta, shape.names(), record=calling.record)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from framesmith_aot.trace.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
-from framesmith_aot.trace.views import Restride, Steps, ViewStep
+from framesmith_aot.trace.views import NumberAt, Restride, Steps, ViewStep
 from framesmith_aten.operators import op_name
 
 _LITERALS = (int, float, bool, str, type(None))
@@ -42,6 +42,8 @@ class FunctionText:
 
     def literal(self, value: Any) -> str:
         """Source text for a constant."""
+        if isinstance(value, NumberAt):
+            return number_name(value.index)
         if isinstance(value, (list, tuple)):
             inner = ", ".join(self.literal(item) for item in value)
             return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
@@ -66,6 +68,11 @@ class FunctionText:
 def unwatching(text: FunctionText) -> str:
     """The expression of a context in which autograd neither sees views nor counts versions."""
     return f"{text.bind('without', torch._C._ExcludeDispatchKeyGuard)}({text.bind('view_tracking', VIEW_TRACKING)})"
+
+
+def number_name(position: int) -> str:
+    """The name to which a number is bound."""
+    return f"n{position}"
 
 
 def input_names(count: int) -> list[str]:
@@ -147,9 +154,11 @@ def _mode(no_grad: bool, record: bool) -> Callable[..., Any] | None:
     return torch.enable_grad if record else None
 
 
-def _output_text(text: FunctionText, output: Constant | SameInput | Slot, inputs: Sequence[str]) -> str:
+def _output_text(text: FunctionText, output: Constant | NumberAt | SameInput | Slot, inputs: Sequence[str]) -> str:
     if isinstance(output, Constant):
         return text.literal(output.value)
+    if isinstance(output, NumberAt):
+        return number_name(output.index)
     return inputs[output.index] if isinstance(output, SameInput) else f"r{output.index}"
 
 

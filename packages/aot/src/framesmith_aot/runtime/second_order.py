@@ -14,6 +14,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -35,6 +36,7 @@ from framesmith_aot.trace.regions import (
     edge_of,
     regions_of,
 )
+from framesmith_aten.graphs.numbers import is_number_node
 from framesmith_aten.operators import arguments, is_custom, is_random, updated_statistics
 from framesmith_guards import warn_user
 from framesmith_guards.contexts import ambient
@@ -61,8 +63,8 @@ class SecondOrder:
     slots with gradients come from, `makers` and `writers` are those of `Collected`, `requires_grad` says what the
     inputs are, `is_leaf` which of them are leaves, `needed` which of them results with gradients depend on, `changed`
     which the graph writes to, `detached` of which only an alias is kept, `unversioned` which count no versions,
-    `modes` and `dtype` (the default) are what it ran under, `devices` whose generators it draws from beside the CPU's
-    (`random`: whether it draws at all).
+    `numbers` which are no tensors, `modes` and `dtype` (the default) are what it ran under, `devices` whose generators
+    it draws from beside the CPU's (`random`: whether it draws at all).
     """
 
     module: fx.GraphModule
@@ -79,6 +81,7 @@ class SecondOrder:
     changed: frozenset[int]
     detached: frozenset[int]
     unversioned: frozenset[int]
+    numbers: frozenset[int]
     modes: ambient.Ambient
     dtype: torch.dtype
     random: bool
@@ -89,7 +92,7 @@ class SecondOrder:
 
         `watched` are the inputs that autograd itself looks after. All are in a tuple bound to "inputs".
         """
-        followed = sorted(self.needed - self.changed - self.unversioned - {*watched})
+        followed = sorted(self.needed - self.changed - self.unversioned - self.numbers - {*watched})
         values = [self._kept(text, at, name, at in followed) for at, name in enumerate(inputs)]
         kept = "inputs" if values == [*inputs] else tuple_text(values)
         counters = [f"{inputs[at]}.detach()" if values[at] != inputs[at] else inputs[at] for at in followed]
@@ -107,6 +110,8 @@ class SecondOrder:
 
     def _kept(self, text: FunctionText, at: int, name: str, followed: bool) -> str:
         """What is kept of an input. Of one that eager mode does not keep, no more than its contents and its history."""
+        if at in self.numbers:
+            return name
         if at in self.copied:
             return f"{text.bind('own', own)}({name})"
         if followed and self.requires_grad[at] and not self.is_leaf[at]:
@@ -191,6 +196,8 @@ class SecondOrder:
 
     def _alias(self, at: int, value: torch.Tensor) -> torch.Tensor:
         """An input of the second run: with a node of its own to stop at, and memory of its own if it is written to."""
+        if at in self.numbers:
+            return value
         with torch.enable_grad():
             if at in self.copied:
                 return own(value)
@@ -258,6 +265,8 @@ def check_versions(expected: Iterable[tuple[torch.Tensor, int]]) -> None:
 def check_memory(values: Iterable[torch.Tensor]) -> None:
     """Raises RuntimeError for tensors whose memory has been given away since."""
     for value in values:
+        if not isinstance(value, torch.Tensor):
+            continue
         if value.layout is torch.strided and value.numel() and not value.untyped_storage().nbytes():
             raise RuntimeError(f"the memory of an input of shape {list(value.shape)} was freed, and is needed again")
 
@@ -288,11 +297,11 @@ def _updated(node: fx.Node) -> set[fx.Node]:
     return {values[name] for name in updated_statistics(node.target, node.args, node.kwargs)}
 
 
-def second_order(
-    gm: fx.GraphModule, binding: Binding, joint: JointGraph, examples: Sequence[torch.Tensor]
-) -> SecondOrder:
+def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, examples: Sequence[Any]) -> SecondOrder:
     """What runs `gm`, which was traced as `joint` for inputs like `examples`, again."""
-    cuda = {node.meta["val"].device for node in joint.inputs if node.meta["val"].is_cuda}
+    numbers = frozenset(at for at, node in enumerate(joint.inputs) if is_number_node(node))
+    devices = (node.meta["val"].device for at, node in enumerate(joint.inputs) if at not in numbers)
+    cuda = {device for device in devices if device.type == "cuda"}
     return SecondOrder(
         gm,
         joint.nodes,
@@ -307,7 +316,8 @@ def second_order(
         _needed(joint),
         frozenset(joint.meta.changed),
         frozenset(_detached(joint)),
-        frozenset(at for at, example in enumerate(examples) if example.is_inference()),
+        frozenset(at for at, example in enumerate(examples) if at not in numbers and example.is_inference()),
+        numbers,
         ambient.read(),
         torch.get_default_dtype(),
         any(is_random(node.target) for node in _forward_calls(joint)),
@@ -337,7 +347,7 @@ def _detached(joint: JointGraph) -> Iterator[int]:
 
 
 def _forward_calls(joint: JointGraph) -> list[fx.Node]:
-    return [node for node in joint.graph.nodes if node.op == "call_function" and node.meta["phase"] == "forward"]
+    return [node for node in joint.graph.nodes if node.op == "call_function" and node.meta.get("phase") == "forward"]
 
 
 def leading_to_inputs(text: FunctionText, meta: GraphMeta, inputs: Sequence[str]) -> str:

@@ -10,6 +10,9 @@ from torch import fx
 
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.nodes import dependents, factory_options
+from framesmith_aten.graphs.numbers import numbers_in
+from framesmith_aten.layouts import is_contiguous
+from framesmith_aten.symbolic import all_equal, has_symbols
 
 aten = torch.ops.aten
 
@@ -56,16 +59,21 @@ def _copy(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node], missing: 
 
 def _same_type(first: fx.Node, second: fx.Node) -> bool:
     one, two = first.meta["val"], second.meta["val"]
-    return bool(one.shape == two.shape and one.dtype == two.dtype and one.stride() == two.stride())
+    if one.dtype != two.dtype or one.dim() != two.dim():
+        return False
+    return all_equal(one.shape, two.shape) and all_equal(one.stride(), two.stride())
 
 
 def _zeros(graph: fx.Graph, node: fx.Node) -> fx.Node:
     val = node.meta["val"]
     options = factory_options(val)
-    if val.is_contiguous():
-        zeros = graph.call_function(aten.full.default, (list(val.shape), 0), options)
+    size, stride = list(val.shape), list(val.stride())
+    if has_symbols(val):
+        size, stride = numbers_in(graph).in_place_of_symbols([size, stride])
+    if is_contiguous(val):
+        zeros = graph.call_function(aten.full.default, (size, 0), options)
     else:
-        frame = graph.call_function(aten.empty_strided.default, (list(val.shape), list(val.stride())), options)
+        frame = graph.call_function(aten.empty_strided.default, (size, stride), options)
         frame.meta = dict(node.meta)
         zeros = graph.call_function(aten.fill.Scalar, (frame, 0))
     zeros.meta = dict(node.meta)

@@ -10,13 +10,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.autograd_node import AutogradNode, Changes, apply_of, changes_of, forward_text
 from framesmith_aot.runtime.compiled import Calling, CallShape, begin, write_calls
+from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.runtime.replay import (
     FunctionText,
     count_versions,
+    number_name,
     tuple_text,
     unpacking,
     view_name,
@@ -27,6 +31,7 @@ from framesmith_aot.runtime.replay import (
 from framesmith_aot.runtime.second_order import SecondOrder, history_text, leading_to_inputs
 from framesmith_aot.trace.metadata import CopyBack, GraphMeta
 from framesmith_aot.trace.regions import Hidden, Operand
+from framesmith_aot.trace.views import numbers_of_steps
 from framesmith_aten.contract import BoxedFn
 
 
@@ -37,16 +42,18 @@ def training_function(
     calling: Calling,
     nodes: Sequence[AutogradNode],
     second: SecondOrder | str,
+    numbers: Numbers,
 ) -> tuple[FunctionText, list[FunctionText]]:
     """The texts for a graph with gradients: the function that applies one node after the other, and their forwards.
 
     `second` gives second derivatives, or says why there are none.
     """
     text = begin(shape)
+    numbers.write(text, shape.names())
     early = {copy.slot: copy for copy in meta.copy_back if not (copy.no_grad or copy.index in meta.unversioned)}
     changes = [changes_of(node, meta, early) for node in nodes]
     writing = _Writing(
-        text, meta, shape.names(), nodes, second, early, changes, [_read(node.part, second) for node in nodes]
+        text, meta, shape.names(), nodes, second, early, changes, [_read(node.part, second) for node in nodes], numbers
     )
     given = _given_to_all(writing)
     for name, value in given.items():
@@ -56,9 +63,11 @@ def training_function(
     for index, node in enumerate(nodes):
         part, change = node.part, changes[index]
         first = run if index == 0 else None
-        forwards.append(forward_text(first, part, list(given), calling.unwatched, change, writing.read[index]))
+        forwards.append(forward_text(first, part, list(given), calling.unwatched, change, writing.read[index], numbers))
         applied = text.bind(f"node{index}", apply_of(forwards[-1], node, index, len(given), second, change))
         calls += _node_calls(writing, index, applied, [*given])
+        if index == 0:
+            calls += [f"{number_name(at)} = results[{place}]" for at, place in numbers.results.items()]
     counted = [at for at in meta.written if _is_moved(meta, at)]
     count_versions(text, [writing.inputs[at] for at in counted])
     write_calls(text, calls, replace(calling, unwatched=False))
@@ -87,6 +96,7 @@ class _Writing:
     early: Mapping[int, CopyBack]
     changes: Sequence[Changes]
     read: Sequence[Mapping[int, Operand]]
+    numbers: Numbers
     made: set[int] = field(default_factory=set)
     copied: dict[int, str] = field(default_factory=dict)
 
@@ -110,7 +120,7 @@ def _given_to_all(writing: _Writing) -> dict[str, str]:
     """What the forward of each node is given behind its operands: names, and the expressions that they stand for."""
     text, inputs = writing.text, writing.inputs
     given = {"inputs": tuple_text(inputs)}
-    if _apart(writing.meta) or len(writing.nodes) > 1:
+    if _apart(writing.meta) or len(writing.nodes) > 1 or writing.numbers.handed:
         given["results"] = "[]"
     saving = [node.part for node in writing.nodes if node.part.saved]
     if saving and isinstance(writing.second, SecondOrder):
@@ -131,6 +141,8 @@ def _node_calls(writing: _Writing, index: int, applied: str, given: Sequence[str
     inputs = writing.inputs
     for at in node.operands:
         if isinstance(at, int) and at >= len(inputs):
+            if index == 0:
+                _refuse_unknown_numbers(writing, at - len(inputs))
             yield from view_statements(writing.text, writing.meta, at - len(inputs), inputs, writing.made)
         copy = None if isinstance(at, int) else writing.early.get(_slot(writing.nodes, *at))
         if copy is not None and copy.slot not in writing.copied:
@@ -142,6 +154,16 @@ def _node_calls(writing: _Writing, index: int, applied: str, given: Sequence[str
     operands = [_operand(writing, at) for at in node.operands]
     results = [_name(writing.nodes, index, position) for position in range(len(node.results))]
     yield f"{unpacking(results)} = {applied}({', '.join([*operands, *given])})"
+
+
+def _refuse_unknown_numbers(writing: _Writing, position: int) -> None:
+    """The graph reads this view, and so it is made before the graph runs. Raises AotUnsupported."""
+    form: Any = writing.meta.outputs[position]
+    if any(at in writing.numbers.results for at in numbers_of_steps(form.steps)):
+        why = "its sizes are known when the graph has run, which reads it"
+        raise AotUnsupported("view-replay", f"output {position}, a view of an input", why)
+    if form.over is not None:
+        _refuse_unknown_numbers(writing, form.over)
 
 
 def _note_changes(writing: _Writing) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.kept import CHANGED_SINCE, NO_DERIVATIVE, NOTHING_KEPT, Kept, kept_by
-from framesmith_aot.trace.metadata import Collected, InputPair, SlotView
+from framesmith_aot.trace.metadata import Collected, InputPair, Numbers, SlotView
 from framesmith_aot.trace.regions import (
     Ends,
     Hidden,
@@ -29,7 +29,8 @@ from framesmith_aot.trace.regions import (
     stop_at_ends,
 )
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.layouts import overlaps_itself, storage_id
+from framesmith_aten.layouts import is_dense, overlaps_itself, storage_id
+from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.contexts import ambient
 
@@ -80,13 +81,14 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
             refused = {slot for index in refusals for slots in regions[index].slots for slot in slots}
             passing = _Passing(tracer, regions, ends)
             passing.go({slot: root for slot, root in roots.items() if slot not in refused}, seeds, wanted)
-    return replace(passing.result(seeds, kept, refusals), views=views)
+    return replace(passing.result(seeds, kept, refusals, found.numbers), views=views)
 
 
 def _kept(regions: Sequence[Region], slots: Sequence[torch.Tensor], pairs: Sequence[InputPair]) -> list[Kept]:
     """What eager mode keeps for each region."""
     of_slots = {storage_id(wrapper): index for index, wrapper in enumerate(slots)}
-    of_inputs = {storage_id(one): index for index, pair in enumerate(pairs) for one in (pair.leaf, pair.run)}
+    tensors = ((index, pair) for index, pair in enumerate(pairs) if pair.is_tensor)
+    of_inputs = {storage_id(one): index for index, pair in tensors for one in (pair.leaf, pair.run)}
     return [kept_by(region.nodes, of_slots, of_inputs) for region in regions]
 
 
@@ -214,7 +216,9 @@ class _Passing:
             entering[edge.output_nr] = functools.reduce(torch.add, parts)
         return tuple(entering)
 
-    def result(self, seeds: Mapping[int, torch.Tensor], kept: Sequence[Kept], refusals: Mapping[int, str]) -> Backward:
+    def result(
+        self, seeds: Mapping[int, torch.Tensor], kept: Sequence[Kept], refusals: Mapping[int, str], numbers: Numbers
+    ) -> Backward:
         """What was found, when the pass is over.
 
         `kept`: what eager mode keeps for each region; `refusals`: why the pass of a region is refused.
@@ -225,7 +229,7 @@ class _Passing:
             results: list[int | Hidden] = []
             for edge, slots in zip(region.out, region.slots, strict=True):
                 places[edge] = index, len(results)
-                results += slots or [_hidden(edge)]
+                results += slots or [_hidden(edge, numbers.of)]
                 tangents = [seeds[slot] for slot in slots] or [self._tangent_inside(edge)]
                 found.tangents.extend(self.tracer.node_of(functional.current_value(one)) for one in tangents)
             operands = [source if isinstance(source, int) else places[source] for source in region.into]
@@ -247,14 +251,19 @@ class _Passing:
         return self.hidden[edge]
 
 
-def _hidden(edge: GradientEdge) -> Hidden:
+def _hidden(edge: GradientEdge, number: Callable[[Any], Any] = lambda number: number) -> Hidden:
     known = edge.node._input_metadata[edge.output_nr]
-    return Hidden(tuple(known.shape), known.dtype, known.device)
+    shape = [number(length) if is_symbolic(length) else length for length in known.shape]
+    return Hidden(tuple(shape), known.dtype, known.device)
 
 
 def _tangent_like(wrapper: torch.Tensor) -> torch.Tensor:
-    """What a slot's gradient will look like: the slot's own strides, or contiguous where elements overlap."""
-    if overlaps_itself(wrapper):
+    """What a slot's gradient will look like: the slot's own strides, or contiguous where elements overlap.
+
+    Contiguous too where strides are symbolic and not those of some order of the dimensions: see `BackwardPass`.
+    """
+    vague = has_symbols(wrapper) and not is_dense(wrapper.shape, wrapper.stride())
+    if overlaps_itself(wrapper) or vague:
         return torch.empty(wrapper.shape, dtype=wrapper.dtype, device=wrapper.device)
     return torch.empty_strided(wrapper.shape, wrapper.stride(), dtype=wrapper.dtype, device=wrapper.device)
 

@@ -13,11 +13,13 @@ import torch.nn.functional as F
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.trace import derivatives, functional
+from framesmith_aot.trace import derivatives, functional, numbers
 from framesmith_aten import tensor_methods
+from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import op_name
 from framesmith_aten.overlaps import Overlaps
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
 from framesmith_aten.tracing.tracer import GraphTracer
 
@@ -55,7 +57,7 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
     env: dict[fx.Node, Any] = {}
     inputs = iter(args)
     writers: dict[int, str] = {}
-    overlaps = Overlaps()
+    overlaps, facts = Overlaps(), numbers.Facts(tracer, gm.graph)
     for value in [*args, *attributes.values()]:
         overlaps.note(value)
     for node in gm.graph.nodes:
@@ -70,18 +72,31 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             makers = {id(value): maker.name for maker, value in reversed(env.items())}
             return Ran(outputs, [makers.get(id(value), "") for value in outputs], writers)
         else:
-            env[node] = _call(node, env, overlaps, writers)
+            env[node] = _call(node, env, overlaps, writers, tracer, facts)
             overlaps.note(env[node])
+            facts.check()
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
 
 
-def _call(node: fx.Node, env: dict[fx.Node, Any], overlaps: Overlaps, writers: dict[int, str]) -> Any:
+def _call(
+    node: fx.Node,
+    env: dict[fx.Node, Any],
+    overlaps: Overlaps,
+    writers: dict[int, str],
+    tracer: GraphTracer,
+    facts: numbers.Facts,
+) -> Any:
     args = fx.node.map_arg(node.args, env.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
+    if node.target is torch._check:
+        facts.note_check(node, args)
+    if node.target in FUNCTIONS and any(map(is_symbolic, args)) and not any(map(torch.is_tensor, args)):
+        return numbers.call(tracer, node, args, kwargs)
     before = [
         (value, functional.mutation_count(value), value.shape, value.stride()) for value in _wrappers((args, kwargs))
     ]
     result = _run(node, args, kwargs)
+    numbers.note_result(tracer, node, result)
     for value, count, size, stride in before:
         if functional.mutation_count(value) != count:
             overlaps.check(value, str(node.target))
@@ -220,6 +235,13 @@ def _converted(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+def _tolist(tensor: torch.Tensor) -> Any:
+    """`Tensor.tolist`, of a traced tensor number by number."""
+    if not functional.is_functional(tensor):
+        return tensor.tolist()
+    return [_tolist(part) for part in tensor.unbind()] if tensor.dim() else tensor.item()
+
+
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """`torch.one_hot` with its check as an operator: its own reads the data. A wrong class raises some RuntimeError."""
     if num_classes <= 0:  # counted, or refused
@@ -251,6 +273,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     F.batch_norm: _functional_batch_norm,
     F.one_hot: _one_hot,
     torch.max_pool1d: _max_pool1d,
+    torch.Tensor.tolist: _tolist,
     torch.bernoulli: _bernoulli,
     torch.lstm: _lstm,
     torch._VF.lstm: _lstm,

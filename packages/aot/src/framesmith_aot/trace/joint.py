@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
 from framesmith_aten.graphs.nodes import view_root
+from framesmith_aten.symbolic import all_equal, is_data_dependent
 from framesmith_aten.tracing.decompositions import Whole
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.contexts import ambient
@@ -37,8 +39,8 @@ class JointGraph:
     compiled graph; `tangents` and `grads` hold, for one after the other, a tangent for each of its results and the
     gradient of each of its operands (None: no gradient). For inference all three are empty. `origins` tells of slots
     with gradients where the torch-level graph has them, `views` of the outputs at which autograd nodes end as they do
-    at inputs: the slots they are views of (None: views of an input). `makers` and `writers` are those of
-    `Collected`.
+    at inputs: the slots they are views of (None: views of an input). `makers`, `writers` and `numbers` are
+    those of `Collected`.
     """
 
     graph: fx.Graph
@@ -55,25 +57,26 @@ class JointGraph:
     views: dict[int, int | None] = field(default_factory=dict)
     makers: dict[int, str] = field(default_factory=dict)
     writers: dict[int, str] = field(default_factory=dict)
+    numbers: list[fx.Node] = field(default_factory=list)
 
     @property
     def training(self) -> bool:
         return bool(self.tangents)
 
     def write_output(self) -> None:
-        """Puts slots, written values and gradients (in this order) into the graph's output node."""
+        """Puts slots, written values, numbers and gradients (in this order) into the graph's output node."""
         for node in reversed(self.graph.nodes):
             if node.op == "output":
                 self.graph.erase_node(node)
             break
-        self.graph.output((*self.slots, *self.written, *self.grads))
+        self.graph.output((*self.slots, *self.written, *self.numbers, *self.grads))
 
     def read_output(self) -> None:
         """Takes them back from the output node, after a pass replaced nodes."""
         values: Any = next(iter(reversed(self.graph.nodes))).args[0]
-        first, second = len(self.slots), len(self.slots) + len(self.written)
-        self.slots, self.written = list(values[:first]), list(values[first:second])
-        self.grads = list(values[second:])
+        values = iter(values)
+        for name in ("slots", "written", "numbers", "grads"):
+            setattr(self, name, list(itertools.islice(values, len(getattr(self, name)))))
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Binding:
 
 def trace_joint(
     gm: fx.GraphModule,
-    inputs: Sequence[torch.Tensor],
+    inputs: Sequence[Any],
     binding: Binding,
     fake_mode: FakeTensorMode,
     whole: Whole,
@@ -95,9 +98,10 @@ def trace_joint(
     training: bool,
     keep_input_mutations: bool,
 ) -> JointGraph:
-    """Traces `gm` on the fake `inputs`. Raises AotUnsupported, also for errors of the graph's own calls.
+    """Traces `gm` on the `inputs`, fake tensors and symbolic numbers.
 
-    `binding` says which of `inputs` each placeholder and each attribute of `gm` is.
+    Raises AotUnsupported, also for errors of the graph's own calls. `binding` says which of `inputs` each placeholder
+    and each attribute of `gm` is.
     """
     tracer = GraphTracer(fake_mode, whole)
     tracer.rules = rules_for(tracer)
@@ -113,6 +117,8 @@ def trace_joint(
                 "data-dependent", str(error.func), "its result is not known while compiling"
             ) from error
         except Exception as error:
+            if is_data_dependent(error):
+                raise AotUnsupported("data-dependent", "a choice by a number", str(error).splitlines()[0]) from error
             raise AotUnsupported("trace-error", f"{type(error).__name__} while tracing", str(error)) from error
         found = collect(
             pairs,
@@ -129,6 +135,7 @@ def trace_joint(
             joint.nodes, joint.tangents, joint.grads = back.nodes, back.tangents, back.grads
             joint.origins, joint.views, joint.makers = found.origins, back.views, found.makers
             joint.writers = found.writers
+        joint.numbers = found.numbers.nodes
     _finish(joint)
     return joint
 
@@ -153,8 +160,21 @@ def _tracing(tracer: GraphTracer) -> Iterator[ambient.Ambient]:
             tracer.fake_mode,
             tracer,
             functional.functionalising(),
+            _python_kernels(tracer.fake_mode),
         ):
             yield ambient.read()
+
+
+@contextmanager
+def _python_kernels(fake_mode: FakeTensorMode) -> Iterator[None]:
+    """With symbols, torch's decompositions in Python: some of those in C++ ask what a size is at present."""
+    if fake_mode.shape_env is None:
+        yield
+        return
+    from torch._dispatch.python import enable_python_dispatcher
+
+    with enable_python_dispatcher():
+        yield
 
 
 @contextmanager
@@ -177,11 +197,14 @@ def _no_saved_tensor_hooks() -> Iterator[None]:
         yield
 
 
-def _make_inputs(tracer: GraphTracer, inputs: Sequence[torch.Tensor]) -> tuple[list[InputPair], list[fx.Node]]:
+def _make_inputs(tracer: GraphTracer, inputs: Sequence[Any]) -> tuple[list[InputPair], list[fx.Node]]:
     pairs: list[InputPair] = []
     nodes: list[fx.Node] = []
     for index, value in enumerate(inputs):
         nodes.append(tracer.placeholder(f"input_{index}", value))
+        if not isinstance(value, torch.Tensor):
+            pairs.append(InputPair(value, value, False, True))
+            continue
         leaf, run = functional.wrap_input(value, value.requires_grad, value.is_leaf)
         pairs.append(InputPair(leaf, run, value.requires_grad, value.is_leaf, run.grad_fn, run._version))
     return pairs, nodes
@@ -198,7 +221,7 @@ def _fresh_node(tracer: GraphTracer, wrapper: torch.Tensor) -> fx.Node:
     """The node of a slot's value, with the strides that eager mode gives it."""
     value = functional.current_value(wrapper)
     node = tracer.node_of(value)
-    if tuple(value.stride()) == tuple(wrapper.stride()):
+    if all_equal(value.stride(), wrapper.stride()):
         return node
     with functional.below():
         frame = aten.empty_strided.default(

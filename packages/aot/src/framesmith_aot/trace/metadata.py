@@ -12,15 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
+from torch import fx
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.interpret import Ran
-from framesmith_aot.trace.views import DATA, Restride, Steps, ViewStep, chain, restride
+from framesmith_aot.trace.views import DATA, NumberAt, Restride, Steps, ViewStep, chain, restride, with_numbers
 from framesmith_aten.graphs.nodes import view_root
 from framesmith_aten.layouts import is_dense, storage_id
 from framesmith_aten.operators import IDENTITY_VIEWS
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.tracer import GraphTracer
 
 
@@ -75,7 +77,7 @@ class Repeat:
     index: int
 
 
-Output = Constant | SameInput | InputView | Slot | SlotView | Repeat
+Output = Constant | NumberAt | SameInput | InputView | Slot | SlotView | Repeat
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class GraphMeta:
 
 @dataclass(frozen=True)
 class InputPair:
-    """One input during tracing: the tensor gradients are asked for and the one the graph runs on.
+    """One input during tracing: the tensor gradients are asked for and the one the graph runs on, or twice a number.
 
     `history` and `version` are the `grad_fn` and the version counter of the latter before the graph ran.
     """
@@ -127,6 +129,10 @@ class InputPair:
     is_leaf: bool
     history: Any = None
     version: int = 0
+
+    @property
+    def is_tensor(self) -> bool:
+        return isinstance(self.run, torch.Tensor)
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,7 @@ class Collected:
     views: dict[int, torch.Tensor]
     makers: dict[int, str]
     writers: dict[int, str]
+    numbers: Numbers
 
 
 def collect(
@@ -188,7 +195,7 @@ def collect(
         outputs=tuple(forms),
         copy_back=tuple(copies),
         written=tuple(written),
-        unversioned=frozenset(at for at, pair in enumerate(inputs) if pair.run._version == pair.version),
+        unversioned=frozenset(at for at, pair in _tensors(inputs) if pair.run._version == pair.version),
         grad_mode_after=grad_mode_after,
     )
     values = [functional.current_value(inputs[index].run) for index in written]
@@ -204,7 +211,11 @@ def collect(
             makers[at] = ran.makers[at]
             recorded[len(inputs) + at] = storage_id(value)
     writers = {held: ran.writers[memory] for held, memory in recorded.items()}
-    return Collected(meta, slots.wrappers, origins, values, views, makers, writers)
+    return Collected(meta, slots.wrappers, origins, values, views, makers, writers, slots.numbers)
+
+
+def _tensors(inputs: Sequence[InputPair]) -> Iterator[tuple[int, InputPair]]:
+    return ((at, pair) for at, pair in enumerate(inputs) if pair.is_tensor)
 
 
 def _is_recorded_view(value: Any, form: Output, changed: Sequence[int]) -> bool:
@@ -227,7 +238,9 @@ def _over_another(form: Any, position: int, views: Mapping[int, torch.Tensor], s
             other = views[others[edge]]
             steps = slots.steps(value, other)
             if steps is None and (step := restride(value, other)) is not None:
-                steps = (step,)  # what they are views of was written to, and each was made of it anew
+                steps = slots.with_numbers(
+                    (step,)
+                )  # what they are views of was written to, and each was made of it anew
             found: Output = form if steps is None else replace(form, steps=steps, over=others[edge])
             return found
         node = edge.node
@@ -248,11 +261,29 @@ def _origins(
             yield slot, at[id(wrapper)]
 
 
+class Numbers:
+    """The numbers that are needed at a call beside the graph: as outputs, or to make views again."""
+
+    def __init__(self, tracer: GraphTracer) -> None:
+        self.tracer = tracer
+        self.nodes: list[fx.Node] = []
+
+    def of(self, number: Any) -> Any:
+        """Where the number of a node, or a symbolic one, will be found; a number that is known is itself."""
+        node = number if isinstance(number, fx.Node) else self.tracer.number_of(number)
+        if not isinstance(node, fx.Node):
+            return node
+        if node not in self.nodes:
+            self.nodes.append(node)
+        return NumberAt(self.nodes.index(node))
+
+
 class _Slots:
     """The fresh tensors the graph must return, each once."""
 
     def __init__(self, tracer: GraphTracer) -> None:
         self.tracer = tracer
+        self.numbers = Numbers(tracer)
         self.wrappers: list[torch.Tensor] = []
         self._index: dict[int, int] = {}
 
@@ -264,13 +295,17 @@ class _Slots:
 
     def steps(self, wrapper: torch.Tensor, base: torch.Tensor) -> Steps | None:
         node = self.tracer.node_of(functional.current_value(wrapper))
-        return chain(node, self.tracer.node_of(functional.current_value(base)))
+        return self.with_numbers(chain(node, self.tracer.node_of(functional.current_value(base))))
+
+    def with_numbers(self, steps: Steps | None) -> Steps | None:
+        """The steps, with the places of numbers in place of nodes and symbols."""
+        return None if steps is None else tuple(with_numbers(step, self.numbers.of) for step in steps)
 
 
 def _mutations(inputs: Sequence[InputPair], slots: _Slots, keep: bool) -> tuple[list[int], list[CopyBack]]:
     written: list[int] = []
     copies: list[CopyBack] = []
-    for index, pair in enumerate(inputs):
+    for index, pair in _tensors(inputs):
         if functional.has_metadata_mutation(pair.run):
             raise AotUnsupported(
                 "metadata-mutation", f"input {index}", "its shape, strides or storage are changed in place"
@@ -294,8 +329,8 @@ def _mutated_value(pair: InputPair, hidden: bool) -> torch.Tensor:
 
 
 def _outputs(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots) -> list[Output]:
-    owners = {storage_id(pair.run): index for index, pair in enumerate(inputs)}
-    objects = {id(pair.run): index for index, pair in enumerate(inputs)}
+    owners = {storage_id(pair.run): index for index, pair in _tensors(inputs)}
+    objects = {id(pair.run): index for index, pair in _tensors(inputs)}
     groups: dict[int, list[torch.Tensor]] = {}
     for value in outputs:
         if functional.is_functional(value) and storage_id(value) not in owners:
@@ -304,7 +339,10 @@ def _outputs(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots)
     forms: list[Output] = []
     seen: dict[int, int] = {}
     for position, value in enumerate(outputs):
-        if not functional.is_functional(value):
+        if is_symbolic(value):
+            known = slots.numbers.of(value)
+            forms.append(known if isinstance(known, NumberAt) else Constant(known))
+        elif not functional.is_functional(value):
             forms.append(_constant(value, position))
         elif seen.setdefault(id(value), position) != position:
             forms.append(Repeat(seen[id(value)]))
@@ -332,7 +370,7 @@ def _check_fresh(value: torch.Tensor, position: int) -> None:
 def _input_view(base: torch.Tensor, value: torch.Tensor, index: int, slots: _Slots) -> InputView:
     steps = slots.steps(value, base)
     if steps is None:
-        steps = _restrided(value, base, f"a view of input {index}")
+        steps = slots.with_numbers(_restrided(value, base, f"a view of input {index}")) or ()
     return InputView(index, *_made_again(value, base, steps))
 
 
@@ -360,7 +398,7 @@ def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor
             if needs_grad and not functional.differentiable(candidate):
                 continue
             steps = {id(value): way_to(value, candidate) for value in group}
-            known = {key: way for key, way in steps.items() if way is not None}
+            known = {key: slots.with_numbers(way) or () for key, way in steps.items() if way is not None}
             if len(known) == len(steps):
                 return candidate, known
     raise AotUnsupported("aliased-outputs", "outputs that share memory", "their common base is not known")

@@ -25,6 +25,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.trace.kept import NOTHING_KEPT, Kept
+from framesmith_aot.trace.views import NumberAt
 
 #: The edges at which gradients leave the graph for an input or a view, and its position.
 Ends = Mapping[GradientEdge, int]
@@ -32,11 +33,18 @@ Ends = Mapping[GradientEdge, int]
 
 @dataclass(frozen=True)
 class Hidden:
-    """A result of a region that only other regions read: autograd needs to know what its gradient looks like."""
+    """A result of a region that only other regions read: autograd needs to know what its gradient looks like.
 
-    shape: tuple[int, ...]
+    Of its shape what is symbolic is a `views.NumberAt`.
+    """
+
+    shape: tuple[Any, ...]
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def numbers(self) -> list[NumberAt]:
+        return [length for length in self.shape if isinstance(length, NumberAt)]
 
 
 #: Of an autograd node: the position of an input, n + that of an output that is a view (where there are n inputs), or a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,14 @@ import torch
 from torch import fx
 
 from framesmith_aten.graphs.nodes import view_source
+from framesmith_aten.symbolic import is_symbolic
+
+
+@dataclass(frozen=True)
+class NumberAt:
+    """A number that is known at a call, by its position among `GraphMeta.numbers`."""
+
+    index: int
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,33 @@ class Restride:
 
 
 Steps = tuple[ViewStep | Restride, ...]
+
+
+def with_numbers(step: ViewStep | Restride, number: Callable[[Any], Any]) -> ViewStep | Restride:
+    """The step with nodes and symbols replaced."""
+    if isinstance(step, Restride):
+        return Restride(_replaced(step.size, number), _replaced(step.stride, number), _replaced(step.offset, number))
+    kwargs = tuple((name, _replaced(value, number)) for name, value in step.kwargs)
+    return ViewStep(step.target, _replaced(step.args, number), kwargs, step.item)
+
+
+def numbers_of_steps(steps: Steps) -> set[int]:
+    """The positions of the numbers that steps need."""
+    return {found.index for step in steps for found in _numbers_in(list(vars(step).values()))}
+
+
+def _numbers_in(value: Any) -> Iterator[NumberAt]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _numbers_in(item)
+    elif isinstance(value, NumberAt):
+        yield value
+
+
+def _replaced(value: Any, number: Callable[[Any], Any]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replaced(item, number) for item in value)
+    return number(value) if isinstance(value, fx.Node) or is_symbolic(value) else value
 
 
 def chain(node: fx.Node, base: fx.Node) -> Steps | None:

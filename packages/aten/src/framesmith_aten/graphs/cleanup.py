@@ -9,12 +9,18 @@ import torch
 from torch import fx
 
 from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
+from framesmith_aten.graphs.numbers import NumberNodes, numbers_in
+from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.operators import IDENTITY_VIEWS
+from framesmith_aten.symbolic import all_equal, has_symbols
 
 aten = torch.ops.aten
 
 Rewrite = Callable[[fx.Node], "tuple[Any, tuple[Any, ...], dict[str, Any]] | None"]
-"""Gives the new (target, args, kwargs) of a node that keeps its value, or None to decline."""
+"""Gives the new (target, args, kwargs) of a node that keeps its value, or None to decline.
+
+Symbols among the arguments become nodes.
+"""
 
 
 def _rank(node: fx.Node) -> int:
@@ -44,7 +50,7 @@ def _shape_of_result(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any
 def _full(value: float) -> Rewrite:
     def rewrite(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
         val = node.meta["val"]
-        if not val.is_contiguous():
+        if not is_contiguous(val):
             return None
         fill: Any = bool(value) if val.dtype is torch.bool else value
         return aten.full.default, (list(val.shape), fill), factory_options(val)
@@ -54,7 +60,7 @@ def _full(value: float) -> Rewrite:
 
 def _filled(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
     val = node.meta["val"]
-    if not val.is_contiguous() or isinstance(node.args[1], fx.Node):
+    if not is_contiguous(val) or isinstance(node.args[1], fx.Node):
         return None
     return aten.full.default, (list(val.shape), node.args[1]), factory_options(val)
 
@@ -76,7 +82,7 @@ def _permute(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | Non
 
 def _view(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
     inner: Any = node.args[0]
-    if inner.target is not aten.view.default or not inner.args[0].meta["val"].is_contiguous():
+    if inner.target is not aten.view.default or not is_contiguous(inner.args[0].meta["val"]):
         return None
     return aten.view.default, (inner.args[0], node.args[1]), {}
 
@@ -120,6 +126,7 @@ REWRITES: dict[Any, Rewrite] = {
 
 def canonicalise(graph: fx.Graph) -> None:
     """Applies REWRITES until they decline, and drops views that change nothing."""
+    numbers: NumberNodes | None = None
     for node in graph.nodes:
         if node.op != "call_function":
             continue
@@ -127,6 +134,10 @@ def canonicalise(graph: fx.Graph) -> None:
         while node.target not in tried and (rewrite := REWRITES.get(node.target)) is not None:
             tried.add(node.target)
             if (change := rewrite(node)) is not None:
+                value = node.meta["val"]
+                if isinstance(value, torch.Tensor) and has_symbols(value):
+                    numbers = numbers or numbers_in(graph)
+                    change = numbers.in_place_of_symbols(change)
                 node.target, node.args, node.kwargs = change
         if _changes_nothing(node):
             node.replace_all_uses_with(node.args[0])
@@ -141,7 +152,8 @@ def _changes_nothing(node: fx.Node) -> bool:
         return all(dim == at for at, dim in enumerate(order))
     if node.target is aten.view.default:
         before, after = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
-        return bool(before.shape == after.shape and before.stride() == after.stride())
+        same = len(before.shape) == len(after.shape) and all_equal(before.shape, after.shape)
+        return same and all_equal(before.stride(), after.stride())
     return False
 
 

@@ -11,7 +11,9 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten import failures
+from framesmith_aten.graphs.numbers import FUNCTIONS, TOTAL, is_number_node
 from framesmith_aten.operators import is_effect, is_view
+from framesmith_aten.symbolic import hint
 
 
 def value_of(argument: Any) -> Any:
@@ -21,16 +23,24 @@ def value_of(argument: Any) -> Any:
 
 def is_pure(node: fx.Node) -> bool:
     """Whether the node may be dropped when unused, and merged with an equal one."""
-    if node.op == "get_attr" or node.target is operator.getitem:
+    if node.op == "get_attr" or node.target is operator.getitem or is_number_node(node):
         return True
     return node.op == "call_function" and not is_effect(node.target)
 
 
 def may_fail(node: fx.Node) -> bool:
     """Whether the call can raise though dtypes and shapes are right."""
+    if is_number_node(node) and node.target in FUNCTIONS:
+        return node.target not in TOTAL and _of_free_numbers(node)
     if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return False
     return failures.may_fail(node.target, value_of(node.args), value_of(node.kwargs))
+
+
+def _of_free_numbers(node: fx.Node) -> bool:
+    """Whether a number is computed from others than sizes: from a float, or from what a tensor holds."""
+    values = [operand.meta["val"] for operand in node.all_input_nodes]
+    return any(isinstance(value, torch.SymFloat) or not value.node.has_hint() for value in values)
 
 
 def view_source(node: fx.Node) -> fx.Node | None:
@@ -67,9 +77,9 @@ def factory_options(value: torch.Tensor) -> dict[str, Any]:
 
 
 def tensor_bytes(value: Any) -> int:
-    """Bytes of a tensor's elements; the sum for a tuple; 0 for anything else."""
+    """Bytes of a tensor's elements, at present if symbolic; the sum for a tuple; 0 for anything else."""
     if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
+        return int(hint(value.numel())) * value.element_size()
     if isinstance(value, (tuple, list)):
         return sum(tensor_bytes(item) for item in value)
     return 0

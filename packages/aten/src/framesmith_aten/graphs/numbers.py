@@ -5,42 +5,46 @@ See docs/design/0015-numbers-that-change.md for who may rely on what.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
-if TYPE_CHECKING:
-    import sympy
-
-#: What a number in a graph is while tracing.
-SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
+from framesmith_aten.symbolic import has_symbols, is_symbolic, known_value
 
 _OPERATORS = (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "lshift", "rshift", "and_", "or_", "xor",
-    "invert", "eq", "ne", "lt", "le", "gt", "ge",
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "lshift", "rshift", "and_", "or_",
+    "xor", "invert", "eq", "ne", "lt", "le", "gt", "ge",
 )  # fmt: skip
 #: Functions of numbers that a number node may call; what they give for Python numbers is what the node is at a call.
 FUNCTIONS: Final = frozenset({
     *(getattr(operator, name) for name in _OPERATORS),
     *(function for function in vars(math).values() if callable(function)),
     torch.sym_float, torch.sym_int, torch.sym_ite, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sqrt,
+    getattr(torch, "_sym_log2"),  # noqa: B009
     int, float, bool, round, min, max, pow, divmod,
 })  # fmt: skip
 
+_PARTIAL = {operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.lshift, operator.rshift}
+#: Those that raise for no numbers of the right types.
+TOTAL: Final = frozenset({
+    *(getattr(operator, name) for name in _OPERATORS), torch.sym_float, torch.sym_ite, torch.sym_max, torch.sym_min,
+    torch.sym_not, float, bool, min, max,
+}) - _PARTIAL  # fmt: skip
+
 _aten = torch.ops.aten
+_QUERIES: Final = {
+    "size": _aten.sym_size.int,
+    "stride": _aten.sym_stride.int,
+    "offset": _aten.sym_storage_offset.default,
+}
 #: Operators that give a number of a tensor's layout.
-LAYOUT_QUERIES: Final = frozenset({
-    _aten.sym_size.int, _aten.sym_stride.int, _aten.sym_storage_offset.default, _aten.sym_numel.default,
-})  # fmt: skip
-
-
-def is_symbolic(value: object) -> bool:
-    """Whether a value is a number that is not known while tracing."""
-    return isinstance(value, SYMBOLIC)
+LAYOUT_QUERIES: Final = frozenset({*_QUERIES.values(), _aten.sym_numel.default})
 
 
 def is_number_node(node: fx.Node, key: str = "val") -> bool:
@@ -51,14 +55,15 @@ def is_number_node(node: fx.Node, key: str = "val") -> bool:
 class NumberNodes:
     """The nodes of the numbers of one graph: known ones, and those made of them.
 
-    `key` is the entry of `meta` in which nodes of the graph keep their value. New nodes go to the graph's present place.
+    `key` is the entry of `meta` in which nodes of the graph keep their value. A new node stands right behind the last
+    one that it is computed from, before everything that may ask for it: it can be asked for anywhere behind that.
     """
 
     def __init__(self, graph: fx.Graph, key: str = "val") -> None:
         self._graph = graph
         self._key = key
-        self._known: dict[sympy.Expr, fx.Node] = {}
-        self._makers: dict[sympy.Expr, Callable[[], fx.Node]] = {}
+        self._known: dict[Any, fx.Node] = {}
+        self._makers: dict[Any, Callable[[], fx.Node]] = {}
 
     def bind(self, number: Any, node: fx.Node) -> None:
         """From now on `node` gives the number."""
@@ -68,39 +73,140 @@ class NumberNodes:
         """Say how a node of a number can be made, should it be needed: `sym_size` of an input."""
         self._makers.setdefault(number.node.expr, make)
 
+    def offer_layout(self, tensor: torch.Tensor, node: fx.Node | Callable[[], fx.Node]) -> None:
+        """Say that symbols in the layout of `tensor` can be asked of its `node`, or of what gives it."""
+        for (what, dim), number in numbers_of(tensor).items():
+            if not self.knows(number):
+                dims = () if what == "offset" else (dim,)
+                self.offer(number, functools.partial(self._query, _QUERIES[what], node, dims, number))
+
+    def rename(self, old: Any, new: Any) -> None:
+        """A symbol has become another in torch's ShapeEnv."""
+        tables: tuple[dict[Any, Any], ...] = (self._known, self._makers)
+        for table in tables:
+            if old in table:
+                table[new] = table.pop(old)
+
     def knows(self, number: Any) -> bool:
         """Whether a node of the number exists or can be made."""
-        expr = number.node.expr
+        return self.knows_expression(number.node.expr)
+
+    def knows_expression(self, expr: Any) -> bool:
+        """The same of a sympy expression."""
         reachable = self._known.keys() | self._makers.keys()
         return expr in reachable or expr.free_symbols <= reachable
 
+    def of_expression(self, expr: Any) -> fx.Node:
+        """The node of an expression of symbols as they were, whatever else torch has since taken them for."""
+        return self._of(expr, None)
+
+    def is_opaque(self, number: Any) -> bool:
+        """Whether a number is a symbol, or one that a node gives: nothing is to be computed by its expression."""
+        return number.node.expr.is_Symbol or number.node.expr in self._known
+
     def node_of(self, number: Any) -> fx.Node | int | float | bool:
         """The node of a number, or the number itself where it turned out to be known. KeyError without its symbols."""
-        known = number.node.maybe_as_int() if isinstance(number, torch.SymInt) else None
+        known = known_value(number)
         return self._of(number.node.expr, number) if known is None else known
 
-    def _of(self, expr: sympy.Expr, number: Any) -> fx.Node:
+    def symbol(self, symbol: Any) -> fx.Node | None:
+        """The node of a symbol, None where nothing tells it."""
+        return self._of(symbol, None) if symbol in self._known or symbol in self._makers else None
+
+    def in_place_of_symbols(self, value: Any) -> Any:
+        """The value with nodes in place of the symbolic numbers in it. KeyError as `node_of`."""
+        if isinstance(value, (list, tuple)):
+            return type(value)([self.in_place_of_symbols(item) for item in value])
+        if isinstance(value, dict):
+            return {key: self.in_place_of_symbols(item) for key, item in value.items()}
+        return self.node_of(value) if is_symbolic(value) else value
+
+    def _of(self, expr: Any, number: Any) -> fx.Node:
         if expr not in self._known and expr in self._makers:
             self._known[expr] = self._makers.pop(expr)()
         if expr not in self._known:
             self._known[expr] = self._made(expr, number)
         return self._known[expr]
 
-    def _made(self, expr: sympy.Expr, number: Any) -> fx.Node:
-        # These import sympy's printers and much of torch's; static graphs do without.
-        from torch.utils._sympy.interp import sympy_interp
-        from torch.utils._sympy.reference import PythonReferenceAnalysis
+    def _made(self, expr: Any, number: Any) -> fx.Node:
+        from torch.utils._sympy.interp import sympy_interp  # static graphs do without it
 
         if expr.is_Symbol:
             raise KeyError(f"nothing in the graph tells the number {expr}")
-        tracer = fx.proxy.GraphAppendingTracer(self._graph)
-        env = {symbol: fx.Proxy(self._of(symbol, None), tracer) for symbol in expr.free_symbols}
-        before = set(self._graph.nodes)
-        made: fx.Node = sympy_interp(PythonReferenceAnalysis, env, expr).node
-        for node in self._graph.nodes:
-            if node not in before:
-                node.meta[self._key] = number if node is made and number is not None else _value(node, self._key)
+        tracer = _Appending(self._graph)
+        nodes = {symbol: self._of(symbol, None) for symbol in sorted(expr.free_symbols, key=str)}
+        env = {symbol: fx.Proxy(node, tracer) for symbol, node in nodes.items()}
+        with self._graph.inserting_before(_behind(max(nodes.values()))):
+            made: fx.Node = sympy_interp(_analysis(), env, expr).node
+        for node in tracer.made:
+            node.meta[self._key] = number if node is made and number is not None else _value(node, self._key)
         return made
+
+    def _query(
+        self, query: OpOverload, of: fx.Node | Callable[[], fx.Node], dims: tuple[int, ...], number: Any
+    ) -> fx.Node:
+        tensor = of if isinstance(of, fx.Node) else of()
+        with self._graph.inserting_before(_behind(tensor)):
+            node = self._graph.call_function(query, (tensor, *dims))
+        node.meta[self._key] = number
+        return node
+
+
+def numbers_in(graph: fx.Graph, key: str = "val") -> NumberNodes:
+    """The numbers that the nodes of a graph give, or that can be asked of its tensors."""
+    numbers = NumberNodes(graph, key)
+    for node in graph.nodes:
+        value = node.meta.get(key)
+        if is_symbolic(value):
+            numbers.bind(value, node)
+        elif isinstance(value, torch.Tensor) and value.layout is torch.strided and has_symbols(value):
+            numbers.offer_layout(value, node)
+    return numbers
+
+
+class _Appending(fx.proxy.GraphAppendingTracer):
+    """Appends to a graph and notes what it has appended."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        super().__init__(graph)
+        self.made: list[fx.Node] = []
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        self.made.append(node)
+        return node
+
+
+@functools.cache
+def _analysis() -> Any:
+    """How torch takes expressions apart, with what it would compute of proxies at once as calls."""
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        tracer = next(arg.tracer for arg in args if isinstance(arg, fx.Proxy))
+        return tracer.create_proxy("call_function", function, args, kwargs)
+
+    class Analysis(PythonReferenceAnalysis):
+        int_truediv = staticmethod(operator.truediv)
+        eq, ne = staticmethod(operator.eq), staticmethod(operator.ne)
+        floor_to_int = staticmethod(lambda x, dtype: called(math.floor, x))
+        ceil_to_int = staticmethod(lambda x, dtype: called(math.ceil, x))
+        trunc_to_int = staticmethod(lambda x, dtype: called(math.trunc, x))
+        round_to_int = staticmethod(lambda x, dtype: called(round, x))
+        round_decimal = staticmethod(lambda x, digits: called(round, x, digits))
+        floor = staticmethod(lambda x: called(float, called(math.floor, x)))
+        ceil = staticmethod(lambda x: called(float, called(math.ceil, x)))
+        abs = staticmethod(lambda x: called(operator.abs, x))
+
+    return Analysis
+
+
+def _behind(node: fx.Node) -> fx.Node:
+    """The node before which to put what is computed from `node`: behind it, and behind the inputs if it is one."""
+    following = node.next
+    while node.op == "placeholder" and following.op == "placeholder":
+        following = following.next
+    return following
 
 
 def _value(node: fx.Node, key: str) -> Any:
@@ -110,8 +216,8 @@ def _value(node: fx.Node, key: str) -> Any:
 
 
 def numbers_of(tensor: torch.Tensor) -> Mapping[tuple[str, int], Any]:
-    """The symbolic sizes, strides and offset of a tensor, by ("size", dimension), ("stride", dimension), ("offset", 0)."""
-    layout = {("size", dim): size for dim, size in enumerate(tensor.shape)}
+    """What is symbolic of a strided tensor, by ("size", dimension), ("stride", dimension) and ("offset", 0)."""
+    layout: dict[tuple[str, int], Any] = {("size", dim): size for dim, size in enumerate(tensor.shape)}
     layout |= {("stride", dim): stride for dim, stride in enumerate(tensor.stride())}
     layout["offset", 0] = tensor.storage_offset()
     return {place: number for place, number in layout.items() if is_symbolic(number)}

@@ -9,7 +9,9 @@ import torch
 from torch import fx
 
 from framesmith_aten.errors import GraphInvariantError
+from framesmith_aten.graphs.numbers import FUNCTIONS, is_number_node
 from framesmith_aten.operators import IDENTITY_VIEWS, is_mutable, is_view
+from framesmith_aten.symbolic import is_symbolic
 
 _OPS = frozenset({"placeholder", "get_attr", "call_function", "output"})
 
@@ -43,14 +45,22 @@ def _why_node(node: fx.Node) -> str | None:
         return None
     if "val" not in node.meta:
         return 'has no meta["val"]'
+    if any(_holds_symbol(argument) for argument in (*node.args, *node.kwargs.values())):
+        return "has a symbol as an argument, not its node"
     if node.op != "call_function":
         return None
     return _why_call(node)
 
 
+def _holds_symbol(argument: Any) -> bool:
+    return any(map(_holds_symbol, argument)) if isinstance(argument, (list, tuple)) else is_symbolic(argument)
+
+
 def _why_call(node: fx.Node) -> str | None:
     target: Any = node.target
     if target is operator.getitem:
+        return None
+    if is_number_node(node) and target in FUNCTIONS:
         return None
     if not isinstance(target, torch._ops.OpOverload):
         return f"calls {target}, which is no ATen overload"

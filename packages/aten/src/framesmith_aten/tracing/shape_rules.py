@@ -12,16 +12,19 @@ from typing import Any
 
 import torch
 
+from framesmith_aten.layouts import is_contiguous
+from framesmith_aten.symbolic import all_equal
+
 aten = torch.ops.aten
 
 
 def _layer_norm(
     input: torch.Tensor, normalized_shape: list[Any], weight: Any, bias: Any, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    plain = input.device.type == "cpu" and input.dtype in (torch.float32, torch.float64) and input.is_contiguous()
+    plain = input.device.type == "cpu" and input.dtype in (torch.float32, torch.float64) and is_contiguous(input)
     kept = input.dim() - len(normalized_shape)
     same = all(param is None or param.dtype is input.dtype for param in (weight, bias))
-    if not (plain and same and list(input.shape[kept:]) == list(normalized_shape)):
+    if not (plain and same and kept >= 0 and all_equal(input.shape[kept:], normalized_shape)):
         return None
     stat = [*input.shape[:kept], *([1] * len(normalized_shape))]
     return torch.empty_like(input), input.new_empty(stat), input.new_empty(stat)

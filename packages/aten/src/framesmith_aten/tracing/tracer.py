@@ -22,10 +22,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_aten import table, trials
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.failures import why_may_fail
+from framesmith_aten.failures import within_storage
+from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
-from framesmith_aten.operators import gives_unknown_value, is_composite, is_view, row, undeclared_writes
+from framesmith_aten.operators import arguments, gives_unknown_value, is_composite, is_view, row, undeclared_writes
 from framesmith_aten.overlaps import OUTSIDE_VIEW
+from framesmith_aten.symbolic import has_symbols, holds, is_symbolic
 from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 
@@ -55,12 +57,16 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.attributes: dict[str, torch.Tensor] = {}
         self._nodes: dict[int, fx.Node] = {}
         self._kept: list[torch.Tensor] = []
+        self.numbers = NumberNodes(self.graph)
 
-    def placeholder(self, name: str, value: torch.Tensor) -> fx.Node:
-        """Adds a graph input standing for the fake tensor `value`."""
+    def placeholder(self, name: str, value: Any) -> fx.Node:
+        """Adds a graph input standing for the fake tensor, or the symbolic number, `value`."""
         node = self.graph.placeholder(name)
         self._describe(node, value)
-        self._bind(value, node)
+        if isinstance(value, torch.Tensor):
+            self._bind(value, node)
+        else:
+            self.numbers.bind(value, node)
         return node
 
     def node_of(self, value: torch.Tensor) -> fx.Node:
@@ -107,6 +113,8 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = out if isinstance(out, (tuple, list)) else (out,)
         tensors = {at: result for at, result in enumerate(results) if isinstance(result, torch.Tensor)}
         if not tensors and func._schema.returns:
+            if is_symbolic(out) and func not in LAYOUT_QUERIES:
+                self._number(func, args, kwargs, out)
             return
         # A lifted constant must stay what it is: what the graph computes with is a copy of it.
         target = torch.ops.aten.clone.default if func in _LIFTS else func
@@ -122,6 +130,21 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._describe(part, result)
             self._bind(result, part)
 
+    def _number(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        node = self.graph.create_node("call_function", func, self._strip(args), self._strip(kwargs))
+        self._describe(node, out)
+        self.numbers.bind(out, node)
+
+    def call_number(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Records what makes the number `out` of others, of those in `numbers.FUNCTIONS`; see `numbers`."""
+        if not self.numbers.knows(out):
+            self._number(function, args, kwargs, out)
+
+    def check_number(self, condition: Any, message: str) -> None:
+        """Records that a condition, a sympy expression of known numbers, holds at a call, or RuntimeError is raised."""
+        args = (self.numbers.of_expression(condition), message)
+        self._describe(self.graph.create_node("call_function", torch.ops.aten._assert_scalar.default, args), None)
+
     def _tensor_of(self, number: Any) -> torch.Tensor:
         with self:
             made: torch.Tensor = torch.ops.aten.scalar_tensor.default(number, dtype=torch.result_type(number, number))
@@ -131,6 +154,8 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """From now on `value` is the result of `node`."""
         self._nodes[id(value)] = node
         self._kept.append(value)
+        if value.layout is torch.strided and has_symbols(value):
+            self.numbers.offer_layout(value, node)
 
     def _attribute(self, value: torch.Tensor) -> fx.Node:
         if isinstance(value, FakeTensor):
@@ -162,7 +187,14 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Generator):
             why = "its state cannot be made a graph input"
             raise TraceUnsupported("generator", "a random generator as an argument", why)
-        return value
+        return self.number_of(value) if is_symbolic(value) else value
+
+    def number_of(self, number: Any) -> fx.Node | int | float | bool:
+        """The node of a symbolic number, or the number where it is known after all."""
+        try:
+            return self.numbers.node_of(number)
+        except KeyError as error:
+            raise TraceUnsupported("unknown-number", f"the number {number}", str(error.args[0])) from error
 
 
 # Assigned after the class is made: a `__torch_dispatch__` in the class body gets wrapped by torch in a
@@ -179,9 +211,19 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise TraceUnsupported("hidden-mutation", str(func), why)
     if func is torch.ops.aten.as_strided_scatter.default and not _is_within(*args, **kwargs):
         raise TraceUnsupported(OUTSIDE_VIEW, str(func), "it writes to memory that its operand does not show")
+    if row(func).drops_ones and has_symbols(args[0]) and _may_drop(*args, **kwargs):
+        why = "whether a dimension has one element is known when it runs"
+        raise TraceUnsupported("data-dependent", str(func), why)
     # Fake tensors would make their storage larger.
-    if row(func).fails == table.STORAGE and why_may_fail(func, args, kwargs) is not None:
+    if row(func).fails == table.STORAGE and not within_storage(arguments(func, args, kwargs)):
         raise TraceUnsupported("outside-storage", str(func), "the view goes beyond its storage")
+
+
+def _may_drop(tensor: torch.Tensor, dims: Any = None) -> bool:
+    """Whether a dimension, of these or of all, has one element or several, as data tell."""
+    wanted = range(tensor.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
+    lengths = [tensor.shape[dim] for dim in wanted if tensor.dim()]
+    return any(is_symbolic(length) and not (holds(length != 1) or holds(length == 1)) for length in lengths)
 
 
 def _is_within(

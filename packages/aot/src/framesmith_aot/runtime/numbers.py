@@ -1,0 +1,60 @@
+"""The numbers that a call needs beside the graph: computed from its inputs, or handed out by the forward graph."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from framesmith_aot.partition.split import handed_out
+from framesmith_aot.runtime.replay import FunctionText, number_name
+from framesmith_aot.trace.joint import JointGraph
+from framesmith_aten.graphs.numbers import LAYOUT_QUERIES
+from framesmith_aten.operators import op_name
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Of each number its node; where nodes of inputs are among the inputs, and what is `handed` out among the results.
+
+    `results` are the positions of the latter among the results of the forward graph.
+    """
+
+    nodes: Sequence[fx.Node]
+    inputs: Mapping[fx.Node, int]
+    results: Mapping[int, int]
+
+    @property
+    def handed(self) -> list[int]:
+        """The numbers that the forward graph hands out, as it does it."""
+        return [*self.results]
+
+    def write(self, text: FunctionText, inputs: Sequence[str], wanted: Collection[int] | None = None) -> None:
+        """Binds the names of those that are computed from the inputs; of those `wanted`, if given."""
+        names: dict[fx.Node, str] = {}
+        for at, node in enumerate(self.nodes):
+            if at not in self.results and (wanted is None or at in wanted):
+                text.line(f"{number_name(at)} = {self._expression(text, node, inputs, names)}")
+                names[node] = number_name(at)
+
+    def _expression(
+        self, text: FunctionText, node: fx.Node, inputs: Sequence[str], names: Mapping[fx.Node, str]
+    ) -> str:
+        if node in names or node.op == "placeholder":
+            return names.get(node) or inputs[self.inputs[node]]
+        operands = [
+            self._expression(text, arg, inputs, names) if isinstance(arg, fx.Node) else text.literal(arg)
+            for arg in node.args
+        ]
+        name = op_name(node.target)
+        if node.target in LAYOUT_QUERIES:  # size, stride, storage_offset, numel
+            return f"{operands[0]}.{name.removeprefix('sym_')}({', '.join(operands[1:])})"
+        return f"{text.bind(name, node.target)}({', '.join(operands)})"
+
+
+def numbers_at_calls(joint: JointGraph) -> Numbers:
+    """Those of a traced graph, whose forward graph hands out what `handed_out` says, behind its slots."""
+    handed = handed_out(joint)
+    results = {at: len(joint.slots) + place for place, at in enumerate(handed)}
+    return Numbers(joint.numbers, {node: at for at, node in enumerate(joint.inputs)}, results)

@@ -1,0 +1,101 @@
+"""How calls of numbers are traced: those of the torch-level graph, one by one, and what tensors tell of their data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aot.errors import AotUnsupported
+from framesmith_aten.symbolic import is_symbolic
+from framesmith_aten.tracing.tracer import GraphTracer
+
+#: Where nodes of torch-level graphs keep what they gave when they were made.
+EXAMPLE = "example_value"
+
+
+def call(tracer: GraphTracer, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a call of a function of numbers gives. What its expression does not tell is a node of its own."""
+    function: Any = node.target
+    known = node.meta.get(EXAMPLE)
+    out = known if is_symbolic(known) else function(*args, **kwargs)
+    if not is_symbolic(out):
+        return out
+    if isinstance(out, torch.SymFloat) and not tracer.numbers.is_opaque(out):
+        out = out.node.shape_env.create_unbacked_symfloat()  # the order of the program counts: see 0015
+    tracer.call_number(function, args, dict(kwargs), out)
+    return out
+
+
+def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
+    """Symbols that a call has made of data are those that it made when the graph was captured."""
+    if not node.meta or (known := node.meta.get(EXAMPLE)) is None:
+        return
+    for old, new in _pairs(known, result):
+        _rename(tracer, new, old)
+
+
+class Facts:
+    """What is taken for granted of numbers that only a call knows, checked at a call: what torch defers to it."""
+
+    def __init__(self, tracer: GraphTracer, graph: fx.Graph) -> None:
+        self._tracer = tracer
+        self._checked: set[Any] = set()
+        self._messages: dict[Any, str] = {}
+        if tracer.fake_mode.shape_env is not None:
+            for node in graph.nodes:
+                if node.target is torch._check:
+                    self.note_check(node, fx.node.map_arg(node.args, lambda operand: operand.meta.get(EXAMPLE)))
+
+    def note_check(self, node: fx.Node, args: Sequence[Any]) -> None:
+        """Take in what a call of `torch._check` of a condition says where it fails."""
+        if node.target is torch._check and isinstance(args[0], torch.SymBool):
+            from torch.fx.experimental.symbolic_shapes import canonicalize_bool_expr
+
+            message = args[1] if len(args) > 1 else "Expected cond to be True, but got False"
+            self._messages[canonicalize_bool_expr(args[0].node._expr)] = str(
+                message() if callable(message) else message
+            )
+
+    def check(self) -> None:
+        """Record the checks of what has been taken for granted since. Raises AotUnsupported."""
+        env = self._tracer.fake_mode.shape_env
+        if env is None or len(self._checked) == env.num_deferred_runtime_asserts:
+            return
+        for assumed in [one for some in env.deferred_runtime_asserts.values() for one in some]:
+            if assumed.expr not in self._checked and self._tracer.numbers.knows_expression(assumed.expr):
+                self._checked.add(assumed.expr)
+                message = self._messages.get(assumed.expr)
+                if message is None and _may_broadcast(assumed.expr):
+                    why = f"it is taken for granted that {assumed.expr}, but one element would do as well"
+                    raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
+                self._tracer.check_number(assumed.expr, message or assumed.msg)
+
+
+def _may_broadcast(expr: Any) -> bool:
+    """Whether a condition says that a size is another: torch's rules say so of sizes that eager mode broadcasts too."""
+    return expr.is_Relational and expr.rel_op == "==" and all(side.is_Symbol or side.is_number for side in expr.args)
+
+
+def _pairs(known: Any, result: Any) -> Iterator[tuple[Any, Any]]:
+    """What is symbolic in both of two results of a call, number by number."""
+    if isinstance(known, (list, tuple)) and isinstance(result, (list, tuple)):
+        for one, two in zip(known, result, strict=False):
+            yield from _pairs(one, two)
+    elif isinstance(known, torch.Tensor) and isinstance(result, torch.Tensor):
+        yield from _pairs(tuple(known.shape), tuple(result.shape))
+    elif is_symbolic(known) and is_symbolic(result):
+        yield known, result
+
+
+def _rename(tracer: GraphTracer, new: Any, old: Any) -> None:
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    mine, theirs = new.node.expr, old.node.expr
+    if mine == theirs or not (mine.is_Symbol and theirs.is_Symbol):
+        return
+    if free_unbacked_symbols(mine) and free_unbacked_symbols(theirs):
+        new.node.shape_env._rename_unbacked_to(mine, theirs)
+        tracer.numbers.rename(mine, theirs)

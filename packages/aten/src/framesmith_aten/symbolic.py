@@ -1,0 +1,77 @@
+"""Questions about sizes and numbers that may be symbols, answered without asking what they are at present.
+
+Of what is not symbolic they ask nothing of torch's symbolic shapes, which take long to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+
+#: What a number in a graph is while tracing.
+SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+#: What stands for a number of which nothing is known but at a call: an unbacked symbol.
+UNKNOWN: Final = 2
+
+
+def is_symbolic(value: object) -> bool:
+    """Whether a value is a number that is not known while tracing."""
+    return isinstance(value, SYMBOLIC)
+
+
+def known_value(number: Any) -> int | float | bool | None:
+    """What a symbolic number has turned out to be, or None."""
+    expr = number.node.expr
+    known = expr.is_number or (expr.is_Boolean and not expr.free_symbols)
+    value: int | float | bool | None = number.node.pytype(expr) if known else None
+    return value
+
+
+def has_symbols(tensor: torch.Tensor) -> bool:
+    """Whether a size, a stride or the storage offset of a tensor is symbolic."""
+    return bool(tensor._has_symbolic_sizes_strides)
+
+
+def holds(condition: Any) -> bool:
+    """Whether a condition is known to hold whatever its symbols are; no guard is added."""
+    if not isinstance(condition, torch.SymBool):
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(condition)
+
+
+def equal(first: Any, second: Any) -> bool:
+    """Whether two numbers are known to be equal whatever their symbols are."""
+    return holds(first == second)
+
+
+def all_equal(first: Iterable[Any], second: Iterable[Any]) -> bool:
+    """The same of sequences of one length."""
+    return all(equal(one, two) for one, two in zip(first, second, strict=True))
+
+
+def hint(number: Any) -> Any:
+    """What a number is at present: for choices that are right whatever it is at a call."""
+    if not isinstance(number, SYMBOLIC):
+        return number
+    node = number.node
+    known = node.hint if node.has_hint() else None
+    return node.pytype(UNKNOWN) if known is None else known
+
+
+def at_least(first: Any, second: Any) -> bool:
+    """Whether one positive number is not below another; of symbols of which it is not known, a guard says so."""
+    if holds(first >= second) or holds(second >= first):
+        return holds(first >= second)
+    if equal(first % second, 0) or equal(second % first, 0):
+        return equal(first % second, 0)
+    return bool(first >= second)
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Whether an error says that the value of a number was asked for which only a call has."""
+    return any(kind.__name__ == "GuardOnDataDependentSymNode" for kind in type(error).__mro__)
