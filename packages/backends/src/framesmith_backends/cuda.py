@@ -13,8 +13,8 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
-from framesmith_aten.graphs.numbers import is_symbolic, numbers_of
 from framesmith_aten.operators import applied_to_each
+from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
@@ -95,7 +95,7 @@ def why_symbolic(gm: fx.GraphModule) -> str | None:
     for node in gm.graph.nodes:
         values = node.meta.get("val")
         for value in values if isinstance(values, (list, tuple)) else (values,):
-            if is_symbolic(value) or (isinstance(value, torch.Tensor) and numbers_of(value)):
+            if is_symbolic(value) or (isinstance(value, torch.Tensor) and has_symbols(value)):
                 return f"the size or number {node.name} changes between calls: the Triton kernels are for fixed sizes"
     return None
 

@@ -14,9 +14,10 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.contract import BoxedFn
-from framesmith_aten.graphs.numbers import FUNCTIONS, is_symbolic
+from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.layouts import restride
 from framesmith_aten.operators import is_custom, is_view, op_name
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.program import Teller

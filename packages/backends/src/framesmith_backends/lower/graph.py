@@ -13,9 +13,10 @@ from torch._ops import OpOverload
 
 from framesmith_aten.contract import OnError
 from framesmith_aten.graphs.nodes import is_pure
-from framesmith_aten.graphs.numbers import FUNCTIONS, is_symbolic
+from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.operators import is_mutable
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Number, Op, walk
 from framesmith_backends.ir.ops import FLOAT32_ONLY
