@@ -23,7 +23,7 @@ def trace_symbolic(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.Gr
 def takes(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     """Whether what was found out about the sizes while tracing holds for these inputs."""
     fakes = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-    return bool(gm.shape_env.evaluate_guards_for_args(fakes, inputs))
+    return bool(gm.shape_env.evaluate_guards_for_args(fakes, inputs, ignore_static=False))
 
 
 def by_eager(gm: fx.GraphModule, inputs: Sequence[Any]) -> tuple[Any, ...]:
