@@ -249,7 +249,6 @@ def _any_row_inner(r: Rendering, lane: Var, one: Pass, accumulators: list[Accumu
             _body(r, one, accumulators)
         _flush(r, accumulators)
     any_lane_tail(r, lane, whole, end, lambda: _body(r, one, accumulators))
-    _flush(r, accumulators)
 
 
 def _body(r: Rendering, one: Pass, accumulators: list[Accumulator]) -> None:

@@ -191,7 +191,6 @@ def add_entry(
     m: Module, name: str, count: int, launches: Sequence[Launch], numbers: Sequence[Symbol | Number] = ()
 ) -> None:
     """An entry taking `count` tensors, then numbers, that runs the launches in order."""
-    total = sum(cycles(one.kernel, m.target) for one in launches)
     lines = [
         f"define ptr @{name}(ptr %self, ptr %args, i64 %n) {{",
         "entry:",
@@ -212,14 +211,38 @@ def add_entry(
         m.declarations.update(dict.fromkeys(NUMBERS))
     for k, one in enumerate(numbers):
         lines += _number_lines(k, count + k, isinstance(one, Symbol))
-    release = total > RELEASE_CYCLES or any(launch.numbers for launch in launches)
-    if release:
-        lines.append("  %state = call ptr @PyEval_SaveThread()")
-    lines += body
-    if release:
-        lines.append("  call void @PyEval_RestoreThread(ptr %state)")
+    lines += _unlocked(m, launches, body)
     lines += ["  call void @Py_IncRef(ptr @_Py_NoneStruct)", "  ret ptr @_Py_NoneStruct", "}"]
     m.entries.append("\n".join(lines))
+
+
+def _unlocked(m: Module, launches: Sequence[Launch], body: list[str]) -> list[str]:
+    """The launches, with the interpreter lock released where they take long."""
+    save, restore = "call ptr @PyEval_SaveThread()", "call void @PyEval_RestoreThread(ptr"
+    points = [one.kernel.points for one in launches]
+    if not any(isinstance(n, Sym) for n in points):
+        total = sum(cycles(one.kernel, m.target) for one in launches)
+        return body if total <= RELEASE_CYCLES else [f"  %state = {save}", *body, f"  {restore} %state)"]
+    b = Builder(prefix="w")
+    work = constant(0, "i64")
+    for launch, count in zip(launches, points, strict=True):
+        work = b.add(work, b.mul(emit_size(b, count, _known(launch)), _point_cycles(launch.kernel)))
+    long = b.compare("ugt", work, RELEASE_CYCLES * m.target.float_lanes).text
+    return [
+        *(f"  {line}" for line in b.out), f"  br i1 {long}, label %release, label %start", "release:",
+        f"  %saved = {save}", "  br label %start", "start:", "  %state = phi ptr [ null, %run ], [ %saved, %release ]",
+        *body, f"  br i1 {long}, label %take, label %done",
+        "take:", f"  {restore} %state)", "  br label %done", "done:",
+    ]  # fmt: skip
+
+
+def _known(launch: Launch) -> dict[Symbol, Value]:
+    """The entry's values of the symbols of a launch."""
+    return {
+        symbol: Value(f"%number{at}", "i64")
+        for symbol, at in zip(launch.kernel.numbers, launch.numbers, strict=True)
+        if isinstance(symbol, Symbol)
+    }
 
 
 def _number_lines(k: int, at: int, integer: bool) -> list[str]:
@@ -234,11 +257,7 @@ def _number_lines(k: int, at: int, integer: bool) -> list[str]:
 
 def _measured_launch(m: Module, number: int, launch: Launch, function: str, shape: Shape) -> list[str]:
     """A launch whose extent, and number of threads, depend on sizes known now."""
-    known = {
-        symbol: Value(f"%number{at}", "i64")
-        for symbol, at in zip(launch.kernel.numbers, launch.numbers, strict=True)
-        if isinstance(symbol, Symbol)
-    }
+    known = _known(launch)
     b = Builder(prefix=f"m{number}.")
     extent, points = emit_size(b, shape.extent, known), emit_size(b, shape.points, known)
     # As many threads as have enough to do each.

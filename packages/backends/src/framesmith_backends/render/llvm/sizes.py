@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from framesmith_backends.ir.size import Atom, Extreme, Quotient, Size, Sym, Symbol, surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.state import Rendering
+
+
+def at_entry(r: Rendering, key: object, make: Callable[[], Value], known: bool = True) -> Value:
+    """What `make` writes, written once at the kernel's start where it is `known` there, else here."""
+    if not known:
+        return make()
+    found = r.sizes.get(key)
+    if found is None:
+        outside, r.b.out = r.b.out, r.entry
+        found = r.sizes[key] = make()
+        r.b.out = outside
+    return found
 
 
 def size_of(r: Rendering, size: Size) -> Value:
     """The size as an i64, known in every loop."""
     if not isinstance(size, Sym):
         return constant(size, "i64")
-    found = r.sizes.get(size)
-    if found is None:
-        outside, r.b.out = r.b.out, r.entry
-        found = r.sizes[size] = emit_size(r.b, size, {s: v for s, v in r.numbers.items() if isinstance(s, Symbol)})
-        r.b.out = outside
-    return found
+    return at_entry(
+        r, size, lambda: emit_size(r.b, size, {s: v for s, v in r.numbers.items() if isinstance(s, Symbol)})
+    )
 
 
 def divisor_of(r: Rendering, size: Size) -> Value:
@@ -24,12 +35,7 @@ def divisor_of(r: Rendering, size: Size) -> Value:
     value = size_of(r, size)
     if not isinstance(size, Sym) or surely_positive(size):
         return value
-    found = r.sizes.get((size, "divisor"))
-    if found is None:
-        outside, r.b.out = r.b.out, r.entry
-        found = r.sizes[size, "divisor"] = _not_zero(r.b, value)
-        r.b.out = outside
-    return found
+    return at_entry(r, (size, "divisor"), lambda: _not_zero(r.b, value))
 
 
 def _not_zero(b: Builder, value: Value) -> Value:
