@@ -19,7 +19,7 @@ UNKNOWN: Final = 2
 
 def is_symbolic(value: object) -> bool:
     """Whether a value is a number that is not known while tracing."""
-    return isinstance(value, SYMBOLIC)
+    return type(value) in SYMBOLIC
 
 
 def has_symbols(tensor: torch.Tensor) -> bool:
@@ -48,7 +48,7 @@ def all_equal(first: Iterable[Any], second: Iterable[Any]) -> bool:
 
 def hint(number: Any) -> Any:
     """What a number is at present: for choices that are right whatever it is at a call."""
-    if not isinstance(number, SYMBOLIC):
+    if type(number) not in SYMBOLIC:
         return number
     node = number.node
     known = node.hint if node.has_hint() else None

@@ -246,8 +246,9 @@ def _masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """`torch.masked_select`, of symbolic sizes by an index: its own derivative asks what they are at present."""
     if not (functional.is_functional(input) and has_symbols(input)):
         return torch.masked_select(input, mask)
-    values, chosen = torch.broadcast_tensors(input, mask)
-    return values[chosen]
+    size = torch.broadcast_shapes(input.shape, mask.shape)  # type: ignore[no-untyped-call]
+    selected: torch.Tensor = input.expand(size)[mask.expand(size)]
+    return selected
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
