@@ -25,7 +25,7 @@ def test_example(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("def forward") == 2
-    assert "['graph', 'entry', 'recompile', 'graph', 'entry']" in done.stdout
+    assert "['graph', 'entry', 'recompile', 'graph', 'dynamic', 'entry']" in done.stdout
     assert "L['scale']: expected 1, found 2" in done.stdout
     assert "def check(args, function)" in done.stdout
 

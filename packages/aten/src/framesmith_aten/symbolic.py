@@ -22,6 +22,14 @@ def is_symbolic(value: object) -> bool:
     return type(value) in SYMBOLIC
 
 
+def known_value(number: Any) -> int | float | bool | None:
+    """What a symbolic number has turned out to be, or None."""
+    expr = number.node.expr
+    known = expr.is_number or (expr.is_Boolean and not expr.free_symbols)
+    value: int | float | bool | None = number.node.pytype(expr) if known else None
+    return value
+
+
 def has_symbols(tensor: torch.Tensor) -> bool:
     """Whether a size, a stride or the storage offset of a tensor is symbolic."""
     return bool(tensor._has_symbolic_sizes_strides)

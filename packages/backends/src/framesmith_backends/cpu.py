@@ -12,6 +12,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
+from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
@@ -86,6 +87,8 @@ class CpuBackend:
     def why_not(self, gm: fx.GraphModule) -> str | None:
         if importlib.util.find_spec("llvmlite") is None:
             return "llvmlite is not installed: python -m pip install 'framesmith-backends[cpu]'"
+        if _is_symbolic(gm):
+            return "its sizes or numbers are symbols, which kernels do not take yet"
         return why_not_functional(gm)
 
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> Stages:
@@ -124,3 +127,8 @@ class CpuBackend:
 
 
 backend = CpuBackend()
+
+
+def _is_symbolic(gm: fx.GraphModule) -> bool:
+    values = [node.meta.get("val") for node in gm.graph.nodes]
+    return any(is_symbolic(one) or (isinstance(one, torch.Tensor) and has_symbols(one)) for one in values)

@@ -3,8 +3,9 @@
 from framesmith_dynamo.__about__ import __version__
 from framesmith_dynamo.admission.frame_policy import CONCERNED_PACKAGES, disable, is_disabled
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak
-from framesmith_dynamo.conversion.convert import BreakNotAllowed, FrameConverter, RecompileLimit
+from framesmith_dynamo.conversion.convert import BreakNotAllowed, FrameConverter, MarkViolated, RecompileLimit
 from framesmith_dynamo.conversion.events import FrameEvent
+from framesmith_dynamo.conversion.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 from framesmith_dynamo.conversion.other_hooks import skipped_by_torch
 from framesmith_dynamo.graph.builder import GraphInput
 from framesmith_dynamo.residual.raising import raising
@@ -18,10 +19,15 @@ __all__ = [
     "FrameEvent",
     "GraphBreak",
     "GraphInput",
+    "MarkViolated",
     "RecompileLimit",
     "__version__",
     "disable",
     "is_disabled",
+    "mark_dynamic",
+    "mark_static",
+    "mark_unbacked",
+    "maybe_mark_dynamic",
     "raising",
     "skipped_by_torch",
 ]

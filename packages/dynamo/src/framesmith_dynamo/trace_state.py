@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.graph.builder import GraphBuilder, TensorRef
+from framesmith_dynamo.graph.symbols import Policy, Symbols
 from framesmith_dynamo.values.base import Memo
 from framesmith_guards import GuardsSet
 from framesmith_sideeffects import Journal
@@ -57,6 +58,8 @@ class TraceState:
     inlined calls; `run(frame, error=None)` interprets a child frame to its next stop, raising `error` there first if
     given (the interpreter gives it, so that frames need not know the interpreter).
 
+    `policy` says which sizes and numbers are symbols.
+
     `running` are the open frames, outermost first; `suspended` the generators that have something to do when they are
     closed; `left` the frames that an exception has left, which its traceback keeps (see `interpreter.abandoned`).
     """
@@ -65,7 +68,9 @@ class TraceState:
     globals: dict[str, Any]
     log: SpeculationLog
     run: Callable[..., Value]
+    policy: Policy
     builder: GraphBuilder = field(default_factory=GraphBuilder)
+    symbols: Symbols = field(init=False)
     journal: Journal = field(default_factory=Journal)
     guards: GuardsSet = field(default_factory=GuardsSet)
     memo: Memo = field(default_factory=Memo)
@@ -78,6 +83,9 @@ class TraceState:
     running: list[OpenFrame] = field(default_factory=list)
     suspended: list[Value] = field(default_factory=list)
     left: list[tuple[Value, OpenFrame]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.symbols = Symbols(self.builder.fake_mode, self.policy)
 
     def location(self) -> Location | None:
         """Where in the user's program the trace is, in the innermost open frame."""

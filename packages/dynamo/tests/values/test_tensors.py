@@ -278,7 +278,9 @@ def inference(x: Any) -> Any:
 @pytest.mark.parametrize("name", BREAKING)
 def test_break_gives_the_eager_answer(name: str) -> None:
     SCALE.grad = None
-    subject = check(BREAKING[name], X)
+    check(BREAKING[name], X)  # where data may become numbers, some do not break
+    SCALE.grad = None
+    subject = check(BREAKING[name], X, dynamic=False)
     assert subject.of_kind("break") or subject.of_kind("skip") or subject.of_kind("run_once") or not subject.graphs
 
 
@@ -314,7 +316,7 @@ TOLD_BY_OPERATORS = {
 @pytest.mark.parametrize("kind", TOLD_BY_OPERATORS)
 def test_methods_and_functions_break_alike(kind: str) -> None:
     for call in TOLD_BY_OPERATORS[kind]:
-        subject = check(lambda x, call=call: (x + 1, call(x)), X)
+        subject = check(lambda x, call=call: (x + 1, call(x)), X, dynamic=False)
         assert kind in {event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None}
 
 

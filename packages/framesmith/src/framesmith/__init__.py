@@ -9,6 +9,7 @@ from framesmith.explanation import Explanation, explain
 from framesmith.failures import FramesmithError, FramesmithWarning
 from framesmith.logs import set_logs, set_logs_from_environment
 from framesmith.stats import stats
+from framesmith_dynamo import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 
 __all__ = [
     "Explanation",
@@ -20,6 +21,10 @@ __all__ = [
     "disable",
     "explain",
     "list_backends",
+    "mark_dynamic",
+    "mark_static",
+    "mark_unbacked",
+    "maybe_mark_dynamic",
     "reset",
     "set_logs",
     "stats",

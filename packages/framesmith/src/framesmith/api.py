@@ -65,7 +65,9 @@ def compile(
 
     target: a Python function, method, `functools.partial`, callable object or `torch.nn.Module`.
     backend: a name from `list_backends()`, a backend object, or a callable `(graph_module, example_inputs)`.
-    fullgraph: a graph break is an error. dynamic: None or False; True is refused for now.
+    fullgraph: a graph break is an error.
+    dynamic: which sizes and numbers are compiled for as symbols: those that have changed when the function is compiled
+    again (None), all that can be, from the beginning (True), none (False). Sizes 0 and 1 are compiled for alone.
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", for backends that take one;
     the others compile as ever, with a warning.
     options: what the backend declares.

@@ -57,10 +57,11 @@ def _options_of_name(name: str) -> set[str]:
         return set()
 
 
-def backend_for(backend: str | Backend, inputs: Sequence[torch.Tensor]) -> Backend:
+def backend_for(backend: str | Backend, inputs: Sequence[Any]) -> Backend:
     """The backend object for graphs of such inputs; "auto" goes by their devices. Raises what `find_backend` raises."""
     if backend == AUTO:
-        return _by_device({tensor.device.type for tensor in inputs} or {"cpu"})
+        devices = {one.device.type for one in inputs if isinstance(one, torch.Tensor)}  # others are numbers
+        return _by_device(devices or {"cpu"})
     if isinstance(backend, str):
         return find_backend("eager" if backend == "aot_eager" else backend)
     return backend

@@ -28,6 +28,7 @@ class CompileConfig:
 
     backend: BackendLike = "auto"
     fullgraph: bool = False
+    dynamic: bool | None = None
     mode: str = "default"
     options: Mapping[str, object] = field(default_factory=dict)
     strict: bool = False
@@ -47,15 +48,11 @@ def make_config(
     recompile_limit: object = None,
 ) -> CompileConfig:
     """Check every argument of `compile()`. Raises TypeError or ValueError naming the nearest valid choice."""
-    if dynamic is not None and check_bool("dynamic", dynamic):
-        raise ValueError(
-            "dynamic=True asks for graphs with symbolic shapes, which are not built yet; "
-            "use dynamic=None or False: a new shape then compiles a new entry"
-        )
     chosen = resolve_backend(backend)
     return CompileConfig(
         backend=chosen,
         fullgraph=check_bool("fullgraph", fullgraph),
+        dynamic=None if dynamic is None else check_bool("dynamic", dynamic),
         mode=check_mode(chosen, mode),
         options=check_options(chosen, options),
         strict=check_bool("strict", strict),

@@ -25,7 +25,7 @@ TOPICS: Final[Mapping[str, str]] = {
     "graphs": "each graph captured, and its size; DEBUG: its code",
     "breaks": "each graph break, and what to do about it; DEBUG: the user's stack",
     "guards": "how many guards each entry has; DEBUG: each of them, with the line that relies on it",
-    "recompiles": "the guard that failed, with what it expected and found",
+    "recompiles": "the guard that failed, with what it expected and found, and what becomes dynamic by it",
     "aot": "each ATen graph, its role and size; DEBUG: its code",
     "kernels": "how many kernels a graph became; DEBUG: their code",
     "plan": "how many steps a graph's launcher takes; DEBUG: all of them",
@@ -45,6 +45,7 @@ TOPIC_OF: Final[Mapping[str, str]] = {
     "run-once": "frames",
     "error": "frames",
     "recompile": "recompiles",
+    "dynamic": "recompiles",
     "limit": "recompiles",
 }
 

@@ -7,6 +7,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from torch import fx
@@ -24,6 +25,7 @@ from framesmith_dynamo import (
     FrameConverter,
     FrameEvent,
     GraphInput,
+    MarkViolated,
     RecompileLimit,
     raising,
     skipped_by_torch,
@@ -40,8 +42,8 @@ COUNTERS: dict[str, str] = {
     "run-once": "frames_run_once",
 }
 
-#: errors that the caller of a compiled function asked for, with `strict` or `fullgraph`
-FOR_THE_USER = (FramesmithError, BreakNotAllowed, RecompileLimit)
+#: errors that the caller of a compiled function asked for, with `strict`, `fullgraph` or `mark_dynamic`
+FOR_THE_USER = (FramesmithError, BreakNotAllowed, MarkViolated, RecompileLimit)
 
 Observer = Callable[[FrameEvent], None]
 
@@ -71,6 +73,7 @@ class Session:
             self._compile,
             fullgraph=self.config.fullgraph,
             recompile_limit=self.config.recompile_limit,
+            dynamic=self.config.dynamic,
             on_event=on_event,
             strict=self.config.strict,
         )
@@ -143,8 +146,8 @@ def cache_key(config: CompileConfig) -> object:
     """What tells configurations apart; backends that are objects count by identity, options by their text."""
     backend = config.backend if isinstance(config.backend, str) else id(config.backend)
     options = tuple(sorted((name, repr(value)) for name, value in config.options.items()))
-    flags = (config.fullgraph, config.strict, config.verify, config.recompile_limit)
-    return backend, config.mode, options, flags
+    others = replace(config, backend="auto", options={})
+    return backend, options, tuple((field.name, repr(getattr(others, field.name))) for field in fields(others))
 
 
 def reset_sessions() -> None:

@@ -60,6 +60,12 @@ class _Symbols:
     sources: dict[str, Source] = field(default_factory=dict)
     equalities: list[tuple[Source, sympy.Expr]] = field(default_factory=list)
 
+    @property
+    def computed(self) -> dict[sympy.Symbol, sympy.Basic]:
+        """The calls that give numbers of which sympy is told nothing."""
+        found: dict[sympy.Symbol, sympy.Basic] = getattr(self.shape_env, "computed", {})
+        return found
+
     def meet(self, value: Any, source: Source) -> None:
         """Note that `source` gives this size or number; plain numbers need no relation."""
         node = getattr(value, "node", None)
@@ -101,8 +107,10 @@ def shape_guards(
         symbols.meet(number, source)
     for source, tensor in tensors:
         _meet_tensor(symbols, source, tensor)
-    conditions = [*_equalities(symbols), *_ranges(symbols), *_evaluated(symbols)]
-    return [Guard(ShapeEnvSource(), "SHAPE", condition) for condition in conditions]
+    guards = [
+        Guard(ShapeEnvSource(), "SHAPE", each) for found in (_equalities, _settled, _ranges) for each in found(symbols)
+    ]
+    return [*guards, *_evaluated(symbols)]
 
 
 def _equalities(symbols: _Symbols) -> Iterator[ShapeExpr]:
@@ -122,11 +130,28 @@ def _ranges(symbols: _Symbols) -> Iterator[ShapeExpr]:
                 yield _condition(relation(symbol, bound, evaluate=False), symbols.sources)
 
 
-def _evaluated(symbols: _Symbols) -> Iterator[ShapeExpr]:
+def _evaluated(symbols: _Symbols) -> Iterator[Guard]:
     for guard in symbols.shape_env.guards:
-        expr = symbols.shape_env.replace(guard.expr)
+        expr = _opened(symbols, symbols.shape_env.replace(guard.expr))
         if expr is not sympy.true:
-            yield _condition(expr, symbols.sources)
+            location = getattr(guard.sloc, "location", None)
+            yield Guard(ShapeEnvSource(), "SHAPE", _condition(expr, symbols.sources), location=location)
+
+
+def _settled(symbols: _Symbols) -> Iterator[ShapeExpr]:
+    """Of the computed numbers (see `fakes.symbols.computed_number`), those that the trace has come to know."""
+    for symbol, call in symbols.computed.items():
+        known = symbols.shape_env.replace(symbol)
+        if known != symbol:
+            yield _condition(sympy.Eq(_opened(symbols, call), _opened(symbols, known), evaluate=False), symbols.sources)
+
+
+def _opened(symbols: _Symbols, expr: sympy.Basic) -> sympy.Basic:
+    """An expression with the calls that computed its numbers in place of these."""
+    computed = symbols.computed
+    while not computed.keys().isdisjoint(expr.free_symbols):
+        expr = expr.xreplace(computed)
+    return expr
 
 
 def _condition(expr: sympy.Basic, sources: dict[str, Source]) -> ShapeExpr:

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from framesmith_aten.symbolic import has_symbols, is_symbolic
+from framesmith_aten.symbolic import has_symbols, is_symbolic, known_value
 
 _OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "lshift", "rshift", "and_", "or_",
@@ -73,12 +73,12 @@ class NumberNodes:
         """Say how a node of a number can be made, should it be needed: `sym_size` of an input."""
         self._makers.setdefault(number.node.expr, make)
 
-    def offer_layout(self, tensor: torch.Tensor, node: fx.Node) -> None:
-        """Say that symbols among the sizes, strides and offset of `tensor` can be asked of its `node`."""
+    def offer_layout(self, tensor: torch.Tensor, node: fx.Node | Callable[[], fx.Node]) -> None:
+        """Say that symbols in the layout of `tensor` can be asked of its `node`, or of what gives it."""
         for (what, dim), number in numbers_of(tensor).items():
             if not self.knows(number):
-                args = (node,) if what == "offset" else (node, dim)
-                self.offer(number, functools.partial(self._query, _QUERIES[what], args, number))
+                dims = () if what == "offset" else (dim,)
+                self.offer(number, functools.partial(self._query, _QUERIES[what], node, dims, number))
 
     def rename(self, old: Any, new: Any) -> None:
         """A symbol has become another in torch's ShapeEnv."""
@@ -106,11 +106,8 @@ class NumberNodes:
 
     def node_of(self, number: Any) -> fx.Node | int | float | bool:
         """The node of a number, or the number itself where it turned out to be known. KeyError without its symbols."""
-        expr = number.node.expr
-        if expr.is_number or (expr.is_Boolean and not expr.free_symbols):
-            known: int | float | bool = number.node.pytype(expr)
-            return known
-        return self._of(expr, number)
+        known = known_value(number)
+        return self._of(number.node.expr, number) if known is None else known
 
     def symbol(self, symbol: Any) -> fx.Node | None:
         """The node of a symbol, None where nothing tells it."""
@@ -145,9 +142,12 @@ class NumberNodes:
             node.meta[self._key] = number if node is made and number is not None else _value(node, self._key)
         return made
 
-    def _query(self, query: OpOverload, args: tuple[Any, ...], number: Any) -> fx.Node:
-        with self._graph.inserting_before(_behind(args[0])):
-            node = self._graph.call_function(query, args)
+    def _query(
+        self, query: OpOverload, of: fx.Node | Callable[[], fx.Node], dims: tuple[int, ...], number: Any
+    ) -> fx.Node:
+        tensor = of if isinstance(of, fx.Node) else of()
+        with self._graph.inserting_before(_behind(tensor)):
+            node = self._graph.call_function(query, (tensor, *dims))
         node.meta[self._key] = number
         return node
 

@@ -52,7 +52,7 @@ def _tuple(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = between(tr, torch.Size, args, kwargs, 0, 1)
     items = given[0].unpack(tr) if given else []
-    return SizeValue([tr.constant(index_of(tr, item)) for item in items])
+    return SizeValue([item if item.is_symbolic() else tr.constant(index_of(tr, item)) for item in items])
 
 
 @handles(set)

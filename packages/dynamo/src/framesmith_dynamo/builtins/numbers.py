@@ -12,7 +12,7 @@ from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, between, folding, handles, named, one
 from framesmith_dynamo.values.constants.constant import fold
-from framesmith_dynamo.values.containers import new_list
+from framesmith_dynamo.values.containers import TupleValue, new_list
 from framesmith_dynamo.values.errors import answered, refuse
 from framesmith_dynamo.values.holders import special_method, type_lookup
 
@@ -33,6 +33,9 @@ def _len(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(abs)
 def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     value = one(tr, abs, args, kwargs)
+    if value.is_symbolic():
+        negative = operations.compare(tr, "<", value, tr.constant(0)).bool_(tr)
+        return value.unary_op(tr, "-" if negative else "+")
     return fold(tr, abs, (value,)) if value.is_constant() else special(tr, value, "__abs__")
 
 
@@ -48,6 +51,8 @@ def _round(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(divmod)
 def _divmod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     left, right = between(tr, divmod, args, kwargs, 2, 2)
+    if left.is_symbolic() or right.is_symbolic():
+        return TupleValue([operations.binary(tr, op, left, right) for op in ("//", "%")])
     if left.is_constant() and right.is_constant():
         return fold(tr, divmod, (left, right))
     for value, other, name in ((left, right, "__divmod__"), (right, left, "__rdivmod__")):
@@ -105,8 +110,8 @@ def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         args[0].iter_(tr)
         refuse(tr, sum, [new_list(tr, []), total], {})
     items = args[0].unpack(tr)
-    known = next((at for at, item in enumerate(items) if not item.is_constant()), len(items))
-    if total.is_constant():  # sum() adds floats more exactly than `+` since 3.12
+    known = next((at for at, item in enumerate(items) if not item.is_constant() or item.is_symbolic()), len(items))
+    if total.is_constant() and not total.is_symbolic():  # sum() adds floats more exactly than `+` since 3.12
         total = fold(tr, sum, ([item.as_constant() for item in items[:known]], total))
         items = items[known:]
     for item in items:
@@ -118,6 +123,8 @@ def _number(cls: type, method: str) -> Handler:
     """A constructor of numbers: constants fold, other objects are asked for their special method."""
 
     def construct(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if len(args) == 1 and args[0].is_symbolic() and args[0].python_type() is cls:
+            return args[0]
         if all(arg.is_constant() for arg in (*args, *kwargs.values())):
             return fold(tr, cls, args, kwargs)
         if len(args) == 1 and not kwargs:

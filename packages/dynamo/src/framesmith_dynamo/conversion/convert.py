@@ -13,6 +13,7 @@ from framesmith_dynamo.admission.frame_policy import why_not_compiled
 from framesmith_dynamo.admission.surroundings import surrounding_guards, why_not_now
 from framesmith_dynamo.breaks import GraphBreak, forget_frames
 from framesmith_dynamo.conversion.events import EventKind, FrameEvent
+from framesmith_dynamo.conversion.history import Histories
 from framesmith_dynamo.conversion.naming import next_compile_id
 from framesmith_dynamo.conversion.other_hooks import keep_from_torch, skipped_by_torch
 from framesmith_dynamo.interpreter.loop import Ending, EscapedException, outermost_frame, run_outermost
@@ -36,6 +37,7 @@ from framesmith_sideeffects import CannotLoad
 
 if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import FinishedGraph
+    from framesmith_dynamo.graph.symbols import Symbols
     from framesmith_dynamo.interpreter.frame import Frame
 
 MAX_RESTARTS = 20
@@ -59,6 +61,10 @@ class BreakNotAllowed(RuntimeError):
         self.broken = broken
 
 
+class MarkViolated(RuntimeError):
+    """A size that was marked dynamic has to be one number."""
+
+
 class RecompileLimit(RuntimeError):
     """A function was compiled as often as allowed, and none of its entries applies."""
 
@@ -71,7 +77,8 @@ class FrameConverter:
     """The callback of `framesmith_frames.set_callback`: traces a frame and answers an Entry, SKIP or RUN_ONCE.
 
     `compile_graph(module, inputs)` turns a graph into a callable of its flat inputs giving a tuple. `fullgraph`: a
-    graph break raises BreakNotAllowed. `recompile_limit`: entries per code object; beyond it the code runs as plain
+    graph break raises BreakNotAllowed. `dynamic`: which sizes and numbers are symbols, those that have changed (None),
+    all that can be (True), none (False). `recompile_limit`: entries per code object; beyond it the code runs as plain
     Python. `strict`: what would be left to plain Python because the tracer, the compiler or the limit failed raises
     instead. Exceptions leave through the callback: an error handler of frames that raises them again brings them to the
     user.
@@ -83,6 +90,7 @@ class FrameConverter:
         *,
         fullgraph: bool = False,
         recompile_limit: int = 8,
+        dynamic: bool | None = None,
         on_event: Callable[[FrameEvent], object] = ignore,
         strict: bool = False,
     ) -> None:
@@ -97,6 +105,7 @@ class FrameConverter:
         self.recompile_limit = recompile_limit
         self.on_event = on_event
         self.strict = strict
+        self._histories = Histories(dynamic)
         self._graphless: weakref.WeakSet[CodeType] = weakref.WeakSet()
         #: For a code object, what was not as its nearest entry expected, and how often.
         self._missed: weakref.WeakKeyDictionary[CodeType, Counter[str]] = weakref.WeakKeyDictionary()
@@ -117,7 +126,7 @@ class FrameConverter:
     def _compile(self, info: FrameInfo) -> Answer:
         try:
             return self._convert(info)
-        except (BreakNotAllowed, RecompileLimit):
+        except (BreakNotAllowed, MarkViolated, RecompileLimit):
             raise
         except Exception as error:
             self.tell_error(info.code, error)
@@ -171,7 +180,7 @@ class FrameConverter:
         raise RuntimeError(f"tracing does not settle after {MAX_RESTARTS} attempts; last: {log.reason}")
 
     def _attempt(self, info: FrameInfo, log: SpeculationLog) -> Answer:
-        frame = outermost_frame(info, log)
+        frame = outermost_frame(info, log, self._histories.of(info.code))
         try:
             with located(frame.state.location):
                 ending = run_outermost(frame, log)
@@ -228,9 +237,12 @@ class FrameConverter:
                 self._tell("skip", info.code, NOTHING_TO_COMPILE)
                 return SKIP(NOTHING_TO_COMPILE)
             self._graphless.add(code)
+        self._check_marks(frame.state.symbols)
+        for change in self._histories.of(info.code).take_news():
+            self._tell("dynamic", info.code, change)
         guards = frame.state.guards
         with located(None):  # what all the frame relies on
-            guards.update(state_guards(), surrounding_guards(), alias_guards(frame.state))
+            guards.update(state_guards(), surrounding_guards(), alias_guards(frame.state), frame.state.symbols.guards())
         names = frame.code.argument_names
         program = compile_guards(guards, names, info.code.co_freevars, inputs=residual.inputs)
         function = cast(FunctionType, info.function)
@@ -243,6 +255,13 @@ class FrameConverter:
         entry = Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs))
         keep_from_torch(entry)
         return entry
+
+    def _check_marks(self, symbols: Symbols) -> None:
+        violated = symbols.violated()
+        if violated is not None:
+            text, location = violated
+            where = "" if location is None else f" ({location.in_user_code})"
+            raise MarkViolated(f"{text}{where}; use maybe_mark_dynamic where a size may be compiled for alone")
 
     def _runner_of(self, code: CodeType, graphs: list[object]) -> RunnerOf:
         def runner_of(graph: FinishedGraph, plain: bool) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from framesmith_bytecode import decode, format_python
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_guards import CheckProgram, Location, TraceId
 
-EventKind = Literal["graph", "break", "entry", "recompile", "limit", "skip", "run-once", "error"]
+EventKind = Literal["graph", "break", "entry", "recompile", "dynamic", "limit", "skip", "run-once", "error"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class FrameEvent:
 
     `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code
     was made (`check` and `guards`, its check as Python; `residual` and `residual_text`, its code; `seconds` taken);
-    `recompile`: no entry applied (`detail`: why the nearest did not); `limit`: that was so as often as allowed
+    `recompile`: no entry applied (`detail`: why the nearest did not); `dynamic`: a size or number that has changed is a
+    symbol from now on (`detail`: which, and what it was and is); `limit`: that was so as often as allowed
     (`detail`: what changed most, and what to do); `skip` and `run-once`: left to plain Python, always or this time
     (`detail`: why); `error`: the tracer or a compiler failed (`error`).
 

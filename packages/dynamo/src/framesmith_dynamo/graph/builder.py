@@ -9,6 +9,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -16,19 +17,25 @@ from torch import fx
 
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.graphs.numbers import NumberNodes
 from framesmith_aten.layouts import may_overlap, share_storage
 from framesmith_aten.operators import op_name, tensors_in
 from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.recording import Effects, OperatorLog
+from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_dynamo.graph.spelling import spelled
 from framesmith_guards import Location, current_location, new_fake_mode
 
 if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
     from framesmith_guards import Source
 
 
 NO_EFFECTS: Final = Effects()
+#: The operator that raises where a number is not true.
+ASSERT: Final = torch.ops.aten._assert_scalar.default
 
 
 class TensorRef:
@@ -74,6 +81,25 @@ class TensorRef:
         return self.spec != state_of(self.fake) or any(may_overlap(self.fake, one) for one in self.builder.writes)
 
 
+class NumberRef:
+    """A number of the trace that is not known while tracing: its symbol, and the graph node that gives it.
+
+    `source` is set for graph inputs, whose placeholder node appears when the number is first used.
+    """
+
+    __slots__ = ("builder", "number", "source")
+
+    def __init__(self, builder: GraphBuilder, number: Any, source: Source | None = None) -> None:
+        self.builder = builder
+        self.number = number
+        self.source = source
+
+    @property
+    def node(self) -> Any:
+        """The node that gives the number, or the number itself where it has become known."""
+        return self.builder.numbers.node_of(self.number)
+
+
 def state_of(fake: torch.Tensor) -> tuple[Any, ...]:
     """What an in-place operation can change of a tensor beside its elements."""
     strides = fake.stride() if fake.layout is torch.strided else ()
@@ -84,13 +110,13 @@ def state_of(fake: torch.Tensor) -> tuple[Any, ...]:
 class GraphInput:
     """One input of a compiled graph.
 
-    `source`: where the caller's tensor is found; `example`: a fake tensor as it was before the trace; `static_address`:
-    the same storage is expected call after call; `dynamic_dims`: dimensions that may change without recompiling (none
-    yet).
+    `source`: where the caller's tensor or number is found; `example`: a fake tensor as it was before the trace, or a
+    symbolic number; `static_address`: the same storage is expected call after call; `dynamic_dims`: dimensions that may
+    change without recompiling.
     """
 
     source: Source
-    example: torch.Tensor
+    example: Any
     is_parameter_or_buffer: bool = False
     static_address: bool = False
     dynamic_dims: tuple[int, ...] = ()
@@ -119,12 +145,22 @@ class GraphBuilder:
         self.graph = fx.Graph()
         self.fake_mode = new_fake_mode()
         self.inputs: list[TensorRef] = []
+        #: Numbers among the inputs, behind the tensors; and the nodes of all numbers.
+        self.number_inputs: list[tuple[fx.Node, NumberRef]] = []
+        self.number_refs: dict[Any, NumberRef] = {}
+        self.numbers = NumberNodes(self.graph, "example_value")
         self.refs: dict[int, TensorRef] = {}
         self.state = GlobalStateLog()
         self.operations = 0
+        #: Numbers that are computed in the graph.
+        self.computed = 0
+        #: How many assumptions of operations about data are checked in the graph, or were.
+        self.assumptions = 0
         #: The fakes written to so far.
         self.writes: list[torch.Tensor] = []
         self.overlaps = Overlaps()
+        #: Leaves that are views of inputs, taken without gradients.
+        self.leaf_views: list[torch.Tensor] = []
         #: Whether some operation that computes tensors can fail on its data.
         self.may_fail = False
         #: Whether some operation has effects outside of tensors.
@@ -134,17 +170,56 @@ class GraphBuilder:
 
     # Inputs
 
-    def add_input(self, real: torch.Tensor, source: Source) -> TensorRef:
-        """A ref for a real tensor; its placeholder comes into being when it is used."""
-        fake = self.fake_mode.from_tensor(real, static_shapes=True)
+    def add_input(self, real: torch.Tensor, source: Source, fake: torch.Tensor | None = None) -> TensorRef:
+        """A ref for a real tensor; its placeholder comes into being when it is used. `fake`: one with symbols."""
+        if fake is None:
+            fake = self.fake_mode.from_tensor(real, static_shapes=True)
         ref = TensorRef(self, fake, real=real, source=source)
         self.refs[id(fake)] = ref
+        self._offer_layout(ref)
         return ref
+
+    def _offer_layout(self, ref: TensorRef) -> None:
+        """Numbers may be asked of a tensor's layout."""
+        if has_symbols(ref.fake):
+            self.numbers.offer_layout(ref.fake, lambda: ref.node)
+
+    def number_ref(self, number: Any) -> NumberRef:
+        """The one ref of a symbolic number that the trace has made."""
+        return self.number_refs.setdefault(number.node.expr, NumberRef(self, number))
+
+    def add_number(self, number: Any, source: Source) -> NumberRef:
+        """A ref for a symbolic number found at `source`; its placeholder comes into being when it is used."""
+        ref = NumberRef(self, number, source)
+        self.numbers.offer(number, partial(self._number_placeholder, ref))
+        return ref
+
+    def _number_placeholder(self, ref: NumberRef) -> fx.Node:
+        assert ref.source is not None
+        last = next((node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None)
+        with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(None):
+            node = self._placed(self.graph.placeholder(placeholder_name(ref.source.name)))
+        node.meta["example_value"] = ref.number
+        self.number_inputs.append((node, ref))
+        return node
+
+    def compute_number(self, function: Any, operands: Sequence[Any], number: Any) -> None:
+        """Let a number be what a function of numbers, symbolic or not, gives when the graph runs."""
+        nodes = tuple(self.numbers.node_of(one) if is_symbolic(one) else one for one in operands)
+        node = self._placed(self.graph.call_function(function, nodes))
+        node.meta["example_value"] = number
+        self.numbers.bind(number, node)
+        self.computed += 1
 
     def is_input(self, fake: torch.Tensor) -> bool:
         """Whether a fake stands for a tensor that was there before the graph ran."""
         ref = self.refs.get(id(fake))
         return ref is not None and ref.source is not None
+
+    def is_view_of_input(self, fake: torch.Tensor) -> bool:
+        """Whether a fake shows the memory of a tensor that was there before the graph ran."""
+        base = fake._base
+        return base is not None and any(ref.fake is base or ref.fake._base is base for ref in self.inputs)
 
     def add_placeholder(self, ref: TensorRef) -> fx.Node:
         """Make an input part of the graph, after the placeholders already there."""
@@ -164,6 +239,7 @@ class GraphBuilder:
 
         Exceptions of the operation pass through, with nothing recorded.
         """
+        self._check_assumptions()  # those of the calls before: what they gave is known now
         log = OperatorLog()
         with self.fake_mode, log:
             if isinstance(target, str):
@@ -194,6 +270,22 @@ class GraphBuilder:
         self._note(node, effects)
         return node
 
+    def _check_assumptions(self) -> None:
+        """Check, when the graph runs, what operations have assumed of numbers that data becomes."""
+        env = self.fake_mode.shape_env
+        if env is None or env.num_deferred_runtime_asserts == self.assumptions:
+            return
+        self.assumptions = env.num_deferred_runtime_asserts
+        for asserted in env.deferred_runtime_asserts.values():
+            for each in asserted:
+                self._check_assumption(each.expr, f"{each.msg}: {each.expr}")
+            asserted.clear()
+
+    def _check_assumption(self, condition: Any, message: str) -> None:
+        node = self._placed(self.graph.call_function(ASSERT, (self.numbers.of_expression(condition), message)))
+        node.meta["example_value"] = None
+        self._note(node, Effects(lasting=True, may_fail=True))
+
     def _note(self, node: fx.Node, effects: Effects) -> None:
         """Remember what a call did to tensors older than itself."""
         effects.may_fail |= composite_may_fail(op_name(node.target))
@@ -221,7 +313,12 @@ class GraphBuilder:
         known = self.refs.get(id(fake))
         if known is None:
             known = self.refs[id(fake)] = TensorRef(self, fake, node)
+            self._offer_layout(known)
         return known
+
+    def number(self, number: Any, node: fx.Node) -> None:
+        """Take in the number that a call gave."""
+        self.numbers.bind(number, node)
 
     def emit_state(self, target: Any, args: Sequence[Any]) -> Any:
         """Record a change of torch's global state and make it."""
@@ -232,8 +329,9 @@ class GraphBuilder:
         self.state.record(target, args, result, node)
         return result
 
-    def finish(self, outputs: Sequence[TensorRef]) -> FinishedGraph | None:
+    def finish(self, outputs: Sequence[TensorRef | NumberRef]) -> FinishedGraph | None:
         """End the graph: state put back, outputs returned, dead code gone. None when nothing is left to compute."""
+        self._check_assumptions()
         for target, args in self.state.closing_calls():
             self._placed(self.graph.call_function(target, args)).meta["mode"] = True
         self._placed(self.graph.output(tuple(ref.node for ref in outputs)))
@@ -242,6 +340,7 @@ class GraphBuilder:
             return None
         used = [ref for ref in self.inputs if ref.is_used]
         inputs = [describe_input(ref, fake) for ref, fake in zip(used, self.examples(used), strict=True)]
+        inputs += [GraphInput(ref.source, ref.number) for _, ref in self.number_inputs if ref.source is not None]
         changed = [position for position, ref in enumerate(used) if ref.is_changed()]
         for node in self.graph.nodes:
             if "location" in node.meta:
@@ -256,13 +355,29 @@ class GraphBuilder:
             self.graph.erase_node(node)
         live = {node for node in self.graph.nodes if node.op == "placeholder"}
         self.inputs = [ref for ref in self.inputs if ref.node in live]
+        self.number_inputs = [(node, ref) for node, ref in self.number_inputs if node in live]
 
     def examples(self, refs: Sequence[TensorRef]) -> list[torch.Tensor]:
         """Fakes of the inputs as they were before the trace."""
         if not any(ref.is_changed() for ref in refs):
             return [ref.fake for ref in refs]
         mode = new_fake_mode()
-        return [mode.from_tensor(ref.real, static_shapes=True) for ref in refs if ref.real is not None]
+        mode.shape_env = self.fake_mode.shape_env
+        return [_as_before(mode, ref) for ref in refs]
+
+
+def _as_before(mode: FakeTensorMode, ref: TensorRef) -> torch.Tensor:
+    """A fake of an input as it was before the trace."""
+    assert ref.real is not None
+    assert ref.spec is not None
+    shape, strides, requires_grad, dtype = ref.spec
+    if not any(map(is_symbolic, (*shape, *strides))):
+        return mode.from_tensor(ref.real, static_shapes=True)
+    with mode, torch.enable_grad():
+        leaf = torch.empty_strided(shape, strides, dtype=dtype, device=ref.fake.device, requires_grad=requires_grad)
+        if ref.real.is_leaf:
+            return leaf
+        return torch.empty_strided(shape, strides, dtype=dtype, device=ref.fake.device).copy_(leaf)
 
 
 def effects_of(node: fx.Node) -> Effects:
@@ -298,4 +413,5 @@ def describe_input(ref: TensorRef, example: torch.Tensor) -> GraphInput:
     """The record handed to whoever compiles the graph."""
     assert ref.source is not None
     lasting = isinstance(ref.real, torch.nn.Parameter) or "_buffers" in ref.source.name
-    return GraphInput(ref.source, example, is_parameter_or_buffer=lasting, static_address=lasting)
+    dims = tuple(dim for dim, size in enumerate(example.shape) if is_symbolic(size))
+    return GraphInput(ref.source, example, is_parameter_or_buffer=lasting, static_address=lasting, dynamic_dims=dims)

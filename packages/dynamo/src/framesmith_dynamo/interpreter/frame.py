@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,6 +12,7 @@ from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_dynamo.tensor_calls import calls
 from framesmith_dynamo.trace_state import TraceState
 from framesmith_dynamo.values.base import Args, Kwargs, Memo, TracedRaise, Value
+from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.functions.cells import CellValue
 from framesmith_dynamo.values.holders import SETTLED_KINDS, guard_same, is_compared_by_code, is_settled
 from framesmith_dynamo.values.objects.exceptions import ExceptionValue
@@ -248,10 +249,31 @@ class Frame:
 
     def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
         """The value of a real tensor found at `source`: guarded, with a fake, and a placeholder once it is used."""
-        self.guard(source, "TENSOR_MATCH", TensorSpec.of(obj))
-        ref = self.state.builder.add_input(obj, source)
+        fake = self.state.symbols.tensor(obj, source)
+        self.guard(source, "TENSOR_MATCH", TensorSpec.of(obj, like=fake))
+        ref = self.state.builder.add_input(obj, source, fake)
         value = self.state.tensors[ref] = TensorValue(ref, cls=type(obj), source=source)
         return value
+
+    def number_input(self, obj: int | float, source: Source) -> Value | None:
+        """The value of a number found at `source` that changes from call to call, or None."""
+        number = self.state.symbols.number(obj, source)
+        if number is None:
+            return None
+        self.guard(source, "TYPE_MATCH", type(obj))
+        return SymbolicNumber(self.state.builder.add_number(number, source))
+
+    def symbol(self, number: Any) -> Value:
+        """The value of a symbolic number of this trace."""
+        return SymbolicNumber(self.state.builder.number_ref(number))
+
+    def compute_number(self, function: Callable[..., Any], name: str, operands: Sequence[Any]) -> Value | None:
+        """The number that a function gives when the graph runs; see `Tracer.compute_number`."""
+        number = self.state.symbols.computed(name, operands)
+        if number is None:
+            return None
+        self.state.builder.compute_number(function, operands, number)
+        return self.symbol(number)
 
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
         """Put a call into the graph; see `Tracer.call_torch`."""

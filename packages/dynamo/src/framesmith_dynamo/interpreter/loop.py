@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import decoded
@@ -14,6 +16,7 @@ from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_dynamo.values.functions.cells import CellValue, FoundCellValue
+from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT
 from framesmith_dynamo.values.wrap import load_tables
 from framesmith_guards import (
     AttrSource,
@@ -26,6 +29,7 @@ from framesmith_guards import (
 )
 
 if TYPE_CHECKING:
+    from framesmith_dynamo.graph.symbols import Policy
     from framesmith_frames import FrameInfo
 
 
@@ -115,6 +119,8 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
             _route_outermost(frame, raised)
         except GraphBreak as broken:
             _end_here(frame, log, executed, broken)
+        except GuardOnDataDependentSymNode as error:
+            _end_here(frame, log, executed, GraphBreak(DATA_DEPENDENT, f"a decision by data: {error.cond}"))
         except RecursionError as error:
             _end_here(
                 frame, log, executed, GraphBreak(inlining.TOO_DEEP, f"the interpreter's own stack is full: {error}")
@@ -149,12 +155,12 @@ def _route_outermost(frame: Frame, raised: TracedRaise) -> None:
         raise EscapedException(raised) from raised
 
 
-def outermost_frame(info: FrameInfo, log: SpeculationLog) -> Frame:
+def outermost_frame(info: FrameInfo, log: SpeculationLog, policy: Policy) -> Frame:
     """The frame to trace, its arguments wrapped as they are loaded."""
     load_tables()
     handlers.load()
     code = decoded(info.code)
-    state = TraceState(info.code, info.globals, log, run_frame)
+    state = TraceState(info.code, info.globals, log, run_frame, policy)
     frame = OutermostFrame(state, code, info.globals, {}, {}, None)
     frame.bind(info.locals, cast(FunctionType, info.function))
     return frame

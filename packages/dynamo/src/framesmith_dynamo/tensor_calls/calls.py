@@ -18,6 +18,7 @@ from framesmith_aten.operators import tensors_in
 from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION
 from framesmith_aten.random_order import RANDOM_ORDER
 from framesmith_aten.recording import KernelRefuses, RecordingFailed
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
 from framesmith_dynamo.graph.spelling import Unspeakable
@@ -29,7 +30,6 @@ from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT, DYNAM
 
 if TYPE_CHECKING:
     from framesmith_aten.recording import Effects
-    from framesmith_dynamo.graph.builder import GraphBuilder
     from framesmith_dynamo.trace_state import TraceState
 
 
@@ -129,6 +129,10 @@ ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
 )
 
 
+#: What fakes raise at an operation that gives a number, or a tensor whose size is data, while there are no symbols.
+NEEDS_SYMBOLS: Final = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+
+
 class OnFakes(threading.local):
     """Whether this thread is running an operation on fakes."""
 
@@ -170,7 +174,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     builder = frame.state.builder
     out = list(tensors_in(fx.node.map_arg(graph_kwargs.get("out"), fake_of_node)))
     shapes = [fake.shape for fake in out]
-    result, effects = _on_fakes(builder, target, graph_args, graph_kwargs)
+    result, effects = _on_fakes(frame, target, graph_args, graph_kwargs)
     try:
         node = builder.record(target, graph_args, graph_kwargs, result, effects)
     except (TraceUnsupported, Unspeakable) as error:
@@ -190,16 +194,20 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     return _result_value(frame, result, node)
 
 
-def _on_fakes(
-    builder: GraphBuilder, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Any, Effects]:
+def _on_fakes(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Effects]:
     """The call run on fakes. Breaks the graph where the operation raises; errors in noting what it does pass."""
+    builder = frame.state.builder
     fakes, named_fakes = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
+    _check_leaves(builder, fakes, named_fakes, target)
     on_fakes.running = True
     try:
         return builder.run(target, fakes, named_fakes)
     except RecordingFailed:
         raise
+    except NEEDS_SYMBOLS as error:
+        if frame.state.symbols.begin():
+            return _on_fakes(frame, target, args, kwargs)
+        raise GraphBreak(_kind(error), _describe(target, error)) from error
     except Exception as error:
         raise GraphBreak(_kind(error), _describe(target, error)) from error
     finally:
@@ -221,11 +229,27 @@ def tensor_value(frame: TracingFrame, fake: torch.Tensor, node: fx.Node) -> Valu
     ref = frame.state.builder.ref(fake, node)
     known = frame.state.tensors.get(ref)
     if known is None:
-        if fake.requires_grad and fake.is_leaf:
+        if fake.requires_grad and fake.is_leaf and not _is_mere_view(frame.state.builder, fake):
             raise GraphBreak(NEW_LEAF, _name(node.target))
         cls = torch.nn.Parameter if isinstance(fake, torch.nn.Parameter) else torch.Tensor
         known = frame.state.tensors[ref] = TensorValue(ref, cls=cls)
     return known
+
+
+def _is_mere_view(builder: GraphBuilder, fake: torch.Tensor) -> bool:
+    """Whether a leaf is a view of an input that was taken without gradients: as long as they stay off, it needs none."""
+    if torch.is_grad_enabled() or not builder.is_view_of_input(fake):
+        return False
+    builder.leaf_views.append(fake)
+    return True
+
+
+def _check_leaves(builder: GraphBuilder, args: Sequence[Any], kwargs: Mapping[str, Any], target: Any) -> None:
+    """Break where autograd would accumulate gradients in a leaf of the trace's own."""
+    if builder.leaf_views and torch.is_grad_enabled():
+        used = {id(fake) for fake in tensors_in((*args, *kwargs.values()))}
+        if any(id(leaf) in used for leaf in builder.leaf_views):
+            raise GraphBreak(NEW_LEAF, _name(target))
 
 
 def _result_value(frame: TracingFrame, result: Any, node: fx.Node) -> Value:
@@ -240,18 +264,20 @@ def _result_value(frame: TracingFrame, result: Any, node: fx.Node) -> Value:
         return new_dict(
             frame, [(frame.constant(key), _item_value(frame, item, node, key)) for key, item in result.items()]
         )
+    if is_symbolic(result):
+        frame.state.builder.number(result, node)
     return _constant_result(frame, result)
 
 
 def _item_value(frame: TracingFrame, item: Any, node: fx.Node, index: Any) -> Value:
     if item is None or isinstance(item, bool | int | float | str):
         return frame.constant(item)
+    if is_symbolic(item) and frame.state.builder.numbers.knows(item):
+        return frame.constant(item)
     return _result_value(frame, item, frame.state.builder.item(node, index, item))
 
 
 def _constant_result(frame: TracingFrame, result: Any) -> Value:
-    if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
-        raise GraphBreak(DATA_DEPENDENT, f"a number made from tensor data: {result}")
     try:
         return frame.constant(result)
     except (TypeError, GraphBreak):

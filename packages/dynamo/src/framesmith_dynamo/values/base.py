@@ -7,7 +7,7 @@ they may ask for is in `Tracer`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
@@ -112,6 +112,19 @@ class Tracer(Protocol):
         `values.tensor.TensorValue(ref, source=...)` around a `graph.TensorRef` (`.fake`, `.node`).
         """
 
+    def number_input(self, obj: int | float, source: Source) -> Value | None:
+        """The value of a number found at `source` that changes from call to call; None of one that stays."""
+
+    def symbol(self, number: Any) -> Value:
+        """The value of a symbolic number of this trace; the same symbol, the same value."""
+
+    def compute_number(self, function: Callable[..., Any], name: str, operands: Sequence[Any]) -> Value | None:
+        """The number that a function gives when the graph runs, for numbers some of which are symbolic.
+
+        `name` is that of the function in `framesmith_guards.kinds.shapes.EXACT`. None where it raises for the numbers
+        of this call, or gives none: then the numbers have to be known.
+        """
+
     def emit_state(self, target: Any, *args: Any) -> Any:
         """Put a call that changes torch's global state into the graph, and make it now.
 
@@ -172,6 +185,10 @@ class Value:
     def as_constant(self) -> Any:
         """The real Python object, when it is known at compile time."""
         self.refuse("as a constant", kind=NOT_CONSTANT)
+
+    def is_symbolic(self) -> bool:
+        """Whether this is a number that changes from call to call, which becomes known when it is asked for."""
+        return False
 
     def is_none(self) -> bool:
         """Whether this is None."""

@@ -40,6 +40,10 @@ EMPTY: Final = (list, tuple, dict, set, frozenset, OrderedDict, defaultdict, deq
 CONVERSIONS: Final = ("__index__", "__float__")
 
 
+#: What the methods that make numbers of an object are to give.
+_NUMBERS_OF: Final = frozenset({("__int__", int), ("__index__", int), ("__float__", float), ("__len__", int)})
+
+
 def refuse(tr: Tracer, function: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> NoReturn:
     """The program raises what `function(*args, **kwargs)` raises. Breaks the graph if Python does not refuse it."""
     try:
@@ -62,6 +66,8 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, answer: Value) -> Value:
     """What `function`, `len` say, makes of the answer of `owner`'s own method `name`: some types are refused."""
+    if answer.is_symbolic() and (name, answer.python_type()) in _NUMBERS_OF:
+        return answer
     known = answer.is_constant() and isinstance(answer.as_constant(), int | float | complex | str | bytes)
     given = answer.as_constant() if known else stand_in(answer)
     try:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 #: Modules that register wrappers; each is loaded once, in this order.
 TABLES = (
     "framesmith_dynamo.values.constants.constant",
+    "framesmith_dynamo.values.constants.symbolic",
     "framesmith_dynamo.values.containers",
     "framesmith_dynamo.values.iteration.iterators",
     "framesmith_dynamo.values.tensors.tensor",
@@ -36,6 +37,7 @@ TABLES = (
     "framesmith_dynamo.values.objects.copying",
     "framesmith_dynamo.values.objects.signatures",
     "framesmith_dynamo.values.modules.python_modules",
+    "framesmith_dynamo.values.tensors.torch_checks",
     "framesmith_dynamo.values.tensors.torch_functions",
     "framesmith_dynamo.values.tensors.torch_ops",
     "framesmith_dynamo.values.tensors.torch_context",

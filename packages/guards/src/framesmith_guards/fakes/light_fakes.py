@@ -46,13 +46,20 @@ def plain_fake(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor | None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor._base is None and tensor.storage_offset() == 0 and is_described_by_layout(tensor)
+
+
+def is_described_by_layout(tensor: torch.Tensor) -> bool:
+    """Whether there is nothing to a tensor but type, dtype, device, sizes, strides, requires_grad, and its memory.
+
+    A view counts where autograd does not know of it: neither it nor its base requires gradients.
+    """
     return (
         type(tensor) in _TYPES
         and tensor.layout is torch.strided
         and tensor.is_leaf
-        and tensor._base is None
+        and (tensor._base is None or not (tensor.requires_grad or tensor._base.requires_grad))
         and tensor.grad is None
-        and tensor.storage_offset() == 0
         and not torch.is_inference_mode_enabled()
         and torch._C._functorch.peek_interpreter_stack() is None
         and dispatch_keys(tensor) == _usual_keys(tensor.device, tensor.dtype)

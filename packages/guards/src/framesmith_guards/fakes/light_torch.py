@@ -10,6 +10,7 @@ and a later real import are not affected. A name that has no equivalent here is 
 from __future__ import annotations
 
 import builtins
+import enum
 import importlib
 import os
 import sys
@@ -38,7 +39,7 @@ class _Stand(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-class _NamedSource(TorchSource):
+class NamedSource(TorchSource):
     """A torch source that is only a name."""
 
     def __init__(self, name: str) -> None:
@@ -62,9 +63,22 @@ class _NeverSource(TorchSource):
 
 def _part(template: str) -> Callable[..., TorchSource]:
     def make(base: TorchSource, member: str = "") -> TorchSource:
-        return _NamedSource(template.format(base=base.name, member=member))
+        return NamedSource(template.format(base=base.name, member=member))
 
     return make
+
+
+class TensorProperty(enum.Enum):
+    """What torch names of a tensor's layout."""
+
+    SIZE = "size"
+    STRIDE = "stride"
+    STORAGE_OFFSET = "storage_offset"
+
+
+def _property(base: TorchSource, prop: TensorProperty, idx: int | None = None) -> TorchSource:
+    place = "" if idx is None else str(idx)
+    return NamedSource(f"{base.name}.{prop.value}({place})")
 
 
 def _config() -> dict[str, object]:
@@ -80,15 +94,21 @@ def _config() -> dict[str, object]:
 _SOURCES: Final[dict[str, object]] = {
     "RandomValueSource": _NeverSource,
     "FloatTensorSource": _NeverSource,
-    "ConstantSource": _NamedSource,
-    "EphemeralSource": _NamedSource,
+    "ConstantSource": NamedSource,
+    "EphemeralSource": NamedSource,
     "AttrSource": _part("{base}.{member}"),
     "CallMethodItemSource": _part("{base}.item()"),
+    "TensorProperty": TensorProperty,
+    "TensorPropertySource": _property,
 }
 
 _STANDS: Final = {
     "torch._dynamo.config": _Stand("torch._dynamo.config", _config()),
     "torch._dynamo.source": _Stand("torch._dynamo.source", _SOURCES),
+    "torch.fx.experimental.validator": _Stand(
+        "torch.fx.experimental.validator",
+        {"translation_validation_enabled": lambda: torch.fx.experimental._config.translation_validation},
+    ),
 }
 _DYNAMO: Final = _Stand(
     _REPLACED, {"config": _STANDS["torch._dynamo.config"], "source": _STANDS["torch._dynamo.source"]}
@@ -126,14 +146,23 @@ def _import(
     return builtins.__import__(name, globals, locals, fromlist, level)
 
 
-def rebuilt(function: F) -> F:
-    """`function` with the same code, defaults and closure, importing as Note [Rebuilt functions] says."""
+def rebuilt_globals(names: Mapping[str, Any], **others: object) -> dict[str, Any]:
+    """The globals of a module of torch's as rebuilt functions see them, with `others` in place of what they name."""
+    return {**names, "torch": _VIEW, "__builtins__": {**vars(builtins), "__import__": _import}, **others}
+
+
+def tell_nobody(*what: object, **more: object) -> None:
+    """In place of torch's structured log, which walks the stack for each entry whether it is written or not."""
+
+
+def rebuilt(function: F, names: dict[str, Any] | None = None) -> F:
+    """`function` with the same code, defaults and closure, importing as Note [Rebuilt functions] says.
+
+    `names`: globals made by `rebuilt_globals`, where several functions of a module share them.
+    """
     assert isinstance(function, FunctionType)
-    names: dict[str, Any] = {
-        **function.__globals__,
-        "torch": _VIEW,
-        "__builtins__": {**vars(builtins), "__import__": _import},
-    }
+    if names is None:
+        names = rebuilt_globals(function.__globals__)
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy  # type: ignore[return-value]

@@ -8,15 +8,17 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses import meta_utils
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
-from torch._subclasses.meta_utils import MetaConverter
+from torch._subclasses.meta_utils import MetaConverter, MetaTensorDescriber
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
-from framesmith_guards.fakes.light_torch import rebuilt
+from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, tell_nobody
+from framesmith_guards.fakes.symbolic_results import dispatched
 
 #: All modes share torch's memory of operators' fake results, which has an entry for each number they were called with
 #: and no end of its own.
@@ -26,11 +28,12 @@ MOST_RESULTS = 2048
 @cache
 def _light_mode_class() -> type[FakeTensorMode]:
     """FakeTensorMode with what imports torch._dynamo rebuilt; see light_torch.py."""
+    names = rebuilt_globals(vars(meta_utils), trace_structured=tell_nobody)
     light_meta = type(
         "MetaConverter",
         (MetaConverter,),
         {
-            name: rebuilt(vars(MetaConverter)[name])
+            name: rebuilt(vars(MetaConverter)[name], names)
             for name in ("__call__", "meta_tensor", "_empty_create_subclass")
             if name in vars(MetaConverter)
         },
@@ -40,6 +43,11 @@ def _light_mode_class() -> type[FakeTensorMode]:
         (FakeTensorConverter,),
         {"from_real_tensor": rebuilt(FakeTensorConverter.from_real_tensor)},
     )
+    light_describer = type(
+        "MetaTensorDescriber",
+        (MetaTensorDescriber,),
+        {name: rebuilt(vars(MetaTensorDescriber)[name], names) for name in ("describe_storage", "describe_tensor")},
+    )
     initialise = rebuilt(FakeTensorMode.__init__)
 
     def __init__(self: FakeTensorMode, **options: Any) -> None:
@@ -47,6 +55,7 @@ def _light_mode_class() -> type[FakeTensorMode]:
         converter = self.fake_tensor_converter
         converter.__class__ = light_converter
         converter.meta_converter.__class__ = light_meta
+        converter.meta_converter.describer.__class__ = light_describer
 
     def from_tensor(self: FakeTensorMode, tensor: torch.Tensor, **options: Any) -> torch.Tensor:
         known = self.fake_tensor_converter._get_memo(tensor)
@@ -54,11 +63,17 @@ def _light_mode_class() -> type[FakeTensorMode]:
             known = plain_fake(self, tensor)
         return known if known is not None else FakeTensorMode.from_tensor(self, tensor, **options)
 
+    def _dispatch_impl(self: FakeTensorMode, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if self.shape_env is None:
+            return dispatch_impl(self, func, types, args, kwargs)
+        return dispatched(self, func, args, kwargs, lambda: dispatch_impl(self, func, types, args, kwargs))
+
+    dispatch_impl = rebuilt(FakeTensorMode._dispatch_impl)
     members = {
         "__init__": __init__,
         "from_tensor": from_tensor,
         "__torch_dispatch__": _light_dispatch(),
-        "_dispatch_impl": rebuilt(FakeTensorMode._dispatch_impl),
+        "_dispatch_impl": _dispatch_impl,
         "_should_skip_dynamo": classmethod(lambda cls: False),
     }
     return type("FakeTensorMode", (FakeTensorMode,), members)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_guards.errors import GuardError
@@ -103,7 +104,38 @@ OPERATORS: Final[dict[str, Operator]] = {
     "Piecewise": _call("piecewise", _piecewise),
 }
 
+_FLOAT_OPERATORS: Final = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"
+}  # fmt: skip
+#: Functions of numbers that sympy is told nothing of, by name: they are computed as the program does, in its order.
+EXACT: Final[dict[str, Callable[..., Any]]] = {
+    **{f"exact_{name}": getattr(operator, name) for name in (*_FLOAT_OPERATORS, "neg", "abs")},
+    **{f"math_{name}": function for name, function in vars(math).items() if isinstance(function, BuiltinFunctionType)},
+    "exact_int": int,
+    "exact_float": float,
+    "exact_round": round,
+}
+#: What those give that can be said without knowing their operands: an int, or a float.
+GIVES: Final[dict[str, type]] = {
+    **dict.fromkeys(("exact_int", "math_floor", "math_ceil", "math_trunc"), int),
+    **{f"exact_{name}": float for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "float")},
+    **{f"math_{name}": float for name in ("sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "fabs")},
+}
+OPERATORS.update({
+    name: _infix(_FLOAT_OPERATORS[name[6:]], function) if name[6:] in _FLOAT_OPERATORS else _call(name, function)
+    for name, function in EXACT.items()
+})  # fmt: skip
+
+
+def call_expr(name: str, operands: Sequence[sympy.Basic]) -> sympy.Basic:
+    """A call of a function of `EXACT` as an expression that sympy leaves as it is."""
+    import sympy
+
+    return sympy.Function(name)(*operands)
+
+
 HELPERS: Final[dict[str, object]] = {
+    **EXACT,
     "ceil": math.ceil,
     "floor": math.floor,
     "Fraction": Fraction,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -20,6 +21,7 @@ from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
 from framesmith_dynamo.values.operations import BINARY, COMPARE, UNARY
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
+from framesmith_guards.kinds.shapes import EXACT
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -44,6 +46,9 @@ CONSTANT_TYPES: Final = (
 #: Constants that guards do not compare; they have no source.
 FOLDED_TYPES: Final = (torch.finfo, torch.iinfo)
 
+#: Beyond this, torch's symbols are no longer Python's integers.
+LARGEST_SYMBOL: Final = 2**31
+
 _NO_SINGLETONS: Final = frozenset({int, float, complex, str, bytes})
 #: Folding gives up beyond this many items or characters, so that a trace never builds what it would then have to emit.
 MAX_FOLDED: Final = 1_000_000
@@ -63,6 +68,8 @@ def fold(
     value that was given: `s.strip()` may well be `s`.
     """
     keywords = kwargs or {}
+    if not keywords and (computed := _computed(tr, function, args)) is not None:
+        return computed
     given = [(arg, plain(arg)) for arg in (*args, *keywords.values()) if isinstance(arg, Value)]
     real = {id(arg): obj for arg, obj in given}
     try:
@@ -76,6 +83,20 @@ def fold(
         raise_like(tr, error)
     same = (arg for arg, obj in given if obj is result and arg.is_constant())
     return next(same, None) or build(tr, result)
+
+
+#: The functions that are computed in the graph where a number is symbolic, and what guards call them.
+COMPUTED_FUNCTIONS: Final[dict[Any, str]] = {function: name for name, function in EXACT.items()}
+
+
+def _computed(tr: Tracer, function: Callable[..., Any], args: Sequence[Any]) -> Value | None:
+    """What a function of numbers gives when the graph runs; None where no number is symbolic, or it is to be known."""
+    if not any(isinstance(arg, Value) and arg.is_symbolic() for arg in args) or function not in COMPUTED_FUNCTIONS:
+        return None
+    numbers = [arg.as_number() if isinstance(arg, ConstantValue) else arg for arg in args]
+    if any(number is None or isinstance(number, Value) for number in numbers):
+        return None
+    return tr.compute_number(function, COMPUTED_FUNCTIONS[function], numbers)
 
 
 def all_constant(args: Args, kwargs: Kwargs) -> bool:
@@ -96,6 +117,13 @@ class ConstantValue(Value):
 
     def python_type(self) -> type:
         return type(self.value)
+
+    def as_number(self) -> Any:
+        """The number or symbol that graphs compute with; None of what is none, or none that a symbol could be."""
+        number = self.value
+        if type(number) is float:
+            return number if math.isfinite(number) else None
+        return int(number) if type(number) in (int, bool) and abs(number) < LARGEST_SYMBOL else None
 
     def real_object(self) -> Any:
         return None if _is_singleton(self.value) else self.value
@@ -187,7 +215,7 @@ class ConstantValue(Value):
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if isinstance(self.value, str) and op == "%":
             return fold(tr, operator.mod, (self, other))
-        if not isinstance(other, ConstantValue) or _is_too_large(op, self.value, other.value):
+        if not isinstance(other, ConstantValue) or other.is_symbolic() or _is_too_large(op, self.value, other.value):
             return None
         try:
             return fold(tr, BINARY[op], (self, other))
@@ -200,7 +228,7 @@ class ConstantValue(Value):
         return fold(tr, UNARY[op], (self,))
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        if not isinstance(other, ConstantValue):
+        if not isinstance(other, ConstantValue) or other.is_symbolic():
             return None
         return fold(tr, COMPARE[op], (self.value, other.value))
 
@@ -268,6 +296,8 @@ def wrap_constant(tr: Tracer, obj: Any, source: Source) -> Value:
         tr.guard(source, "NONE_MATCH")
     elif type(obj) is bool:
         tr.guard(source, "BOOL_MATCH", obj)
+    elif type(obj) in (int, float) and (symbolic := tr.number_input(obj, source)) is not None:
+        return symbolic
     else:
         tr.guard(source, "EQUALS_MATCH", obj)
     return ConstantValue(obj, source=source)

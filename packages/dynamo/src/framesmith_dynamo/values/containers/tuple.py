@@ -9,7 +9,7 @@ import torch
 
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.constants.constant import fold, plain
+from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import SequenceValue
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
@@ -74,7 +74,7 @@ class SizeValue(TupleValue):
     __slots__ = ()
 
     def of_same_kind(self, tr: Tracer, items: Sequence[Value]) -> Value:
-        if all(item.is_constant() and isinstance(item.as_constant(), int) for item in items):
+        if all(issubclass(item.python_type(), int) for item in items):
             return SizeValue(items)
         return TupleValue(items)
 
@@ -88,11 +88,17 @@ class SizeValue(TupleValue):
         return self.as_constant()
 
     def as_proxy(self) -> Any:
-        return self.as_constant()
+        return torch.Size(super().as_proxy()) if not self.is_symbolic() else super().as_proxy()
+
+    def is_symbolic(self) -> bool:
+        return any(item.is_symbolic() for item in self.items)
 
     def m_numel(self, tr: Tracer) -> Value:
         """`numel()`."""
-        return fold(tr, torch.Size.numel, (self.as_constant(),))
+        total = tr.constant(1)
+        for item in self.unpack(tr):
+            total = operations.binary(tr, "*", total, item)
+        return total
 
     def reconstruct(self, codegen: Codegen) -> None:
         if self.source is not None:
@@ -110,7 +116,7 @@ def _build_tuple(tr: Tracer, obj: tuple[Any, ...]) -> Value:
 
 @builds_type(torch.Size)
 def _build_size(tr: Tracer, obj: torch.Size) -> Value:
-    return SizeValue([tr.constant(int(item)) for item in obj])
+    return SizeValue([tr.constant(item) for item in obj])
 
 
 @wraps_type(tuple)

@@ -59,7 +59,7 @@ class ContainerObjectValue(ObjectValue):
         return super().call_c_method(tr, found, name, args, kwargs)
 
     def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:
-        if found.owner in KINDS:
+        if found.owner in KINDS and name != "__dict__":  # which OrderedDict's class has by itself
             settings: Value = self.base.getattr_(tr, name)
             return settings
         return super().read_c_data(tr, found, name)

@@ -6,19 +6,21 @@ Methods and operators go into the graph, and reading data breaks; `tensor_object
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from framesmith_aten.layouts import share_storage
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.c_methods import C_METHODS, c_method
+from framesmith_dynamo.values.c_methods import C_METHODS, CMethod, c_method
+from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject
 from framesmith_dynamo.values.tensors.tensor_tables import (
     AUTOGRAD_STATE,
     BREAKING_METHODS,
+    DATA_DEPENDENT,
     DATA_DEPENDENT_BRANCH,
     FOLDED_METHODS,
 )
@@ -46,7 +48,7 @@ _NUMBERS = (int, float, complex, bool)
 
 def is_operand(value: Value) -> bool:
     """Whether a tensor operator takes this value: a tensor or a Python number."""
-    return isinstance(value, TensorValue) or (value.is_constant() and isinstance(value.as_constant(), _NUMBERS))
+    return isinstance(value, TensorValue) or (value.is_constant() and issubclass(value.python_type(), _NUMBERS))
 
 
 class TensorValue(TensorObject):
@@ -93,7 +95,7 @@ class TensorValue(TensorObject):
     def len_(self, tr: Tracer) -> Value:
         if self.fake.dim() == 0:
             tr.raise_(TypeError, "len() of a 0-d tensor")
-        return tr.constant(int(self.fake.shape[0]))
+        return tr.constant(self.fake.shape[0])
 
     def contains(self, tr: Tracer, item: Value) -> Value:
         raise GraphBreak(DATA_DEPENDENT_BRANCH, f"`in` on {self.describe()}")
@@ -159,6 +161,34 @@ def _requires_grad_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwa
     if not self.keeps_flag(flag):
         raise GraphBreak(AUTOGRAD_STATE, f"requires_grad_() of {self.describe()}")
     return self
+
+
+def _converted(convert: type) -> CMethod:
+    """`int(tensor)` and the like: the tensor's one number, converted."""
+
+    def method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        if self.fake.numel() != 1 or self.fake.dtype.is_complex:
+            raise GraphBreak(DATA_DEPENDENT, f"{convert.__name__}() of {self.describe()}")
+        return tr.call(tr.constant(convert), [tr.call_torch("item", (self,), {})], {})
+
+    return method
+
+
+for _name, _convert in (("__int__", int), ("__float__", float), ("__index__", int)):
+    c_method(_name, torch.Tensor)(_converted(_convert))
+
+#: Tensors of more elements are not made lists of numbers in a graph.
+MOST_LISTED: Final = 64
+
+
+@c_method("tolist", torch.Tensor)
+def _tolist(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    if args or kwargs or self.fake.numel() > MOST_LISTED or self.fake.dtype.is_complex:
+        raise GraphBreak(DATA_DEPENDENT, f"tolist() of {self.describe()}")
+    if self.fake.dim() == 0:
+        return tr.call_torch("item", (self,), {})
+    items = [item.call_method(tr, "tolist", (), {}) for item in self.unpack(tr)]
+    return new_list(tr, items)
 
 
 @c_method("new", torch.Tensor)

@@ -1,0 +1,129 @@
+"""Models met with one size after another: compiled twice at most, right at all sizes; generation with a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import framesmith
+from integration_tests.test_transformers import ARCHITECTURES, TRAINED, VOCABULARY, build, tensors
+
+transformers = pytest.importorskip("transformers")
+
+#: Batch and sequence sizes, all different from those of `build`, and from the sizes within the models.
+SIZES = ((3, 9), (5, 11), (6, 13))
+
+
+def batch_of(kind: str, size: int, length: int) -> dict[str, torch.Tensor]:
+    """A batch of that many examples, of that length."""
+    torch.manual_seed(size)
+    if kind.startswith("image"):
+        edge = 16 if kind == "image16" else 8
+        return {"pixel_values": torch.randn(size, 3, edge, edge)}
+    tokens = torch.randint(3, VOCABULARY, (size, length))
+    found = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    if kind == "pair":
+        found["decoder_input_ids"] = torch.randint(3, VOCABULARY, (size, length - 2))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    framesmith.reset()
+
+
+def counters() -> dict[str, int]:
+    """What has been compiled so far; nothing has failed."""
+    found = framesmith.stats()
+    assert found["frames_failed"] == 0 and found["graphs"] > 0 and found["recompile_limits"] == 0, found
+    return found
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_inference_at_three_sizes(name: str) -> None:
+    model, first = build(name)
+    model.eval()
+    compiled = framesmith.compile(model)
+    kind = ARCHITECTURES[name][3]
+    with torch.no_grad():
+        for batch in (first, *(batch_of(kind, *sizes) for sizes in SIZES)):
+            expected = tensors(model(**batch))
+            actual = compiled(**batch)
+            for key, value in expected.items():
+                torch.testing.assert_close(actual[key], value, rtol=1e-4, atol=1e-4)
+    found = counters()
+    assert found["recompilations"] <= found["frames_compiled"] - found["recompilations"], found
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_training_at_three_sizes(name: str) -> None:
+    model, _ = build(name)
+    model.eval()  # without dropout, whose numbers depend on what ran before
+    compiled = framesmith.compile(model)
+    kind = ARCHITECTURES[name][3]
+    for sizes in ((2, 7), *SIZES):
+        batch = batch_of(kind, *sizes)
+        gradients = []
+        for run in (model, compiled):
+            model.zero_grad()
+            loss = sum(value.float().square().mean() for value in tensors(run(**batch)).values())
+            assert isinstance(loss, torch.Tensor)
+            loss.backward()
+            gradients.append({key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None})
+        assert gradients[0].keys() == gradients[1].keys()
+        for key, value in gradients[0].items():
+            torch.testing.assert_close(
+                gradients[1][key], value, rtol=1e-3, atol=1e-4, msg=lambda m, key=key: f"{key}: {m}"
+            )
+    found = counters()
+    assert found["recompilations"] <= found["frames_compiled"] - found["recompilations"], found
+
+
+GENERATING = {
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 256}),
+    "llama": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+        },
+    ),
+    "t5": (
+        "T5Config",
+        "T5ForConditionalGeneration",
+        {"num_layers": 2, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_heads": 2, "decoder_start_token_id": 0},
+    ),
+}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampling": {"do_sample": True, "temperature": 0.9, "top_k": 20},
+    "beams": {"do_sample": False, "num_beams": 3},
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", GENERATING)
+def test_generation_with_a_growing_cache(name: str, strategy: str) -> None:
+    config_name, model_name, settings = GENERATING[name]
+    torch.manual_seed(0)
+    model = getattr(transformers, model_name)(getattr(transformers, config_name)(vocab_size=100, **settings)).eval()
+    options = {"max_new_tokens": 64, "pad_token_id": 0, "eos_token_id": None, **STRATEGIES[strategy]}
+    prompt = torch.randint(2, 100, (2, 7))
+
+    def generate() -> torch.Tensor:
+        torch.manual_seed(1)
+        with torch.no_grad():
+            return model.generate(prompt, **options)
+
+    expected = generate()
+    model.forward = framesmith.compile(model.forward)
+    for _ in range(2):
+        assert torch.equal(generate(), expected)
+    found = counters()
+    assert found["recompilations"] <= 2 * (found["frames_compiled"] - found["recompilations"]), found

@@ -1,0 +1,107 @@
+"""What changes from call to call: sizes and numbers as they were when a code object was compiled before.
+
+Everything is taken to stay at first. What was different at an earlier compilation of the same code is a symbol in the
+next, and stays one.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from types import CodeType
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from framesmith_dynamo.conversion.marks import marks_of
+from framesmith_dynamo.graph.symbols import STATIC, Dims
+from framesmith_dynamo.values.constants.constant import LARGEST_SYMBOL
+from framesmith_guards import LocalSource
+
+if TYPE_CHECKING:
+    from framesmith_guards import Source
+
+#: Stands for a size or number that has changed.
+CHANGED: Final = None
+
+Seen = list[int | None]
+
+
+class History:
+    """What was met at each source when a code object was compiled: a policy for the next time."""
+
+    def __init__(self, dynamic: bool | None) -> None:
+        self.dynamic = dynamic
+        self.sizes: dict[str, Seen] = {}
+        self.numbers: dict[str, int | float | None] = {}
+        #: What has turned out to change since it was last told, in the user's terms.
+        self.news: list[str] = []
+
+    @property
+    def allows_symbols(self) -> bool:
+        """Whether anything at all may be a symbol."""
+        return self.dynamic is not False
+
+    def dims(self, tensor: torch.Tensor, source: Source) -> Dims:
+        """The dimensions that are symbols: marked ones, those that have changed, all if everything is to be."""
+        marks = marks_of(tensor)
+        if not self.allows_symbols or tensor.layout is not torch.strided or tensor.dim() == 0:
+            return STATIC
+        changed = self._changed_dims(tensor, source.name)
+        if isinstance(tensor, torch.nn.Parameter) and not marks.symbolic:
+            return STATIC
+        everything = range(tensor.dim()) if self.dynamic else ()
+        symbolic = {*changed, *everything} - marks.static | marks.symbolic
+        return Dims(frozenset(symbolic), marks.ranges, marks.unbacked, marks.required)
+
+    def take_news(self) -> list[str]:
+        """What has turned out to change; once."""
+        news, self.news = self.news, []
+        return news
+
+    def _changed_dims(self, tensor: torch.Tensor, name: str) -> set[int]:
+        sizes = tuple(tensor.shape)
+        seen = self.sizes.get(name)
+        if seen is None or len(seen) != len(sizes):
+            self.sizes[name] = list(sizes)
+            return set()
+        for dim, size in enumerate(sizes):
+            if seen[dim] is not CHANGED and seen[dim] != size:
+                self.news.append(
+                    f"{name}.size({dim}) was {seen[dim]} when compiled, and is {size}: it becomes dynamic now"
+                )
+                seen[dim] = CHANGED
+        return {dim for dim, size in enumerate(seen) if size is CHANGED}
+
+    def is_symbol(self, number: int | float, source: Source) -> bool:
+        """Whether a number is a symbol: one that has changed; any argument, if everything is to be. 0 and 1 are not."""
+        if not self.allows_symbols:
+            return False
+        seen = self.numbers.setdefault(source.name, number)
+        if seen is not CHANGED and (type(seen) is not type(number) or seen != number):
+            self.news.append(f"{source.name} was {seen!r} when compiled, and is {number!r}: it becomes dynamic now")
+            self.numbers[source.name] = CHANGED
+        changed = self.numbers[source.name] is CHANGED or (self.dynamic is True and isinstance(source, LocalSource))
+        return changed and not _is_special(number)
+
+
+def _is_special(number: int | float) -> bool:
+    """Whether a number is known by its value even where others change: 0 and 1, what is infinite or too large."""
+    if type(number) is int:
+        return number in (0, 1) or abs(number) >= LARGEST_SYMBOL
+    return number == 0.0 or not math.isfinite(number)  # there are two zeros, which are equal
+
+
+class Histories:
+    """The history of each code object that one converter compiles."""
+
+    def __init__(self, dynamic: bool | None) -> None:
+        self._dynamic = dynamic
+        self._of: weakref.WeakKeyDictionary[CodeType, History] = weakref.WeakKeyDictionary()
+
+    def of(self, code: CodeType) -> History:
+        """That of a code object."""
+        known = self._of.get(code)
+        if known is None:
+            known = self._of[code] = History(self._dynamic)
+        return known

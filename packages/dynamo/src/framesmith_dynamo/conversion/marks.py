@@ -1,0 +1,131 @@
+"""Marks on tensors that say which sizes change: the plain attributes that `torch._dynamo.mark_dynamic` sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+#: The attributes that torch's own functions set: sets of dimensions.
+MARKED: Final = "_dynamo_dynamic_indices"
+MAYBE: Final = "_dynamo_weak_dynamic_indices"
+STAYS: Final = "_dynamo_static_indices"
+WITHOUT_VALUE: Final = "_dynamo_unbacked_indices"
+#: The ranges of marked dimensions: objects with `dim`, `min` and `max`.
+RANGES: Final = "_dynamo_dynamic_range"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The sizes that a marked dimension may have; as torch keeps them."""
+
+    dim: int
+    min: int | None
+    max: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What the marks of a tensor say of its dimensions. `required`: those that must not be specialised."""
+
+    symbolic: frozenset[int] = frozenset()
+    required: frozenset[int] = frozenset()
+    static: frozenset[int] = frozenset()
+    unbacked: frozenset[int] = frozenset()
+    ranges: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
+
+
+NO_MARKS: Final = Marks()
+
+
+def marks_of(tensor: torch.Tensor) -> Marks:
+    """The marks of a tensor."""
+    entries = vars(tensor)
+    if not any(name.startswith("_dynamo_") for name in entries):
+        return NO_MARKS
+    required = frozenset(entries.get(MARKED, ()))
+    unbacked = frozenset(entries.get(WITHOUT_VALUE, ()))
+    ranges: dict[int, tuple[int, int | None]] = dict.fromkeys(required, (0, None))
+    ranges |= {each.dim: (each.min or 0, each.max) for each in entries.get(RANGES, ()) if each.dim in required}
+    symbolic = required | frozenset(entries.get(MAYBE, ())) | unbacked
+    return Marks(symbolic, required, frozenset(entries.get(STAYS, ())), unbacked, ranges)
+
+
+def mark_dynamic(tensor: Any, dims: Any, *, min: int | None = None, max: int | None = None) -> None:
+    """Say that sizes of a tensor change from call to call: compiled functions are to work for all of them.
+
+    `dims` is a dimension or several, negative ones from the end; `min` and `max` are the least and greatest size that
+    will be met, and both are allowed. A compiled function that needs such a size to be one number raises at its call.
+    TypeError and ValueError for a parameter (its sizes stay), a dimension that the tensor does not have, a range that
+    is empty or does not hold the size, and marks that contradict each other.
+    """
+    marked = _dimensions(tensor, dims, "mark_dynamic")
+    _check_range(tensor, marked, min, max)
+    _refuse_both(tensor, marked, STAYS, "mark_dynamic", "mark_static")
+    _add(tensor, MARKED, marked)
+    if min is not None or max is not None:
+        known = [each for each in vars(tensor).get(RANGES, ()) if each.dim not in marked]
+        vars(tensor)[RANGES] = {*known, *(Range(dim, min, max) for dim in marked)}
+
+
+def maybe_mark_dynamic(tensor: Any, dims: Any) -> None:
+    """As `mark_dynamic`, but a compiled function that needs such a size to be one number is compiled for that one."""
+    marked = _dimensions(tensor, dims, "maybe_mark_dynamic")
+    _refuse_both(tensor, marked, STAYS, "maybe_mark_dynamic", "mark_static")
+    _add(tensor, MAYBE, marked)
+
+
+def mark_static(tensor: Any, dims: Any = None) -> None:
+    """Say that sizes of a tensor stay (all, if no dimension is named): another size is compiled for by itself."""
+    if dims is None and isinstance(tensor, torch.Tensor):
+        dims = range(tensor.dim())
+    marked = _dimensions(tensor, dims, "mark_static", parameters=True)
+    for name, other in ((MARKED, "mark_dynamic"), (MAYBE, "maybe_mark_dynamic"), (WITHOUT_VALUE, "mark_unbacked")):
+        _refuse_both(tensor, marked, name, "mark_static", other)
+    _add(tensor, STAYS, marked)
+
+
+def mark_unbacked(tensor: Any, dims: Any) -> None:
+    """Say that nothing may be decided by sizes of a tensor, not even whether one is 0 or 1."""
+    marked = _dimensions(tensor, dims, "mark_unbacked")
+    _refuse_both(tensor, marked, STAYS, "mark_unbacked", "mark_static")
+    _add(tensor, WITHOUT_VALUE, marked)
+
+
+def _dimensions(tensor: Any, dims: Any, function: str, *, parameters: bool = False) -> frozenset[int]:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{function} marks a tensor, not a {type(tensor).__name__}")
+    if isinstance(tensor, torch.nn.Parameter) and not parameters:
+        raise ValueError(f"{function}: the sizes of a parameter stay; mark the tensors that are passed to the function")
+    given = [dims] if isinstance(dims, int) else list(dims)
+    for dim in given:
+        if isinstance(dim, bool) or not isinstance(dim, int):
+            raise TypeError(f"{function}: a dimension is an int, not {dim!r}")
+        if not -tensor.dim() <= dim < tensor.dim():
+            raise ValueError(
+                f"{function}: there is no dimension {dim}; the tensor has {tensor.dim()} (sizes {tuple(tensor.shape)})"
+            )
+    return frozenset(dim % tensor.dim() for dim in given)
+
+
+def _check_range(tensor: torch.Tensor, dims: frozenset[int], least: int | None, most: int | None) -> None:
+    if least is not None and most is not None and least > most:
+        raise ValueError(f"mark_dynamic: min={least} is greater than max={most}")
+    for dim in dims:
+        size = tensor.size(dim)
+        if (least is not None and size < least) or (most is not None and size > most):
+            raise ValueError(
+                f"mark_dynamic: dimension {dim} has size {size}, which is not from min={least} to max={most}"
+            )
+
+
+def _refuse_both(tensor: torch.Tensor, dims: frozenset[int], attribute: str, now: str, before: str) -> None:
+    both = sorted(dims & frozenset(vars(tensor).get(attribute, ())))
+    if both:
+        raise ValueError(f"{now}: {before} was called for dimension {both[0]} of this tensor; it is one or the other")
+
+
+def _add(tensor: torch.Tensor, attribute: str, dims: frozenset[int]) -> None:
+    vars(tensor)[attribute] = {*vars(tensor).get(attribute, ()), *dims}

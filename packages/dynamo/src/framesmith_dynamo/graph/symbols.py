@@ -1,0 +1,120 @@
+"""The symbols of one trace: which sizes and numbers of its inputs have one, and what the trace came to rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from framesmith_aten.symbolic import known_value
+from framesmith_guards.fakes.symbols import (
+    attach_shape_env,
+    computed_number,
+    specialised_at,
+    symbolic_fake,
+    symbolic_number,
+)
+from framesmith_guards.torch_adapter import shape_guards
+
+if TYPE_CHECKING:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from framesmith_guards import Guard, Location, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Dims:
+    """Dimensions of a tensor whose sizes are symbols: with a range (least, most) of its own, or without a value.
+
+    `required`: those that the program has promised to change; the trace must not come to need one size of them.
+    """
+
+    symbolic: Collection[int] = ()
+    ranges: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
+    unbacked: Collection[int] = ()
+    required: Collection[int] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.symbolic) or bool(self.unbacked)
+
+
+STATIC: Final = Dims()
+
+
+class Policy(Protocol):
+    """What is taken to change from call to call."""
+
+    @property
+    def allows_symbols(self) -> bool:
+        """Whether anything at all may be a symbol."""
+
+    def dims(self, tensor: torch.Tensor, source: Source) -> Dims:
+        """The dimensions of a tensor found at `source` that are symbols."""
+
+    def is_symbol(self, number: int | float, source: Source) -> bool:
+        """Whether a number found at `source` is a symbol."""
+
+
+class Symbols:
+    """The symbols among the inputs of one trace."""
+
+    def __init__(self, mode: FakeTensorMode, policy: Policy) -> None:
+        self._mode = mode
+        self._policy = policy
+        self.tensors: list[tuple[Source, torch.Tensor]] = []
+        self.numbers: list[tuple[Source, Any]] = []
+        self._required: list[tuple[Source, Any, int]] = []
+
+    def tensor(self, real: torch.Tensor, source: Source) -> torch.Tensor | None:
+        """A fake with symbolic sizes for a tensor; None for one whose sizes stay."""
+        dims = self._policy.dims(real, source)
+        if not dims:
+            return None
+        try:
+            fake = symbolic_fake(self._mode, real, source, dims.symbolic, ranges=dims.ranges, unbacked=dims.unbacked)
+        except RuntimeError:  # torch cannot make it: a view that was made without gradients, of a base with some
+            return None
+        self.tensors.append((source, fake))
+        self._required += [(source, fake.size(dim), dim) for dim in dims.required]
+        return fake
+
+    def violated(self) -> tuple[str, Location | None] | None:
+        """The first size that must not be one number and has come to be, in words, and the line that made it so."""
+        for source, size, dim in self._required:
+            known = size if isinstance(size, int) else known_value(size)
+            if known is not None:
+                place = f"{source.name}.size({dim})"
+                if isinstance(size, int):
+                    return (
+                        f"{place} is marked dynamic, and is {known}: sizes 0 and 1 are always compiled for alone",
+                        None,
+                    )
+                return f"{place} is marked dynamic, and has to be {known} here", specialised_at(
+                    attach_shape_env(self._mode), size
+                )
+        return None
+
+    def number(self, real: int | float, source: Source) -> Any:
+        """The symbol of a number; None for one that stays."""
+        if not self._policy.is_symbol(real, source):
+            return None
+        number = symbolic_number(self._mode, real, source)
+        self.numbers.append((source, number))
+        return number
+
+    def begin(self) -> bool:
+        """Let data become sizes and numbers in this trace; False where it does already, or nothing may be a symbol."""
+        if self._mode.shape_env is not None or not self._policy.allows_symbols:
+            return False
+        attach_shape_env(self._mode)
+        return True
+
+    def computed(self, name: str, operands: Sequence[Any]) -> Any:
+        """The symbol of what a function of `framesmith_guards.kinds.shapes.EXACT` gives."""
+        return computed_number(self._mode, name, operands)
+
+    def guards(self) -> Iterable[Guard]:
+        """What the trace, and the compilation of its graph, came to rely on."""
+        env = self._mode.shape_env
+        return () if env is None else shape_guards(env, self.tensors, self.numbers)

@@ -1,0 +1,149 @@
+"""Numbers that are not known while tracing: sizes and arguments that change from call to call, and what comes of them.
+
+See docs/design/0015-numbers-that-change.md. Integers are computed with as torch's symbols; what floats give is a number
+of its own, computed in the graph as the program says. What asks for more than arithmetic and comparison gets the
+number as it is now, and a guard says so: a symbolic number is a constant that has not been asked for yet.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from framesmith_aten.symbolic import known_value
+from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.constants.constant import ConstantValue
+from framesmith_dynamo.values.operations import BINARY, BINARY_SLOTS, COMPARE
+from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH
+from framesmith_dynamo.values.wrap_registry import builds_type
+from framesmith_sideeffects import load_source
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_dynamo.graph.builder import NumberRef
+
+#: What each class of torch's symbols stands for.
+PYTHON_TYPES: Final[dict[type, type]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+#: Operators of integers that sympy computes as Python does.
+EXACT_OF_INTEGERS: Final = frozenset({"+", "-", "*", "//", "%"})
+#: Operators that are computed in the graph, floats being among the operands or the result.
+COMPUTED: Final = frozenset({"+", "-", "*", "/", "//", "%", "**"})
+#: Exponents of which powers of integers are integers that sympy computes.
+POWERS: Final = range(2, 5)
+_DIVISIONS: Final = frozenset({"/", "//", "%"})
+
+
+class SymbolicNumber(ConstantValue):
+    """A number whose value is a symbol. Asked for as a constant, it becomes one, for this trace's calls alone."""
+
+    __slots__ = ("ref",)
+
+    def __init__(self, ref: NumberRef) -> None:
+        Value.__init__(self, source=ref.source)
+        self.ref = ref
+
+    @property
+    def number(self) -> Any:
+        """The symbol, or the number that it has turned out to be."""
+        return self.ref.number
+
+    @property
+    def value(self) -> Any:
+        """The number at this call, on which the trace relies from now on. Breaks where it is made in the graph."""
+        try:
+            return PYTHON_TYPES[type(self.number)](self.number)
+        except GuardOnDataDependentSymNode as error:
+            raise GraphBreak(DATA_DEPENDENT, f"the number {self.number}") from error
+
+    def as_number(self) -> Any:
+        return self.number
+
+    def python_type(self) -> type:
+        return PYTHON_TYPES[type(self.number)]
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def real_object(self) -> Any:
+        return None
+
+    def as_proxy(self) -> Any:
+        return self.ref.node
+
+    def describe(self) -> str:
+        where = f" from {self.source.name}" if self.source is not None else ""
+        return f"the {self.python_type().__name__} {self.number}{where}"
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is not None:
+            load_source(codegen, self.source)
+        else:
+            codegen.load_output(self.ref)
+
+    def bool_(self, tr: Tracer) -> bool:
+        try:
+            return bool(self.number if isinstance(self.number, torch.SymBool) else self.number != 0)
+        except GuardOnDataDependentSymNode as error:
+            raise GraphBreak(DATA_DEPENDENT_BRANCH, f"truth of {self.describe()}") from error
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if not isinstance(other, ConstantValue):
+            return None
+        computed = compute(tr, op, self, other)
+        return tr.constant(self.value).binary_op(tr, op, tr.constant(other.value)) if computed is None else computed
+
+    def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if not isinstance(other, ConstantValue):
+            return None
+        computed = compute(tr, op, other, self)
+        return tr.constant(other.value).binary_op(tr, op, tr.constant(self.value)) if computed is None else computed
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if not isinstance(other, ConstantValue):
+            return None
+        number = other.as_number()
+        same = isinstance(number, torch.SymFloat) and number is self.number  # at another call, it may be no number
+        if number is None or same:
+            return tr.constant(self.value).compare(tr, op, tr.constant(other.value))
+        return tr.constant(COMPARE[op](self.number, number))
+
+    def unary_op(self, tr: Tracer, op: str) -> Value:
+        number = self.number
+        if isinstance(number, torch.SymInt) and op in "+-":
+            return self if op == "+" else tr.constant(-number)
+        if isinstance(number, torch.SymFloat) and op in "+-":
+            return self if op == "+" else tr.compute_number(operator.neg, "exact_neg", (number,)) or self
+        return super().unary_op(tr, op)
+
+
+def compute(tr: Tracer, op: str, left: Value, right: Value) -> Value | None:
+    """`left <op> right` where one is symbolic, as a number of the graph; None where it has to be known."""
+    if op not in COMPUTED or not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
+        return None
+    numbers = [left.as_number(), right.as_number()]
+    if any(number is None or isinstance(number, torch.SymBool) for number in numbers):
+        return None
+    if op in _DIVISIONS and not _is_not_zero(numbers[1]):
+        return None  # as constants, they raise
+    integers = all(isinstance(number, int | torch.SymInt) for number in numbers)
+    if integers and (op in EXACT_OF_INTEGERS or (op == "**" and type(numbers[1]) is int and numbers[1] in POWERS)):
+        return tr.constant(BINARY[op](*numbers))
+    return tr.compute_number(BINARY[op], f"exact_{BINARY_SLOTS[op]}", numbers)
+
+
+def _is_not_zero(number: Any) -> bool:
+    try:
+        return bool(number != 0)
+    except GuardOnDataDependentSymNode:
+        return False
+
+
+@builds_type(torch.SymInt, torch.SymFloat, torch.SymBool)
+def _build_symbolic(tr: Tracer, obj: Any) -> Value:
+    """The value of a symbol; of one that has turned out to be known, the number."""
+    known = known_value(obj)
+    return tr.symbol(obj) if known is None else tr.constant(known)

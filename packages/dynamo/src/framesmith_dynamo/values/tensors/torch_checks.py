@@ -1,0 +1,66 @@
+"""`torch._check` and its kin: what a program promises of numbers is what the trace may rely on."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import Handler, handles, named
+from framesmith_dynamo.values.constants.constant import ConstantValue
+from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT
+
+#: The functions that check a condition, and what they raise where it is false.
+CHECKS: Final[dict[Any, type[Exception]]] = {
+    torch._check: RuntimeError,
+    torch._check_value: ValueError,
+    torch._check_index: IndexError,
+    torch._check_type: TypeError,
+    torch._check_not_implemented: NotImplementedError,
+}
+
+
+def _checking(function: Any, error: type[Exception]) -> Handler:
+    def check(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        given = named(tr, function, args, kwargs, ("cond", "message"), 1)
+        promise(tr, given["cond"], error, given.get("message"))
+        return tr.constant(None)
+
+    return check
+
+
+def promise(tr: Tracer, condition: Value, error: type[Exception], message: Value | None = None) -> None:
+    """Rely on a condition; the program's error where it is false now.
+
+    Of numbers that data becomes the graph checks it when it runs.
+    """
+    if not (condition.is_symbolic() and isinstance(condition, ConstantValue)):
+        holds = condition.bool_(tr)
+    else:
+        try:
+            holds = torch.fx.experimental.symbolic_shapes.expect_true(condition.as_number())
+        except GuardOnDataDependentSymNode as failed:
+            raise GraphBreak(DATA_DEPENDENT, condition.describe()) from failed
+    if not holds:
+        text = "Expected cond to be True, but got False. (Could this error message be improved?)"
+        said = tr.constant(text) if message is None or message.is_none() else message
+        tr.raise_(error, tr.call(said, (), {}) if not issubclass(said.python_type(), str) else said)
+
+
+for _function, _error in CHECKS.items():
+    handles(_function)(_checking(_function, _error))
+
+
+@handles(torch._check_is_size)
+def _check_is_size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`torch._check_is_size(i, message=None, *, max=None)`."""
+    given = named(tr, torch._check_is_size, args, kwargs, ("i", "message", "max"), 1)
+    size, most = given["i"], given.get("max")
+    promise(tr, operations.compare(tr, ">=", size, tr.constant(0)), RuntimeError, given.get("message"))
+    if most is not None and not most.is_none():
+        promise(tr, operations.compare(tr, "<=", size, most), RuntimeError, given.get("message"))
+    return tr.constant(None)

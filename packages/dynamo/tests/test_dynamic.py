@@ -1,0 +1,227 @@
+# ruff: noqa: E501
+"""Which sizes and numbers are symbols: those that changed, those that are marked, all, none; and what data may become."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from driver import check, compiled, same
+
+import framesmith_frames as frames
+from framesmith_dynamo import (
+    BreakNotAllowed,
+    MarkViolated,
+    mark_dynamic,
+    mark_static,
+    mark_unbacked,
+    maybe_mark_dynamic,
+)
+
+
+def entries_for(fn: Callable[..., Any], calls: list[tuple[Any, ...]], **options: Any) -> list[int]:
+    """How many entries there are after each call; each gives eager's result."""
+    frames.reset()
+    subject = compiled(fn, recompile_limit=20, **options)
+    counts = []
+    for args in calls:
+        assert same(subject(*args), fn(*args))
+        counts.append(len(subject.of_kind("entry")))
+    return counts
+
+
+def rows(*counts: int) -> list[tuple[torch.Tensor]]:
+    """Tensors of so many rows."""
+    return [(torch.arange(3.0 * n).reshape(n, 3),) for n in counts]
+
+
+def doubled(x: torch.Tensor) -> Any:
+    """Uses the size without needing to know it."""
+    return x * 2 + x.shape[0], x.view(-1).shape
+
+
+def test_what_changed_becomes_a_symbol() -> None:
+    assert entries_for(doubled, rows(5, 5, 7, 9, 5, 2, 400)) == [1, 1, 2, 2, 2, 2, 2]
+
+
+def test_zero_and_one_are_compiled_for_alone() -> None:
+    assert entries_for(doubled, rows(5, 7, 1, 0, 1, 0, 3)) == [1, 2, 3, 4, 4, 4, 4]
+
+
+def test_everything_is_a_symbol_from_the_beginning() -> None:
+    calls = [(torch.ones(n, m), k) for n, m, k in ((5, 3, 2), (7, 4, 9), (8, 8, 3), (2, 9, -4))]
+    assert entries_for(lambda x, k: x * k + x.shape[1], calls, dynamic=True) == [1, 1, 1, 1]
+
+
+def test_nothing_is_a_symbol() -> None:
+    assert entries_for(doubled, rows(5, 7, 9), dynamic=False) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("values", [(0.5, 0.25, 0.1, 3.0), (3, 4, 5, -6), (3, 4, 400_000, 8)])
+def test_numbers_that_change(values: tuple[Any, ...]) -> None:
+    x = torch.ones(3)
+    assert entries_for(lambda x, n: (x * n, n + 1), [(x, n) for n in values]) == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -0.0, True, 2**40, 0, 1])
+def test_numbers_that_are_known_by_their_value(value: Any) -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        return x * n, n == n, str(n), math.copysign(1.0, n), type(n)
+
+    frames.reset()
+    subject = compiled(program, recompile_limit=20)
+    x = torch.ones(3)
+    for n in (0.5, 3, 0.25, 4, value, 0.75, value):
+        assert repr(subject(x, n)) == repr(program(x, n))
+
+
+def test_a_rate_that_is_compared_costs_one_guard() -> None:
+    def program(x: torch.Tensor, rate: float) -> torch.Tensor:
+        return x * rate if rate > 0.2 else x
+
+    x = torch.ones(3)
+    assert entries_for(program, [(x, rate) for rate in (0.5, 0.4, 0.3, 0.9, 0.1, 0.15, 0.5)]) == [1, 2, 2, 2, 3, 3, 3]
+
+
+def test_parameters_stay() -> None:
+    def program(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return x @ w
+
+    weights = [torch.nn.Parameter(torch.ones(3, n)) for n in (2, 4, 5)]
+    assert entries_for(program, [(w, torch.ones(2, 3)) for w in weights]) == [1, 2, 3]
+
+
+def test_what_becomes_dynamic_is_told_in_the_users_terms() -> None:
+    frames.reset()
+    subject = compiled(lambda x, rate: x * rate)
+    subject(torch.ones(5, 3), 0.5)
+    subject(torch.ones(7, 3), 0.25)
+    assert [event.detail for event in subject.of_kind("dynamic")] == [
+        "L['x'].size(0) was 5 when compiled, and is 7: it becomes dynamic now",
+        "L['rate'] was 0.5 when compiled, and is 0.25: it becomes dynamic now",
+    ]
+
+
+# Marks
+
+
+def marked(mark: Callable[..., None], *args: Any, size: int = 5, **options: Any) -> torch.Tensor:
+    """A tensor of that many rows, marked."""
+    x = torch.arange(3.0 * size).reshape(size, 3)
+    mark(x, *args, **options)
+    return x
+
+
+def test_a_marked_size_is_a_symbol_at_once() -> None:
+    assert entries_for(doubled, [(marked(mark_dynamic, 0),), *rows(7, 9)]) == [1, 1, 1]
+    assert entries_for(doubled, [(marked(torch._dynamo.mark_dynamic, 0),), *rows(7, 9)]) == [1, 1, 1]
+    assert entries_for(doubled, [(marked(maybe_mark_dynamic, [0, -1]),), (torch.ones(6, 4),)]) == [1, 1]
+
+
+def test_a_range_is_guarded() -> None:
+    calls = [(marked(mark_dynamic, 0, min=4, max=8),), *rows(8, 4, 9, 3)]
+    assert entries_for(doubled, calls)[:3] == [1, 1, 1]
+    assert entries_for(doubled, calls)[3] == 2
+
+
+def test_a_size_marked_to_stay_is_compiled_for_each_time() -> None:
+    calls = [(marked(mark_static, 0, size=n),) for n in (5, 6, 7)]
+    assert entries_for(doubled, calls) == [1, 2, 3]
+    assert entries_for(doubled, [(marked(mark_static, size=n),) for n in (5, 6)], dynamic=True) == [1, 2]
+
+
+def loops(x: torch.Tensor) -> torch.Tensor:
+    """Needs to know how many rows there are."""
+    total = x[0]
+    for row in range(x.shape[0]):
+        total = total + x[row]
+    return total
+
+
+def test_a_mark_that_is_violated_names_the_line() -> None:
+    frames.reset()
+    with pytest.raises(
+        MarkViolated, match=r"L\['x'\].size\(0\) is marked dynamic, and has to be 5 here .*range\(x.shape"
+    ):
+        compiled(loops, strict=False)(marked(mark_dynamic, 0))
+    with pytest.raises(MarkViolated, match="is 1: sizes 0 and 1 are always compiled for alone"):
+        compiled(doubled)(marked(mark_dynamic, 0, size=1))
+    assert entries_for(loops, [(marked(maybe_mark_dynamic, 0),)]) == [1]
+
+
+def test_nothing_is_decided_by_an_unbacked_size() -> None:
+    calls = [(marked(mark_unbacked, 0, size=n),) for n in (5, 1, 0, 9)]
+    assert entries_for(lambda x: (x * 2).sum(1), calls) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda x: mark_dynamic(x, 2), ValueError, "no dimension 2; the tensor has 2"),
+        (lambda x: mark_dynamic(x, [0, -3]), ValueError, "no dimension -3"),
+        (lambda x: mark_dynamic(x, 0, min=8, max=3), ValueError, "min=8 is greater than max=3"),
+        (lambda x: mark_dynamic(x, 0, min=6), ValueError, "dimension 0 has size 5, which is not from min=6"),
+        (lambda x: mark_dynamic(torch.nn.Parameter(x), 0), ValueError, "the sizes of a parameter stay"),
+        (lambda x: mark_dynamic(5, 0), TypeError, "marks a tensor, not a int"),
+        (lambda x: mark_dynamic(x, True), TypeError, "a dimension is an int, not True"),
+        (lambda x: (mark_static(x, 0), mark_dynamic(x, 0)), ValueError, "mark_static was called for dimension 0"),
+        (lambda x: (mark_dynamic(x, 0), mark_static(x)), ValueError, "mark_dynamic was called for dimension 0"),
+        (lambda x: (mark_unbacked(x, 1), mark_static(x, -1)), ValueError, "mark_unbacked was called for dimension 1"),
+    ],
+)
+def test_bad_marks(call: Callable[[torch.Tensor], object], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call(torch.ones(5, 3))
+
+
+# Numbers that data becomes
+
+
+def checked(x: torch.Tensor, i: torch.Tensor) -> Any:
+    n = i.item()
+    torch._check(n >= 0)
+    torch._check(n <= x.shape[0], lambda: "too many")
+    return x[:n] + 1, torch.zeros(n)
+
+
+DATA: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
+    "item": (lambda x: x * x.sum().item() + 1, [(torch.full((3,), float(n)),) for n in range(5)]),
+    "number": (lambda x: (float(x.sum()), int(x[0]), x * float(x.mean())), [(torch.full((3,), n + 0.5),) for n in range(5)]),
+    "index": (lambda x, i: (x[: i.item()], x.shape[0] + i.item(), int(i) * 2), [(torch.ones(5, 3), torch.tensor(i)) for i in (2, 3, 0, 5, 1)]),
+    "nonzero": (lambda x: (x.nonzero() * 2, torch.nonzero(x, as_tuple=True)), [(torch.arange(6.0).reshape(2, 3) - k,) for k in range(-1, 4)]),
+    "mask": (lambda x: (x[x > 0].exp().sum(), x[x > 0] * 2), [(torch.arange(6.0) - k,) for k in (-1, 0, 2, 5, 6)]),
+    "masked_select": (lambda x: torch.masked_select(x, x > 0) + 1, [(torch.arange(6.0) - k,) for k in (-1, 0, 2, 5, 6)]),
+    "unique": (lambda x: torch.unique(x) * 2, [(torch.arange(6) // k,) for k in (1, 2, 3, 6)] + [(torch.ones(6, dtype=torch.int64),)]),
+    "repeat_interleave": (lambda x, r: torch.repeat_interleave(x, r, dim=0) + 1, [(torch.ones(3, 2), torch.tensor(r)) for r in ([1, 2, 3], [0, 0, 0], [4, 0, 1], [1, 1, 1], [0, 1, 0])]),
+    "tolist": (lambda x, r: [part.sum() for part in torch.split(x, r.tolist())], [(torch.ones(6, 3), torch.tensor(r)) for r in ([1, 2, 3], [2, 2, 2], [4, 0, 2], [6, 0, 0], [0, 1, 5])]),
+    "checked": (checked, [(torch.ones(6, 3), torch.tensor(i)) for i in (3, 4, 0, 1, 6)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_becomes_numbers_in_one_graph(name: str) -> None:
+    fn, calls = DATA[name]
+    assert entries_for(fn, calls, fullgraph=True) == [1] * len(calls)
+
+
+def test_a_check_that_fails_raises_as_in_eager_mode() -> None:
+    frames.reset()
+    subject = compiled(checked)
+    assert same(subject(torch.ones(6, 3), torch.tensor(2)), checked(torch.ones(6, 3), torch.tensor(2)))
+    with pytest.raises(RuntimeError, match="too many"):
+        subject(torch.ones(6, 3), torch.tensor(9))
+    with pytest.raises(RuntimeError, match="Expected cond to be True"):
+        subject(torch.ones(6, 3), torch.tensor(-1))
+
+
+def test_a_branch_on_data_breaks() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum().item() > 3 else x - 1
+
+    subject = check(program, torch.ones(3))
+    assert [event.broken.kind.id for event in subject.of_kind("break") if event.broken] == ["tensor-data-branch"]
+    with pytest.raises(BreakNotAllowed, match="truth of the bool"):
+        compiled(program, fullgraph=True)(torch.ones(3))

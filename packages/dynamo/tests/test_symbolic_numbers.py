@@ -1,0 +1,208 @@
+# ruff: noqa: E501
+"""Numbers that change from call to call, from everywhere, used in every way: as in eager mode, at five values each."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from driver import compiled, same
+
+import framesmith_frames as frames
+
+#: Values of the number: none of these programs may take one for another.
+VALUES = (5, 7, 0, 1, 9)
+X = torch.arange(40.0).reshape(10, 4)
+CONSTANT = 3
+
+
+class Holder:
+    """An object with a number, and methods that use it."""
+
+    scale = 2
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    @property
+    def doubled(self) -> int:
+        return self.n * self.scale
+
+
+class Sized(torch.nn.Module):
+    """A module with a number."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
+
+
+STATE = SimpleNamespace(n=0)
+
+#: How the number is found: a function of what `make` gives for a value, and `make`.
+SOURCES: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
+    "argument": (lambda o: o, lambda n: n),
+    "size": (lambda o: o.shape[0], lambda n: X[:1].expand(n, 4).clone()),
+    "length": (lambda o: len(o), lambda n: torch.ones(n, 2)),
+    "numel": (lambda o: o.numel() // 2, lambda n: torch.ones(n, 2)),
+    "stride": (lambda o: o.stride(0) - 1, lambda n: torch.ones(3, n + 1)),
+    "attribute": (lambda o: o.n, Holder),
+    "property": (lambda o: o.doubled // 2, Holder),
+    "module": (lambda o: o.n, Sized),
+    "list": (lambda o: o[1], lambda n: [0, n]),
+    "dict": (lambda o: o["n"], lambda n: {"n": n}),
+    "tuple": (lambda o: o[0], lambda n: (n, "x")),
+    "float": (lambda o: int(o), float),
+    "data": (lambda o: int(o.item()), lambda n: torch.tensor(n)),
+}
+
+
+def branches(x: Any, n: int) -> Any:
+    if n > 6:
+        return x + n
+    if n == 1 or not n:
+        return x - 1
+    return x * n
+
+
+def loop(x: Any, n: int) -> Any:
+    total = x
+    for i in range(n):
+        total = total + x * i
+    return total
+
+
+def while_loop(x: Any, n: int) -> Any:
+    i = 0
+    while i < n:
+        x, i = x + i, i + 2
+    return x, i
+
+
+def accumulates(x: Any, n: int) -> Any:
+    counts = {"a": n}
+    counts["a"] += 1
+    items = [n]
+    items.append(n + counts["a"])
+    items.extend((n, -n))
+    return x * items[-1], counts, items
+
+
+def closure(x: Any, n: int) -> Any:
+    def inner(y: Any) -> Any:
+        return y * n + captured
+
+    captured = n - 1
+    return inner(x), inner
+
+
+def unpacks(x: Any, n: int) -> Any:
+    first, *rest = (n, n + 1, n + 2)
+    return x + first, rest, dict(enumerate(rest))
+
+
+def raises(x: Any, n: int) -> Any:
+    try:
+        return x / (10 // n)
+    except ZeroDivisionError as error:
+        return x - 1, str(error)
+
+
+def asserts(x: Any, n: int) -> Any:
+    assert n >= 0, f"negative: {n}"
+    return x + n
+
+
+def matches(x: Any, n: int) -> Any:
+    match n:
+        case 0:
+            return x
+        case 5 | 7:
+            return x + n
+        case int(k) if k > 8:
+            return x - k
+    return x * 2
+
+
+def breaks(x: Any, n: int) -> Any:
+    y = x + n
+    torch._dynamo.graph_break()
+    return y * n, n
+
+
+#: What is done with it.
+USES: dict[str, Callable[[Any, Any], Any]] = {
+    "tensor arithmetic": lambda x, n: (x + n, n - x, x * n, x / (n + 1), x // (n + 2), x ** (n % 3), x % (n + 1)),
+    "arithmetic": lambda x, n: (x * (n + 2) * 3 - n // 2 + n % 3, n * n, n - 1, -n, +n, ~n),
+    "float arithmetic": lambda x, n: (x * (n / 3 + 0.1), n * 0.5, 0.5 - n, n / 2, (n + 0.25) // 1, n % 2.5),
+    "powers": lambda x, n: (x + n**2, 2**n, n**0, n**0.5, (n + 1) ** -1),
+    "bits": lambda x, n: (x * (n & 3), n | 8, n ^ 5, n << 2, n >> 1, 1 << n),
+    "comparisons": lambda x, n: (x * (n > 3), n < 7, n == 5, n != 9, n >= CONSTANT, n <= 0, 3 < n < 8, n in (1, 5)),
+    "boolean operators": lambda x, n: (x + (n or 4), n and 2, not n, bool(n), x * (n > 1 and n < 8)),
+    "branches": branches,
+    "loop": loop,
+    "while": while_loop,
+    "abs min max": lambda x, n: (x * abs(n - 6), min(n, 4), max(n, 6, n + 1), min([n, 3]), sum([n, 1, n], 2)),
+    "divmod round": lambda x, n: (x * divmod(n, 3)[0], divmod(n, 3), round(n / 3, 2), round(n), round(n / 4)),
+    "int float": lambda x, n: (x * float(n), int(n), int(n / 2), float(n) / 3, complex(n), n.__index__()),
+    "math": lambda x, n: (x / math.sqrt(n + 1), math.floor(n / 2), math.ceil(n / 3), math.log2(n + 1), math.gcd(n, 6)),
+    "more math": lambda x, n: (x * math.exp(-n), math.isqrt(n), math.cos(n), math.pow(n, 2), math.prod([n, 2]), math.pi * n),
+    "operator": lambda x, n: (operator.mul(x, n), operator.floordiv(n, 2), operator.index(n), operator.lt(n, 4)),
+    "text": lambda x, n: (x + n, f"{n}", f"{n:03d}", "%d" % n, str(n), repr(n), "{}".format(n), bin(n), hex(n), chr(n + 65)),  # noqa: UP031, UP032
+    "hash": lambda x, n: (x + 1, {n: "a", 5: "b"}, {n, 5}, hash(n), n in {5: 0}),
+    "isinstance": lambda x, n: (x * n if isinstance(n, int) else x, type(n), isinstance(n, (float, bool)), callable(n)),
+    "methods": lambda x, n: (x * n.bit_length(), n.real, n.numerator, n.conjugate(), (n + 1).to_bytes(2, "big")),
+    "range": lambda x, n: (x + len(range(n)), list(range(n, 10)), range(0, n, 2), sum(range(n))),
+    "sequences": lambda x, n: (x + len([0] * n), (1, 2) * n, "ab" * n, [1, 2, 3][n % 3], list(range(9))[:n], list(range(9))[n:]),
+    "accumulates": accumulates,
+    "closure": closure,
+    "unpacks": unpacks,
+    "raises": raises,
+    "asserts": asserts,
+    "matches": matches,
+    "breaks": breaks,
+    "slices": lambda x, n: (x[:n], x[n:], x[: n // 2], x[1:, : min(n, 3)], x[::-1] if n < 0 else x[-(n + 1) :]),
+    "index": lambda x, n: (x[n], x[n, 1], x[n - 1], x.select(0, n), x.narrow(0, 0, n), x[[n, 0]]),
+    "factories": lambda x, n: (torch.zeros(n), torch.ones(n, 2), torch.arange(n), torch.full((2, n), n), torch.eye(n), x.new_zeros(n)),
+    "shapes": lambda x, n: (torch.ones(n, 4).reshape(n * 4).shape, torch.ones(n, 4).view(-1).sum() + n, x.expand(n, 10, 4).shape),
+    "sizes": lambda x, n: (torch.Size([n, 2]), torch.Size([n, 2]).numel(), torch.zeros(n, 3).size(), torch.zeros(n).numel()),
+    "padding": lambda x, n: (torch.nn.functional.pad(x, (0, n)), torch.nn.functional.pad(x, (n, 1), value=n).sum(), x.repeat(n, 1).shape),
+    "cat": lambda x, n: (torch.cat([x, torch.ones(n, 4)]), torch.stack([x[0]] * 2).sum() + n, torch.cat([x[:n], x[n:]])),
+    "split": lambda x, n: ([part.sum() for part in torch.split(x, [n, 10 - n])], x.unflatten(0, (-1, 2)).shape, x.flatten().shape),
+    "where": lambda x, n: (torch.where(x > n, x, n), x.clamp(max=n), x.clamp(min=n / 2), x.masked_fill(x < n, n)),
+    "reductions": lambda x, n: (x[:n].sum(0), x[: n + 1].mean(), x[: n + 1].max(), x.sum(0) / n if n else x, x[:n].softmax(-1)),
+    "rolls": lambda x, n: (x.roll(n, 0), torch.roll(x, (n, 1), (0, 1)), x.triu(n - 5), x.diagonal(n - 6)),
+    "scalars": lambda x, n: (torch.add(x, x, alpha=n), torch.tensor(n), torch.tensor([n, 1]), torch.as_tensor(n) + x, x.fill_(n).sum()),
+    "linear": lambda x, n: (x[:n] @ torch.ones(4, n), torch.ones(n, 4) @ x.T, torch.nn.functional.linear(x[:n], torch.ones(3, 4))),
+    "in place": lambda x, n: (x.clone().add_(n).mul_(n + 0.5), x[:n].clone().zero_().shape),
+    "keyword": lambda x, n: (x.sum(dim=n % 2), x.softmax(dim=-1 - n % 2), torch.topk(x.flatten(), k=n).values, x.cumsum(n % 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_equals_eager(source: str, use: str) -> None:
+    find, make = SOURCES[source]
+    do = USES[use]
+
+    def program(x: Any, o: Any) -> Any:
+        return do(x, find(o))
+
+    frames.reset()
+    subject = compiled(program, recompile_limit=20)
+    for value in VALUES * 2:
+        found, expected = outcome(subject, value, make), outcome(program, value, make)
+        assert same(found, expected), f"n = {value}: compiled {found}, eager {expected}"
+
+
+def outcome(function: Callable[..., Any], value: int, make: Callable[[int], Any]) -> Any:
+    """What a call does: its result, or its exception."""
+    try:
+        return function(X.clone(), make(value))
+    except Exception as error:
+        return type(error), [line for line in str(error).splitlines()[:1] if "0x" not in line]

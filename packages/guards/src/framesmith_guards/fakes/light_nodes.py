@@ -1,0 +1,75 @@
+"""Torch's symbolic numbers with a memory: the same operation of the same expressions gives the same node.
+
+Making a fake tensor asks some forty questions of its sizes and strides, most of them those that the last one asked. A
+node of torch's works each out anew, with sympy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from torch.fx.experimental.sym_node import SymNode
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+_BINARY: Final = (
+    "add", "sub", "mul", "floordiv", "int_floordiv", "mod", "eq", "ne", "gt", "lt", "le", "ge", "sym_min", "sym_max",
+    "sym_and", "sym_or", "and_", "or_",
+)  # fmt: skip
+_UNARY: Final = ("neg", "sym_not")
+
+
+class LightNode(SymNode):
+    """A number of a ShapeEnv whose `results` remember operations."""
+
+    shape_env: ShapeEnv
+
+    def with_shape_env(self, shape_env: Any) -> LightNode:
+        """The same number of another ShapeEnv, or of none."""
+        return LightNode(self._expr, shape_env, self.pytype, self._hint, self.constant, self.fx_node)
+
+    def wrap_int(self, num: int) -> SymNode:
+        """A constant."""
+        return _remembered(self, ("int", num), lambda: SymNode.wrap_int(self, num))
+
+
+def _remembered(node: LightNode, key: Any, find: Callable[[], SymNode]) -> SymNode:
+    results: dict[Any, SymNode] = node.shape_env.results  # type: ignore[attr-defined]
+    found = results.get(key)
+    if found is None:
+        found = find()
+        if type(found) is SymNode:
+            found.__class__ = LightNode
+        results[key] = found
+    return found
+
+
+def _binary(name: str) -> Callable[[LightNode, SymNode], SymNode]:
+    plain = getattr(SymNode, name)
+
+    def method(self: LightNode, other: SymNode) -> SymNode:
+        if not isinstance(other, SymNode):
+            return plain(self, other)
+        key = (name, self._expr, self.pytype, other._expr, other.pytype)
+        return _remembered(self, key, lambda: plain(self, other))
+
+    return method
+
+
+def _unary(name: str) -> Callable[[LightNode], SymNode]:
+    plain = getattr(SymNode, name)
+
+    def method(self: LightNode) -> SymNode:
+        return _remembered(self, (name, self._expr, self.pytype), lambda: plain(self))
+
+    return method
+
+
+for _name in _BINARY:
+    if hasattr(SymNode, _name):
+        setattr(LightNode, _name, _binary(_name))
+for _name in _UNARY:
+    if hasattr(SymNode, _name):
+        setattr(LightNode, _name, _unary(_name))

@@ -1,0 +1,127 @@
+"""What operators gave for symbolic sizes, remembered: of many equal layers, most calls have been made before.
+
+Torch's own memory makes the symbols of each result anew, and with them all that follows. Here a result is known by
+the symbols themselves; asking again relies on nothing that asking the first time did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+
+_SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_PLAIN: Final = (
+    int,
+    float,
+    bool,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+#: Tags of operators whose results are data, or whose fakes hold more than a layout.
+_DATA: Final = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view)
+
+
+class _NotRemembered(Exception):
+    """The call is not one of those whose results are known by their layouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A new tensor without gaps before it: how to make it again."""
+
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def again(self, mode: FakeTensorMode) -> FakeTensor:
+        env: Any = mode.shape_env
+        with no_dispatch(), env.suppress_guards():
+            meta = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+            return FakeTensor(mode, meta, self.device)
+
+
+def dispatched(
+    mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]
+) -> Any:
+    """The fake result of a call: made again, or that of `run`."""
+    env: Any = mode.shape_env
+    results: dict[Any, Any] = env.results
+    try:
+        key = _key(op, args, kwargs)
+    except _NotRemembered:
+        return run()
+    known = results.get(key)
+    if known is None:
+        result = run()
+        made = _made(result)
+        results[key] = False if made is None else made
+        return result
+    if known is False:
+        return run()
+    return known.again(mode) if isinstance(known, _Made) else tuple(one.again(mode) for one in known)
+
+
+def _key(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if not isinstance(op, OpOverload) or op.namespace not in ("aten", "prims"):
+        raise _NotRemembered
+    schema = op._schema
+    if schema.is_mutable or any(tag in op.tags for tag in _DATA):
+        raise _NotRemembered
+    if any(result.alias_info is not None for result in schema.returns):
+        raise _NotRemembered
+    found: list[Any] = [op, torch.is_inference_mode_enabled()]
+    _add(found, args)
+    for name, value in kwargs.items():
+        found.append(name)
+        _add(found, value)
+    return tuple(found)
+
+
+def _add(found: list[Any], value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        _add_tensor(found, value)
+    elif isinstance(value, _SYMBOLIC):
+        found += (type(value), value.node.expr)
+    elif isinstance(value, (list, tuple)):
+        found.append(len(value))
+        for item in value:
+            _add(found, item)
+    elif isinstance(value, _PLAIN):
+        found += (type(value), repr(value) if type(value) is float else value)
+    else:
+        raise _NotRemembered
+
+
+def _add_tensor(found: list[Any], tensor: torch.Tensor) -> None:
+    plain = type(tensor) is FakeTensor and tensor.layout is torch.strided and tensor.constant is None
+    if not plain or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
+        raise _NotRemembered
+    found += (tensor.dtype, tensor.device, tensor.is_inference(), tensor.dim(), tensor._is_zerotensor())
+    for number in (*tensor.shape, *tensor.stride()):
+        found.append(number.node.expr if isinstance(number, torch.SymInt) else number)
+
+
+def _made(result: Any) -> Any:
+    if isinstance(result, tuple):
+        parts = tuple(map(_made, result))
+        return parts if all(isinstance(part, _Made) for part in parts) else None
+    if type(result) is not FakeTensor or result.layout is not torch.strided or result.constant is not None:
+        return None
+    offset = result.storage_offset()
+    if isinstance(offset, torch.SymInt) or offset != 0 or result.is_inference() != torch.is_inference_mode_enabled():
+        return None
+    if result.is_conj() or result.is_neg() or result._is_zerotensor() or result._base is not None:
+        return None
+    return _Made(tuple(result.shape), tuple(result.stride()), result.dtype, result.device)

@@ -1,0 +1,233 @@
+"""Symbols for sizes and numbers that change: torch's ShapeEnv made lightly, and fakes and numbers made of its symbols.
+
+Note [Light symbols]: torch's own way imports torch._dynamo and torch._inductor (2 s, once per process) for a switch
+of a debugging tool, for classes that name a size's place, and for a list of files to leave out of stack traces. The
+ShapeEnv made here does without: its methods are rebuilt as light_torch.py says; where a condition comes from is told by
+`current_location`, the user's line, which is what a guard is to name; and torch's structured log is not told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+import sympy
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental import symbolic_shapes
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from framesmith_guards.errors import GuardError
+from framesmith_guards.fakes.light_fakes import is_described_by_layout
+from framesmith_guards.fakes.light_nodes import LightNode
+from framesmith_guards.fakes.light_torch import NamedSource, rebuilt, rebuilt_globals, tell_nobody
+from framesmith_guards.kinds.shapes import EXACT, GIVES, call_expr
+from framesmith_guards.stacks import Location, current_location
+from framesmith_guards.torch_adapter import to_torch
+
+if TYPE_CHECKING:
+    from framesmith_guards.sources import Source
+
+#: The code of what torch puts around methods to record and replay them, which is never asked for here.
+_RECORDING: Final = vars(ShapeEnv)["freeze"].__code__
+
+
+@dataclass(frozen=True)
+class _Place(symbolic_shapes.SLoc):  # type: ignore[name-defined, misc]
+    """Where a condition on symbols comes from: a place in torch, or the user's line."""
+
+    location: Location | None = None
+
+
+def _methods() -> Iterator[tuple[str, FunctionType]]:
+    """ShapeEnv's plain methods, without the recording around them."""
+    for name, member in vars(ShapeEnv).items():
+        method = member.__wrapped__ if getattr(member, "__code__", None) is _RECORDING else member
+        if isinstance(method, FunctionType) and not vars(method):  # others are caches, or context managers
+            yield name, method
+
+
+@cache
+def _light_env_class() -> type[ShapeEnv]:
+    names = rebuilt_globals(
+        vars(symbolic_shapes), trace_structured=tell_nobody, dtrace_structured=tell_nobody, SymNode=LightNode
+    )
+    members: dict[str, Any] = {name: rebuilt(method, names) for name, method in _methods()}
+
+    def _get_stack_summary(self: ShapeEnv, is_debug: bool = False, framework_loc: str | None = None) -> Any:
+        place = current_location()
+        text = None if place is None else str(place)
+        return _Place(framework_loc, text, place), ""
+
+    def _log_guard(self: ShapeEnv, prefix: str, g: Any, forcing_spec: bool) -> None:
+        """What a guard is and where it is from is told by whoever compiles the guards."""
+
+    def __init__(self: ShapeEnv, **options: Any) -> None:
+        self.computed = {}  # type: ignore[attr-defined]
+        self.results = {}  # type: ignore[attr-defined]
+        initialise(self, **options)
+
+    initialise = members["__init__"]
+    members["__init__"] = __init__
+    members["_get_stack_summary"] = _get_stack_summary
+    members["_log_guard"] = _log_guard
+    return type("ShapeEnv", (ShapeEnv,), members)
+
+
+def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
+    """A ShapeEnv, made without importing torch._dynamo if nothing has imported it yet. Equal sizes share a symbol."""
+    options: dict[str, Any] = {"specialize_zero_one": specialize_zero_one, "duck_shape": True}
+    try:
+        return _light_env_class()(**options)
+    except (AttributeError, ImportError, TypeError, KeyError):
+        env = ShapeEnv(**options)  # a torch whose internals moved
+        env.computed = {}  # type: ignore[attr-defined]
+        return env
+
+
+def attach_shape_env(mode: FakeTensorMode) -> ShapeEnv:
+    """The ShapeEnv of a fake mode; a mode for static sizes gets one, and goes on making static fakes by itself."""
+    if mode.shape_env is None:
+        mode.shape_env = new_shape_env()
+        mode.static_shapes = True
+        mode.cache_enabled = False  # what it remembers of symbols it makes anew, and works out all that follows
+    return mode.shape_env
+
+
+def symbolic_fake(
+    mode: FakeTensorMode,
+    tensor: torch.Tensor,
+    source: Source,
+    dims: Collection[int],
+    *,
+    ranges: Mapping[int, tuple[int, int | None]] | None = None,
+    unbacked: Collection[int] = (),
+) -> torch.Tensor:
+    """A fake of `tensor`, found at `source`, whose sizes of `dims` are symbols; strides follow the sizes.
+
+    Sizes 0 and 1 stay numbers, and equal ones share a symbol, but for dimensions with a range (least, most). Those
+    `unbacked` are symbols without a value. GuardError for a range that the size is not in.
+    """
+    env = attach_shape_env(mode)
+    _check_ranges(tensor, ranges or {})
+    context: Any = StatelessSymbolicContext(
+        dynamic_sizes=[_kind(dim, dims, unbacked, ranges or {}) for dim in range(tensor.dim())],
+        view_base_context=_static_context(tensor._base),
+    )
+    if is_described_by_layout(tensor):
+        fake = _plain_symbolic(mode, env, tensor, source, context)
+    else:
+        fake = mode.from_tensor(tensor, source=to_torch(source), symbolic_context=context, static_shapes=False)
+    for dim, (least, most) in (ranges or {}).items():
+        _limit(env, fake.size(dim), least, most)
+    return fake
+
+
+def _kind(dim: int, dims: Collection[int], unbacked: Collection[int], ranges: Mapping[int, Any]) -> DimDynamic:
+    if dim in unbacked:
+        return DimDynamic.UNBACKED
+    if dim not in dims:
+        return DimDynamic.STATIC
+    return DimDynamic.DYNAMIC if dim in ranges else DimDynamic.DUCK
+
+
+def _static_context(base: torch.Tensor | None) -> Any:
+    """A view's base is as large as it is: nothing but the view is met in a trace."""
+    return None if base is None else StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * base.dim())
+
+
+def _check_ranges(tensor: torch.Tensor, ranges: Mapping[int, tuple[int, int | None]]) -> None:
+    for dim, (least, most) in ranges.items():
+        size = tensor.size(dim)
+        if size < least or (most is not None and size > most):
+            raise GuardError(f"dimension {dim} has size {size}, not one from {least} to {most}")
+
+
+def _limit(env: ShapeEnv, size: Any, least: int, most: int | None) -> None:
+    if isinstance(size, torch.SymInt):
+        known = env.var_to_range[size.node.expr]
+        upper = known.upper if most is None else most
+        env._update_var_to_range(size.node.expr, ValueRanges(max(least, known.lower), upper))
+
+
+def _plain_symbolic(
+    mode: FakeTensorMode, env: ShapeEnv, tensor: torch.Tensor, source: Source, context: Any
+) -> torch.Tensor:
+    """As `light_fakes.plain_fake`, with symbols; where in its storage a tensor begins is not asked of it."""
+    sizes, strides, _ = env._create_symbolic_sizes_strides_storage_offset(
+        tuple(tensor.size()),
+        tuple(tensor.stride()),
+        0,
+        [False] * tensor.dim(),
+        to_torch(source),
+        symbolic_context=context,
+    )
+    with torch._C.DisableTorchFunction(), no_dispatch(), env.suppress_guards():
+        meta = torch.empty_strided(
+            sizes, strides, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad
+        )
+        fake: FakeTensor = FakeTensor(mode, meta, tensor.device)
+    if type(tensor) is torch.nn.Parameter:
+        fake._is_param = True
+    mode.fake_tensor_converter.set_tensor_memo(tensor, fake)
+    return fake
+
+
+def specialised_at(env: ShapeEnv, number: Any) -> Location | None:
+    """The user's line by which a symbolic number has come to be known."""
+    place = env.replacements_slocs.get(number.node._expr)
+    return getattr(place, "location", None)
+
+
+def symbolic_number(mode: FakeTensorMode, number: int | float, source: Source) -> Any:
+    """A SymInt or SymFloat for a number found at `source`: any int, negative ones included; any float."""
+    env = attach_shape_env(mode)
+    place = to_torch(source)
+    symbol = env.create_unspecified_symbol(number, place, DimDynamic.DYNAMIC)
+    make = env.create_symintnode if type(number) is int else env.create_symfloatnode
+    return make(symbol, hint=number, source=place)
+
+
+def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]) -> Any:
+    """The number that a function of `kinds.shapes.EXACT` gives for numbers, as a symbol of its own.
+
+    Nothing is known of the symbol but its value now: floats are not to be computed with in another order than the
+    program's. Guards about it compute it again. None where the function raises for the values now, or gives what no
+    symbol stands for: no number, one that is not finite, or a float zero, of which there are two. Of operands without a
+    value the result has none either.
+    """
+    env = attach_shape_env(mode)
+    hints = [hint_of(operand) for operand in operands]
+    if None in hints:
+        kind = GIVES.get(function)
+        return None if kind is None else env.create_unbacked_symint() if kind is int else env.create_unbacked_symfloat()
+    try:
+        result = EXACT[function](*hints)
+    except Exception:
+        return None
+    if type(result) not in (int, float) or not math.isfinite(result) or (type(result) is float and result == 0.0):
+        return None
+    symbol = env.create_unspecified_symbol(result, NamedSource(f"{function}()"), DimDynamic.DYNAMIC)
+    env.computed[symbol] = call_expr(function, [expr_of(operand) for operand in operands])  # type: ignore[attr-defined]
+    make = env.create_symintnode if type(result) is int else env.create_symfloatnode
+    return make(symbol, hint=result)
+
+
+def hint_of(number: Any) -> Any:
+    """The value now of a number, symbolic or not; None of a symbol without one."""
+    if not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return number
+    return number.node.hint if number.node.has_hint() else None
+
+
+def expr_of(number: Any) -> sympy.Basic:
+    """A number as a sympy expression."""
+    if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return number.node.expr
+    return sympy.Float(number) if type(number) is float else sympy.Integer(int(number))

@@ -1,0 +1,209 @@
+"""Symbols made lightly, as torch's own without its imports; numbers of which sympy is told nothing; their guards."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from framesmith_guards import (
+    Guard,
+    GuardError,
+    LocalSource,
+    Location,
+    TensorSpec,
+    compile_guards,
+    located,
+    new_fake_mode,
+)
+from framesmith_guards.fakes.symbols import (
+    attach_shape_env,
+    computed_number,
+    hint_of,
+    specialised_at,
+    symbolic_fake,
+    symbolic_number,
+)
+from framesmith_guards.torch_adapter import shape_guards, to_torch
+
+X = LocalSource("x")
+
+OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "pointwise": lambda x, y: (x + y).relu() * 2,
+    "product": lambda x, y: x @ y.t(),
+    "row": lambda x, y: torch.softmax(x, -1).sum(0),
+    "views": lambda x, y: x.t().reshape(-1).view(x.shape[1], x.shape[0])[1:],
+    "cat": lambda x, y: torch.cat([x, y, x[:1]]),
+    "layer norm": lambda x, y: torch.nn.functional.layer_norm(x, (x.shape[1],)),
+    "split": lambda x, y: x.unsqueeze(0).expand(3, -1, -1).contiguous().unbind(0),
+    "order": lambda x, y: x.sort(1).indices.to(torch.int32),
+    "factories": lambda x, y: torch.zeros(x.shape[0] * 2, 3, dtype=torch.float64),
+    "einsum": lambda x, y: torch.einsum("ij,kj->ik", x, y),
+    "padding": lambda x, y: torch.nn.functional.pad(x, (1, 2)),
+}
+
+
+def layouts(result: Any) -> list[tuple[str, ...]]:
+    """Sizes, strides and dtypes of a result, as text, symbols named as they come."""
+    tensors = result if isinstance(result, tuple | list) else (result,)
+    return [(str(tuple(t.shape)), str(t.stride()), str(t.dtype)) for t in tensors]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_give_what_they_give_with_torchs_own(name: str) -> None:
+    do = OPERATIONS[name]
+    light = new_fake_mode()
+    own = FakeTensorMode(shape_env=ShapeEnv())
+    real = (torch.ones(5, 7), torch.ones(5, 7))
+    ours = [symbolic_fake(light, tensor, LocalSource(f"x{at}"), (0, 1)) for at, tensor in enumerate(real)]
+    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DUCK] * 2)
+    theirs = [
+        own.from_tensor(tensor, source=to_torch(LocalSource(f"x{at}")), symbolic_context=context)
+        for at, tensor in enumerate(real)
+    ]
+    for _ in range(3):  # the second time it is remembered
+        with light:
+            found = do(*ours)
+        with own:
+            expected = do(*theirs)
+        assert layouts(found) == layouts(expected)
+    assert [str(each.expr) for each in light.shape_env.guards] == [str(each.expr) for each in own.shape_env.guards]
+
+
+SCRIPT = """
+import sys, torch
+from framesmith_guards import LocalSource, new_fake_mode
+from framesmith_guards.fakes.symbols import symbolic_fake, symbolic_number
+mode = new_fake_mode()
+x = symbolic_fake(mode, torch.ones(5, 7), LocalSource("x"), (0, 1))
+part = symbolic_fake(mode, torch.ones(9, 7, requires_grad=True)[1:4], LocalSource("y"), (0,))
+n = symbolic_number(mode, 3, LocalSource("n"))
+with mode:
+    y = torch.softmax(x @ x.t() + n, -1).sum() + part.sum()
+assert x.shape[0] > 2 and int(n) == 3
+print([name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))])
+"""
+
+
+def test_nothing_that_is_replaced_is_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_equal_sizes_share_a_symbol_and_ranges_have_their_own() -> None:
+    mode = new_fake_mode()
+    x = symbolic_fake(mode, torch.ones(5, 5, 1, 0), X, range(4))
+    assert x.shape[0].node.expr is x.shape[1].node.expr
+    assert x.shape[2:] == (1, 0)
+    y = symbolic_fake(mode, torch.ones(5), LocalSource("y"), (0,), ranges={0: (2, 9)})
+    assert y.shape[0].node.expr is not x.shape[0].node.expr
+    bounds = mode.shape_env.var_to_range[y.shape[0].node.expr]
+    assert (bounds.lower, bounds.upper) == (2, 9)
+    with pytest.raises(GuardError, match="dimension 0 has size 5, not one from 6 to 9"):
+        symbolic_fake(mode, torch.ones(5), LocalSource("z"), (0,), ranges={0: (6, 9)})
+
+
+def test_a_view_keeps_its_strides_and_a_base_with_history_is_kept() -> None:
+    mode = new_fake_mode()
+    plain = symbolic_fake(mode, torch.ones(9, 4)[2:, 1:], X, (0,))
+    assert plain.stride() == (4, 1) and plain.shape[1] == 3
+    base = torch.ones(9, 4, requires_grad=True)
+    with_history = symbolic_fake(mode, base[2:], LocalSource("y"), (0,))
+    assert with_history._base is not None and with_history.requires_grad and not with_history.is_leaf
+
+
+def check_of(mode: FakeTensorMode, tensors: dict[str, tuple[torch.Tensor, Any]], numbers: dict[str, Any]) -> Any:
+    """The check of what a trace with these inputs relies on."""
+    guards = [
+        Guard(LocalSource(name), "TENSOR_MATCH", TensorSpec.of(real, like=fake))
+        for name, (real, fake) in tensors.items()
+    ]
+    guards += [Guard(LocalSource(name), "TYPE_MATCH", type(hint_of(number))) for name, number in numbers.items()]
+    guards += shape_guards(
+        mode.shape_env,
+        [(LocalSource(name), fake) for name, (_, fake) in tensors.items()],
+        [(LocalSource(name), number) for name, number in numbers.items()],
+    )
+    return compile_guards(guards, (*tensors, *numbers))
+
+
+def test_computed_numbers_are_guarded_by_computing_them_again() -> None:
+    mode = new_fake_mode()
+    rate, steps = symbolic_number(mode, 0.3, LocalSource("rate")), symbolic_number(mode, 9, LocalSource("steps"))
+    product = computed_number(mode, "exact_mul", (rate, 0.1))
+    total = computed_number(mode, "exact_add", (product, steps))
+    whole = computed_number(mode, "exact_int", (total,))
+    assert hint_of(total) == 0.3 * 0.1 + 9
+    with located(lambda: Location("user.py", 3, "train")):
+        assert total > 3.0
+        assert whole == 9
+    check = check_of(mode, {}, {"rate": rate, "steps": steps})
+    assert check((0.7, 9), NOTHING) and not check((0.7, 10), NOTHING) and not check((11.0, 9), NOTHING)
+    placed = [guard.location for guard in check.guards if guard.kind.name == "SHAPE" and guard.location is not None]
+    assert placed and placed[0].lineno == 3
+
+
+def test_the_order_of_float_sums_is_the_programs() -> None:
+    mode = new_fake_mode()
+    a, b = symbolic_number(mode, 1e16, LocalSource("a")), symbolic_number(mode, 1.0, LocalSource("b"))
+    left = computed_number(mode, "exact_add", (computed_number(mode, "exact_add", (a, b)), -1e16))
+    assert left is None  # a zero now: there are two
+    right = computed_number(mode, "exact_add", (computed_number(mode, "exact_add", (a, -1e16 + 2)), b))
+    assert hint_of(right) == (1e16 + (-1e16 + 2)) + 1.0
+
+
+@pytest.mark.parametrize(
+    ("function", "operands"),
+    [
+        ("exact_truediv", (1.0, 0.0)),
+        ("math_sqrt", (-1.0,)),
+        ("math_exp", (1e9,)),
+        ("math_log", (math.inf,)),
+        ("exact_sub", (2.0, 2.0)),
+    ],
+)
+def test_what_no_symbol_stands_for(function: str, operands: tuple[float, ...]) -> None:
+    assert computed_number(new_fake_mode(), function, operands) is None
+
+
+def test_specialised_at_the_users_line() -> None:
+    mode = new_fake_mode()
+    x = symbolic_fake(mode, torch.ones(5, 7), X, (0, 1))
+    size = x.shape[0]
+    with located(lambda: Location("user.py", 8, "forward")):
+        assert int(size) == 5
+    found = specialised_at(attach_shape_env(mode), size)
+    assert found is not None and found.lineno == 8
+    assert specialised_at(attach_shape_env(mode), x.shape[1]) is None
+
+
+def test_a_size_is_checked_with_its_relations() -> None:
+    mode = new_fake_mode()
+    real = torch.ones(5, 7)
+    fake = symbolic_fake(mode, real, X, (0, 1))
+    assert fake.shape[0] < fake.shape[1]
+    check = check_of(mode, {"x": (real, fake)}, {})
+    assert check((torch.ones(6, 9),), NOTHING)
+    for other in (
+        torch.ones(9, 6),
+        torch.ones(1, 6),
+        torch.ones(6, 9, 1),
+        torch.ones(9, 6).t(),
+        torch.ones(6, 9, dtype=torch.int),
+    ):
+        assert not check((other,), NOTHING)
+
+
+def _nothing() -> None:
+    """The function whose calls are checked."""
+
+
+NOTHING: Any = _nothing
