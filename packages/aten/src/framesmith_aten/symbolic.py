@@ -72,6 +72,15 @@ def at_least(first: Any, second: Any) -> bool:
     return bool(first >= second)
 
 
+def holds_at_present(condition: Any) -> bool:
+    """Whether a condition holds, of which a guard says so where that is not known of its symbols."""
+    if holds(condition):
+        return True
+    if not isinstance(condition, torch.SymBool) or not condition.node.has_hint() or not condition.node.hint:
+        return False
+    return bool(condition)
+
+
 def is_data_dependent(error: BaseException) -> bool:
     """Whether an error says that the value of a number was asked for which only a call has."""
     return any(kind.__name__ == "GuardOnDataDependentSymNode" for kind in type(error).__mro__)

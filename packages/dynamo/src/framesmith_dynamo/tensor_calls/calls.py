@@ -30,6 +30,7 @@ from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT, DYNAM
 
 if TYPE_CHECKING:
     from framesmith_aten.recording import Effects
+    from framesmith_dynamo.graph.builder import GraphBuilder
     from framesmith_dynamo.trace_state import TraceState
 
 
@@ -237,7 +238,7 @@ def tensor_value(frame: TracingFrame, fake: torch.Tensor, node: fx.Node) -> Valu
 
 
 def _is_mere_view(builder: GraphBuilder, fake: torch.Tensor) -> bool:
-    """Whether a leaf is a view of an input that was taken without gradients: as long as they stay off, it needs none."""
+    """Whether a leaf is a view of an input taken without gradients: as long as they stay off, it needs none."""
     if torch.is_grad_enabled() or not builder.is_view_of_input(fake):
         return False
     builder.leaf_views.append(fake)
