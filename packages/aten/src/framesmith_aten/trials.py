@@ -311,7 +311,7 @@ def _laid_out(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ..
 
 
 def _few(tensor: torch.Tensor) -> tuple[int, ...]:
-    return tuple([min(hint(size), 2) for size in tensor.shape])
+    return tuple([min(size if type(size) is int else hint(size), 2) for size in tensor.shape])
 
 
 def _of_few_elements(tensor: torch.Tensor) -> torch.Tensor:

@@ -119,7 +119,7 @@ class CapturingEngine:
         """What the engine keeps for passes like this one: a function it calls, and its first argument."""
         program = Program(recorder.graph, capture.compiler_fn, capture.on_failure)
         capture.programs.append(program)
-        # Sizes and scalars are constants in the graph, while the engine believes them to be inputs.
+        # What has been decided by holds for this pass alone, while the engine believes it to be an input.
         self._stale = self._stale or recorder.specialised
 
         def run(_: Any, inputs: Any, sizes: Any, scalars: Any, hooks: Any, packed: Any) -> Any:
@@ -129,7 +129,7 @@ class CapturingEngine:
             hook = engine_module()
             prior = hook.set_autograd_compiler(None, False)
             try:
-                return program.run(inputs, hooks, packed)
+                return program.run(inputs, sizes, scalars, hooks, packed)
             finally:
                 hook.set_autograd_compiler(*prior)
 

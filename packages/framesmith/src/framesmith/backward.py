@@ -31,7 +31,8 @@ def compile_backward(*, backend: Any = "auto", strict: bool = False, **settings:
     def compiler_fn(gm: fx.GraphModule) -> Callable[..., Any]:
         with framesmith_frames.deactivated(), torch.no_grad():
             # The pass is not differentiated again: what it takes counts as constant.
-            examples = [node.meta["val"].detach() for node in gm.graph.nodes if node.op == "placeholder"]
+            values = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
+            examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
             return compile_graph(gm, examples)
 
     with framesmith_autograd_compiler.capture(compiler_fn, on_failure=failures.report) as captured:
