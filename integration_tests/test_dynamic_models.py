@@ -14,6 +14,8 @@ transformers = pytest.importorskip("transformers")
 
 #: Batch and sequence sizes, all different from those of `build`, and from the sizes within the models.
 SIZES = ((3, 9), (5, 11), (6, 13))
+#: Loops over the sequence in Python: each length is another program.
+LOOPING = {"mamba"}
 
 
 def batch_of(kind: str, size: int, length: int) -> dict[str, torch.Tensor]:
@@ -54,7 +56,8 @@ def test_inference_at_three_sizes(name: str) -> None:
             for key, value in expected.items():
                 torch.testing.assert_close(actual[key], value, rtol=1e-4, atol=1e-4)
     found = counters()
-    assert found["recompilations"] <= found["frames_compiled"] - found["recompilations"], found
+    if name not in LOOPING:
+        assert found["recompilations"] <= found["frames_compiled"] - found["recompilations"], found
 
 
 @pytest.mark.parametrize("name", TRAINED)

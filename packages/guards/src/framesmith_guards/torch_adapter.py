@@ -145,7 +145,7 @@ def _evaluated(symbols: _Symbols) -> tuple[list[Guard], _Lines]:
     guards: list[Guard] = []
     lines: _Lines = {}
     for guard in symbols.shape_env.guards:
-        expr = _opened(symbols, symbols.shape_env.replace(guard.expr))
+        expr = _opened(symbols, guard.expr)
         location = getattr(guard.sloc, "location", None)
         if expr is sympy.true:
             continue
@@ -185,10 +185,11 @@ def _settled(symbols: _Symbols) -> Iterator[ShapeExpr]:
 
 
 def _opened(symbols: _Symbols, expr: sympy.Basic) -> sympy.Basic:
-    """An expression with the calls that computed its numbers in place of these."""
+    """An expression with the calls that computed its numbers in place of these, and with what has come to be known."""
     computed = symbols.computed
+    expr = symbols.shape_env.replace(expr)
     while not computed.keys().isdisjoint(expr.free_symbols):
-        expr = expr.xreplace(computed)
+        expr = symbols.shape_env.replace(expr.xreplace(computed))
     return expr
 
 
