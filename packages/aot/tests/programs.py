@@ -47,11 +47,14 @@ MATH = {
 }
 
 
-def program(seed: int):
-    """(graph, example inputs): 2 to 4 inputs, 3 to 12 calls, 1 to 4 outputs, some of them inputs."""
+def program(seed: int, size: int = 4):
+    """(graph, example inputs): 2 to 4 inputs, 3 to 12 calls, 1 to 4 outputs, some of them inputs.
+
+    The graph is the same for every `size` of the inputs, but not valid for each.
+    """
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    shapes = [(4, 4), (4, 4), (4,), (2, 4)]
+    shapes = [(size, size), (size, size), (size,), (2, size)]
     inputs = []
     for shape in shapes[: rng.randrange(2, 5)]:
         value = torch.randn(shape)

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 
 from framesmith_aten import table
 from framesmith_aten.operators import arguments, is_composite, is_custom, row, tensors_in
-from framesmith_aten.symbolic import equal, holds
+from framesmith_aten.symbolic import equal, holds, holds_at_present
 
 Values = Mapping[str, Any]
 
@@ -100,7 +100,7 @@ def _checks_errors(values: Values) -> bool:
 
 
 def _beyond_storage(values: Values) -> bool:
-    return not holds(within_storage(values))
+    return not holds_at_present(within_storage(values))
 
 
 def within_storage(values: Values) -> Any:

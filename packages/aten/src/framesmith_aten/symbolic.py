@@ -19,7 +19,7 @@ UNKNOWN: Final = 2
 
 def is_symbolic(value: object) -> bool:
     """Whether a value is a number that is not known while tracing."""
-    return isinstance(value, SYMBOLIC)
+    return type(value) in SYMBOLIC
 
 
 def known_value(number: Any) -> int | float | bool | None:
@@ -56,7 +56,7 @@ def all_equal(first: Iterable[Any], second: Iterable[Any]) -> bool:
 
 def hint(number: Any) -> Any:
     """What a number is at present: for choices that are right whatever it is at a call."""
-    if not isinstance(number, SYMBOLIC):
+    if type(number) not in SYMBOLIC:
         return number
     node = number.node
     known = node.hint if node.has_hint() else None
@@ -70,6 +70,15 @@ def at_least(first: Any, second: Any) -> bool:
     if equal(first % second, 0) or equal(second % first, 0):
         return equal(first % second, 0)
     return bool(first >= second)
+
+
+def holds_at_present(condition: Any) -> bool:
+    """Whether a condition holds, of which a guard says so where that is not known of its symbols."""
+    if holds(condition):
+        return True
+    if not isinstance(condition, torch.SymBool) or not condition.node.has_hint() or not condition.node.hint:
+        return False
+    return bool(condition)
 
 
 def is_data_dependent(error: BaseException) -> bool:

@@ -3,8 +3,9 @@
 The engine's capture hook makes a `Recorder` for each new kind of backward pass and calls its methods
 where it would have run a node. Tensors are handed to it as meta tensors that only stand for values.
 
-The graph's inputs are the tensors of the pass (`input_0`, ...), the user's hooks and contexts
-(`hook_0`, ...) and packed saved tensors (`packed_0`, ...); its calls are those of `calls`.
+The graph's inputs are the tensors of the pass (`input_0`, ...), the sizes and scalars that the engine has seen change
+(`size_0`, `scalar_0`, ...), the user's hooks and contexts (`hook_0`, ...) and packed saved tensors (`packed_0`, ...);
+its calls are those of `calls`, and functions of numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_aten.graphs.numbers import NumberNodes
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.errors import CaptureUnsupported
+from framesmith_guards import LocalSource, new_fake_mode
+from framesmith_guards.fakes.symbols import symbolic_number
 
 #: Derivatives by name. The engine announces each once per process, whichever recorder is at work.
 NODE_FUNCTIONS: dict[str, calls.NodeCall] = {}
@@ -29,15 +34,16 @@ Values = Sequence[torch.Tensor | None]
 class Recorder:
     """Records one backward pass; `finish(recorder)` gives what the engine keeps for the next like it.
 
-    After the capture `graph` is complete, `inputs` counts the tensors, `specialised` says that sizes
-    or scalars of this pass are written into the graph, so that it must not be used for others.
+    After the capture `graph` is complete, `inputs` counts the tensors, `specialised` says that a size or scalar of
+    this pass, which the engine takes for an input, has been decided by: the graph must not be used for others.
     """
 
     def __init__(self, finish: Callable[[Recorder], tuple[Any, Any]]) -> None:
         self.graph = fx.Graph()
         self.inputs = 0
-        self.specialised = False
         self._finish = finish
+        self._numbers = NumberNodes(self.graph)
+        self._mode = new_fake_mode()
         self._nodes: dict[int, fx.Node] = {}
         self._kept: list[Any] = []
         self._extra: dict[str, fx.Node] = {}
@@ -49,12 +55,25 @@ class Recorder:
         self, inputs: list[torch.Tensor], sizes: Any, scalars: Any, origins: Any, *switches: Any
     ) -> tuple[str, list[torch.Tensor], list[Any], list[Any]]:
         """Gives the stand-ins that the engine traces with."""
-        self.specialised = bool(len(sizes) or len(scalars))
         self.inputs = len(inputs)
         stand_ins = [self._stand_in(value) for value in inputs]
         for index, value in enumerate(stand_ins):
             self._bind(value, self.graph.placeholder(f"input_{index}"))
-        return "framesmith", stand_ins, list(sizes), list(scalars)
+        numbers = [self._symbol(f"size_{index}", size) for index, size in enumerate(sizes)]
+        floats = [self._symbol(f"scalar_{index}", scalar) for index, scalar in enumerate(scalars)]
+        return "framesmith", stand_ins, numbers, floats
+
+    @property
+    def specialised(self) -> bool:
+        env: Any = self._mode.shape_env
+        return env is not None and bool(env.guards or env.replacements)
+
+    def _symbol(self, name: str, number: int | float) -> Any:
+        symbol = symbolic_number(self._mode, number, LocalSource(name))
+        node = self.graph.placeholder(name)
+        node.meta["val"] = symbol
+        self._numbers.bind(symbol, node)
+        return symbol
 
     def bind_function(self, name: str, function: Callable[..., Any], is_custom: bool, is_traceable: bool) -> str:
         """The engine announces a derivative."""
@@ -215,6 +234,8 @@ class Recorder:
             if id(value) not in self._nodes:
                 raise CaptureUnsupported(self._origin, "it uses a tensor that the engine made while tracing")
             return self._nodes[id(value)]
+        if is_symbolic(value):
+            return self._numbers.node_of(value)
         if isinstance(value, (list, tuple)):
             return type(value)([self._strip(item) for item in value]) if type(value) in (list, tuple) else value
         return value

@@ -1,6 +1,7 @@
 """Sources and guards; guard sets compiled to fast checks."""
 
 from framesmith_guards.__about__ import __version__
+from framesmith_guards.calling import called_from
 from framesmith_guards.contexts import (
     CompileContext,
     CompileId,
@@ -9,6 +10,7 @@ from framesmith_guards.contexts import (
 )
 from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.modes import fake_mode_of, new_fake_mode
+from framesmith_guards.fakes.python_kernels import python_kernels
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
 from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.kinds.storages import all_apart, no_overlap
@@ -90,6 +92,7 @@ __all__ = [
     "__version__",
     "all_apart",
     "buffer_source",
+    "called_from",
     "compile_context",
     "compile_guards",
     "current_location",
@@ -104,6 +107,7 @@ __all__ = [
     "no_overlap",
     "note_location",
     "parameter_source",
+    "python_kernels",
     "specialize",
     "state_guards",
     "stored_item",

@@ -26,7 +26,7 @@ from framesmith_aten.graphs.nodes import dependents, is_pure, tensor_bytes, view
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES, is_number_node, numbers_in, numbers_of
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.operators import is_factory, is_pointwise, is_view, row
-from framesmith_aten.symbolic import hint
+from framesmith_aten.symbolic import has_symbols, hint
 
 aten = torch.ops.aten
 
@@ -90,11 +90,16 @@ def backward_nodes(joint: JointGraph) -> set[fx.Node]:
         if node.op == "output":
             continue
         from_backward = node.op == "call_function" and node.meta.get("phase") == "backward"
-        tensors = [source for source in node.all_input_nodes if not is_number_node(source)]
-        late = from_backward and (not is_pure(node) or all(source in found for source in tensors))
-        if (late and not is_number_node(node)) or any(source in found for source in node.all_input_nodes):
+        late = from_backward and (not is_pure(node) or _is_of(node, found))
+        if late or any(source in found for source in node.all_input_nodes):
             found.add(node)
     return found
+
+
+def _is_of(node: fx.Node, found: Collection[fx.Node]) -> bool:
+    """Whether a tensor is computed from those alone, and from numbers."""
+    others = [source for source in node.all_input_nodes if source not in found]
+    return not is_number_node(node) and all(map(is_number_node, others))
 
 
 def partition(joint: JointGraph) -> Partition:
@@ -183,7 +188,9 @@ def _symbols(joint: JointGraph) -> list[fx.Node]:
     wanted = {
         symbol
         for node in joint.graph.nodes
-        if isinstance(value := node.meta.get("val"), torch.Tensor) and node.meta.get("phase") == "backward"
+        if node.meta.get("phase") == "backward"
+        and isinstance(value := node.meta.get("val"), torch.Tensor)
+        and has_symbols(value)
         for number in numbers_of(value).values()
         for symbol in number.node.expr.free_symbols
     }
@@ -223,9 +230,9 @@ def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:
     val = node.meta["val"]
     if node.op == "get_attr":
         return 0.0
-    if is_number_node(node):
-        return 1.0
-    if not isinstance(val, torch.Tensor) or view_source(node) is not None:
+    if not isinstance(val, torch.Tensor):
+        return 1.0 if is_number_node(node) else INFINITE
+    if view_source(node) is not None:
         return INFINITE
     if node in visible:
         return PRICE_OF_VISIBLE + float(tensor_bytes(val))
@@ -238,9 +245,9 @@ def _repeat_price(node: fx.Node) -> float:
         return INFINITE
     if is_view(node.target) or node.target is operator.getitem or is_factory(node.target):
         return 0.0
-    if is_number_node(node) and node.target in FUNCTIONS:
-        return 0.0
     val = node.meta["val"]
+    if node.target in FUNCTIONS and is_number_node(node):
+        return 0.0
     if not is_pointwise(node.target) or not is_pure(node) or not isinstance(val, torch.Tensor):
         return INFINITE
     return COSTLY_PRICE * float(hint(val.numel())) if row(node.target).costly else 0.0

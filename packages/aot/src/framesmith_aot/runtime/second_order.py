@@ -174,7 +174,7 @@ class SecondOrder:
         """The ends, the tensors of slots and the regions of another run, which leads to what is `held`."""
         inputs = [self._alias(at, value) for at, value in enumerate(values)]
         count = len(inputs)
-        ends = {edge_of(value): at for at, value in enumerate(inputs) if value.requires_grad}
+        ends = {edge_of(value): at for at, value in enumerate(inputs) if at not in self.numbers and value.requires_grad}
         ends.update((edge_of(tensor), -1 - at) for at, tensor in held.items())
         made = {self.makers[at - count]: tensor for at, tensor in held.items() if at not in self.writers}
         changed: dict[str, tuple[int | str, torch.Tensor]] = {

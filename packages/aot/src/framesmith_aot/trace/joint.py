@@ -25,6 +25,7 @@ from framesmith_aten.graphs.nodes import view_root
 from framesmith_aten.symbolic import all_equal, is_data_dependent
 from framesmith_aten.tracing.decompositions import Whole
 from framesmith_aten.tracing.tracer import GraphTracer
+from framesmith_guards import python_kernels
 from framesmith_guards.contexts import ambient
 
 aten = torch.ops.aten
@@ -160,21 +161,9 @@ def _tracing(tracer: GraphTracer) -> Iterator[ambient.Ambient]:
             tracer.fake_mode,
             tracer,
             functional.functionalising(),
-            _python_kernels(tracer.fake_mode),
+            python_kernels(tracer.fake_mode),
         ):
             yield ambient.read()
-
-
-@contextmanager
-def _python_kernels(fake_mode: FakeTensorMode) -> Iterator[None]:
-    """With symbols, torch's decompositions in Python: some of those in C++ ask what a size is at present."""
-    if fake_mode.shape_env is None:
-        yield
-        return
-    from torch._dispatch.python import enable_python_dispatcher
-
-    with enable_python_dispatcher():
-        yield
 
 
 @contextmanager

@@ -16,8 +16,9 @@ import torch
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import tensors_in
 
-#: How autograd's nodes name what they keep.
-PREFIX = "_saved_"
+#: How autograd's nodes name what they keep; of a tensor they also show, with the second name, how they keep it. What
+#: else they keep is numbers, of which a symbol would be asked what it is at present.
+PREFIX, AS_KEPT = "_saved_", "_raw_saved_"
 
 #: What autograd says of a tensor that it kept and finds changed.
 CHANGED_SINCE = "modified by an inplace operation"
@@ -62,4 +63,5 @@ def _saved(node: Any) -> Iterator[torch.Tensor]:
 
 @functools.cache
 def _names(kind: Any) -> tuple[str, ...]:
-    return tuple([name for name in dir(kind) if name.startswith(PREFIX)])
+    names = dir(kind)
+    return tuple([name for name in names if name.startswith(PREFIX) and name.replace(PREFIX, AS_KEPT) in names])

@@ -11,7 +11,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten import failures
-from framesmith_aten.graphs.numbers import FUNCTIONS, TOTAL, is_number_node
+from framesmith_aten.graphs.numbers import TOTAL, is_number_node
 from framesmith_aten.operators import is_effect, is_view
 from framesmith_aten.symbolic import hint
 
@@ -23,17 +23,17 @@ def value_of(argument: Any) -> Any:
 
 def is_pure(node: fx.Node) -> bool:
     """Whether the node may be dropped when unused, and merged with an equal one."""
-    if node.op == "get_attr" or node.target is operator.getitem or is_number_node(node):
+    if node.op == "get_attr" or node.target is operator.getitem:
         return True
-    return node.op == "call_function" and not is_effect(node.target)
+    return node.op == "call_function" and (not is_effect(node.target) or is_number_node(node))
 
 
 def may_fail(node: fx.Node) -> bool:
     """Whether the call can raise though dtypes and shapes are right."""
-    if is_number_node(node) and node.target in FUNCTIONS:
-        return node.target not in TOTAL and _of_free_numbers(node)
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+    if node.op != "call_function":
         return False
+    if not isinstance(node.target, OpOverload):
+        return is_number_node(node) and node.target not in TOTAL and _of_free_numbers(node)
     return failures.may_fail(node.target, value_of(node.args), value_of(node.kwargs))
 
 

@@ -11,7 +11,7 @@ from torch import fx
 from framesmith_aten.errors import GraphInvariantError
 from framesmith_aten.graphs.numbers import FUNCTIONS, is_number_node
 from framesmith_aten.operators import IDENTITY_VIEWS, is_mutable, is_view
-from framesmith_aten.symbolic import is_symbolic
+from framesmith_aten.symbolic import SYMBOLIC
 
 _OPS = frozenset({"placeholder", "get_attr", "call_function", "output"})
 
@@ -45,15 +45,18 @@ def _why_node(node: fx.Node) -> str | None:
         return None
     if "val" not in node.meta:
         return 'has no meta["val"]'
-    if any(_holds_symbol(argument) for argument in (*node.args, *node.kwargs.values())):
+    if _holds_symbol(node.args) or (node.kwargs and _holds_symbol(tuple(node.kwargs.values()))):
         return "has a symbol as an argument, not its node"
     if node.op != "call_function":
         return None
     return _why_call(node)
 
 
-def _holds_symbol(argument: Any) -> bool:
-    return any(map(_holds_symbol, argument)) if isinstance(argument, (list, tuple)) else is_symbolic(argument)
+def _holds_symbol(arguments: Any) -> bool:
+    for argument in arguments:
+        if type(argument) in SYMBOLIC or (isinstance(argument, (list, tuple)) and _holds_symbol(argument)):
+            return True
+    return False
 
 
 def _why_call(node: fx.Node) -> str | None:

@@ -7,6 +7,7 @@ wrong type on the CPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,13 @@ def _batch_norm_statistics(op: Any) -> Callable[..., Any]:
     return rule
 
 
+def _arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, device: Any = None, **rest: Any) -> Any:
+    """Of floats that are symbols; torch's reference computes with them where no symbol can be."""
+    if not any(isinstance(number, torch.SymFloat) for number in (start, end, step)):
+        return None
+    return torch.empty(math.ceil((end - start) / step), dtype=dtype, device=device)
+
+
 _BATCH_NORMS = (
     aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.no_stats,
@@ -56,5 +64,7 @@ _BATCH_NORMS = (
 #: Operator -> rule, called under the fake mode; a rule declines with None.
 SHAPE_RULES: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm.default: _layer_norm,
+    aten.arange.start: _arange,
+    aten.arange.start_step: _arange,
     **{op: _batch_norm_statistics(op) for op in _BATCH_NORMS},
 }

@@ -27,7 +27,7 @@ from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
 from framesmith_aten.operators import arguments, gives_unknown_value, is_composite, is_view, row, undeclared_writes
 from framesmith_aten.overlaps import OUTSIDE_VIEW
-from framesmith_aten.symbolic import has_symbols, holds, is_symbolic
+from framesmith_aten.symbolic import SYMBOLIC, has_symbols, holds, is_symbolic
 from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 
@@ -154,7 +154,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """From now on `value` is the result of `node`."""
         self._nodes[id(value)] = node
         self._kept.append(value)
-        if value.layout is torch.strided and has_symbols(value):
+        if value._has_symbolic_sizes_strides and value.layout is torch.strided:
             self.numbers.offer_layout(value, node)
 
     def _attribute(self, value: torch.Tensor) -> fx.Node:
@@ -187,7 +187,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Generator):
             why = "its state cannot be made a graph input"
             raise TraceUnsupported("generator", "a random generator as an argument", why)
-        return self.number_of(value) if is_symbolic(value) else value
+        return self.number_of(value) if type(value) in SYMBOLIC else value
 
     def number_of(self, number: Any) -> fx.Node | int | float | bool:
         """The node of a symbolic number, or the number where it is known after all."""

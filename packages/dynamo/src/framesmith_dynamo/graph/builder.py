@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,7 @@ from framesmith_aten.recording import Effects, OperatorLog
 from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_dynamo.graph.spelling import spelled
-from framesmith_guards import Location, current_location, new_fake_mode
+from framesmith_guards import Location, current_location, new_fake_mode, python_kernels
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -234,19 +234,14 @@ class GraphBuilder:
 
     # Operations
 
-    def run(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Effects]:
-        """Run a call on fakes: its fake result, and what its operators do.
+    def run(self, log: OperatorLog, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a call on fakes: its fake result. The log is told what its operators do.
 
         Exceptions of the operation pass through, with nothing recorded.
         """
         self._check_assumptions()  # those of the calls before: what they gave is known now
-        log = OperatorLog()
-        with self.fake_mode, log:
-            if isinstance(target, str):
-                result = getattr(args[0], target)(*args[1:], **kwargs)
-            else:
-                result = target(*args, **kwargs)
-        return result, log.effects
+        with self.fake_mode, log, python_kernels(self.fake_mode):
+            return call(*args, **kwargs)
 
     def record(
         self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, effects: Effects
@@ -271,13 +266,16 @@ class GraphBuilder:
         return node
 
     def _check_assumptions(self) -> None:
-        """Check, when the graph runs, what operations have assumed of numbers that data becomes."""
+        """Check, when the graph runs, what operations have assumed of numbers that data becomes.
+
+        What is of numbers that no node gives is between the parts of one operation, which checks it itself.
+        """
         env = self.fake_mode.shape_env
         if env is None or env.num_deferred_runtime_asserts == self.assumptions:
             return
         self.assumptions = env.num_deferred_runtime_asserts
         for asserted in env.deferred_runtime_asserts.values():
-            for each in asserted:
+            for each in [one for one in asserted if self.numbers.knows_expression(one.expr)]:
                 self._check_assumption(each.expr, f"{each.msg}: {each.expr}")
             asserted.clear()
 
