@@ -235,3 +235,26 @@ def test_program_at_all_sizes(program: Program) -> None:
         tolerance = 2e-2 if any(x.dtype == torch.bfloat16 for x in inputs if isinstance(x, torch.Tensor)) else 1e-4
         compare(call(list(inputs)), wanted, tolerance, (a, b))
     assert len(compiled) <= program.compilations
+
+
+def test_a_number_too_large_for_a_kernel_is_an_error() -> None:
+    call = CPU.compile(trace_symbolic(lambda x, n: x * n, [R(3), 5]), [R(3), 5])
+    with pytest.raises(OverflowError):
+        call([R(3), 1 << 70])
+    x = R(3)
+    assert torch.equal(call([x, -(1 << 62)])[0], x * -(1 << 62))
+
+
+def test_rows_that_outgrow_what_was_traced() -> None:
+    function = lambda x: (x.softmax(-1), x.softmax(0), x.log_softmax(0).sum())  # noqa: E731
+    call = CPU.compile(trace_symbolic(function, [R(3, 5)]), [R(3, 5)])
+    for shape in ((2, 300_000), (300_000, 2), (1000, 1000)):
+        x = R(*shape)
+        compare(call([x]), function(x), 1e-4, shape)
+
+
+def test_nothing_is_left_to_aten_that_static_sizes_would_not_leave() -> None:
+    function = lambda x, y: F.layer_norm(torch.cat([x, y], 1)[:, 1:], (y.shape[1] + x.shape[1] - 1,)).relu()  # noqa: E731
+    lowering = CPU.explain(trace_symbolic(function, [R(3, 5), R(3, 6)])).lowering
+    assert set(lowering.notes.values()) <= {"no rule"}
+    assert not [call for call in lowering.program.calls.values() if call.size is None]

@@ -194,6 +194,8 @@ def exact_quotient(a: Size, b: Size) -> Size | None:
     """a / b as a polynomial where b divides a for all values, else None. Where b may be 0, so is what it divides."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b and a % b == 0 else None
+    if a == 0:
+        return 0
     rest, found = _terms(a), dict[Monomial, int]()
     lead, by = next(iter(_terms(b).items()))
     while rest:

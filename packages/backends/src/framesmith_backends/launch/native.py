@@ -111,6 +111,7 @@ def _add_symbols() -> None:
         "PyEval_SaveThread",
         "PyEval_RestoreThread",
         "PyErr_SetString",
+        "PyErr_Occurred",
         "Py_IncRef",
         "PyType_IsSubtype",
         "PyLong_AsLongLong",

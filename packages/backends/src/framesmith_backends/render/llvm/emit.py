@@ -73,7 +73,7 @@ def tile_address(r: Rendering, array: Value, first: Value, kind: str) -> Value:
 
 def tile_load(r: Rendering, place: Value, kind: str) -> Value:
     vector = Value("", kind, r.lanes).type
-    return r.b.emit(f"load {vector}, ptr {place.text}, align {_align(kind)}", kind, r.lanes)
+    return r.b.emit(f"load {vector}, ptr {place.text}, align {element_bytes(kind)}", kind, r.lanes)
 
 
 def _cast(r: Rendering, node: Cast) -> Value:
@@ -97,7 +97,7 @@ def _load(r: Rendering, node: Load) -> Value:
     lane = r.kernel.lane
     step = index.coefficient(ix, lane) if lane is not None else 0
     kind = memory_kind(node.dtype)
-    align = _align(kind)
+    align = element_bytes(kind)
     if _is_wide_scratch(r, node.source):
         pointer = _address(r, node.source, kind, _wide_position(r, ix))
         raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
@@ -131,13 +131,13 @@ def _scalar_load(r: Rendering, source: str, ix: Ix, kind: str, guard: Value | No
     position = scalar_index(r, ix)
     if guard is None:
         pointer = _address(r, source, kind, position)
-        return r.b.emit(f"load {kind}, ptr {pointer.text}, align {_align(kind)}", kind)
+        return r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
     if guard.lanes > 1:
         pointers = _broadcast_pointers(r, source, kind, position)
-        return _masked(r, "gather", kind, f"v{r.lanes}p0", pointers, _both(r, guard), _align(kind))
+        return _masked(r, "gather", kind, f"v{r.lanes}p0", pointers, _both(r, guard), element_bytes(kind))
     position = r.b.select(guard, position, constant(0, "i64"))
     pointer = _address(r, source, kind, position)
-    raw = r.b.emit(f"load {kind}, ptr {pointer.text}, align {_align(kind)}", kind)
+    raw = r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
     return r.b.select(guard, raw, Value("zeroinitializer", kind))
 
 
@@ -164,7 +164,8 @@ def _masked(r: Rendering, what: str, kind: str, suffix: str, pointers: str, mask
     )
 
 
-def _align(kind: str) -> int:
+def element_bytes(kind: str) -> int:
+    """The size, and the alignment, of an element in memory."""
     return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4}.get(kind, 8)
 
 
@@ -257,7 +258,7 @@ def emit_store(r: Rendering, store: Store) -> None:
     lane = r.kernel.lane
     step = index.coefficient(store.index, lane) if lane is not None else 0
     kind = memory_kind(dtype)
-    align = _align(kind)
+    align = element_bytes(kind)
     if _is_wide_scratch(r, store.buffer):
         raw = to_memory(r.b, r.b.splat(value, r.lanes), dtype)
         pointer = _address(r, store.buffer, kind, _wide_position(r, store.index))

@@ -15,7 +15,7 @@ from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
-from framesmith_backends.render.llvm.emit import emit, emit_store
+from framesmith_backends.render.llvm.emit import element_bytes, emit, emit_store
 from framesmith_backends.render.llvm.loops import any_lane_tail, lane_blocks, lane_tail, opened_loop, whole_lanes
 from framesmith_backends.render.llvm.ops import memory_kind
 from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, Accumulator
@@ -82,10 +82,6 @@ def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
     return TILE_LANES if hint(kernel.lane.size) > lanes else 0
 
 
-# Bytes of the largest element of a scratch row.
-SCRATCH_ELEMENT = 8
-
-
 def render_kernel(
     kernel: Kernel, name: str, target: Target, strict: bool = False
 ) -> tuple[str, Shape, dict[str, None]]:
@@ -119,7 +115,7 @@ def _open_buffers(r: Rendering) -> None:
         if isinstance(scratch.numel, Sym):
             r.b.declare("declare ptr @malloc(i64)")
             r.b.declare("declare void @free(ptr)")
-            room = r.b.mul(size_of(r, scratch.numel), wide * SCRATCH_ELEMENT)
+            room = r.b.mul(size_of(r, scratch.numel), wide * element_bytes(kind))
             r.pointers[scratch.name] = r.b.emit(f"call ptr @malloc({room.typed})", "ptr")
             continue
         r.pointers[scratch.name] = r.b.emit(f"alloca [{scratch.numel * wide} x {kind}], align 64", "ptr")

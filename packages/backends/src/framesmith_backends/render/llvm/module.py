@@ -57,7 +57,9 @@ class Module:
 
 
 # What entries that take numbers call.
-NUMBERS = ("declare i64 @PyLong_AsLongLong(ptr)", "declare double @PyFloat_AsDouble(ptr)")
+NUMBERS = (
+    "declare i64 @PyLong_AsLongLong(ptr)", "declare double @PyFloat_AsDouble(ptr)", "declare ptr @PyErr_Occurred()"
+)  # fmt: skip
 
 RUNTIME = """declare void @GOMP_parallel(ptr, ptr, i32, i32)
 declare i32 @omp_get_thread_num()
@@ -209,15 +211,22 @@ def add_entry(
     ]
     if numbers:
         m.declarations.update(dict.fromkeys(NUMBERS))
-    for k, one in enumerate(numbers):
-        lines += _number_lines(k, count + k, isinstance(one, Symbol))
-    lines += _unlocked(m, launches, body)
+        for k, one in enumerate(numbers):
+            lines += _number_lines(k, count + k, isinstance(one, Symbol))
+        # A number may be too large for 64 bits.
+        lines += [
+            "  %raised = call ptr @PyErr_Occurred()",
+            "  %fine = icmp eq ptr %raised, null",
+            "  br i1 %fine, label %begin, label %error",
+            "begin:",
+        ]
+    lines += _unlocked(m, launches, body, "begin" if numbers else "run")
     lines += ["  call void @Py_IncRef(ptr @_Py_NoneStruct)", "  ret ptr @_Py_NoneStruct", "}"]
     m.entries.append("\n".join(lines))
 
 
-def _unlocked(m: Module, launches: Sequence[Launch], body: list[str]) -> list[str]:
-    """The launches, with the interpreter lock released where they take long."""
+def _unlocked(m: Module, launches: Sequence[Launch], body: list[str], block: str) -> list[str]:
+    """The launches, with the interpreter lock released where they take long; written in the block of that name."""
     save, restore = "call ptr @PyEval_SaveThread()", "call void @PyEval_RestoreThread(ptr"
     points = [one.kernel.points for one in launches]
     if not any(isinstance(n, Sym) for n in points):
@@ -230,7 +239,8 @@ def _unlocked(m: Module, launches: Sequence[Launch], body: list[str]) -> list[st
     long = b.compare("ugt", work, RELEASE_CYCLES * m.target.float_lanes).text
     return [
         *(f"  {line}" for line in b.out), f"  br i1 {long}, label %release, label %start", "release:",
-        f"  %saved = {save}", "  br label %start", "start:", "  %state = phi ptr [ null, %run ], [ %saved, %release ]",
+        f"  %saved = {save}", "  br label %start",
+        "start:", f"  %state = phi ptr [ null, %{block} ], [ %saved, %release ]",
         *body, f"  br i1 {long}, label %take, label %done",
         "take:", f"  {restore} %state)", "  br label %done", "done:",
     ]  # fmt: skip

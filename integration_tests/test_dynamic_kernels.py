@@ -1,0 +1,106 @@
+"""Programs met with one size after another through the default backend, forward and backward: as eager, few graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import framesmith
+
+#: What is empty or single has an entry of its own; all others share one.
+SIZES = ((3, 5), (4, 7), (64, 129), (0, 5), (5, 0), (17, 1000), (1, 6), (300, 64))
+#: Graphs for the special sizes.
+SPECIAL = 3
+
+R = torch.randn
+
+
+def rows(a: int, b: int) -> Sequence[Any]:
+    return (R(a, b),)
+
+
+def twice(a: int, b: int) -> Sequence[Any]:
+    return R(a, b), R(a, b)
+
+
+@dataclass(frozen=True)
+class Program:
+    name: str
+    function: Callable[..., Any]
+    inputs: Callable[[int, int], Sequence[Any]] = rows
+    #: Graphs for all but the special sizes: the first as it is met, and the general one.
+    graphs: int = 2
+
+
+def masked(x: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(x.shape[1])
+    return torch.where(places[None, :] < x.shape[0], x, -1.0)
+
+
+def norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(F.gelu(x), (16,), w, b)
+
+
+PROGRAMS = (
+    Program("elementwise", lambda x: (x * 2 + 1).relu() * x.sigmoid() - x / 3),
+    Program("broadcasting", lambda x, y, z: x * y + z.exp(), lambda a, b: (R(a, b), R(b), R(a, 1))),
+    Program("sums", lambda x: (x.sum(1), x.mean(0), x.sum())),
+    Program("layer norm", norm, lambda a, b: (R(a, b, 16), R(16), R(16))),
+    Program("concatenation", lambda x, y: torch.cat([x, y * 2], 1), twice),
+    Program("expansion", lambda x: x.unsqueeze(0).expand(4, -1, -1) + 1),
+    Program("heads", lambda x: (x.view(*x.shape[:2], 2, 4).transpose(1, 2) + 1).flatten(1), lambda a, b: (R(a, b, 8),)),
+    Program("linear", lambda x, w, c: torch.addmm(c, x, w).relu(), lambda a, b: (R(a, b), R(b, 8), R(8))),
+    Program("products", lambda x, y: torch.bmm(x, y) * 2, lambda a, b: (R(2, a, b), R(2, b, 8))),
+    Program("embedding", lambda i, w: F.embedding(i, w) * 3, lambda a, b: (torch.randint(0, 50, (a, b)), R(50, 16))),
+    Program("mask", masked),
+    Program("moved", lambda x: (x.t() * 2, x.flip(1) + 1, torch.stack([x, x * 2], 1))),
+    Program("created", lambda x: (torch.zeros(x.shape[0], 3) + 1, x.new_full((x.shape[1],), x.shape[0]))),
+    Program(
+        "numbers", lambda x, n, f: (x * n + f, x + x.shape[0] * 2), lambda a, b: (R(a, b), a * 3 + 2, 0.5 * b + 0.1)
+    ),
+    Program("item", lambda x, t: x * t.item() + 1, lambda a, b: (R(a, b), torch.tensor(a + b))),
+    Program("places", lambda x: (x > 0).nonzero() * 2),
+)
+#: These have no results, or no gradients, where there is nothing.
+FULL = (
+    Program("softmax", lambda x: (x.softmax(-1), x.log_softmax(0))),
+    Program("moments", lambda x: (x.var(1), x.std(), x.amax(1), x.logsumexp(0))),
+    Program("slices", lambda x: (x[1:, :-1] * 2, x[:, x.shape[1] // 2 :].exp())),
+    Program("errors", lambda x, y: (F.mse_loss(x, y), F.smooth_l1_loss(x, y)), twice),
+    Program("cross entropy", F.cross_entropy, lambda a, b: (R(a, b), torch.randint(0, b, (a,)))),
+    Program("attention", lambda q: F.scaled_dot_product_attention(q, q * 2, q), lambda a, b: (R(2, 2, min(a, 40), 8),)),
+    Program("convolution", lambda x, w: F.conv1d(x * 2, w).relu(), lambda a, b: (R(a, 3, b), R(4, 3, 2)), 3),
+)
+
+
+def results(function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
+    """What the function returns, and the gradients of the inputs that have one."""
+    fresh = [x.clone().requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x for x in inputs]
+    found = function(*fresh)
+    found = list(found) if isinstance(found, tuple) else [found]
+    loss = sum((x * x.detach().cos()).sum() for x in found if isinstance(x, torch.Tensor) and x.requires_grad)
+    if isinstance(loss, torch.Tensor):
+        loss.backward()
+    return found + [x.grad for x in fresh if isinstance(x, torch.Tensor)]
+
+
+@pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
+@pytest.mark.parametrize("dynamic", [True, None], ids=["dynamic", "automatic"])
+@pytest.mark.parametrize("program", [*PROGRAMS, *FULL], ids=lambda p: p.name)
+def test_sizes_one_after_another(program: Program, dynamic: bool | None) -> None:
+    framesmith.reset()
+    compiled = framesmith.compile(program.function, dynamic=dynamic)
+    for a, b in SIZES:
+        if program in FULL and min(a, b) < 2:
+            continue
+        torch.manual_seed(a + b)
+        inputs = program.inputs(a, b)
+        expected = results(program.function, inputs)
+        for one, other in zip(results(compiled, inputs), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-4, equal_nan=True, msg=lambda m: f"{(a, b)}: {m}")
+    assert framesmith.stats()["graphs"] <= program.graphs + (0 if program in FULL else SPECIAL)

@@ -1,0 +1,147 @@
+"""Sizes that change: simplified forms have the values of plain arithmetic; what is said of all values holds for all."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framesmith_backends.ir import index, size
+from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.size import Size, Undecided
+
+N, M, ANY = size.symbol("n", 2, 5), size.symbol("m", 0, 7), size.symbol("k", None, 3)
+VALUES = [
+    {size.Symbol("n", 2, 5): n, size.Symbol("m", 0, 7): m, size.Symbol("k", None, 3): k}
+    for n, m, k in itertools.product((2, 3, 5, 8, 17), (0, 1, 4, 9), (-7, -1, 0, 2, 11))
+]
+
+
+@st.composite
+def sizes(draw: st.DrawFn, depth: int = 3) -> tuple[Size, list[int]]:
+    """A size and its value at every point of `VALUES`."""
+    kind = draw(st.integers(0, 7 if depth else 1))
+    if kind == 0:
+        chosen = draw(st.sampled_from([N, M, ANY]))
+        return chosen, [size.evaluate(chosen, values) for values in VALUES]
+    if kind == 1:
+        constant = draw(st.integers(-4, 12))
+        return constant, [constant] * len(VALUES)
+    (a, left), (b, right) = draw(sizes(depth - 1)), draw(sizes(depth - 1))
+    if kind in (2, 3, 4):
+        operation: Callable[[Size, Size], Size] = [lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y][kind - 2]
+        return operation(a, b), [operation(i, j) for i, j in zip(left, right)]  # type: ignore[misc]
+    if kind == 5:
+        divisor, by = draw(st.sampled_from([(N, [v[N.terms[0][0][0]] for v in VALUES]), (3, [3] * len(VALUES))]))
+        if draw(st.booleans()):
+            return a // divisor, [i // j for i, j in zip(left, by)]
+        return a % divisor, [i % j for i, j in zip(left, by)]
+    largest = draw(st.booleans())
+    choose = max if largest else min
+    return size.extreme(a, b, largest), [choose(i, j) for i, j in zip(left, right)]
+
+
+@settings(max_examples=400, deadline=None)
+@given(sizes())
+def test_a_size_has_the_values_of_plain_arithmetic(drawn: tuple[Size, list[int]]) -> None:
+    found, wanted = drawn
+    assert [size.evaluate(found, values) for values in VALUES] == wanted
+    low = size.lower_bound(found)
+    assert low is None or low <= min(wanted)
+    if isinstance(found, size.Sym):
+        names = {symbol: symbol.name for symbol in size.symbols(found)}
+        text = size.size_text(found, names)
+        told = [{symbol.name: value for symbol, value in values.items()} for values in VALUES]
+        assert [eval(text, {"max": max, "min": min, **values}) for values in told] == wanted
+
+
+@settings(max_examples=400, deadline=None)
+@given(sizes(), sizes())
+def test_what_is_decided_holds_for_all_values(one: tuple[Size, list[int]], other: tuple[Size, list[int]]) -> None:
+    (a, left), (b, right) = one, other
+    for compare in (lambda x, y: x >= y, lambda x, y: x > y, lambda x, y: x <= y, lambda x, y: x < y):
+        try:
+            decided = compare(a, b)
+        except Undecided:
+            continue
+        assert {compare(i, j) for i, j in zip(left, right)} == {decided}
+    if a == b:
+        assert left == right
+    assert not size.surely_positive(a) or min(left) > 0
+    quotient = size.exact_quotient(a, b)
+    if quotient is not None:
+        parts = [size.evaluate(quotient, values) for values in VALUES]
+        assert [i for i, j in zip(left, right) if j] == [p * j for p, j in zip(parts, right) if j]
+
+
+def test_strides_where_nothing_is_empty() -> None:
+    stride = size.extreme(M, 1, True) * N
+    assert stride != M * N
+    assert size.where_not_empty(stride) == M * N
+    assert size.where_not_empty(size.extreme(M, 2, True)) == size.extreme(M, 2, True)
+
+
+def test_equal_sizes_are_one_object() -> None:
+    assert (N + M) * (N - M) is N * N - M * M
+    assert (N * M) // N is M
+    assert (2 * N * M + 6 * N) // (2 * N) is M + 3
+    with pytest.raises(Undecided):
+        bool(N > M)
+
+
+ROWS, COLUMNS = size.symbol("r", 1, 4), size.symbol("c", 1, 6)
+LOOPS = (Var("x", ROWS), Var("y", COLUMNS), Var("z", 3))
+
+
+def points() -> list[tuple[dict[size.Symbol, int], dict[Var, int]]]:
+    found = []
+    for rows, columns in ((1, 1), (1, 4), (3, 1), (2, 5), (4, 3)):
+        known = {size.Symbol("r", 1, 4): rows, size.Symbol("c", 1, 6): columns}
+        ranges = [range(size.evaluate(loop.size, known)) for loop in LOOPS]
+        found += [(known, dict(zip(LOOPS, place))) for place in itertools.product(*ranges)]
+    return found
+
+
+POINTS = points()
+
+
+@st.composite
+def places(draw: st.DrawFn, depth: int = 3) -> tuple[Ix, list[int]]:
+    """An index that is not negative, of loops whose ranges change, and its value at every point."""
+    kind = draw(st.integers(0, 4 if depth else 0))
+    if kind == 0:
+        loop = draw(st.sampled_from(LOOPS))
+        return index.of(loop), [place[loop] for _, place in POINTS]
+    a, left = draw(places(depth - 1))
+    if kind == 1:
+        b, right = draw(places(depth - 1))
+        return index.add(a, b), [i + j for i, j in zip(left, right)]
+    factor = draw(st.sampled_from([ROWS, COLUMNS, ROWS * COLUMNS, 2 * COLUMNS, 3, 2, COLUMNS + 1]))
+    by = [size.evaluate(factor, known) for known, _ in POINTS]
+    if kind == 2:
+        return index.scale(a, factor), [i * j for i, j in zip(left, by)]
+    if kind == 3:
+        return index.floordiv(a, factor), [i // j for i, j in zip(left, by)]
+    return index.mod(a, factor), [i % j for i, j in zip(left, by)]
+
+
+@settings(max_examples=600, deadline=None)
+@given(places())
+def test_an_index_has_the_values_of_plain_arithmetic(drawn: tuple[Ix, list[int]]) -> None:
+    found, wanted = drawn
+    assert [index.evaluate(found, place, known) for known, place in POINTS] == wanted
+    low, high = index.bounds(found)
+    for (known, _), value in zip(POINTS, wanted):
+        assert size.evaluate(low, known) <= value <= size.evaluate(high, known)
+
+
+def test_a_reshape_and_back_is_the_index_itself() -> None:
+    shape = (ROWS, COLUMNS, 3)
+    here = tuple(index.of(loop) for loop in LOOPS)
+    flat = index.linearize(here, shape)
+    assert index.delinearize(flat, shape) == here
+    merged = index.delinearize(flat, (ROWS * COLUMNS, 3))
+    assert index.delinearize(index.linearize(merged, (ROWS * COLUMNS, 3)), shape) == here
