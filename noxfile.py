@@ -79,9 +79,34 @@ def build_wheels(session: nox.Session, folders: list[str]) -> Path:
     return wheels
 
 
+def needs_torch(folder: str) -> bool:
+    """Whether a package, or one of this repository that it needs, declares torch."""
+    declared = [one for name in own_dependencies(folder) for one in project(name)["project"]["dependencies"]]
+    return any(one.partition(">")[0].strip() == "torch" for one in declared)
+
+
+def lend_torch(session: nox.Session) -> None:
+    """Put torch on the environment's path, with what it needs: of each release one copy, in .nox, serves all sessions.
+
+    Unpacking torch takes longer than most packages' tests.
+    """
+    pinned = (ROOT / "constraints.txt").read_text().strip()
+    folder = ROOT / ".nox" / f"{pinned}-python{session.python or HERE}" / "site-packages"
+    if not folder.exists():
+        partial = folder.with_name("partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        session.install(*INSTALL, "--target", str(partial), pinned)
+        partial.rename(folder)
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    own = str(session.run("python", "-c", where, silent=True)).strip()
+    Path(own, "lent_torch.pth").write_text(f"{folder}\n")
+
+
 def install_wheel(session: nox.Session, folder: str, *more: str, extras: str = "") -> None:
     """Install one package's wheel, with only what it declares, and `more`."""
     wheels = build_wheels(session, own_dependencies(folder))
+    if needs_torch(folder):
+        lend_torch(session)
     constraints = ["-c", str(ROOT / "constraints.txt"), "--find-links", str(wheels)]
     name = project(folder)["project"]["name"] + extras
     session.install(*INSTALL, *constraints, name, *more)
@@ -140,7 +165,8 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict, over every package."""
-    session.install(*INSTALL, "-c", "constraints.txt", *TYPE_TOOLS, "torch", "sympy", "numpy")
+    lend_torch(session)
+    session.install(*INSTALL, *TYPE_TOOLS, "numpy")
     session.run("mypy", *[str(ROOT / "packages" / folder / "src") for folder in PACKAGES], "tools", "noxfile.py")
     discard_environment(session)
 

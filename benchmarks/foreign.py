@@ -1,4 +1,4 @@
-"""Code that has nothing to do with tensors, inside functions that compute with some: steady state."""
+"""Code that has nothing to do with tensors, inside functions that compute with some: first call and steady state."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import io
 import json
 import logging
 import pathlib
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +40,8 @@ def _plot() -> None:
     canvas.draw()
 
 
+#: Interpreters of which the fastest counts: the machine's other work only adds.
+PROCESSES = 3
 CASES: dict[str, Callable[[], object]] = {
     "pandas describe and to_csv": lambda: (FRAME.describe(), FRAME.to_csv()),
     "json round trip": lambda: json.loads(json.dumps(SETTINGS, indent=2)),
@@ -59,9 +64,48 @@ def between(work: Callable[[], object]) -> Callable[[torch.Tensor], Any]:
     return program
 
 
+def nothing() -> None:
+    """Breaks the graph where the work would be."""
+    print(end="")
+
+
+def first_call(case: str, way: str) -> float:
+    """Seconds of the first call in this process, the compiler warm: of `eager`, of `framesmith`, or of its `graphs`.
+
+    `graphs`: compiled without the work.
+    """
+    work = nothing if way == "graphs" else CASES[case]
+    fn, x = between(work), torch.randn(100)
+    if way != "eager":
+        wrap("framesmith", between(nothing))(x)
+        fn = wrap("framesmith", between(work))
+    start = time.perf_counter()
+    fn(x)
+    return time.perf_counter() - start
+
+
+def fastest(case: str, way: str) -> float:
+    """The least of `first_call` in a few fresh interpreters."""
+    code = f"from benchmarks.foreign import first_call; print(first_call({case!r}, {way!r}))"
+    runs = [subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(PROCESSES)]
+    return min(float(text.splitlines()[-1]) for text in runs)
+
+
+def first_calls() -> list[Row]:
+    """The first call of each case, and what it is of eager's time together with the graphs' own compile time."""
+    rows: list[Row] = []
+    for case in CASES:
+        eager, graphs, compiled = (fastest(case, way) for way in ("eager", "graphs", "framesmith"))
+        name = f"first call, {case}"
+        rows.append(Row(name, "eager", eager, {}, PROCESSES))
+        rows.append(Row(name, "framesmith", compiled, {"eager + graphs": compiled / (eager + graphs)}, PROCESSES))
+        print_rows(rows[-2:])
+    return rows
+
+
 def run() -> list[Row]:
     """All cases of this suite."""
-    rows: list[Row] = []
+    rows: list[Row] = first_calls()
     x = torch.randn(100)
     for case, work in CASES.items():
         functions = {name: wrap(name, between(work)) for name in available()}

@@ -23,7 +23,7 @@ LEFT_OUT = ("framesmith_dynamo.polyfills", "framesmith.failures", "framesmith.st
 #: Compiling begins in these: for a call, for a backward pass.
 BEGINNINGS = (Session.__call__, BackwardPass._compile)
 #: Run operations on fakes: what these raise is what the operation raises.
-OPERATIONS = (GraphBuilder.run, OperatorLog.dispatch)
+OPERATIONS = (GraphBuilder.run, OperatorLog.dispatch, OperatorLog._called)
 #: What fails in here is a part of the text that explains a miss.
 TEXTS = (explaining.explain,)
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import framesmith
+from framesmith_autograd_compiler.recorder import Recorder
 
 
 def mlp() -> tuple[nn.Module, torch.Tensor]:
@@ -78,3 +79,17 @@ def test_a_failure_of_the_compiler(strict: bool, monkeypatch: pytest.MonkeyPatch
     x.grad = None
     y.backward()
     assert torch.equal(x.grad, x.detach().cos())
+
+
+def test_a_recorder_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: object, *args: object) -> None:
+        raise KeyError("in the recorder")
+
+    monkeypatch.setattr(Recorder, "end_capture", fails)
+    w = torch.ones(3, requires_grad=True)
+    with framesmith.compile_backward(strict=True), pytest.raises(framesmith.FramesmithError, match="in the recorder"):
+        (w * w).sum().backward()
+    assert w.grad is None
+    with framesmith.compile_backward(), pytest.warns(framesmith.FramesmithWarning, match="a backward pass"):
+        (w * w).sum().backward()
+    assert w.grad is not None and w.grad.tolist() == [2.0] * 3

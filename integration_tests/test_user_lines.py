@@ -213,3 +213,34 @@ def test_a_mode_without_effect_is_told_at_the_users_line():
 def test_nothing_is_logged_when_off(records):
     framesmith.compile(two_breaks)(torch.rand(3))
     assert not records
+
+
+def never_pays(x):
+    print(end="")
+    return x + 1
+
+
+def test_functions_that_never_pay_are_told_once(records):
+    framesmith.set_logs("perf")
+    callers = [eval(f"lambda x: never_pays(x.cos()) * {at}", globals()) for at in range(6)]
+
+    def all_of_them(x):
+        return [caller(x) for caller in callers]
+
+    framesmith.compile(all_of_them, backend="eager")(torch.rand(3))
+    told = [record.getMessage() for record in of_topic(records, "perf") if record.getMessage().startswith("costly")]
+    assert len(told) == framesmith.stats()["costly_functions"] == 1
+    assert "never_pays" in told[0] and "What to do" in told[0] and "framesmith.disable" in told[0]
+
+
+def never_pays_for_explain(x):
+    print(end="")
+    return x + 1
+
+
+def test_explain_names_functions_that_never_pay():
+    callers = [eval(f"lambda x: never_pays_for_explain(x.cos()) * {at}", globals()) for at in range(6)]
+    told = framesmith.explain(lambda x: [caller(x) for caller in callers], torch.rand(3))
+    [event] = told.of_kind("costly")
+    assert event.place.lineno == never_pays_for_explain.__code__.co_firstlineno and "print" in event.detail
+    assert str(event) in str(told)

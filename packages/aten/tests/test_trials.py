@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -138,3 +139,12 @@ def test_answers_hold_for_what_was_asked_and_no_more() -> None:
         assert trials.verdict(aten.topk.default, (torch.empty(2), 3), {}).refusal is not None
         assert trials.verdict(aten.topk.default, (torch.empty(5), 3), {}).refusal is None
         assert trials.verdict(aten.topk.default, (torch.empty(2), 3), {}).refusal is not None
+
+
+def test_few_elements_that_are_too_few_warn_of_nothing() -> None:
+    trials._verdicts.clear()
+    with FakeTensorMode() as mode, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        x = mode.from_tensor(torch.ones(10))
+        assert trials.verdict(torch.ops.aten.std.correction, (x, [0]), {"correction": 3}).certain
+    assert not told

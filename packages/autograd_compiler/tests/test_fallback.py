@@ -11,6 +11,7 @@ from harness import identity
 from torch.utils.checkpoint import checkpoint
 
 from framesmith_autograd_compiler import capture, disable, disabled, enable
+from framesmith_autograd_compiler.recorder import Recorder
 
 
 def test_differentiable_pass():
@@ -59,6 +60,50 @@ def test_compiler_that_fails():
         (w * 2).sum().backward()
     assert w.grad.tolist() == [2.0] * 3
     assert "no such operator" in seen.programs[0].reasons[0]
+
+
+class Told(Exception):
+    """Raised in place of what failed."""
+
+
+def tell(where, error):
+    raise Told(where) from error
+
+
+def test_a_compiler_that_fails_is_told_of():
+    def compiler(gm):
+        raise ValueError("no such operator")
+
+    w = torch.ones(3, requires_grad=True)
+    with capture(compiler, on_failure=tell), pytest.raises(Told, match="a part of the backward pass") as caught:
+        (w * 2).sum().backward()
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def fails(self, *args, **kwargs):
+    raise KeyError("in the recorder")
+
+
+@pytest.mark.parametrize("name", ["__init__", "begin_capture", "validate_outputs", "_bind", "end_capture"])
+def test_a_recorder_that_fails_is_told_of(name, monkeypatch):
+    monkeypatch.setattr(Recorder, name, fails)
+    w = torch.ones(3, requires_grad=True)
+    with capture(identity, on_failure=tell) as seen:
+        with pytest.raises(Told, match="a backward pass"):
+            (w * w).sum().backward()
+        assert w.grad is None and seen.runs == 0
+    with capture(identity) as seen, pytest.warns(UserWarning, match="KeyError: 'in the recorder'") as told:
+        (w * w).sum().backward()
+        (w * w).sum().backward()
+    assert w.grad.tolist() == [4.0] * 3 and len(seen.fallbacks) == 2 and len(told) == 1
+
+
+def test_what_cannot_be_captured_is_no_failure():
+    w = torch.ones(3, requires_grad=True)
+    with capture(identity, on_failure=tell), pytest.warns(UserWarning, match="create_graph"):
+        (w * w).sum().backward(create_graph=True)
+    with capture(identity, on_failure=tell), pytest.raises(RuntimeError, match="only for scalar"):
+        (w * w).backward()
 
 
 def test_anomaly_mode_is_the_engines():

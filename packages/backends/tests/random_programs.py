@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -19,13 +19,17 @@ BINARY: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
 )  # fmt: skip
 
 
+def random_inputs(seed: int, sizes: Sequence[int]) -> list[Tensor]:
+    """What the functions of `random_program` take, of three sizes."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [tuple(sizes), (sizes[0], 1, sizes[2]), (sizes[2],)]
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
 def random_program(seed: int, steps: int = 12) -> tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]:
     """(a function, inputs for it); the same seed gives the same function."""
     rng = random.Random(seed)
-    sizes = [rng.choice([1, 2, 3, 4, 6, 8, 17, 33, 64]) for _ in range(3)]
-    generator = torch.Generator().manual_seed(seed)
-    shapes = [tuple(sizes), (sizes[0], 1, sizes[2]), (sizes[2],)]
-    inputs = [torch.randn(shape, generator=generator) for shape in shapes]
+    inputs = random_inputs(seed, [rng.choice([1, 2, 3, 4, 6, 8, 17, 33, 64]) for _ in range(3)])
     decisions = [rng.random() for _ in range(steps * 8)]
 
     def function(*args: Tensor) -> tuple[Tensor, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
-from random_programs import random_program
+from random_programs import random_inputs, random_program
 from tracing import trace
+from tracing_symbolic import by_eager, takes, trace_symbolic
 
 from framesmith_backends import CpuBackend
 
@@ -19,8 +22,26 @@ def test_random_programs_equal_eager(first: int) -> None:
 def check(seed: int) -> None:
     function, inputs = random_program(seed)
     gm = trace(function, inputs)
-    wanted = gm(*inputs)
-    found = CpuBackend().compile(gm, inputs)(list(inputs))
+    compare(CpuBackend().compile(gm, inputs)(list(inputs)), gm(*inputs), seed)
+
+
+@pytest.mark.parametrize("first", range(0, 40, 5))
+def test_random_programs_of_symbolic_sizes_equal_eager(first: int) -> None:
+    served = 0
+    for seed in range(first, first + 5):
+        function, _ = random_program(seed)
+        inputs = random_inputs(seed, (3, 4, 6))
+        gm = trace_symbolic(function, inputs)
+        call = CpuBackend().compile(gm, inputs)
+        for sizes in ((3, 4, 6), (2, 9, 5), (7, 3, 16), (5, 8, 33), (16, 6, 64), (12, 2, 7), (6, 17, 2)):
+            values = random_inputs(seed, sizes)
+            if takes(gm, values):
+                served += 1
+                compare(call(list(values)), by_eager(gm, values), (seed, sizes))
+    assert served >= 10
+
+
+def compare(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], seed: object) -> None:
     for one, other in zip(found, wanted, strict=True):
         assert one.dtype == other.dtype, seed
         # The stride of a dimension of size 1 is any number: eager and its fakes differ there themselves.

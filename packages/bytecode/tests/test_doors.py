@@ -213,8 +213,6 @@ CODEGEN = [
     (lambda g: g.call(2, "ab"), TypeError, r"kwnames must be a list of names, not 'ab'; did you mean \['ab'\]"),
     (lambda g: g.call(1, ["a", "b"]), ValueError, r"no more names than arguments"),
     (lambda g: g.make_function(sample), TypeError, r"make_function takes a code object .*, not <function sample"),
-    (lambda g: g.make_function(CODE, [], "defaults"), TypeError, r"parts must be .*did you mean \['defaults'\]"),
-    (lambda g: g.make_function(CODE, [], ["closure"]), ValueError, r"parts takes one of 'defaults', 'kwdefaults'"),
     (lambda g: g.make_function(CODE, "x"), TypeError, r"closure must be a list of names, not 'x'"),
     (lambda g: g(3), TypeError, r"3 has no method reconstruct\(codegen\); load_const pushes a constant"),
     (lambda g: g.restore_stack([3]), TypeError, r"3 has no method reconstruct"),

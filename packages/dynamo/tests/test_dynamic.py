@@ -225,3 +225,37 @@ def test_a_branch_on_data_breaks() -> None:
     assert [event.broken.kind.id for event in subject.of_kind("break") if event.broken] == ["tensor-data-branch"]
     with pytest.raises(BreakNotAllowed, match="truth of the bool"):
         compiled(program, fullgraph=True)(torch.ones(3))
+
+
+OFFSETS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "of an input": lambda x: x.storage_offset() + x.shape[0],
+    "of a view": lambda x: (x[2:].storage_offset(), x.t().storage_offset(), x[1:] * 2),
+    "of other elements": lambda x: (x.view(torch.uint8)[4:].storage_offset(), x[1:].view(torch.int32).storage_offset()),
+    "given back": lambda x: x.as_strided((2,), (1,), x.storage_offset() + 1) * 2,
+    "of the storage": lambda x: x.as_strided((2,), (1,), 1) + x.shape[0],
+    "taken from the tensor": lambda x: torch.as_strided(x[1:], (2,), (1,)) * 2,
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+@pytest.mark.parametrize("name", OFFSETS)
+def test_where_in_its_storage_a_tensor_begins(name: str, dynamic: bool | None) -> None:
+    def part(size: int, at: int) -> tuple[torch.Tensor]:
+        return (torch.arange(100.0)[at : at + size],)
+
+    calls = [part(6, 5), part(8, 5), part(8, 9), part(9, 0), part(6, 5)]
+    entries_for(OFFSETS[name], calls, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_parts_of_one_memory_of_changing_sizes(dynamic: bool | None) -> None:
+    def change_one(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return y * 2
+
+    found = []
+    for fn in (change_one, compiled(change_one, dynamic=dynamic)):
+        memory = torch.arange(100.0)
+        spans = ((4, 4), (5, 5), (6, 3), (7, 6), (4, 2))
+        found.append([fn(memory[1 : 1 + n], memory[at : at + n]).tolist() for n, at in spans])
+    assert found[0] == found[1]

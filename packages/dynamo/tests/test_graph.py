@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import fx
 
+from framesmith_aten.recording import OperatorLog
 from framesmith_dynamo.graph.builder import GraphBuilder, fake_of_node, placeholder_name
 from framesmith_guards import AttrSource, LocalSource
 
@@ -17,8 +18,10 @@ X = torch.arange(6.0).reshape(2, 3)
 
 def call(builder: GraphBuilder, target: Any, args: tuple[Any, ...]) -> tuple[Any, fx.Node]:
     """Run a call on fakes and record it."""
-    result, effects = builder.run(target, fx.node.map_arg(args, fake_of_node), {})
-    return result, builder.record(target, args, {}, result, effects)
+    log = OperatorLog()
+    function = getattr(torch.Tensor, target) if isinstance(target, str) else target
+    result = builder.run(log, function, fx.node.map_arg(args, fake_of_node), {})
+    return result, builder.record(target, args, {}, result, log.effects)
 
 
 def test_inputs_become_placeholders_in_order_of_use() -> None:

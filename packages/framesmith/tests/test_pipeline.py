@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from framesmith.backends import backend_for
 from framesmith.pipeline import select
@@ -35,18 +34,12 @@ def test_a_backend_gets_the_roles_that_it_declares() -> None:
         select(Refusing(), GRAPH, ON_CPU, "inference")
 
 
-class On:
-    """What is asked of a tensor on another device."""
-
-    def __init__(self, kind: str) -> None:
-        self.device = torch.device(kind)
-
-
 @pytest.mark.parametrize(
     ("kinds", "name"),
     [((), "cpu"), (("cpu",), "cpu"), (("cuda",), "cuda"), (("cuda", "cpu"), "cuda"), (("meta",), "eager")]
     + [(("cpu", "meta"), "eager"), (("cuda", "xpu"), "eager")],
 )
 def test_auto_goes_by_the_devices(kinds: tuple[str, ...], name: str) -> None:
-    inputs: Any = [On(kind) for kind in kinds]
+    with FakeTensorMode():
+        inputs = [5, *(torch.empty(2, device=kind) for kind in kinds)]
     assert backend_for("auto", inputs).name == name

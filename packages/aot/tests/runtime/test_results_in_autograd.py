@@ -420,3 +420,37 @@ def test_a_change_with_gradients_of_what_data_gave_is_refused() -> None:
     x = torch.ones(3, requires_grad=True)
     with pytest.raises(AotUnsupported, match=r"made by `\.data`"):
         compiled(graph_of(f), [x])
+
+
+def a_part_of_split(x: Any, w: Any, b: Any) -> Any:
+    return ((x * w).relu().split(1)[0],)
+
+
+def a_row_unbound(x: Any, w: Any, b: Any) -> Any:
+    return ((x * w).exp().unbind()[1],)
+
+
+def a_part_of_a_part(x: Any, w: Any, b: Any) -> Any:
+    return ((x + w).chunk(2)[1][0],)
+
+
+def a_slice(x: Any, w: Any, b: Any) -> Any:
+    return ((x * w).exp()[1:],)
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("program", [a_part_of_split, a_row_unbound, a_part_of_a_part, a_slice])
+def test_parts_are_changed_where_eager_lets_them(program: Callable[..., Any], needs_grad: bool) -> None:
+    told = []
+    for run in (
+        program,
+        compiled(graph_of(program), [torch.ones(2, 3, requires_grad=needs_grad)] * 2 + [torch.ones(3)]),
+    ):
+        x = torch.ones(2, 3, requires_grad=needs_grad)
+        [part] = run(x, x, torch.ones(3))
+        try:
+            part.mul_(2)
+            told.append((part.detach().tolist(), part.requires_grad))
+        except RuntimeError as error:
+            told.append(("refused", str(error)))
+    assert told[0] == told[1]

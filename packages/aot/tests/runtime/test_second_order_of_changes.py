@@ -74,7 +74,29 @@ def changed_through_views(x: Any, w: Any) -> Any:
     return ((rows * w.t()).sum(1), part.sin().sum() * x)
 
 
+def computed_before(x: Any, w: Any) -> Any:
+    y = x * 2 + w
+    x.mul_(0.0)
+    return (x + 3 * y,)
+
+
+def computed_before_each_change(x: Any, w: Any) -> Any:
+    first = x.exp()
+    x.mul_(2)
+    second = (x + w).tanh()[1:].sum()
+    x[::2].zero_()
+    return first * second, x + first
+
+
+def computed_before_through_views(x: Any, w: Any) -> Any:
+    rows = x.t()
+    y = rows.exp() * w.t()
+    x.relu_()
+    return (rows + y, y.sum() * x)
+
+
 PROGRAMS = [
+    computed_before, computed_before_each_change, computed_before_through_views,
     changed_then_read, changed_twice, read_then_changed, a_part_changed, changed_behind_autograd,
     changed_after_it_was_kept, returned_too, changed_by_what_it_makes,
     changed_through_views, changed_to_what_is_kept, rectified_in_place,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,15 +63,8 @@ class Effects:
         return bool(self.written) or self.random or self.may_fail or self.unproven or self.lasting
 
 
-@contextmanager
-def recording(op: Any) -> Iterator[None]:
-    """Tells errors that are none of the operator's from those that are."""
-    try:
-        yield
-    except (KernelRefuses, TraceUnsupported, DataDependentOutputException, RecursionError):
-        raise
-    except Exception as error:
-        raise RecordingFailed(f"{op}: {type(error).__name__}: {error}") from error
+#: What the log raises about an operator, and what stands for the depth of the program's own calls.
+MEANT = (KernelRefuses, TraceUnsupported, DataDependentOutputException, RecursionError, RecordingFailed)
 
 
 class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -85,23 +78,39 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.effects = Effects()
+        #: What an operator raised: every other error is this package's own.
+        self.of_operator: Exception | None = None
 
     def dispatch(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._noted(func, args, kwargs or {})
+        except MEANT:
+            raise
+        except Exception as error:
+            if error is self.of_operator:
+                raise
+            raise RecordingFailed(f"{func}: {type(error).__name__}: {error}") from error
+
+    def _noted(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace == "prim":
-            return func(*args, **kwargs)
+            return self._called(func, args, kwargs)
         if is_composite(func):  # in inference mode autograd has not taken it apart
             with self:
-                return run_parts(func, args, kwargs)
-        with recording(func):
-            self._note(func, args, kwargs)
-        out = func(*args, **kwargs)
-        with recording(func):
-            if gives_unknown_value(func, out):
-                raise DataDependentOutputException(func)
-            return trials.as_laid_out(func, args, kwargs, out)
+                return self._called(partial(run_parts, func), (args, kwargs), {})
+        self._note(func, args, kwargs)
+        out = self._called(func, args, kwargs)
+        if gives_unknown_value(func, out):
+            raise DataDependentOutputException(func)
+        return trials.as_laid_out(func, args, kwargs, out)
+
+    def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            self.of_operator = error
+            raise
 
     def _note(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         effects = self.effects

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import torch
 from torch.autograd.variable import Variable
 
 from framesmith_autograd_compiler.calls import engine_module
-from framesmith_autograd_compiler.errors import CaptureUnsupported
+from framesmith_autograd_compiler.errors import CaptureUnsupported, OnFailure, warn_of_failure
 from framesmith_autograd_compiler.gate import Gate
 from framesmith_autograd_compiler.program import CompilerFn, Program
 from framesmith_autograd_compiler.recorder import Recorder
@@ -24,7 +25,7 @@ class Capture:
     """What a compiler has seen: `programs` captured so far, `runs` of them, `fallbacks` with their reasons."""
 
     compiler_fn: CompilerFn
-    passed_on: tuple[type[Exception], ...] = ()
+    on_failure: OnFailure = warn_of_failure
     programs: list[Program] = field(default_factory=list)
     runs: int = 0
     fallbacks: list[str] = field(default_factory=list)
@@ -75,7 +76,7 @@ class CapturingEngine:
         if capture is None:
             with self._gate.plain():
                 return self.real.run_backward(*arguments, **options)
-        reason = why_not(create_graph=arguments[3])
+        reason, failed = why_not(create_graph=arguments[3]), None
         if reason is None:
             current = _Pass()
             try:
@@ -84,10 +85,13 @@ class CapturingEngine:
                 if current.started:
                     raise
                 reason = f"{type(error).__name__}: {error}"
+                failed = error if arose_in_recording(error) else None
+        if failed is not None and reason not in capture.fallbacks:
+            capture.on_failure("a backward pass", failed)
         # An error of the user's own is raised here again, as itself.
         with self._gate.plain():
             result = self.real.run_backward(*arguments, **options)
-        if reason not in capture.fallbacks:
+        if failed is None and reason not in capture.fallbacks:
             warn_user(UserWarning(f"the backward pass is not captured: {reason}"))
         capture.fallbacks.append(reason)
         return result
@@ -113,7 +117,7 @@ class CapturingEngine:
 
     def _finish(self, capture: Capture, recorder: Recorder) -> tuple[Any, Any]:
         """What the engine keeps for passes like this one: a function it calls, and its first argument."""
-        program = Program(recorder.graph, capture.compiler_fn, capture.passed_on)
+        program = Program(recorder.graph, capture.compiler_fn, capture.on_failure)
         capture.programs.append(program)
         # What has been decided by holds for this pass alone, while the engine believes it to be an input.
         self._stale = self._stale or recorder.specialised
@@ -130,6 +134,14 @@ class CapturingEngine:
                 hook.set_autograd_compiler(*prior)
 
         return run, program.run
+
+
+def arose_in_recording(error: Exception) -> bool:
+    """Whether the recorder failed: neither the engine raised the error, nor was it meant."""
+    if isinstance(error, CaptureUnsupported):
+        return False
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_code is not CapturingEngine._captured.__code__
 
 
 def why_not(create_graph: bool) -> str | None:
@@ -156,16 +168,17 @@ def installed() -> CapturingEngine:
 
 
 @contextmanager
-def capture(compiler_fn: CompilerFn, *, passed_on: tuple[type[Exception], ...] = ()) -> Iterator[Capture]:
+def capture(compiler_fn: CompilerFn, *, on_failure: OnFailure = warn_of_failure) -> Iterator[Capture]:
     """Inside, this thread's backward passes are captured and compiled with `compiler_fn`.
 
     `compiler_fn(gm)` gets an ATen graph with `meta["val"]` on its nodes and gives a function of the
-    same flat tensors. A pass that cannot be captured runs in the engine, with a warning. So does a part that
-    `compiler_fn` fails on, unless its error is of a type in `passed_on`: those reach the caller of the pass.
+    same flat tensors. A pass that cannot be captured runs in the engine, with a warning. So does a pass, or a part of
+    one, that the recorder or `compiler_fn` fails on; `on_failure(where, error)` is told, and what it raises reaches the
+    caller of the pass.
     """
     if not callable(compiler_fn):
         raise TypeError(f"compiler_fn must be callable, got {type(compiler_fn).__name__}")
-    made = Capture(compiler_fn, passed_on)
+    made = Capture(compiler_fn, on_failure)
     stack = installed().captures
     stack.append(made)
     try:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from framesmith_guards import warn_user
+
+OnFailure = Callable[[str, Exception], object]
+"""Is told of a failure of the compiler: where it was, and the error. What it raises reaches the caller of the pass."""
+
 
 class AutogradCompilerError(RuntimeError):
     """Base of every deliberate error of this package."""
@@ -14,3 +21,8 @@ class CaptureUnsupported(AutogradCompilerError):
         super().__init__(f"{what}: {why}; the autograd engine runs this backward pass")
         self.what = what
         self.why = why
+
+
+def warn_of_failure(where: str, error: Exception) -> None:
+    """What a failure of the compiler costs when nobody else is told of it: a warning."""
+    warn_user(UserWarning(f"{where} is not compiled: {type(error).__name__}: {error}"))

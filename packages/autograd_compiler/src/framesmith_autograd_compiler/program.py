@@ -8,18 +8,30 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses import fake_tensor
 
+from framesmith_aten.errors import TraceUnsupported
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.accumulation import Accumulator
+from framesmith_autograd_compiler.errors import OnFailure, warn_of_failure
 from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, last_uses, schedule
 from framesmith_autograd_compiler.sizes import Compiled, ForSizes, Variants, for_sizes, form
 from framesmith_autograd_compiler.tracer import Changing, Traced, trace
-from framesmith_guards import warn_user
 
 CompilerFn = Callable[[fx.GraphModule], Callable[..., Any]]
 """Takes an ATen graph, gives a function of the same flat tensors that returns a sequence of tensors."""
 
 Env = dict[fx.Node, Any]
+
+#: What operations are that cannot be traced: no failure of the compiler.
+NOT_TRACED = (
+    TraceUnsupported,
+    NotImplementedError,
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+    fake_tensor.UnsupportedFakeTensorException,
+    fake_tensor.UnsupportedOperatorException,
+)
 
 
 @dataclass
@@ -28,12 +40,12 @@ class Program:
 
     `run(inputs, sizes, scalars, hooks, packed)` runs the pass and returns the gradients asked for by name (None for a
     leaf's, which went into its `.grad`). `modules` lists the compiled ATen graphs, `reasons` why
-    segments run call by call instead. Errors of `compiler_fn` of the types `passed_on` are the caller's.
+    segments run call by call instead; `on_failure` is told when that is the compiler's fault.
     """
 
     graph: fx.Graph
     compiler_fn: CompilerFn
-    passed_on: tuple[type[Exception], ...] = ()
+    on_failure: OnFailure = warn_of_failure
     modules: list[fx.GraphModule] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
@@ -75,42 +87,44 @@ class Program:
     def _run_segment(self, number: int, segment: Segment, env: Env) -> None:
         values = [env[node] for node in segment.inputs]
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        compiled = self._function(number, segment, values) if all(map(_is_strided, tensors)) else None
+        compiled, failed = None, None
+        if all(map(_is_strided, tensors)):
+            compiled, failed = self._function(number, segment, values)
         if compiled is None:
-            evaluate_all(segment, env)
+            evaluate_all(segment, env)  # raises what the program's own operations raise
+            if failed is not None:
+                self._tell(failed)
             return
         results = compiled.function(*[values[index] for index in compiled.inputs])
         for node, position in zip(segment.outputs, compiled.outputs, strict=True):
             env[node] = None if position is None else results[position]
 
-    def _function(self, number: int, segment: Segment, values: list[Any]) -> Compiled | None:
-        """What is compiled of the segment for such values, now if it has not been."""
+    def _function(self, number: int, segment: Segment, values: list[Any]) -> tuple[Compiled | None, Exception | None]:
+        """What is compiled of the segment for such values, now if it has not been; else why that failed just now."""
         variants = self._variants.setdefault((number, *map(form, values)), Variants())
         try:
             found = variants.find(values)
         except KeyError:
-            found = self._compile(segment, values, variants)
-        return found.compiled if isinstance(found, ForSizes) else found
+            return self._compile(segment, values, variants)
+        return (found.compiled if isinstance(found, ForSizes) else found), None
 
-    def _compile(self, segment: Segment, values: list[Any], variants: Variants) -> ForSizes | Compiled | None:
-        """The segment compiled, or None: its calls run one by one, which is always right."""
+    def _compile(
+        self, segment: Segment, values: list[Any], variants: Variants
+    ) -> tuple[Compiled | None, Exception | None]:
         changing = variants.changing(values)
         if changing:
             try:
-                return variants.add(for_sizes(*self._traced(segment, values, changing)))
+                return variants.add(for_sizes(*self._traced(segment, values, changing))).compiled, None
             except Exception as error:
                 variants.refuse()
                 self.reasons.append(f"compiled for each size: {type(error).__name__}: {error}")
-        compiled = None
+        compiled, failed = None, None
         try:
             compiled = self._traced(segment, values, {})[1]
-        except self.passed_on:
-            raise
         except Exception as error:
-            self.reasons.append(f"{type(error).__name__}: {error}")
-            warn_user(UserWarning(f"a part of the backward pass is not compiled: {self.reasons[-1]}"))
+            failed = error
         variants.keep(values, compiled)
-        return compiled
+        return compiled, failed
 
     def _traced(self, segment: Segment, values: list[Any], changing: Changing) -> tuple[Traced, Compiled]:
         def run(fakes: list[Any]) -> list[Any]:
@@ -122,6 +136,12 @@ class Program:
         function = self.compiler_fn(traced.module)
         self.modules.append(traced.module)
         return traced, Compiled(function, traced.inputs, traced.outputs)
+
+    def _tell(self, error: Exception) -> None:
+        """Tell why a segment is not compiled: its calls run one by one, which is always right."""
+        self.reasons.append(f"{type(error).__name__}: {error}")
+        tell = warn_of_failure if isinstance(error, NOT_TRACED) else self.on_failure
+        tell("a part of the backward pass", error)
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:

@@ -12,7 +12,6 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
-from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
@@ -87,8 +86,6 @@ class CpuBackend:
     def why_not(self, gm: fx.GraphModule) -> str | None:
         if importlib.util.find_spec("llvmlite") is None:
             return "llvmlite is not installed: python -m pip install 'framesmith-backends[cpu]'"
-        if _is_symbolic(gm):
-            return "its sizes or numbers are symbols, which kernels do not take yet"
         return why_not_functional(gm)
 
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> Stages:
@@ -113,9 +110,14 @@ class CpuBackend:
             module = Module(known.target, known.bytes_to_handle, known.tensor_types, options["numerics"] == "strict")
             for run in runs:
                 launches = [
-                    Launch(kernel, tuple(run.buffers.index(p.name) for p in kernel.params)) for kernel in run.kernels
+                    Launch(
+                        kernel,
+                        tuple(run.buffers.index(p.name) for p in kernel.params),
+                        tuple(map(run.numbers.index, kernel.numbers)),
+                    )
+                    for kernel in run.kernels
                 ]
-                add_entry(module, run.entry, len(run.buffers), launches)
+                add_entry(module, run.entry, len(run.buffers), launches, run.numbers)
             llvm = module.text()
             space.update(compile_module(llvm, [run.entry for run in runs]))
         PLAN.info("%d steps", len(plan.steps))
@@ -127,8 +129,3 @@ class CpuBackend:
 
 
 backend = CpuBackend()
-
-
-def _is_symbolic(gm: fx.GraphModule) -> bool:
-    values = [node.meta.get("val") for node in gm.graph.nodes]
-    return any(is_symbolic(one) or (isinstance(one, torch.Tensor) and has_symbols(one)) for one in values)

@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_aten.operators import applied_to_each
+from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
@@ -67,13 +68,13 @@ class CudaBackend:
         problem = why_no_triton()
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
-        if why_not_functional(gm) is not None:
+        if why_not_functional(gm) is not None or why_symbolic(gm) is not None:
             return run_eagerly(gm)
         stages = _stages(gm, on_error)
         return _launcher(gm, stages)
 
     def why_not(self, gm: fx.GraphModule) -> str | None:
-        return why_no_triton() or why_not_functional(gm)
+        return why_no_triton() or why_not_functional(gm) or why_symbolic(gm)
 
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> TritonStages:
         """Lower, schedule and render the graph; needs neither a GPU nor triton."""
@@ -87,6 +88,16 @@ def _stages(gm: fx.GraphModule, on_error: OnError | None = None) -> TritonStages
     kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points)
     source, _ = write(plan, gm)
     return TritonStages(lowering, plan, kernels, source)
+
+
+def why_symbolic(gm: fx.GraphModule) -> str | None:
+    """Where the graph has a size or number that changes between calls, which Triton kernels do not take; or None."""
+    for node in gm.graph.nodes:
+        values = node.meta.get("val")
+        for value in values if isinstance(values, (list, tuple)) else (values,):
+            if is_symbolic(value) or (isinstance(value, torch.Tensor) and has_symbols(value)):
+                return f"the size or number {node.name} changes between calls: the Triton kernels are for fixed sizes"
+    return None
 
 
 def interpreting() -> bool:

@@ -127,24 +127,24 @@ def test_globals():
     assert "somewhere" not in namespace
 
 
-def test_functions_with_closures_and_defaults():
+def test_functions_with_closures():
     def outer():
         cell = 10
 
-        def inner(x, y=1):
+        def inner(x, y):
             return cell + x + y
 
         return inner
 
     inner_code = outer().__code__
     codegen = generator("cell", cellvars=["cell"])
-    codegen.load_const((100,))
-    codegen.make_function(inner_code, ["cell"], ["defaults"])
+    codegen.make_function(inner_code, ["cell"])
     codegen.load_const(5)
     codegen.store("cell")
     codegen.callable_on_stack()
     codegen.load_const(1)
-    codegen.call(1)
+    codegen.load_const(100)
+    codegen.call(2)
     codegen.return_value()
     assert build(codegen)(10) == 5 + 1 + 100
     with pytest.raises(ValueError, match="free variables"):
@@ -442,32 +442,6 @@ def test_unknown_variables_are_refused():
 
 def test_empty_bytecode_has_a_header():
     assert Bytecode("f").argument_names == []
-
-
-def test_a_function_with_every_part():
-    def outer():
-        free = 0
-
-        def inner(a, b=1, *, k=2):
-            return a, b, k, free
-
-        return inner
-
-    codegen = generator(cellvars=["free"])
-    codegen.load_const(7)
-    codegen.store("free")
-    codegen.load_const((10,))
-    codegen.load_const("k")
-    codegen.load_const(20)
-    codegen.build("map", 1)
-    codegen.load_const("a")
-    codegen.load_const(int)
-    codegen.build("tuple", 2)
-    codegen.make_function(outer().__code__, ["free"], ["defaults", "kwdefaults", "annotations"])
-    codegen.return_value()
-    function = build(codegen)()
-    assert function(1) == (1, 10, 20, 7)
-    assert function.__annotations__ == {"a": int}
 
 
 def test_a_generated_function_called_by_another():

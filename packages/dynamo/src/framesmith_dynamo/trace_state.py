@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from framesmith_dynamo.admission.costly_callees import CostlyCallees
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.graph.builder import GraphBuilder, TensorRef
 from framesmith_dynamo.graph.symbols import Policy, Symbols
@@ -54,9 +55,10 @@ class OpenFrame(Protocol):
 class TraceState:
     """The shared state of one attempt to trace a frame.
 
-    `globals` are those of the outermost frame; `handled` is the exception being handled now; `depth` counts nested
-    inlined calls; `run(frame, error=None)` interprets a child frame to its next stop, raising `error` there first if
-    given (the interpreter gives it, so that frames need not know the interpreter).
+    `callees` knows which functions are not worth inlining; `globals` are those of the outermost frame; `handled` is the
+    exception being handled now; `depth` counts nested inlined calls; `run(frame, error=None)` interprets a child frame
+    to its next stop, raising `error` there first if given (the interpreter gives it, so that frames need not know the
+    interpreter).
 
     `policy` says which sizes and numbers are symbols.
 
@@ -67,6 +69,7 @@ class TraceState:
     code: CodeType
     globals: dict[str, Any]
     log: SpeculationLog
+    callees: CostlyCallees
     run: Callable[..., Value]
     policy: Policy
     builder: GraphBuilder = field(default_factory=GraphBuilder)

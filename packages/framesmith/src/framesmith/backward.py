@@ -12,7 +12,7 @@ from torch import fx
 import framesmith_autograd_compiler
 import framesmith_frames
 from framesmith.config import make_config
-from framesmith.failures import Failures, FramesmithError
+from framesmith.failures import Failures
 from framesmith.pipeline import GraphCompiler
 from framesmith_autograd_compiler import Capture
 
@@ -25,7 +25,8 @@ def compile_backward(*, backend: Any = "auto", strict: bool = False, **settings:
     passes were left to the autograd engine. Raises what `compile()` raises for bad settings.
     """
     config = make_config(backend=backend, strict=strict, **settings)
-    compile_graph = GraphCompiler(config, Failures(config.strict))
+    failures = Failures(config.strict)
+    compile_graph = GraphCompiler(config, failures)
 
     def compiler_fn(gm: fx.GraphModule) -> Callable[..., Any]:
         with framesmith_frames.deactivated(), torch.no_grad():
@@ -34,5 +35,5 @@ def compile_backward(*, backend: Any = "auto", strict: bool = False, **settings:
             examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
             return compile_graph(gm, examples)
 
-    with framesmith_autograd_compiler.capture(compiler_fn, passed_on=(FramesmithError,)) as captured:
+    with framesmith_autograd_compiler.capture(compiler_fn, on_failure=failures.report) as captured:
         yield captured

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import framesmith_frames
 from framesmith.config import CompileConfig
 from framesmith.session import Session, install_error_handler
 from framesmith.targets import check_target, name_of
-from framesmith.wrappers import original_of
+from framesmith.wrappers import callback_of, original_of
 from framesmith_dynamo import FrameEvent
+from framesmith_guards.kinds.shapes import ShapeExpr
 
 
 @dataclass
@@ -49,11 +50,21 @@ def describe(event: FrameEvent) -> list[str]:
         lines.append(indent(event.graph.code))
     if event.broken is not None:
         lines.append(indent(event.broken.explain()))
+    if event.symbols:
+        lines += ["    # what changes from call to call", *(f"    {fact}" for fact in event.symbols), *relied_on(event)]
     if event.guards:
         lines.append(indent(event.guards))
     if event.residual_text:
         lines += ["", "    # the code that runs when the check passes", indent(event.residual_text)]
     return lines
+
+
+def relied_on(event: FrameEvent) -> list[str]:
+    """What the program came to rely on of what changes, with the line that does."""
+    guards = event.check.guards if event.check is not None else ()
+    conditions = [guard for guard in guards if isinstance(guard.expected, ShapeExpr) and guard.location is not None]
+    lines = [f"    {guard.expected}, by {guard.location.in_user_code}" for guard in conditions if guard.location]
+    return ["    # of which the code relies on", *lines] if lines else []
 
 
 def indent(text: str) -> str:
@@ -64,12 +75,13 @@ def indent(text: str) -> str:
 def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     """Run `fn(*args, **kwargs)` once, compiled afresh for the "eager" backend, and tell what happened.
 
-    `fn` may be compiled already. Its side effects happen, once. Raises what the call raises.
+    `fn` may be compiled already: then its options hold. Its side effects happen, once. Raises what the call raises.
     """
-    target = check_target(original_of(fn))
+    target, compiler = check_target(original_of(fn)), callback_of(fn)
     explanation = Explanation(name_of(target))
     install_error_handler()
-    session = Session(CompileConfig(backend="eager"), observe=explanation.events.append)
+    config = compiler.config if isinstance(compiler, Session) else CompileConfig()
+    session = Session(replace(config, backend="eager", mode="default", options={}), observe=explanation.events.append)
     with framesmith_frames.activated(session):
         target(*args, **kwargs)
     return explanation

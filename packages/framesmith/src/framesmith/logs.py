@@ -29,7 +29,7 @@ TOPICS: Final[Mapping[str, str]] = {
     "aot": "each ATen graph, its role and size; DEBUG: its code",
     "kernels": "how many kernels a graph became; DEBUG: their code",
     "plan": "how many steps a graph's launcher takes; DEBUG: all of them",
-    "perf": "how long compiling each frame took",
+    "perf": "how long compiling each frame took; which functions are left out, since compiling them never paid",
 }
 #: The word for every topic at once.
 ALL: Final = "all"
@@ -43,6 +43,7 @@ TOPIC_OF: Final[Mapping[str, str]] = {
     "entry": "frames",
     "skip": "frames",
     "run-once": "frames",
+    "costly": "perf",
     "error": "frames",
     "recompile": "recompiles",
     "dynamic": "recompiles",

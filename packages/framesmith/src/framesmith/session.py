@@ -40,6 +40,7 @@ COUNTERS: dict[str, str] = {
     "limit": "recompile_limits",
     "skip": "frames_skipped",
     "run-once": "frames_run_once",
+    "costly": "costly_functions",
 }
 
 #: errors that the caller of a compiled function asked for, with `strict`, `fullgraph` or `mark_dynamic`

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 class Stats:
     """frames: seen by the hook for the first time or on a miss; the rest says what became of them.
 
-    `frames_failed` counts frames that ran eagerly because the compiler itself failed on them.
+    `frames_failed` counts frames that ran eagerly because the compiler itself failed on them, `costly_functions` those
+    that are left out from then on because compiling or inlining them cost more than it saved.
     """
 
     frames_seen: int = 0
@@ -22,6 +23,7 @@ class Stats:
     breaks: int = 0
     recompilations: int = 0
     recompile_limits: int = 0
+    costly_functions: int = 0
 
 
 _counters = Stats()

@@ -131,3 +131,12 @@ def original_of(target: Any) -> Any:
     if isinstance(target, types.MethodType) and isinstance(target.__func__, CompiledFunction):
         return types.MethodType(target.__func__.__wrapped__, target.__self__)
     return target._framesmith_original if isinstance(target, CompiledModule) else target
+
+
+def callback_of(target: Any) -> FrameCallback | None:
+    """What compiles for a compiled function, method or module; None for anything else."""
+    if isinstance(target, types.MethodType):
+        target = target.__func__
+    if isinstance(target, CompiledFunction):
+        return target.callback
+    return target._framesmith_callback if isinstance(target, CompiledModule) else None

@@ -1,6 +1,7 @@
 """Sources and guards; guard sets compiled to fast checks."""
 
 from framesmith_guards.__about__ import __version__
+from framesmith_guards.calling import called_from
 from framesmith_guards.contexts import (
     CompileContext,
     CompileId,
@@ -91,6 +92,7 @@ __all__ = [
     "__version__",
     "all_apart",
     "buffer_source",
+    "called_from",
     "compile_context",
     "compile_guards",
     "current_location",

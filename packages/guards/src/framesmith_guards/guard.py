@@ -161,18 +161,6 @@ class GuardsSet:
             for guard in guards:
                 self.add(guard)
 
-    def of_source(self, source: Source) -> list[Guard]:
-        """The guards on exactly this source."""
-        return [guard for guard in self._guards if guard.source is source]
-
-    def remove_source(self, source: Source) -> None:
-        """Drop the guards on this source and on everything reached through it."""
-        self._guards = {g: None for g in self._guards if all(step is not source for step in g.source.chain())}
-
-    def clear(self) -> None:
-        """Drop all guards."""
-        self._guards.clear()
-
     def __contains__(self, guard: object) -> bool:
         return guard in self._guards
 

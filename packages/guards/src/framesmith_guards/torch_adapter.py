@@ -6,17 +6,23 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
 import torch._guards
+from sympy.core.function import AppliedUndef
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.guard import Guard
 from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.sources import GuardSource, ShapeEnvSource, Source, TensorPropertySource, origin_of
+
+if TYPE_CHECKING:
+    from framesmith_guards.stacks import Location
 
 _TORCH_ORIGINS = {
     GuardSource.LOCAL: torch._guards.GuardSource.LOCAL,
@@ -107,10 +113,9 @@ def shape_guards(
         symbols.meet(number, source)
     for source, tensor in tensors:
         _meet_tensor(symbols, source, tensor)
-    guards = [
-        Guard(ShapeEnvSource(), "SHAPE", each) for found in (_equalities, _settled, _ranges) for each in found(symbols)
-    ]
-    return [*guards, *_evaluated(symbols)]
+    evaluated, lines = _evaluated(symbols)
+    guards = [Guard(ShapeEnvSource(), "SHAPE", each) for found in (_equalities, _settled) for each in found(symbols)]
+    return [*guards, *_ranges(symbols, lines), *evaluated]
 
 
 def _equalities(symbols: _Symbols) -> Iterator[ShapeExpr]:
@@ -121,21 +126,54 @@ def _equalities(symbols: _Symbols) -> Iterator[ShapeExpr]:
         yield _condition(sympy.Eq(number, expr, evaluate=False), {**symbols.sources, "value": source})
 
 
-def _ranges(symbols: _Symbols) -> Iterator[ShapeExpr]:
+_Lines = dict[tuple[sympy.Basic, type[sympy.Rel]], "Location"]
+"""By a symbol and the relation to its bound, the first line that relies on the bound."""
+
+
+def _ranges(symbols: _Symbols, lines: _Lines) -> Iterator[Guard]:
     for symbol, bounds in symbols.shape_env.var_to_range.items():
         if symbol.name not in symbols.sources:
             continue
         for relation, bound, free in ((sympy.Ge, bounds.lower, -sympy.oo), (sympy.Le, bounds.upper, sympy.oo)):
             if bound != free and type(bound).__name__ not in ("IntInfinity", "NegativeIntInfinity"):
-                yield _condition(relation(symbol, bound, evaluate=False), symbols.sources)
+                condition = _condition(relation(symbol, bound, evaluate=False), symbols.sources)
+                yield Guard(ShapeEnvSource(), "SHAPE", condition, location=lines.get((symbol, relation)))
 
 
-def _evaluated(symbols: _Symbols) -> Iterator[Guard]:
+def _evaluated(symbols: _Symbols) -> tuple[list[Guard], _Lines]:
+    """What the symbols' ranges do not say already; and the lines that rely on the ranges."""
+    guards: list[Guard] = []
+    lines: _Lines = {}
     for guard in symbols.shape_env.guards:
         expr = _opened(symbols, symbols.shape_env.replace(guard.expr))
-        if expr is not sympy.true:
-            location = getattr(guard.sloc, "location", None)
-            yield Guard(ShapeEnvSource(), "SHAPE", _condition(expr, symbols.sources), location=location)
+        location = getattr(guard.sloc, "location", None)
+        if expr is sympy.true:
+            continue
+        ranges = symbols.shape_env.var_to_range
+        if not (_is_of_integers(symbols, expr) and _follows(expr, ranges)):
+            guards.append(Guard(ShapeEnvSource(), "SHAPE", _condition(expr, symbols.sources), location=location))
+        elif location is not None:
+            for symbol in expr.free_symbols:
+                known = ranges[symbol]
+                for relation, loose in (
+                    (sympy.Ge, ValueRanges(-int_oo, known.upper)),
+                    (sympy.Le, ValueRanges(known.lower, int_oo)),
+                ):
+                    if not _follows(expr, {**ranges, symbol: loose}):
+                        lines.setdefault((symbol, relation), location)
+    return guards, lines
+
+
+def _is_of_integers(symbols: _Symbols, expr: sympy.Basic) -> bool:
+    """Whether a condition is about nothing but integers found in inputs, and what sympy knows of them."""
+    known = all(symbol.is_integer and symbol.name in symbols.sources for symbol in expr.free_symbols)
+    return known and not expr.has(AppliedUndef)
+
+
+def _follows(expr: sympy.Basic, ranges: dict[Any, Any]) -> bool:
+    """Whether a condition holds wherever its symbols are in these ranges."""
+    bounds = bound_sympy(expr, ranges)
+    return bool(bounds.is_singleton()) and bounds.lower is sympy.true
 
 
 def _settled(symbols: _Symbols) -> Iterator[ShapeExpr]:

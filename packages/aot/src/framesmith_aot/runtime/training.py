@@ -85,7 +85,8 @@ class _Writing:
 
     `early` are copies, by slot, with which inputs receive their history as soon as something reads it. For each node
     there are its `changes` and what it has `read` (see `SecondOrder.read_by`). `made` are positions of views made so
-    far, `copied` the names of inputs that have received slots.
+    far, `copied` the names of inputs that have received slots, `before` those of what inputs were until then, by
+    position.
     """
 
     text: FunctionText
@@ -99,6 +100,7 @@ class _Writing:
     numbers: Numbers
     made: set[int] = field(default_factory=set)
     copied: dict[int, str] = field(default_factory=dict)
+    before: dict[int, str] = field(default_factory=dict)
 
     @property
     def noted(self) -> list[int]:
@@ -147,6 +149,9 @@ def _node_calls(writing: _Writing, index: int, applied: str, given: Sequence[str
         copy = None if isinstance(at, int) else writing.early.get(_slot(writing.nodes, *at))
         if copy is not None and copy.slot not in writing.copied:
             writing.copied[copy.slot] = inputs[copy.index]
+            if any(copy.index in later.part.node.operands for later in writing.nodes[index:]):
+                before = writing.before[copy.index] = f"before{copy.index}"
+                yield f"{before} = {history_text(writing.text, inputs[copy.index])}"
             yield f"{inputs[copy.index]}.copy_(r{copy.slot})"
     for at, operand in writing.read[index].items():
         name = _operand(writing, operand)
@@ -188,9 +193,14 @@ def _slot(nodes: Sequence[AutogradNode], index: int, position: int) -> int:
 
 
 def _operand(writing: _Writing, at: Operand) -> str:
-    """The name of what a node reads (see NodeShape): of slots that were copied to inputs, the input."""
+    """The name of what a node reads (see NodeShape): of slots that were copied to inputs, the input.
+
+    What reads such an input as it was has another history than what reads it now.
+    """
     if not isinstance(at, int):
         return writing.copied.get(_slot(writing.nodes, *at)) or _name(writing.nodes, *at)
+    if at in writing.before:
+        return writing.before[at]
     return writing.inputs[at] if at < len(writing.inputs) else view_name(at - len(writing.inputs))
 
 

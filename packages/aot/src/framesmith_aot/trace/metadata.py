@@ -384,8 +384,9 @@ def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots
 
 def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor, dict[int, Steps]]:
     """The tensor that all of the group are views of, and the way to each of them."""
-    alone = all(value is group[0] for value in group) and not _shows_history(group[0])
-    if alone and (is_dense(group[0].shape, group[0].stride()) or group[0]._base is None):
+    alone = all(value is group[0] for value in group)
+    told_apart = _shows_history(group[0]) or _is_guarded_part(group[0])
+    if alone and not told_apart and (is_dense(group[0].shape, group[0].stride()) or group[0]._base is None):
         return group[0], {}
     bases = [value._base for value in group if value._base is not None]
     candidates = [*(value for value in group if value._base is None), *bases]
@@ -415,6 +416,14 @@ def _leads_to(value: torch.Tensor, base: torch.Tensor) -> bool:
 def _shows_history(value: torch.Tensor) -> bool:
     """Whether this is a view made in no_grad of what has gradients: autograd says of it what it says of its base."""
     return value.requires_grad and not functional.differentiable(value) and value._base is not None
+
+
+def _is_guarded_part(value: torch.Tensor) -> bool:
+    """Whether this is one of several views with gradients that one operator gave: autograd lets nobody change it."""
+    meta = torch._C._autograd
+    if not (value._is_view() and functional.differentiable(value)):
+        return False
+    return meta._get_creation_meta(value) == meta.CreationMeta.MULTI_OUTPUT_NODE
 
 
 def _restrided(value: torch.Tensor, base: torch.Tensor, what: str) -> tuple[Restride]:

@@ -9,53 +9,60 @@ from framesmith_backends.ir.dtypes import DTYPES, nearest
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.interning import Node, make
 from framesmith_backends.ir.ops import OPS
+from framesmith_backends.ir.size import Sym, Undecided
 
 
 class Value(Node):
-    """Arithmetic notation for expressions: `x * 0.5 + y` builds `Op` nodes; a number takes the operand's type."""
+    """Arithmetic notation for expressions: `x * 0.5 + y` builds `Op` nodes; a number takes the operand's type.
+
+    So do numbers that are known only at the call: `Number`s and sizes.
+    """
 
     __slots__ = ()
     dtype: str
 
-    def _binary(self, name: str, other: Expr | int | float, swapped: bool = False) -> Expr:
-        right: Expr = Const(other, self.dtype) if isinstance(other, (int, float)) else other
+    def __bool__(self) -> bool:
+        raise Undecided("a number of the call decides what is computed")
+
+    def _binary(self, name: str, other: Expr | int | float | Sym, swapped: bool = False) -> Expr:
+        right = other if isinstance(other, Value) and type(other) is not Number else number(other, self.dtype)
         left: Expr = self  # type: ignore[assignment]
         return Op(name, right, left) if swapped else Op(name, left, right)
 
-    def __add__(self, other: Expr | int | float) -> Expr:
+    def __add__(self, other: Expr | int | float | Sym) -> Expr:
         return self._binary("add", other)
 
-    def __radd__(self, other: int | float) -> Expr:
+    def __radd__(self, other: int | float | Number | Sym) -> Expr:
         return self._binary("add", other, True)
 
-    def __sub__(self, other: Expr | int | float) -> Expr:
+    def __sub__(self, other: Expr | int | float | Sym) -> Expr:
         return self._binary("sub", other)
 
-    def __rsub__(self, other: int | float) -> Expr:
+    def __rsub__(self, other: int | float | Number | Sym) -> Expr:
         return self._binary("sub", other, True)
 
-    def __mul__(self, other: Expr | int | float) -> Expr:
+    def __mul__(self, other: Expr | int | float | Sym) -> Expr:
         return self._binary("mul", other)
 
-    def __rmul__(self, other: int | float) -> Expr:
+    def __rmul__(self, other: int | float | Number | Sym) -> Expr:
         return self._binary("mul", other, True)
 
-    def __truediv__(self, other: Expr | int | float) -> Expr:
+    def __truediv__(self, other: Expr | int | float | Sym) -> Expr:
         return self._binary("div", other)
 
-    def __rtruediv__(self, other: int | float) -> Expr:
+    def __rtruediv__(self, other: int | float | Number | Sym) -> Expr:
         return self._binary("div", other, True)
 
-    def __gt__(self, other: Expr | int | float) -> Expr:
+    def __gt__(self, other: Expr | int | float | Sym) -> Expr:
         return self._binary("gt", other)
 
-    def __ge__(self, other: Expr | int | float) -> Expr:
+    def __ge__(self, other: Expr | int | float | Sym) -> Expr:
         return self._binary("ge", other)
 
-    def __lt__(self, other: Expr | int | float) -> Expr:
+    def __lt__(self, other: Expr | int | float | Sym) -> Expr:
         return self._binary("lt", other)
 
-    def __le__(self, other: Expr | int | float) -> Expr:
+    def __le__(self, other: Expr | int | float | Sym) -> Expr:
         return self._binary("le", other)
 
     def __neg__(self) -> Expr:
@@ -98,6 +105,20 @@ class Index(Value):
 
     def __repr__(self) -> str:
         return f"index({self.ix})"
+
+
+class Number(Value):
+    """A float that is known only at the call, in double precision as Python has it."""
+
+    __slots__ = ("name",)
+    name: str
+    dtype = "f64"
+
+    def __new__(cls, name: str) -> Number:
+        return make(cls, name)
+
+    def __repr__(self) -> str:
+        return f"${self.name}"
 
 
 class Load(Value):
@@ -164,7 +185,15 @@ class Op(Value):
         return brief(self)
 
 
-Expr = Const | Index | Load | Ref | Cast | Op
+Expr = Const | Index | Number | Load | Ref | Cast | Op
+
+
+def number(value: bool | int | float | Sym | Number, dtype: str) -> Expr:
+    """A number of Python's, or one that is known only at the call, in this type."""
+    if isinstance(value, (int, float)):
+        return Const(value, dtype)
+    found: Expr = value if isinstance(value, Number) else Index(index.const(value))
+    return found if found.dtype == dtype else Cast(found, dtype)
 
 
 def why_not_op(name: str, args: tuple[Expr, ...]) -> str | None:

@@ -2,6 +2,7 @@
 
 Every operation simplifies by the variables' ranges, so that a reshape of a reshape is affine again
 whenever it can be. What is divided is never negative: machines, and Triton, round divisions towards zero.
+Constants, coefficients, divisors and the sizes of variables are ints, or sizes that change (`ir.size`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import gcd
 
+from framesmith_backends.ir import size as sizes_
 from framesmith_backends.ir.interning import Node, make
+from framesmith_backends.ir.size import Size, Sym, exact_quotient, surely_at_least
 
 
 class Var(Node):
@@ -17,9 +20,9 @@ class Var(Node):
 
     __slots__ = ("name", "size")
     name: str
-    size: int
+    size: Size
 
-    def __new__(cls, name: str, size: int) -> Var:
+    def __new__(cls, name: str, size: Size) -> Var:
         return make(cls, name, size)
 
     def __repr__(self) -> str:
@@ -31,9 +34,9 @@ class Div(Node):
 
     __slots__ = ("base", "divisor")
     base: Ix
-    divisor: int
+    divisor: Size
 
-    def __new__(cls, base: Ix, divisor: int) -> Div:
+    def __new__(cls, base: Ix, divisor: Size) -> Div:
         return make(cls, base, divisor)
 
     def __repr__(self) -> str:
@@ -45,9 +48,9 @@ class Mod(Node):
 
     __slots__ = ("base", "divisor")
     base: Ix
-    divisor: int
+    divisor: Size
 
-    def __new__(cls, base: Ix, divisor: int) -> Mod:
+    def __new__(cls, base: Ix, divisor: Size) -> Mod:
         return make(cls, base, divisor)
 
     def __repr__(self) -> str:
@@ -61,23 +64,27 @@ class Ix(Node):
     """const + sum of coefficient * atom; terms are sorted by the atom's text and have no zero coefficient."""
 
     __slots__ = ("const", "terms")
-    const: int
-    terms: tuple[tuple[Atom, int], ...]
+    const: Size
+    terms: tuple[tuple[Atom, Size], ...]
 
-    def __new__(cls, const: int, terms: tuple[tuple[Atom, int], ...] = ()) -> Ix:
+    def __new__(cls, const: Size, terms: tuple[tuple[Atom, Size], ...] = ()) -> Ix:
         return make(cls, const, terms)
 
     def __repr__(self) -> str:
-        parts = [f"{k}*{atom}" if k != 1 else f"{atom}" for atom, k in self.terms]
-        if self.const or not parts:
+        parts = [f"{_factor(k)}*{atom}" if k != 1 else f"{atom}" for atom, k in self.terms]
+        if self.const != 0 or not parts:
             parts.append(str(self.const))
         return " + ".join(parts)
+
+
+def _factor(k: Size) -> str:
+    return f"({k})" if isinstance(k, Sym) else str(k)
 
 
 ZERO = Ix(0)
 
 
-def const(value: int) -> Ix:
+def const(value: Size) -> Ix:
     return Ix(value)
 
 
@@ -88,9 +95,9 @@ def of(atom: Atom) -> Ix:
     return Ix(0, ((atom, 1),))
 
 
-def total(parts: Iterable[tuple[Ix, int]], start: int = 0) -> Ix:
+def total(parts: Iterable[tuple[Ix, Size]], start: Size = 0) -> Ix:
     """start + the sum of factor * expression."""
-    coefficients: dict[Atom, int] = {}
+    coefficients: dict[Atom, Size] = {}
     for expression, factor in parts:
         start += expression.const * factor
         for atom, k in expression.terms:
@@ -99,16 +106,16 @@ def total(parts: Iterable[tuple[Ix, int]], start: int = 0) -> Ix:
         joined = _rejoin(coefficients)
         if joined is not None:
             return total(joined, start)
-    return Ix(start, _sorted({a: k for a, k in coefficients.items() if k}))
+    return Ix(start, _sorted({a: k for a, k in coefficients.items() if k != 0}))
 
 
-def _rejoin(coefficients: dict[Atom, int]) -> list[tuple[Ix, int]] | None:
+def _rejoin(coefficients: dict[Atom, Size]) -> list[tuple[Ix, Size]] | None:
     """Find k*d*(b // d) + k*(b % d), which is k*b; None where there is none."""
     for atom, k in coefficients.items():
-        if not isinstance(atom, Mod) or not k:
+        if not isinstance(atom, Mod) or k == 0:
             continue
         whole = floordiv(atom.base, atom.divisor)
-        if whole.const or len(whole.terms) != 1:
+        if whole.const != 0 or len(whole.terms) != 1:
             continue
         other, factor = whole.terms[0]
         if factor == 1 and coefficients.get(other) == k * atom.divisor:
@@ -117,43 +124,59 @@ def _rejoin(coefficients: dict[Atom, int]) -> list[tuple[Ix, int]] | None:
     return None
 
 
-def _sorted(terms: dict[Atom, int]) -> tuple[tuple[Atom, int], ...]:
+def _sorted(terms: dict[Atom, Size]) -> tuple[tuple[Atom, Size], ...]:
     if len(terms) < 2:
         return tuple(terms.items())
     return tuple(sorted(terms.items(), key=lambda item: repr(item[0])))
 
 
 def add(a: Ix, b: Ix) -> Ix:
-    if not a.terms and not a.const:
+    if not a.terms and a.const == 0:
         return b
-    if not b.terms and not b.const:
+    if not b.terms and b.const == 0:
         return a
     return total(((a, 1), (b, 1)))
 
 
-def scale(a: Ix, factor: int) -> Ix:
+def scale(a: Ix, factor: Size) -> Ix:
     if factor == 1:
         return a
     return total(((a, factor),))
 
 
-def bounds(a: Ix) -> tuple[int, int]:
+def bounds(a: Ix) -> tuple[Size, Size]:
     """The smallest and largest value the ranges of the variables allow (not always reached)."""
     low = high = a.const
     for atom, k in a.terms:
         lo, hi = _atom_bounds(atom)
-        low += min(k * lo, k * hi)
-        high += max(k * lo, k * hi)
+        if k >= 0:
+            low += k * lo
+            high += k * hi
+        else:
+            low += k * hi
+            high += k * lo
     return low, high
 
 
-def _atom_bounds(atom: Atom) -> tuple[int, int]:
+def _atom_bounds(atom: Atom) -> tuple[Size, Size]:
     if isinstance(atom, Var):
         return 0, atom.size - 1
     if isinstance(atom, Mod):
         return 0, atom.divisor - 1
     low, high = bounds(atom.base)
     return low // atom.divisor, high // atom.divisor
+
+
+def is_fixed(a: Ix) -> bool:
+    """Whether the expression's constant and coefficients, and the ranges of its variables, are all known."""
+    if type(a.const) is not int:
+        return False
+    for atom, k in a.terms:
+        if type(k) is not int:
+            return False
+        if not (type(atom.size) is int if isinstance(atom, Var) else type(atom.divisor) is int and is_fixed(atom.base)):
+            return False
+    return True
 
 
 def _split(a: Ix, divisor: int) -> tuple[Ix, Ix]:
@@ -165,37 +188,113 @@ def _split(a: Ix, divisor: int) -> tuple[Ix, Ix]:
     return quotient, Ix(a.const % divisor - lift * divisor, terms)
 
 
-def floordiv(a: Ix, divisor: int) -> Ix:
+def floordiv(a: Ix, divisor: Size) -> Ix:
     if divisor == 1:
         return a
+    if not isinstance(divisor, int) or not is_fixed(a):
+        return _symbolic_floordiv(a, divisor)
     quotient, rest = _split(a, divisor)
     low, high = bounds(rest)
     if low // divisor == high // divisor:
         return add(quotient, Ix(low // divisor))
-    common = gcd(divisor, *(k for _, k in rest.terms))
+    common = gcd(divisor, *(k for _, k in rest.terms))  # type: ignore[arg-type]
     if common > 1:
         # floor((g*x + c) / (g*m)) = floor((x + floor(c/g)) / m)
         reduced = Ix(rest.const // common, tuple((t, k // common) for t, k in rest.terms))
         return add(quotient, floordiv(reduced, divisor // common))
+    return add(quotient, _divided(rest, divisor))
+
+
+def _divided(rest: Ix, divisor: Size) -> Ix:
     if len(rest.terms) == 1 and rest.const == 0 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0]
         if isinstance(atom, Div):
-            return add(quotient, floordiv(atom.base, atom.divisor * divisor))
-    return add(quotient, of(Div(rest, divisor)))
+            return floordiv(atom.base, atom.divisor * divisor)
+    return of(Div(rest, divisor))
 
 
-def mod(a: Ix, divisor: int) -> Ix:
+def mod(a: Ix, divisor: Size) -> Ix:
     if divisor == 1:
         return ZERO
+    if not isinstance(divisor, int) or not is_fixed(a):
+        return _symbolic_mod(a, divisor)
     _, rest = _split(a, divisor)
     low, high = bounds(rest)
     if low // divisor == high // divisor:
         return add(rest, Ix(-divisor * (low // divisor)))
-    common = gcd(divisor, rest.const, *(k for _, k in rest.terms))
+    common = gcd(divisor, rest.const, *(k for _, k in rest.terms))  # type: ignore[arg-type]
     if common > 1:
         reduced = Ix(rest.const // common, tuple((t, k // common) for t, k in rest.terms))
         return scale(mod(reduced, divisor // common), common)
     return of(Mod(rest, divisor))
+
+
+def _symbolic_split(a: Ix, divisor: Size) -> tuple[Ix, Ix]:
+    """a == divisor * quotient + rest: what is a multiple for all sizes, and the rest, which is not negative.
+
+    Inside loops over it no size is 0, so that a division by it cancels.
+    """
+    quotient: list[tuple[Atom, Size]] = []
+    rest: list[tuple[Atom, Size]] = []
+    for atom, k in a.terms:
+        part = exact_quotient(k, divisor)
+        if part is None:
+            rest.append((atom, k))
+        else:
+            quotient.append((atom, part))
+    whole = exact_quotient(a.const, divisor) or 0
+    left = Ix(a.const - whole * divisor, tuple(rest))
+    low, _ = bounds(left)
+    if not surely_at_least(low, 0):
+        # Counting down: multiples of the divisor taken out must go back in.
+        if not surely_at_least(low + divisor, 0):
+            quotient, left, whole = [], a, 0
+            if not surely_at_least(bounds(a)[0], 0):
+                raise sizes_.Undecided(f"whether {a} is negative, which is to be divided")
+        else:
+            whole, left = whole - 1, Ix(left.const + divisor, left.terms)
+    return Ix(whole, tuple(quotient)), left
+
+
+def _symbolic_floordiv(a: Ix, divisor: Size) -> Ix:
+    quotient, rest = _symbolic_split(a, divisor)
+    if _is_below(rest, divisor):
+        return quotient
+    common = _common(rest, divisor)
+    if common != 1:
+        reduced = Ix(_exactly(rest.const, common), tuple((t, _exactly(k, common)) for t, k in rest.terms))
+        return add(quotient, floordiv(reduced, _exactly(divisor, common)))
+    return add(quotient, _divided(rest, divisor))
+
+
+def _symbolic_mod(a: Ix, divisor: Size) -> Ix:
+    _, rest = _symbolic_split(a, divisor)
+    if _is_below(rest, divisor):
+        return rest
+    common = _common(rest, divisor)
+    if common != 1:
+        reduced = Ix(_exactly(rest.const, common), tuple((t, _exactly(k, common)) for t, k in rest.terms))
+        return scale(mod(reduced, _exactly(divisor, common)), common)
+    return of(Mod(rest, divisor))
+
+
+def _is_below(rest: Ix, divisor: Size) -> bool:
+    return surely_at_least(divisor - 1, bounds(rest)[1])
+
+
+def _common(rest: Ix, divisor: Size) -> Size:
+    """A factor of the divisor, of all coefficients and of the constant."""
+    common = divisor
+    for k in (rest.const, *(k for _, k in rest.terms)):
+        if k != 0:
+            common = sizes_.common_factor(common, k)
+    return common
+
+
+def _exactly(a: Size, b: Size) -> Size:
+    found = exact_quotient(a, b)
+    assert found is not None
+    return found
 
 
 def substitute(a: Ix, values: Mapping[Var, Ix]) -> Ix:
@@ -223,9 +322,9 @@ def variables(a: Ix) -> frozenset[Var]:
     return frozenset(found)
 
 
-def coefficient(a: Ix, var: Var) -> int | None:
+def coefficient(a: Ix, var: Var) -> Size | None:
     """The stride of `a` along `var`; None where `var` occurs inside a division or remainder."""
-    result = 0
+    result: Size = 0
     for atom, k in a.terms:
         if atom is var:
             result = k
@@ -234,20 +333,31 @@ def coefficient(a: Ix, var: Var) -> int | None:
     return result
 
 
-def evaluate(a: Ix, values: Mapping[Var, int]) -> int:
-    result = a.const
+def evaluate(a: Ix, values: Mapping[Var, int], sizes: Mapping[sizes_.Symbol, int] | None = None) -> int:
+    """The expression's value for these values of its variables, and of the symbols its sizes are made of."""
+    known = sizes or {}
+    result = sizes_.evaluate(a.const, known)
     for atom, k in a.terms:
         if isinstance(atom, Var):
             value = values[atom]
         elif isinstance(atom, Div):
-            value = evaluate(atom.base, values) // atom.divisor
+            value = evaluate(atom.base, values, sizes) // sizes_.evaluate(atom.divisor, known)
         else:
-            value = evaluate(atom.base, values) % atom.divisor
-        result += k * value
+            value = evaluate(atom.base, values, sizes) % sizes_.evaluate(atom.divisor, known)
+        result += sizes_.evaluate(k, known) * value
     return result
 
 
-def linearize(index: Iterable[Ix], sizes: Iterable[int]) -> Ix:
+def symbols(a: Ix) -> frozenset[sizes_.Symbol]:
+    """The symbols in the expression itself (those in the ranges of its variables are not)."""
+    found = sizes_.symbols_of((a.const, *(k for _, k in a.terms)))
+    for atom, _ in a.terms:
+        if not isinstance(atom, Var):
+            found |= sizes_.symbols(atom.divisor) | symbols(atom.base)
+    return found
+
+
+def linearize(index: Iterable[Ix], sizes: Iterable[Size]) -> Ix:
     """The row-major position of `index` in a shape of `sizes`."""
     result = ZERO
     for position, size in zip(index, sizes, strict=True):
@@ -255,7 +365,7 @@ def linearize(index: Iterable[Ix], sizes: Iterable[int]) -> Ix:
     return result
 
 
-def delinearize(flat: Ix, sizes: tuple[int, ...]) -> tuple[Ix, ...]:
+def delinearize(flat: Ix, sizes: tuple[Size, ...]) -> tuple[Ix, ...]:
     """The inverse of `linearize`."""
     result: list[Ix] = []
     for k, size in enumerate(reversed(sizes)):

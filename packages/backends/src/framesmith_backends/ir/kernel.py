@@ -8,10 +8,12 @@ same point. `Load` indices are flat: one expression, in elements from the buffer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from framesmith_backends.ir.expr import Expr, loads
+from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import Expr, Index, Load, Number, loads, walk
 from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.size import Size, Symbol, symbols_of
 from framesmith_backends.ir.text import named_text
 
 
@@ -30,7 +32,7 @@ class Scratch:
 
     name: str
     dtype: str
-    numel: int
+    numel: Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,10 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """`lane` is the loop variable whose consecutive values are computed side by side; it may be outer or row."""
+    """`lane` is the loop variable whose consecutive values are computed side by side; it may be outer or row.
+
+    `numbers` are those known only at the call, which are parameters too.
+    """
 
     name: str
     params: tuple[Param, ...]
@@ -73,10 +78,11 @@ class Kernel:
     lane: Var | None
     passes: tuple[Pass, ...]
     scratch: tuple[Scratch, ...] = ()
+    numbers: tuple[Symbol | Number, ...] = ()
 
     @property
-    def points(self) -> int:
-        count = 1
+    def points(self) -> Size:
+        count: Size = 1
         for var in (*self.outer, *self.row):
             count *= var.size
         return count
@@ -88,7 +94,8 @@ class Kernel:
         return any(param.written and param.name in read for param in self.params)
 
     def text(self) -> str:
-        lines = [f"kernel {self.name}({', '.join(_param_text(p) for p in self.params)})"]
+        numbers = [f"{n.name}: {'f64' if isinstance(n, Number) else 'i64'}" for n in self.numbers]
+        lines = [f"kernel {self.name}({', '.join([*(_param_text(p) for p in self.params), *numbers])})"]
         lines += [f"  scratch {s.name}: {s.dtype}[{s.numel}]" for s in self.scratch]
         indent = "  "
         for var in self.outer:
@@ -104,6 +111,25 @@ class Kernel:
                 inner += "  "
             lines += [f"{inner}{line}" for line in _statements(one.stores, one.reductions)]
         return "\n".join(lines)
+
+
+def with_numbers(kernel: Kernel) -> Kernel:
+    """The kernel with the numbers that its loops, places and values are made of."""
+    sizes = set(symbols_of((*(v.size for v in (*kernel.outer, *kernel.row)), *(s.numel for s in kernel.scratch))))
+    floats: set[Number] = set()
+    for one in kernel.passes:
+        stores = (*one.before, *one.stores)
+        for store in stores:
+            sizes |= index.symbols(store.index)
+        for node in walk(*(s.value for s in stores), *(a.value for a in one.reductions)):
+            if isinstance(node, Number):
+                floats.add(node)
+            elif isinstance(node, Load):
+                sizes = sizes.union(*(index.symbols(ix) for ix in node.index))
+            elif isinstance(node, Index):
+                sizes |= index.symbols(node.ix)
+    numbers: list[Symbol | Number] = sorted(sizes, key=lambda s: s.name)
+    return replace(kernel, numbers=(*numbers, *sorted(floats, key=lambda n: n.name)))
 
 
 def _param_text(p: Param) -> str:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
-from framesmith_backends.ir.expr import Expr
+from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import Expr, Index, Load, Number, walk
 from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.size import Size, Sym, Symbol, extreme, symbols, symbols_of, where_not_empty
 from framesmith_backends.ir.text import named_text
 
 
@@ -16,14 +18,19 @@ from framesmith_backends.ir.text import named_text
 class Layout:
     """A tensor in memory: sizes, strides in elements, dtype name, device text. Dense from its data pointer."""
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
     dtype: str
     device: str = "cpu"
 
     @property
-    def numel(self) -> int:
-        count = 1
+    def steps(self) -> tuple[Size, ...]:
+        """The strides as they are where there are elements."""
+        return tuple(map(where_not_empty, self.strides))
+
+    @property
+    def numel(self) -> Size:
+        count: Size = 1
         for size in self.shape:
             count *= size
         return count
@@ -58,13 +65,31 @@ class Def:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """An FX node run as it is; its arguments name runtime values. `position` is its place in the graph."""
+    """An FX node run as it is; its arguments name runtime values. `position` is its place in the graph.
+
+    With `size` the node is an integer, which is computed from its symbols instead.
+    """
 
     name: str
     node: fx.Node
     needs: tuple[str, ...]
     position: int
     effect: bool = False
+    size: Size | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """Where a symbol is read when the graph runs: `what` of the runtime value `source` is factor * symbol + shift.
+
+    `what` is "number" where the value itself is one, "size" or "stride" of dimension `dim`, or "offset".
+    """
+
+    source: str
+    what: str
+    dim: int = 0
+    factor: int = 1
+    shift: int = 0
 
 
 @dataclass(slots=True)
@@ -72,7 +97,7 @@ class Program:
     """A lowered graph. `layouts` has every buffer whose elements definitions read or write.
 
     `kept` are definitions that must exist in memory; `runtime` says under which name a graph node's value is
-    found when the graph runs.
+    found when the graph runs. `tellers` says where symbols are read, `numbers` which runtime values are numbers.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -82,6 +107,36 @@ class Program:
     kept: set[str] = field(default_factory=set)
     outputs: list[object] = field(default_factory=list)
     runtime: dict[str, str] = field(default_factory=dict)
+    tellers: dict[Symbol, Teller] = field(default_factory=dict)
+    numbers: set[str] = field(default_factory=set)
+
+    @property
+    def is_symbolic(self) -> bool:
+        return bool(self.tellers or self.numbers)
+
+    def numbers_for(self, item: Def | Call) -> tuple[str, ...]:
+        """The runtime values that tell the numbers of a definition, or of a call's result."""
+        if not self.is_symbolic:
+            return ()
+        names: list[str] = []
+        found: set[Symbol] = set()
+        if isinstance(item, Def):
+            layouts = [item.layout]
+            found |= symbols_of(v.size for v in item.domain)
+            for node in walk(item.body):
+                if isinstance(node, Number):
+                    names.append(node.name)
+                elif isinstance(node, Index):
+                    found |= index.symbols(node.ix)
+                elif isinstance(node, Load):
+                    layouts.append(self.layouts[node.source])
+                    found = found.union(*(index.symbols(ix) for ix in node.index))
+        else:
+            layouts = [self.layouts[item.name]] if item.name in self.layouts else []
+            found |= symbols(item.size) if item.size is not None else set()
+        for layout in layouts:
+            found |= symbols_of((*layout.shape, *layout.strides))
+        return tuple(dict.fromkeys([*names, *sorted(self.tellers[symbol].source for symbol in found)]))
 
     def text(self) -> str:
         lines = [f"{name}: {describe(self.layouts[name])}" for name in self.inputs if name in self.layouts]
@@ -99,12 +154,12 @@ def is_contiguous(layout: Layout) -> bool:
     return layout.strides == contiguous_strides(layout.shape) or layout.numel == 0
 
 
-def contiguous_strides(shape: Iterable[int]) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = 1
+def contiguous_strides(shape: Iterable[Size]) -> tuple[Size, ...]:
+    strides: list[Size] = []
+    step: Size = 1
     for size in reversed(tuple(shape)):
         strides.append(step)
-        step *= max(size, 1)
+        step *= extreme(size, 1, True) if isinstance(size, Sym) else max(size, 1)
     return tuple(reversed(strides))
 
 

@@ -1,7 +1,7 @@
 """The meaning of the IR, executable: an interpreter of programs and kernels on torch tensors.
 
 Slow and plain on purpose: every definition and every pass is evaluated at once over its whole domain. Tests
-run it after each pass and compare with what came before.
+run it after each pass and compare with what came before. Sizes that change are what they were while tracing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import torch
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Ref, transform, walk
+from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Ref, transform, walk
 from framesmith_backends.ir.index import Div, Ix, Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS, REDUCTIONS
 from framesmith_backends.ir.program import Def, Layout, Program
+from framesmith_backends.ir.size import hint
 
 Grid = Mapping[Var, torch.Tensor]
 Memory = dict[str, torch.Tensor]
@@ -26,19 +27,20 @@ def grid_of(variables: Sequence[Var]) -> dict[Var, torch.Tensor]:
     """Each variable as an int64 tensor that broadcasts along its own dimension of the domain."""
     rank = len(variables)
     return {
-        v: torch.arange(v.size).reshape([v.size if k == j else 1 for j in range(rank)]) for k, v in enumerate(variables)
+        v: torch.arange(hint(v.size)).reshape([hint(v.size) if k == j else 1 for j in range(rank)])
+        for k, v in enumerate(variables)
     }
 
 
 def evaluate_index(ix: Ix, grid: Grid) -> torch.Tensor:
-    result = torch.tensor(ix.const)
+    result = torch.tensor(hint(ix.const))
     for atom, k in ix.terms:
         if isinstance(atom, Var):
             value = grid[atom]
         else:
             base = evaluate_index(atom.base, grid)
-            value = base // atom.divisor if isinstance(atom, Div) else base % atom.divisor
-        result = result + k * value
+            value = base // hint(atom.divisor) if isinstance(atom, Div) else base % hint(atom.divisor)
+        result = result + hint(k) * value
     return result
 
 
@@ -64,6 +66,8 @@ def _node(
         return evaluate_index(node.ix, grid)
     if isinstance(node, Ref):
         return refs[node.name]
+    if isinstance(node, Number):
+        return memory[node.name]
     if isinstance(node, Cast):
         return _cast(known[node.value], node.dtype)
     if isinstance(node, Load):
@@ -94,7 +98,7 @@ def _load(flat: torch.Tensor, where: torch.Tensor, guard: torch.Tensor | None, d
 def flat_memory(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
     """The tensor's memory from its data pointer on, as far as the layout reaches."""
     reach = 1 + sum((n - 1) * s for n, s in zip(layout.shape, layout.strides, strict=True)) if layout.numel else 0
-    return tensor.as_strided((reach,), (1,))
+    return tensor.as_strided((hint(reach),), (1,))
 
 
 def run_program(program: Program, memory: Memory) -> Memory:
@@ -107,14 +111,16 @@ def run_program(program: Program, memory: Memory) -> Memory:
 def _run_def(d: Def, program: Program, memory: Memory) -> torch.Tensor:
     grid = grid_of(d.domain)
     value = evaluate(_flat_loads(d.body, program), grid, memory, {})
-    value = value.expand([v.size for v in d.domain])
+    value = value.expand([hint(v.size) for v in d.domain])
     if d.reduction is not None:
         dims = tuple(k for k, v in enumerate(d.domain) if v in d.reduced)
         value = REDUCTIONS[d.reduction].meaning(value, dims)
     kept = grid_of(d.kept)
-    where = sum((kept[a] * s for a, s in zip(d.axes, d.layout.strides, strict=True) if a is not None), torch.tensor(0))
+    where = sum(
+        (kept[a] * hint(s) for a, s in zip(d.axes, d.layout.strides, strict=True) if a is not None), torch.tensor(0)
+    )
     reach = 1 + sum((n - 1) * s for n, s in zip(d.layout.shape, d.layout.strides, strict=True))
-    out = torch.zeros(reach, dtype=DTYPES[d.dtype].torch)
+    out = torch.zeros(hint(reach), dtype=DTYPES[d.dtype].torch)
     out[where.expand(value.shape)] = value.to(out.dtype)
     return out
 
@@ -133,7 +139,7 @@ def run_kernel(kernel: Kernel, memory: Memory) -> None:
     """Run the kernel on flat buffers, in place. Scratch rows are kept for every outer point at once."""
     grid = grid_of((*kernel.outer, *kernel.row))
     outer_rank = len(kernel.outer)
-    full = tuple(v.size for v in (*kernel.outer, *kernel.row))
+    full = tuple(hint(v.size) for v in (*kernel.outer, *kernel.row))
     refs: dict[str, torch.Tensor] = {}
     scratch: dict[str, torch.Tensor] = {}
     names = {s.name for s in kernel.scratch}

@@ -10,6 +10,7 @@ from framesmith_backends.ir.expr import Expr, Index, Load, Op, Ref, loads, varia
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.program import Def, Program
+from framesmith_backends.ir.size import surely_at_least
 
 
 class Malformed(Exception):
@@ -56,7 +57,7 @@ def _load_problems(load: Load, program: Program) -> Iterable[str]:
         yield f"{load!r} is {load.dtype}, its buffer {layout.dtype}"
     for ix, size in zip(load.index, layout.shape, strict=False):
         low, high = index.bounds(ix)
-        if load.guard is None and (low < 0 or high >= size):
+        if load.guard is None and not (surely_at_least(low, 0) and surely_at_least(size - 1, high)):
             yield f"{load!r} may read {low}..{high} of {size}"
 
 

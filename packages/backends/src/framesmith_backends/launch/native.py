@@ -107,11 +107,19 @@ def _add_symbols() -> None:
         binding.add_symbol(name, _find(name, [*libraries, process]))
     # at::get_num_threads(), which also tells OpenMP on a thread's first use what torch.set_num_threads said.
     binding.add_symbol("fs_num_threads", _find("_ZN2at15get_num_threadsEv", [*libraries, process]))
-    for name in ("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_SetString", "Py_IncRef", "PyType_IsSubtype"):
+    for name in (
+        "PyEval_SaveThread",
+        "PyEval_RestoreThread",
+        "PyErr_SetString",
+        "Py_IncRef",
+        "PyType_IsSubtype",
+        "PyLong_AsLongLong",
+        "PyFloat_AsDouble",
+    ):
         binding.add_symbol(name, _address(getattr(ctypes.pythonapi, name)))
     for name in ("_Py_NoneStruct", "PyExc_TypeError"):
         binding.add_symbol(name, ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name)))
-    for name in ("sinf", "cosf", "fmodf", "fmod"):
+    for name in ("sinf", "cosf", "fmodf", "fmod", "malloc", "free"):
         binding.add_symbol(name, _find(name, [process]))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +15,14 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.contract import BoxedFn
+from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.layouts import restride
 from framesmith_aten.operators import is_custom, is_view, op_name
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.program import Layout
+from framesmith_backends.ir.expr import Number
+from framesmith_backends.ir.program import Teller
+from framesmith_backends.ir.size import Size, Symbol, size_text, symbols, symbols_of
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run, Step
 
@@ -27,11 +32,14 @@ class Writer:
     """The function being written.
 
     `space` is its globals, `names` maps runtime names to identifiers, `runtime` graph nodes' names to runtime names.
+    `symbols` names the numbers known at the call, `told` has for each value the lines that read them from it.
     """
 
     space: dict[str, object] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     runtime: dict[str, str] = field(default_factory=dict)
+    symbols: dict[Symbol, str] = field(default_factory=dict)
+    told: dict[str, list[str]] = field(default_factory=dict)
 
     def identifier(self, name: str) -> str:
         found = self.names.get(name)
@@ -41,6 +49,13 @@ class Writer:
                 text += "_"
             found = self.names[name] = text
         return found
+
+    def size(self, size: Size) -> str:
+        """A size as an expression."""
+        return size_text(size, self.symbols)
+
+    def sizes(self, sizes: tuple[Size, ...]) -> str:
+        return str(sizes) if all(isinstance(n, int) for n in sizes) else literal_tuple(map(self.size, sizes))
 
     def bind(self, hint: str, value: object) -> str:
         """A global name for the value; the same object gets the same name."""
@@ -62,7 +77,8 @@ def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
     )
     for name in plan.inputs:
         w.identifier(name)
-    body: list[str] = []
+    w.told = _told(w, plan)
+    body = [line for name in plan.inputs for line in w.told.get(name, ())]
     for step in plan.steps:
         body += _WRITERS[type(step)](w, step, gm)
     outputs = ", ".join(w.identifier(o) if isinstance(o, str) else literal(w, o) for o in plan.outputs)
@@ -76,6 +92,42 @@ def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
         head.append("    with _below_autograd():")
         return "\n".join(head + [f"        {line}" for line in body]) + "\n", w.space
     return "\n".join(head + [f"    {line}" for line in body]) + "\n", w.space
+
+
+def _told(w: Writer, plan: Plan) -> dict[str, list[str]]:
+    """For each value that tells symbols which the plan uses, the lines that read them."""
+    used: set[Symbol] = set()
+    for step in plan.steps:
+        if isinstance(step, Run):
+            used |= {n for n in step.numbers if isinstance(n, Symbol)}
+        elif isinstance(step, CallStep) and step.call.size is not None:
+            used |= symbols(step.call.size)
+        layout = step.layout if isinstance(step, (Allocate, CallStep)) else None
+        if layout is not None:
+            used |= symbols_of((*layout.shape, *layout.strides))
+    lines: dict[str, list[str]] = {}
+    shapes = Counter(plan.tellers[symbol].source for symbol in used if plan.tellers[symbol].what == "size")
+    for source in sorted(source for source, count in shapes.items() if count > 1):
+        lines[source] = [f"{w.identifier(f'{source}.shape')} = {w.identifier(source)}.shape"]
+    for symbol in sorted(used, key=lambda s: s.name):
+        teller = plan.tellers[symbol]
+        name, source = w.identifier(f"${symbol.name}"), w.identifier(teller.source)
+        w.symbols[symbol] = name
+        shape = w.identifier(f"{teller.source}.shape") if shapes[teller.source] > 1 else f"{source}.shape"
+        lines.setdefault(teller.source, []).append(f"{name} = {_read(source, shape, teller)}")
+    return lines
+
+
+def _read(source: str, shape: str, teller: Teller) -> str:
+    """The symbol that the value tells. Attributes and whole tuples take less time than methods with arguments."""
+    read = {
+        "number": source,
+        "size": f"{shape}[{teller.dim}]",
+        "stride": f"{source}.stride()[{teller.dim}]",
+        "offset": f"{source}.storage_offset()",
+    }[teller.what]
+    read = f"({read} - {teller.shift})" if teller.shift else read
+    return read if teller.factor == 1 else f"{read} // {teller.factor}"
 
 
 def executed(source: str, space: dict[str, object]) -> BoxedFn:
@@ -97,8 +149,14 @@ def below_autograd() -> Any:
 def needs_guard(plan: Plan) -> bool:
     """Whether there are ATen calls, all of plain operators, to run below autograd."""
     nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep)]
-    targets = [node.target for node in nodes if node.op == "call_function" and node.target is not operator.getitem]
+    targets = [
+        n.target for n in nodes if n.op == "call_function" and n.target is not operator.getitem and not _is_number(n)
+    ]
     return bool(targets) and all(isinstance(target, OpOverload) and not is_custom(target) for target in targets)
+
+
+def _is_number(node: fx.Node) -> bool:
+    return node.target in FUNCTIONS or is_symbolic(node.meta.get("val"))
 
 
 def _allocate(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
@@ -109,25 +167,28 @@ def _allocate(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
     layout = step.layout
     dtype = w.bind(layout.dtype, DTYPES[layout.dtype].torch)
     device = "" if layout.device == "cpu" else f", device={layout.device!r}"
-    return [f"{name} = _empty({layout.shape}, {layout.strides}, dtype={dtype}{device})"]
+    return [f"{name} = _empty({w.sizes(layout.shape)}, {w.sizes(layout.strides)}, dtype={dtype}{device})"]
 
 
 def _run(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
     assert isinstance(step, Run)
-    return [f"{step.entry}({', '.join(w.identifier(b) for b in step.buffers)})"]
+    numbers = [w.identifier(n.name) if isinstance(n, Number) else w.symbols[n] for n in step.numbers]
+    return [f"{step.entry}({', '.join([*(w.identifier(b) for b in step.buffers), *numbers])})"]
 
 
 def _call(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
     assert isinstance(step, CallStep)
     node, name = step.call.node, w.identifier(step.call.name)
-    lines = [f"{name} = {call_text(w, node, gm)}"]
+    if step.call.size is not None:
+        return [f"{name} = {w.size(step.call.size)}"]
+    lines = [f"{name} = {call_text(w, node, gm)}", *w.told.get(step.call.name, ())]
     if step.layout is not None and node.op == "call_function":
-        lines += _checked(name, step.layout)
+        lines += _checked(name, w.sizes(step.layout.strides))
     return lines
 
 
-def _checked(name: str, layout: Layout) -> list[str]:
-    return [f"if {name}.stride() != {layout.strides}:", f"    {name} = _restride({name}, {layout.strides})"]
+def _checked(name: str, strides: str) -> list[str]:
+    return [f"if {name}.stride() != {strides}:", f"    {name} = _restride({name}, {strides})"]
 
 
 def method_text(w: Writer, node: fx.Node) -> str | None:
@@ -180,8 +241,14 @@ def literal(w: Writer, value: object) -> str:
     if isinstance(value, (list, fx.immutable_collections.immutable_list)):
         return f"[{', '.join(literal(w, v) for v in value)}]"
     if type(value) is tuple:
-        return f"({', '.join(literal(w, v) for v in value)}{',' if len(value) == 1 else ''})"
+        return literal_tuple(literal(w, v) for v in value)
     return w.bind(f"const_{type(value).__name__}", value)
+
+
+def literal_tuple(parts: Iterable[str]) -> str:
+    """The source text of a tuple."""
+    texts = list(parts)
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
 def _drop(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:

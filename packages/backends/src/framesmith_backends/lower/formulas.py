@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framesmith_backends.ir.expr import Const, Expr, Op
+from framesmith_backends.ir.expr import Const, Expr, Op, number
 
 
 def fn(name: str, *args: Expr) -> Expr:
@@ -14,7 +14,7 @@ def where(condition: Expr, a: Expr, b: Expr) -> Expr:
 
 
 def like(value: float, other: Expr) -> Expr:
-    return Const(value, other.dtype)
+    return number(value, other.dtype)
 
 
 def relu(x: Expr) -> Expr:

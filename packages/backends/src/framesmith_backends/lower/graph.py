@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,13 +13,17 @@ from torch._ops import OpOverload
 
 from framesmith_aten.contract import OnError
 from framesmith_aten.graphs.nodes import is_pure
+from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.operators import is_mutable
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
-from framesmith_backends.ir.expr import Op, walk
+from framesmith_backends.ir.expr import Number, Op, walk
 from framesmith_backends.ir.ops import FLOAT32_ONLY
 from framesmith_backends.ir.program import Call, Layout, Program
+from framesmith_backends.ir.size import Size, Sym, Undecided, where_not_empty
 from framesmith_backends.lower import losses, movement, normalization, pointwise, reductions, softmax, views
+from framesmith_backends.lower.numbers import Numbers
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor, point, whole
@@ -30,7 +34,7 @@ RULE_MODULES = (pointwise, views, movement, reductions, softmax, normalization, 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.
 NOT_MADE = Layout((), (), "f32")
 
-Lowered = Tensor | tuple[Tensor | None, ...] | None
+Lowered = Tensor | tuple[Tensor | None, ...] | Sym | Number | int | None
 
 
 @dataclass(slots=True)
@@ -44,6 +48,7 @@ class Lowering:
     runtime: dict[fx.Node, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     positions: dict[fx.Node, int] = field(default_factory=dict)
+    numbers: Numbers = field(default_factory=Numbers)
 
 
 def why_no_layout(value: object, device: str) -> str | None:
@@ -56,13 +61,19 @@ def why_no_layout(value: object, device: str) -> str | None:
         return f"device {value.device}"
     if value.layout != torch.strided or value.is_conj() or value.is_neg():
         return f"layout {value.layout} or a lazy conjugate"
-    if not all(isinstance(n, int) for n in (*value.shape, *value.stride())):
-        return "a symbolic shape"
     return None
 
 
-def layout_of(value: torch.Tensor) -> Layout:
-    return Layout(tuple(value.shape), tuple(value.stride()), FROM_TORCH[value.dtype], str(value.device))
+def layout_of(value: torch.Tensor, numbers: Numbers) -> Layout | str:
+    """The layout of a tensor that `why_no_layout` has nothing against; a reason where its sizes cannot be computed."""
+    shape, strides = tuple(value.shape), tuple(value.stride())
+    dtype, device = FROM_TORCH[value.dtype], str(value.device)
+    if all(type(n) is int for n in (*shape, *strides)):
+        return Layout(shape, strides, dtype, device)
+    sizes, steps = numbers.sizes(shape), numbers.sizes(strides)
+    if sizes is None or steps is None:
+        return "a symbolic shape that nothing in the graph tells"
+    return Layout(sizes, steps, dtype, device)
 
 
 def has_rule(op: OpOverload) -> bool:
@@ -76,6 +87,10 @@ def lower_graph(gm: fx.GraphModule, device: str = "cpu", on_error: OnError | Non
     A node whose rule fails becomes an ATen call, of which `on_error` is told; without it, the error is raised.
     """
     low = Lowering(device, on_error)
+    low.program.tellers = low.numbers.tellers
+    for plain in (True, False):
+        for node in gm.graph.find_nodes(op="placeholder"):
+            low.numbers.tell(node.meta.get("val"), node.name, plain=plain)
     for position, node in enumerate(gm.graph.nodes):
         low.positions[node] = position
         _HANDLERS[node.op](low, node)
@@ -88,10 +103,26 @@ def _external(low: Lowering, node: fx.Node) -> None:
     low.runtime[node] = node.name
     value = node.meta.get("val")
     low.values[node] = None
-    if isinstance(value, torch.Tensor) and why_no_layout(value, low.device) is None:
-        layout = layout_of(value)
-        low.program.layouts[node.name] = layout
-        low.values[node] = whole(node.name, layout.shape, layout.dtype)
+    if node.op == "call_function":
+        low.numbers.tell(value, node.name, plain=True)
+    if is_symbolic(value) or isinstance(value, (bool, int, float)):
+        low.program.numbers.add(node.name)
+        low.values[node] = _number(low, node)
+    elif isinstance(value, torch.Tensor) and why_no_layout(value, low.device) is None:
+        layout = layout_of(value, low.numbers)
+        if isinstance(layout, Layout):
+            low.program.layouts[node.name] = layout
+            low.values[node] = whole(node.name, layout.shape, layout.dtype)
+
+
+def _number(low: Lowering, node: fx.Node) -> Sym | Number | int | None:
+    """The number that the node gives; None where kernels cannot compute with it."""
+    value = node.meta["val"]
+    if isinstance(value, torch.SymInt):
+        return low.numbers.readable(value)
+    if isinstance(value, torch.SymFloat):
+        return Number(node.name)
+    return value if type(value) is int else None
 
 
 def _placeholder(low: Lowering, node: fx.Node) -> None:
@@ -111,6 +142,11 @@ def _call(low: Lowering, node: fx.Node) -> None:
         if isinstance(found, tuple):
             low.values[node] = found[node.args[1]]  # type: ignore[index]
             return
+    if isinstance(node.meta.get("val"), torch.SymInt):
+        size = low.numbers.readable(node.meta["val"])
+        if size is not None:
+            low.values[node] = size
+            return
     reason = _lowered(low, node)
     if reason is not None:
         low.notes[node.name] = reason
@@ -120,8 +156,16 @@ def _call(low: Lowering, node: fx.Node) -> None:
 def run_as_call(low: Lowering, node: fx.Node) -> None:
     _external(low, node)
     needs = tuple(dict.fromkeys(realize(low, n) for n in node.all_input_nodes))
-    stays = not is_pure(node) or not node.users  # what is unused is in the graph because it may raise
-    low.program.calls[node.name] = Call(node.name, node, needs, low.positions[node], stays)
+    of_numbers = node.target in FUNCTIONS
+    # What is unused is in the graph because it may raise.
+    stays = not (is_pure(node) or of_numbers) or not node.users
+    position = _earliest(low, needs) if of_numbers else low.positions[node]
+    low.program.calls[node.name] = Call(node.name, node, needs, position, stays)
+
+
+def _earliest(low: Lowering, needs: Iterable[str]) -> int:
+    """The place from which on a number made of these is known: computed there, it does not come between kernels."""
+    return max((low.program.calls[name].position for name in needs if name in low.program.calls), default=0)
 
 
 def _results(node: fx.Node) -> tuple[object, ...]:
@@ -150,9 +194,11 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
         args, kwargs = _arguments(low, node)
         result = found(scope, *args, **kwargs)
         low.values[node] = result if key in VIEWS else _finished(low, scope, result, layouts, before)
-    except Decline as decline:
+    except (Decline, Undecided) as decline:
         return _undone(low, before, str(decline))
     except Exception as error:
+        if isinstance(error, TypeError) and any(is_symbolic(n.meta.get("val")) for n in node.all_input_nodes):
+            return _undone(low, before, f"a number that changes between calls ({error})")
         if low.on_error is None:
             raise
         low.on_error(f"the operation {node.name} ({key})", error)
@@ -165,7 +211,10 @@ def _result_layout(low: Lowering, value: object, *, may_be_empty: bool) -> Layou
     problem = why_no_layout(value, low.device)
     if problem is not None or not isinstance(value, torch.Tensor):
         return problem or "no tensor"
-    return layout_of(value) if may_be_empty or value.numel() else "no elements"
+    layout = layout_of(value, low.numbers)
+    if isinstance(layout, str) or may_be_empty or 0 not in layout.shape:
+        return layout
+    return "no elements"
 
 
 def _is_used(node: fx.Node, at: int) -> bool:
@@ -187,6 +236,8 @@ def _arguments(low: Lowering, node: fx.Node) -> tuple[Any, Any]:
 
     def value(arg: fx.Node) -> object:
         found = low.values.get(arg)
+        if isinstance(found, (int, Sym, Number)):
+            return found
         if not isinstance(found, Tensor):
             raise Decline(f"argument {arg.name} is not a dense tensor on {low.device}")
         if 0 in found.shape:
@@ -216,7 +267,7 @@ def _in_layout(low: Lowering, scope: Scope, t: Tensor, layout: Layout) -> Tensor
         raise RuntimeError(
             f"rule for {scope.origin} made {t.dtype}{t.shape}, the graph says {layout.dtype}{layout.shape}"
         )
-    if not is_dense(layout.shape, layout.strides):
+    if not _is_dense(layout):
         raise Decline(f"a result with gaps or overlaps: strides {layout.strides}")
     fresh = t.source.rpartition(".")[0] == scope.name
     if fresh and t.index == point(t.shape) and t.guard is None and low.program.layouts[t.source] == layout:
@@ -225,6 +276,20 @@ def _in_layout(low: Lowering, scope: Scope, t: Tensor, layout: Layout) -> Tensor
     low.program.layouts[copied.source] = layout
     low.program.defs[copied.source] = replace(low.program.defs[copied.source], layout=layout)
     return copied
+
+
+def _is_dense(layout: Layout) -> bool:
+    """Whether the elements fill memory without gaps or overlaps, for all sizes."""
+    if all(type(n) is int for n in (*layout.shape, *layout.strides)):
+        return is_dense(layout.shape, layout.strides)
+    rest = [(size, step) for size, step in zip(layout.shape, layout.steps, strict=True) if size != 1]
+    expected: Size = 1
+    while rest:
+        at = next((k for k, (_, step) in enumerate(rest) if step == expected), None)
+        if at is None:
+            return False
+        expected = expected * where_not_empty(rest.pop(at)[0])
+    return True
 
 
 def realize(low: Lowering, node: fx.Node) -> str:
@@ -237,6 +302,12 @@ def realize(low: Lowering, node: fx.Node) -> str:
         low.runtime[node] = value.source
         return value.source
     low.runtime[node] = node.name
+    if isinstance(value, (int, Sym)):
+        low.program.numbers.add(node.name)
+        call = Call(node.name, node, (), 0, size=value)
+        position = _earliest(low, low.program.numbers_for(call))
+        low.program.calls[node.name] = replace(call, position=position)
+        return node.name
     needs = tuple(dict.fromkeys(realize(low, n) for n in node.all_input_nodes))
     low.program.calls[node.name] = Call(node.name, node, needs, low.positions[node])
     low.notes[node.name] = "a view needed as a tensor"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Const, Expr, Index, Op
+from framesmith_backends.ir.expr import Const, Expr, Index, Op, Value, number
+from framesmith_backends.ir.size import product
 from framesmith_backends.lower import formulas
+from framesmith_backends.lower.reductions import as_divisor
 from framesmith_backends.lower.registry import add_row, rule
-from framesmith_backends.lower.scope import Decline, Scope, broadcast_shape
-from framesmith_backends.lower.tensor import Tensor, broadcast, element, point
+from framesmith_backends.lower.scope import Decline, Scope, broadcast_shape, cast
+from framesmith_backends.lower.tensor import Shape, Tensor, broadcast, element, point
 
 NONE, MEAN, SUM = 0, 1, 2
 
@@ -22,7 +23,7 @@ def reduced_loss(s: Scope, formula: Callable[..., Expr], operands: tuple[Tensor,
         return s.compute(formula, *operands, shape=shape, dtype=s.result.dtype)
     within = compute_type(s.result.dtype)
     total = s.reduce_formula("sum", formula, operands, shape, tuple(range(len(shape))), False, within)
-    n = float(math.prod(shape)) if reduction == MEAN else 1.0
+    n = as_divisor(product(shape)) if reduction == MEAN else 1.0
     return s.compute(lambda v: v / n if n != 1.0 else v, total, dtype=s.result.dtype)
 
 
@@ -58,14 +59,20 @@ def _weighted(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
 add_row(_weighted(formulas.bce_with_logits), "binary_cross_entropy_with_logits")
 
 
-def _scale(reduction: int, shape: tuple[int, ...]) -> float:
-    return 1.0 / math.prod(shape) if reduction == MEAN else 1.0
+def _scale(reduction: int, shape: Shape) -> float | Expr:
+    """The factor of a gradient, in double precision."""
+    n = product(shape) if reduction == MEAN else 1
+    return 1.0 / n if isinstance(n, int) else 1.0 / number(n, "f64")
+
+
+def _as(factor: float | Expr, other: Expr) -> Expr:
+    return cast(factor, other.dtype) if isinstance(factor, Value) else number(factor, other.dtype)
 
 
 @rule("mse_loss_backward")
 def mse_loss_backward(s: Scope, grad: Tensor, x: Tensor, y: Tensor, reduction: int) -> Tensor:
     norm = 2.0 * _scale(reduction, x.shape)
-    return s.compute(lambda g, a, b: (a - b) * norm * g, grad, x, y, shape=s.result.shape, dtype=s.result.dtype)
+    return s.compute(lambda g, a, b: (a - b) * _as(norm, a) * g, grad, x, y, shape=s.result.shape, dtype=s.result.dtype)
 
 
 @rule("smooth_l1_loss_backward")
@@ -74,8 +81,8 @@ def smooth_l1_loss_backward(s: Scope, grad: Tensor, x: Tensor, y: Tensor, reduct
 
     def formula(g: Expr, a: Expr, b: Expr) -> Expr:
         d = a - b
-        limit = Const(norm, d.dtype)
-        inner = d * norm / Const(beta, d.dtype)
+        limit = _as(norm, d)
+        inner = d * limit / Const(beta, d.dtype)
         return g * Op("where", d <= -beta, -limit, Op("where", d >= beta, limit, inner))
 
     if not beta:

@@ -7,29 +7,34 @@ from typing import Any
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import compute_type, is_float
-from framesmith_backends.ir.expr import Const, Expr, Index, Op, guarded
+from framesmith_backends.ir.expr import Expr, Index, Number, Op, guarded, number
 from framesmith_backends.ir.index import Ix
+from framesmith_backends.ir.size import Size, Sym, surely_at_least
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, cast
 from framesmith_backends.lower.tensor import Tensor, point
-from framesmith_backends.lower.views import normal_start
+from framesmith_backends.lower.views import normal_place, normal_start
 
 # A concatenation of more tensors than this is copied by ATen: every piece is a test in the loop.
 LARGEST_CAT = 4
 
 
-def at_least(ix: Ix, bound: int) -> Expr:
-    return Op("ge", Index(ix), Const(bound, "i64"))
+Value = bool | int | float | Sym | Number
 
 
-def below(ix: Ix, bound: int) -> Expr:
-    return Op("lt", Index(ix), Const(bound, "i64"))
+def at_least(ix: Ix, bound: Size) -> Expr:
+    return Op("ge", Index(ix), number(bound, "i64"))
 
 
-def inside(ix: Ix, size: int) -> Expr | None:
+def below(ix: Ix, bound: Size) -> Expr:
+    return Op("lt", Index(ix), number(bound, "i64"))
+
+
+def inside(ix: Ix, size: Size) -> Expr | None:
     """The condition that 0 <= ix < size; None where it always holds."""
     low, high = index.bounds(ix)
-    tests = ([at_least(ix, 0)] if low < 0 else []) + ([below(ix, size)] if high >= size else [])
+    tests = [] if surely_at_least(low, 0) else [at_least(ix, 0)]
+    tests += [] if surely_at_least(size - 1, high) else [below(ix, size)]
     if not tests:
         return None
     return tests[0] if len(tests) == 1 else Op("and", tests[0], tests[1])
@@ -42,19 +47,19 @@ def _all(conditions: Sequence[Expr]) -> Expr | None:
     return found
 
 
-def _choose(s: Scope, condition: Expr | None, value: Expr, fill: bool | int | float) -> Tensor:
+def _choose(s: Scope, condition: Expr | None, value: Expr, fill: Value) -> Tensor:
     """`value` where the condition holds, else `fill`."""
     if condition is None:
         return s.elementwise(s.result.shape, value)
     inner = compute_type(s.result.dtype)
     body: Expr = cast(guarded(value, condition), inner)
     if fill != 0:
-        body = Op("where", condition, body, Const(fill, inner))
+        body = Op("where", condition, body, number(fill, inner))
     return s.elementwise(s.result.shape, cast(body, s.result.dtype))
 
 
 @rule("constant_pad_nd")
-def constant_pad_nd(s: Scope, x: Tensor, pad: Sequence[int], value: bool | int | float = 0) -> Tensor:
+def constant_pad_nd(s: Scope, x: Tensor, pad: Sequence[Size], value: Value = 0) -> Tensor:
     where = list(point(s.result.shape))
     conditions: list[Expr] = []
     for k in range(len(pad) // 2):
@@ -68,7 +73,7 @@ def constant_pad_nd(s: Scope, x: Tensor, pad: Sequence[int], value: bool | int |
 
 @rule("slice_backward")
 def slice_backward(
-    s: Scope, grad: Tensor, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
+    s: Scope, grad: Tensor, input_sizes: Sequence[Size], dim: int, start: Size, end: Size, step: Size
 ) -> Tensor:
     dim %= len(input_sizes)
     if step != 1:
@@ -79,11 +84,11 @@ def slice_backward(
 
 
 @rule("select_backward")
-def select_backward(s: Scope, grad: Tensor, input_sizes: Sequence[int], dim: int, at: int) -> Tensor:
+def select_backward(s: Scope, grad: Tensor, input_sizes: Sequence[Size], dim: int, at: Size) -> Tensor:
     dim %= len(input_sizes)
     where = list(point(s.result.shape))
     chosen = where.pop(dim)
-    test = Op("eq", Index(chosen), Const(at % input_sizes[dim], "i64"))
+    test = Op("eq", Index(chosen), number(normal_place(at, input_sizes[dim]), "i64"))
     return _choose(s, test, grad.at(tuple(where)), 0)
 
 
@@ -135,13 +140,13 @@ def flip(s: Scope, x: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 @rule("repeat")
-def repeat(s: Scope, x: Tensor, repeats: Sequence[int]) -> Tensor:
+def repeat(s: Scope, x: Tensor, repeats: Sequence[Size]) -> Tensor:
     here = point(s.result.shape)[len(s.result.shape) - len(x.shape) :]
-    where = tuple(index.mod(i, size) if size else index.ZERO for i, size in zip(here, x.shape, strict=True))
+    where = tuple(index.mod(i, size) if size != 0 else index.ZERO for i, size in zip(here, x.shape, strict=True))
     return s.elementwise(s.result.shape, x.at(where))
 
 
-def _triangle(s: Scope, x: Tensor, diagonal: int, upper: bool) -> Tensor:
+def _triangle(s: Scope, x: Tensor, diagonal: Size, upper: bool) -> Tensor:
     *_, row, column = here = point(x.shape)
     distance = index.total(((column, 1), (row, -1)))
     test = at_least(distance, diagonal) if upper else below(distance, diagonal + 1)
@@ -149,19 +154,22 @@ def _triangle(s: Scope, x: Tensor, diagonal: int, upper: bool) -> Tensor:
 
 
 @rule("tril")
-def tril(s: Scope, x: Tensor, diagonal: int = 0) -> Tensor:
+def tril(s: Scope, x: Tensor, diagonal: Size = 0) -> Tensor:
     return _triangle(s, x, diagonal, upper=False)
 
 
 @rule("triu")
-def triu(s: Scope, x: Tensor, diagonal: int = 0) -> Tensor:
+def triu(s: Scope, x: Tensor, diagonal: Size = 0) -> Tensor:
     return _triangle(s, x, diagonal, upper=True)
 
 
-def _filled(s: Scope, value: bool | int | float) -> Tensor:
+def _filled(s: Scope, value: Value) -> Tensor:
+    if isinstance(value, (Sym, Number)):
+        inner = compute_type(s.result.dtype)
+        return s.elementwise(s.result.shape, cast(number(value, inner), s.result.dtype))
     if not isinstance(value, (bool, int, float)):
         raise Decline(f"a fill value of type {type(value).__name__}")
-    return s.elementwise(s.result.shape, Const(value, s.result.dtype))
+    return s.elementwise(s.result.shape, number(value, s.result.dtype))
 
 
 @rule("full", "full_like", "new_full", "fill.Scalar")
@@ -187,7 +195,7 @@ def ones(s: Scope, *args: Any, **options: Any) -> Tensor:
 
 @rule("arange", "arange.start", "arange.start_step")
 def arange(s: Scope, *args: Any, **options: Any) -> Tensor:
-    if is_float(s.result.dtype) or not all(isinstance(a, int) for a in args):
+    if is_float(s.result.dtype) or not all(isinstance(a, (int, Sym)) for a in args):
         raise Decline("arange of other than integers")
     start, step = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1)
     (here,) = point(s.result.shape)

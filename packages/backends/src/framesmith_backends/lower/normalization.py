@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Expr, Op
-from framesmith_backends.lower.reductions import moments, stored
+from framesmith_backends.ir.expr import Expr, Op, number
+from framesmith_backends.ir.size import Size, product
+from framesmith_backends.lower.reductions import as_divisor, count, moments, stored
 from framesmith_backends.lower.registry import rule
-from framesmith_backends.lower.scope import Decline, Scope
+from framesmith_backends.lower.scope import Decline, Scope, cast
 from framesmith_backends.lower.tensor import Shape, Tensor
 from framesmith_backends.lower.views import reshaped
 
@@ -53,7 +54,7 @@ def native_layer_norm(
 def _row_gradient(s: Scope, gy: Tensor, hat: Tensor, rstd: Tensor, dims: tuple[int, ...]) -> Tensor:
     """rstd * (gy - mean(gy) - hat * mean(gy * hat)) over `dims`."""
     within = gy.dtype
-    n = float(math.prod(gy.shape[d] for d in dims))
+    n = as_divisor(count(gy, dims))
     along = s.reduce_formula("sum", lambda g, h: g * h, (gy, hat), gy.shape, dims, True, within)
     total = s.reduce("sum", gy, dims, True, within)
     return s.compute(
@@ -98,7 +99,7 @@ def _summed(
 
 @rule("native_group_norm")
 def native_group_norm(
-    s: Scope, x: Tensor, weight: Maybe, bias: Maybe, n: int, c: int, hw: int, group: int, eps: float
+    s: Scope, x: Tensor, weight: Maybe, bias: Maybe, n: Size, c: Size, hw: Size, group: int, eps: float
 ) -> tuple[Tensor, ...]:
     grouped = reshaped(x, (n, group, c // group, hw))
     mean, variance = moments(s, grouped, (2, 3), 0, compute_type(x.dtype))
@@ -158,17 +159,24 @@ def batch_norm_training(
     if not training:
         raise Decline("a batch norm in evaluation mode through the training operator")
     center, variance, saved_mean, rstd, out = _batch_statistics(s, x, weight, bias, eps)
-    n = x.shape[0] * math.prod(x.shape[2:])
-    unbiased = n / (n - 1) if n > 1 else math.nan
+    n = x.shape[0] * product(x.shape[2:])
+    share = momentum * _unbiased(n)
     channels = (x.shape[1],)
     new_mean = s.compute(
         lambda b, r: b * momentum + r * (1 - momentum), reshaped(center, channels), mean, dtype=mean.dtype
     )
     new_var = s.compute(
-        lambda b, r: b * (momentum * unbiased) + r * (1 - momentum), reshaped(variance, channels), var,
-        dtype=var.dtype,
+        lambda b, r: b * (share if isinstance(share, float) else cast(share, b.dtype)) + r * (1 - momentum),
+        reshaped(variance, channels), var, dtype=var.dtype,
     )  # fmt: skip
     return out, saved_mean, rstd, new_mean, new_var
+
+
+def _unbiased(n: Size) -> float | Expr:
+    """n / (n - 1), in double precision."""
+    if not n > 1:
+        return math.nan
+    return n / (n - 1) if isinstance(n, int) else number(n, "f64") / number(n - 1, "f64")
 
 
 def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: float) -> tuple[Tensor, ...]:
@@ -196,7 +204,7 @@ def native_batch_norm_backward(
     hat = s.compute(_standardized, x, mean, rstd, dtype=within)
     total = s.reduce("sum", grad, dims, True, within)
     along = s.reduce_formula("sum", lambda g, h: g * h, (grad, hat), x.shape, dims, True, within)
-    n = float(math.prod(x.shape[d] for d in dims))
+    n = as_divisor(count(x, dims))
     dx = dw = db = None
     if mask[0]:
         scale = (rstd,) if weight is None else (rstd, reshaped(weight, shape))

@@ -8,10 +8,11 @@ from typing import Any
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float, nearest
 from framesmith_backends.ir.expr import Const, Expr, Op
+from framesmith_backends.ir.size import Sym, hint, surely_positive
 from framesmith_backends.lower import formulas
 from framesmith_backends.lower.registry import add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, cast, float_of, promoted
-from framesmith_backends.lower.tensor import Operand, Tensor, axis, element, point
+from framesmith_backends.lower.tensor import Operand, Tensor, axis, element, point, rounded
 
 
 def _identity(x: Expr) -> Expr:
@@ -150,14 +151,15 @@ for _table, _wrap in ((SAME, _same), (FLOAT, _float), (COMPARE, _compare), (LOGI
 
 
 def _scaled_sum(sign: int, alpha: int | float, dtype: str) -> Callable[[Expr, Expr], Expr]:
-    if is_float(dtype):
+    known = isinstance(alpha, (int, float))
+    if known and is_float(dtype):
         alpha = nearest(alpha, dtype)
 
     def formula(a: Expr, b: Expr) -> Expr:
         if a.dtype == "b1":
             return Op("or", a, b) if sign > 0 and alpha in (1, True) else _declined("bool sum with alpha")
         if alpha != 1:
-            b = b * alpha
+            b = b * (alpha if known else rounded(alpha, b.dtype, dtype))
         return a + b if sign > 0 else a - b
 
     return formula
@@ -231,10 +233,15 @@ def _check_integer_divisor(s: Scope, b: Operand) -> None:
     """ATen raises on an integer division by zero, and LLVM has no meaning for it: only known divisors are lowered."""
     if not is_float(s.result.dtype) and (isinstance(b, Tensor) or b in (0, -1)):
         raise Decline("integer division by a divisor that may be 0 or -1")
+    if isinstance(b, Sym) and not surely_positive(b):
+        raise Decline("integer division by a number that may be 0 or -1")
 
 
 @rule("pow.Tensor_Scalar")
 def pow_scalar(s: Scope, x: Tensor, exponent: int | float) -> Tensor:
+    if not isinstance(exponent, (int, float)):
+        raise Decline("an exponent that changes: ATen computes some of them in ways of their own")
+
     def formula(v: Expr) -> Expr:
         if exponent in (0, 1, 2, 3):
             return (Const(1, v.dtype), v, v * v, v * v * v)[int(exponent)]
@@ -385,7 +392,7 @@ TILED_COPY = 4096
 
 @rule("clone")
 def clone(s: Scope, x: Tensor, *, memory_format: object = None) -> Tensor:
-    if s.result.numel >= TILED_COPY and _is_transposing(s, x):
+    if hint(s.result.numel) >= TILED_COPY and _is_transposing(s, x):
         raise Decline("a transposing copy, which ATen does in tiles")
     return s.compute(_identity, x, dtype=s.result.dtype)
 
@@ -395,7 +402,7 @@ def _is_transposing(s: Scope, x: Tensor) -> bool:
     source = s.program.layouts[x.source]
     flat = index.total(zip(x.index, source.strides, strict=True))
     steps = [index.coefficient(flat, axis(k, size)) for k, size in enumerate(x.shape)]
-    inner = [k for k, (step, size) in enumerate(zip(s.result.strides, x.shape, strict=True)) if step == 1 and size > 1]
+    inner = [k for k, (step, size) in enumerate(zip(s.result.strides, x.shape, strict=True)) if step == 1 and size != 1]
     return bool(inner) and steps[inner[-1]] not in (0, 1) and 1 in steps
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type, is_float
 from framesmith_backends.ir.expr import Const, Expr, Op
+from framesmith_backends.ir.size import Size, Sym, extreme, product
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor
@@ -26,8 +27,22 @@ def dims_of(dims: Dims, x: Tensor) -> tuple[int, ...]:
     return tuple(d % rank if rank else 0 for d in dims)
 
 
-def count(x: Tensor, dims: Sequence[int]) -> int:
-    return math.prod(x.shape[d] for d in dims) if x.shape else 1
+def count(x: Tensor, dims: Sequence[int]) -> Size:
+    return product(x.shape[d] for d in dims) if x.shape else 1
+
+
+def as_divisor(n: Size) -> float | Sym:
+    """A number of elements as floating values are divided by it."""
+    return float(n) if isinstance(n, int) else n
+
+
+def _less(n: Size, correction: float) -> float | Sym:
+    """max(n - correction, 0)."""
+    if isinstance(n, int):
+        return max(n - correction, 0.0)
+    if correction != int(correction):
+        raise Decline("a correction that is no whole number, of a number of elements that changes")
+    return as_divisor(extreme(n - int(correction), 0, True))
 
 
 def stored(s: Scope, value: Tensor, dtype: str) -> Tensor:
@@ -55,8 +70,8 @@ def mean(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype:
     inner = compute_type(s.result.dtype)
     dims = dims_of(dim, x)
     total = s.reduce("sum", x, dims, keepdim, inner)
-    n = count(x, dims)
-    return s.compute(lambda v: v / float(n), total, dtype=s.result.dtype)
+    n = as_divisor(count(x, dims))
+    return s.compute(lambda v: v / n, total, dtype=s.result.dtype)
 
 
 @rule("amax")
@@ -102,20 +117,20 @@ def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within:
 
     The corrected two-pass algorithm (Chan, Golub and LeVeque, 1983): distances from the exact mean would sum to 0.
     """
-    n = count(x, dims)
+    n = as_divisor(count(x, dims))
     total = s.reduce("sum", x, dims, True, within)
-    center = s.compute(lambda v: v / float(n), total, dtype=within)
+    center = s.compute(lambda v: v / n, total, dtype=within)
     squares = s.reduce_formula("sum", _squared_distance, (x, center), x.shape, dims, True, within)
     rest = s.reduce_formula("sum", lambda v, m: v - m, (x, center), x.shape, dims, True, within)
-    divisor = max(n - correction, 0.0)
+    divisor = _less(count(x, dims), correction)
     infinite = Const(math.inf, within)
 
     def mean(m: Expr, d: Expr) -> Expr:
-        return Op("where", Op("lt", Op("abs", d), infinite), m + d / float(n), m)
+        return Op("where", Op("lt", Op("abs", d), infinite), m + d / n, m)
 
     def variance(v: Expr, d: Expr) -> Expr:
-        exact = Op("max", v - d * (d / float(n)), Const(0, within))
-        return Op("where", Op("lt", v, infinite), exact, v) / float(divisor)
+        exact = Op("max", v - d * (d / n), Const(0, within))
+        return Op("where", Op("lt", v, infinite), exact, v) / divisor
 
     return s.compute(mean, center, rest, dtype=within), s.compute(variance, squares, rest, dtype=within)
 

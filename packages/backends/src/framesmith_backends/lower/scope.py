@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 
@@ -13,6 +14,7 @@ from framesmith_backends.ir.expr import Cast, Expr
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
+from framesmith_backends.ir.size import Size, Sym, Undecided, surely_positive
 from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axis, element, point, whole
 
 
@@ -132,6 +134,8 @@ class Scope:
                 slots.append(None)
         if any(shape[k] == 0 for k in over):
             raise Decline("a reduction over no elements")
+        if kind in ("max", "min") and not all(surely_positive(shape[k]) for k in over):
+            raise Decline(f"{kind} over what may have no elements")
         layout = self.layout_for(kept_shape, dtype)
         if not reduced:
             return self.define(layout, variables, tuple(slots), body)
@@ -143,7 +147,16 @@ def cast(body: Expr, dtype: str) -> Expr:
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
+    if any(isinstance(size, Sym) for shape in shapes for size in shape):
+        return tuple(reversed([_common(sizes) for sizes in zip_longest(*map(reversed, shapes), fillvalue=1)]))
     return tuple(torch.broadcast_shapes(*shapes)) if shapes else ()  # type: ignore[no-untyped-call]
+
+
+def _common(sizes: Sequence[Size]) -> Size:
+    different = dict.fromkeys(size for size in sizes if size != 1)
+    if len(different) > 1:
+        raise Undecided(f"whether {' is '.join(map(str, different))}")
+    return next(iter(different), 1)
 
 
 def float_of(dtype: str) -> str:
@@ -159,7 +172,7 @@ def promoted(*operands: Operand) -> str:
             rank, dtype = (0 if operand.shape else 1), DTYPES[operand.dtype].torch
         elif isinstance(operand, bool):
             rank, dtype = 2, torch.bool
-        elif isinstance(operand, int):
+        elif isinstance(operand, (int, Sym)):
             rank, dtype = 2, torch.int64
         else:
             rank, dtype = 2, torch.get_default_dtype()

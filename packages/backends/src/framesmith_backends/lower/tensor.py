@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import compute_type, is_float, nearest
-from framesmith_backends.ir.expr import Cast, Const, Expr, Load, guarded, substitute
+from framesmith_backends.ir.expr import Cast, Expr, Load, Number, guarded, number, substitute
 from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.size import Size, Sym, Undecided
 
-Shape = tuple[int, ...]
+Shape = tuple[Size, ...]
 
 
-def axis(k: int, size: int) -> Var:
+def axis(k: int, size: Size) -> Var:
     """The canonical variable of dimension `k` of a tensor of that size there."""
     return Var(f"d{k}", size)
 
@@ -62,12 +63,16 @@ def broadcast(tensor: Tensor, shape: Shape) -> Tensor:
     """The tensor expanded to `shape` by the usual rules (dimensions aligned at the right)."""
     if tensor.shape == shape:
         return tensor
-    here = point(shape)[len(shape) - len(tensor.shape) :]
+    first = len(shape) - len(tensor.shape)
+    for size, wanted in zip(tensor.shape, shape[first:], strict=True):
+        if size != wanted and size != 1:
+            raise Undecided(f"whether {size} is {wanted}")
+    here = point(shape)[first:]
     where = tuple(i if size != 1 else index.ZERO for i, size in zip(here, tensor.shape, strict=True))
     return tensor.viewed(shape, where)
 
 
-Operand = Tensor | bool | int | float
+Operand = Tensor | bool | int | float | Sym | Number
 Formula = Callable[..., Expr]
 
 
@@ -75,8 +80,16 @@ def element(operand: Operand, where: tuple[Ix, ...], shape: Shape, dtype: str, m
     """The operand's value at `where` of the broadcast shape, cast to `dtype`; rounded to `meets` before, if given."""
     value = broadcast(operand, shape).at(where) if isinstance(operand, Tensor) else None
     if value is None:
-        number = operand if meets is None or not is_float(meets) else nearest(operand, meets)  # type: ignore[arg-type]
-        return Const(number, dtype)  # type: ignore[arg-type]
+        return rounded(operand, dtype, meets)  # type: ignore[arg-type]
     if meets is not None and compute_type(meets) == dtype and meets not in (dtype, value.dtype):
         value = Cast(Cast(value, dtype), meets)
     return value if value.dtype == dtype else Cast(value, dtype)
+
+
+def rounded(value: bool | int | float | Sym | Number, dtype: str, meets: str | None = None) -> Expr:
+    """A number in type `dtype`; rounded to the type `meets` before, if given."""
+    if isinstance(value, (int, float)):
+        return number(value if meets is None or not is_float(meets) else nearest(value, meets), dtype)
+    if meets is not None and compute_type(meets) == dtype != meets:
+        return Cast(Cast(number(value, dtype), meets), dtype)
+    return number(value, dtype)

@@ -6,16 +6,10 @@ from collections.abc import Sequence
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.index import Ix
+from framesmith_backends.ir.size import Size, extreme, product
 from framesmith_backends.lower.registry import view
 from framesmith_backends.lower.scope import Scope
 from framesmith_backends.lower.tensor import Shape, Tensor, broadcast, point
-
-
-def numel(shape: Shape) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 @view("view")
@@ -24,7 +18,7 @@ def reshape(s: Scope, x: Tensor, *_: object) -> Tensor:
 
 
 def reshaped(x: Tensor, shape: Shape) -> Tensor:
-    if numel(shape) == 0:
+    if product(shape) == 0:
         return x.viewed(shape, tuple(index.ZERO for _ in x.shape))
     return x.viewed(shape, index.delinearize(index.linearize(point(shape), shape), x.shape))
 
@@ -57,21 +51,26 @@ def squeeze(s: Scope, x: Tensor, dims: object = None) -> Tensor:
 
 
 @view("select.int")
-def select(s: Scope, x: Tensor, dim: int, at: int) -> Tensor:
+def select(s: Scope, x: Tensor, dim: int, at: Size) -> Tensor:
     dim %= len(x.shape)
     where = list(point(s.result.shape))
-    where.insert(dim, index.const(at % x.shape[dim]))
+    where.insert(dim, index.const(normal_place(at, x.shape[dim])))
     return x.viewed(s.result.shape, tuple(where))
 
 
-def normal_start(start: int | None, size: int) -> int:
-    start = 0 if start is None else start
-    return min(max(start + size if start < 0 else start, 0), size)
+def normal_place(at: Size, size: Size) -> Size:
+    """A place from the start of a dimension, given one that counts from its end if it is negative."""
+    return at + size if at < 0 else at
+
+
+def normal_start(start: Size | None, size: Size) -> Size:
+    start = normal_place(0 if start is None else start, size)
+    return extreme(extreme(start, 0, True), size, False)
 
 
 @view("slice.Tensor")
 def slice_(
-    s: Scope, x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    s: Scope, x: Tensor, dim: int = 0, start: Size | None = None, end: Size | None = None, step: Size = 1
 ) -> Tensor:
     dim %= len(x.shape)
     where = list(point(s.result.shape))
@@ -82,7 +81,7 @@ def slice_(
 
 def _pieces(x: Tensor, dim: int, shapes: Sequence[Shape]) -> tuple[Tensor, ...]:
     found: list[Tensor] = []
-    first = 0
+    first: Size = 0
     for shape in shapes:
         where = list(point(shape))
         where[dim] = index.add(where[dim], index.const(first))

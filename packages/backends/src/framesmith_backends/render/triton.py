@@ -15,6 +15,7 @@ from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Op, Ref,
 from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Var
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.size import Size, hint, product
 from framesmith_backends.render.nested_lines import flat
 
 TYPES = {
@@ -95,6 +96,8 @@ class TritonKernel:
 
 def why_not_triton(kernel: Kernel) -> str | None:
     """Why the kernel cannot be rendered, or None."""
+    if kernel.numbers:
+        return "its sizes or numbers change between calls"
     return "it keeps rows in scratch memory" if kernel.scratch else None
 
 
@@ -118,7 +121,7 @@ def block_of(kernel: Kernel) -> int:
     """The number of lanes: a power of two covering the row if it is short, else a block of it."""
     if kernel.lane is None:
         return 1
-    covering = 1 << (kernel.lane.size - 1).bit_length()
+    covering = 1 << (hint(kernel.lane.size) - 1).bit_length()
     if kernel.lane in kernel.row:
         return covering if covering <= WHOLE_ROW else ROW_BLOCK
     return min(covering, LANE_BLOCK)
@@ -128,11 +131,11 @@ def _program(w: Writing) -> int:
     """Name the outer variables from the program's number, write the passes; returns the number of programs."""
     k, lane = w.kernel, w.kernel.lane
     others = [v for v in k.outer if v is not lane]
-    grid = math.prod(v.size for v in others)
+    grid = hint(product(v.size for v in others))
     w.line("pid = tl.program_id(0).to(tl.int64)")
     point = "pid"
     if lane is not None and lane in k.outer:
-        blocks = -(-lane.size // w.block)
+        blocks = -(-hint(lane.size) // w.block)
         grid *= blocks
         w.line(f"lane = pid % {blocks} * BLOCK + tl.arange(0, BLOCK).to(tl.int64)")
         w.line(f"point = pid // {blocks}")
@@ -324,7 +327,7 @@ def _position(w: Writing, ix: Ix) -> str:
     return f"({' + '.join(parts)})"
 
 
-def _term(w: Writing, atom: Atom, k: int) -> str:
+def _term(w: Writing, atom: Atom, k: Size) -> str:
     if isinstance(atom, Var):
         text = w.variables[atom]
     else:

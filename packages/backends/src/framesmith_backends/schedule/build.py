@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Load, Ref, cost, loads, transform
 from framesmith_backends.ir.expr import substitute as substitute_expr
 from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.kernel import Accumulate, Kernel, Param, Pass, Scratch, Store
+from framesmith_backends.ir.kernel import Accumulate, Kernel, Param, Pass, Scratch, Store, with_numbers
 from framesmith_backends.ir.program import Def, Program
+from framesmith_backends.ir.size import hint, product
 from framesmith_backends.schedule.domains import variables_of
 from framesmith_backends.schedule.group import Group, positions
 from framesmith_backends.schedule.loops import arrange
@@ -50,7 +50,8 @@ def build_kernel(name: str, program: Program, group: Group, stored: frozenset[st
         _choose_scratch(b)
     passes = tuple(_make_pass(b, p) for p in range(_last_pass(b) + 1))
     params = _params(b, passes)
-    return arrange(Kernel(name, params, outer, b.row, None, passes, tuple(b.scratch.values())))
+    kernel = arrange(Kernel(name, params, outer, b.row, None, passes, tuple(b.scratch.values())))
+    return with_numbers(kernel) if program.is_symbolic else kernel
 
 
 def _is_full(b: Building, d: Def) -> bool:
@@ -59,7 +60,7 @@ def _is_full(b: Building, d: Def) -> bool:
 
 
 def _covers_row(b: Building, d: Def) -> bool:
-    return not b.row or math.prod(v.size for v in d.domain) == math.prod(b.group.sizes)
+    return not b.row or product(v.size for v in d.domain) == product(b.group.sizes)
 
 
 def _internal(b: Building, d: Def) -> list[Def]:
@@ -79,8 +80,8 @@ def _assign_passes(b: Building) -> None:
 
 def _choose_scratch(b: Building) -> None:
     """Give a scratch row to members that are expensive and used in several passes."""
-    numel = math.prod(v.size for v in b.row)
-    if numel > LONGEST_SCRATCH:
+    numel = product(v.size for v in b.row)
+    if hint(numel) > LONGEST_SCRATCH:
         return
     room = SCRATCH_BYTES
     for d in b.group.members:
@@ -89,7 +90,7 @@ def _choose_scratch(b: Building) -> None:
         if cost(_expand_member(b, d, min(b.uses[d.name]))) < KEEP_COST:
             continue
         # A scratch holds the value in the type it is computed in; 8 bytes is the largest.
-        room -= numel * 8
+        room -= hint(numel) * 8
         if room >= 0:
             b.scratch[d.name] = Scratch(f"row.{d.name}", d.dtype, numel)
             b.memo.clear()
@@ -128,7 +129,7 @@ def _address(b: Building, d: Def) -> Ix:
     """Where the member's element at the current point lies in its buffer."""
     where = b.where[d.name]
     return index.total(
-        (where[axis], stride) for axis, stride in zip(d.axes, d.layout.strides, strict=True) if axis is not None
+        (where[axis], stride) for axis, stride in zip(d.axes, d.layout.steps, strict=True) if axis is not None
     )
 
 
@@ -159,8 +160,8 @@ def _resolve(b: Building, e: Expr, number: int) -> Expr | None:
     member = b.members.get(e.source)
     if member is not None:
         return _expand_member(b, member, number)
-    strides = b.program.layouts[e.source].strides
-    flat = index.total(zip(e.index, strides, strict=True))
+    steps = b.program.layouts[e.source].steps
+    flat = index.total(zip(e.index, steps, strict=True))
     return Load(e.source, (flat,), e.dtype, e.guard)
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.size import Size, exact_quotient, product
 
-Sizes = tuple[int, ...]
+Sizes = tuple[Size, ...]
 
 
-def suffix_products(sizes: Sequence[int]) -> list[int]:
+def suffix_products(sizes: Sequence[Size]) -> list[Size]:
     """The number of points within each axis boundary, from the right: 1 first, all points last."""
-    products = [1]
+    products: list[Size] = [1]
     for size in reversed(sizes):
         products.append(products[-1] * size)
     return products
@@ -24,15 +24,35 @@ def suffix_products(sizes: Sequence[int]) -> list[int]:
 @lru_cache(maxsize=4096)
 def refine(a: Sizes, b: Sizes) -> Sizes | None:
     """The coarsest shape of which both row-major shapes are reshapes by merging axes; None if there is none."""
-    if math.prod(a) != math.prod(b):
+    if product(a) != product(b):
         return None
-    chain = sorted({*suffix_products(a), *suffix_products(b)})
-    steps: list[int] = []
+    chain = _chain(suffix_products(a), suffix_products(b))
+    if chain is None:
+        return None
+    steps: list[Size] = []
     for inner, outer in itertools.pairwise(chain):
-        if outer % inner:
+        step = exact_quotient(outer, inner)
+        if step is None:
             return None
-        steps.append(outer // inner)
+        steps.append(step)
     return tuple(reversed(steps))
+
+
+def _chain(a: list[Size], b: list[Size]) -> list[Size] | None:
+    """Two ascending lists as one without repetitions; None where it cannot be said for all sizes which is first."""
+    if all(type(n) is int for n in (*a, *b)):
+        return sorted({*a, *b})
+    found: list[Size] = []
+    left, right = a[::-1], b[::-1]
+    while left and right:
+        if left[-1] == right[-1]:
+            right.pop()
+        elif exact_quotient(right[-1], left[-1]) is None:
+            if exact_quotient(left[-1], right[-1]) is None:
+                return None
+            left, right = right, left
+        found.append(left.pop())
+    return list(dict.fromkeys([*found, *reversed(left), *reversed(right)]))
 
 
 def merged_axes(sizes: Sizes, refined: Sizes, variables: Sequence[Var]) -> list[Ix]:
@@ -40,9 +60,9 @@ def merged_axes(sizes: Sizes, refined: Sizes, variables: Sequence[Var]) -> list[
     found: list[Ix] = []
     k = len(refined)
     for size in reversed(sizes):
-        parts: list[tuple[Ix, int]] = []
-        covered = 1
-        while covered < size:
+        parts: list[tuple[Ix, Size]] = []
+        covered: Size = 1
+        while covered != size:
             k -= 1
             parts.append((index.of(variables[k]), covered))
             covered *= refined[k]
@@ -55,8 +75,8 @@ def flags_of(sizes: Sizes, reduced: Sequence[bool], refined: Sizes) -> tuple[boo
     flags: list[bool] = []
     k = len(refined)
     for size, flag in zip(reversed(sizes), reversed(reduced), strict=True):
-        covered = 1
-        while covered < size:
+        covered: Size = 1
+        while covered != size:
             k -= 1
             covered *= refined[k]
             flags.append(flag)

@@ -8,13 +8,13 @@ the group out and back to it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import cost, loads
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Call, Def, Program
+from framesmith_backends.ir.size import Size, hint, product
 from framesmith_backends.schedule.domains import Sizes, flags_of, merged_axes, refine, variables_of
 
 # Beyond these a kernel is too large to be worth growing.
@@ -83,7 +83,7 @@ def _add_call(g: Grouping, call: Call, effect: CallNode | None) -> CallNode | No
     """Add a call; calls with effects keep their order among themselves, and mutations come after all before."""
     node = CallNode(g.count, call)
     g.count += 1
-    node.before = _closure(g, call.needs)
+    node.before = _closure(g, (*call.needs, *g.program.numbers_for(call))) & ~(1 << node.number)
     if call.effect:
         if effect is not None:
             node.before |= 1 << effect.number | effect.before
@@ -112,6 +112,7 @@ def _closure(g: Grouping, names: tuple[str, ...] | list[str]) -> int:
 
 def _add_def(g: Grouping, d: Def) -> None:
     sources = list(dict.fromkeys(load.source for load in loads(d.body)))
+    sources += g.program.numbers_for(d)
     for number in _candidates(g, d, sources):
         host = g.nodes[number]
         if isinstance(host, Group) and why_not_join(g, host, d, sources) is None:
@@ -159,8 +160,8 @@ def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | 
 
 
 def _too_serial(sizes: Sizes, reduced: tuple[bool, ...], host: Group) -> bool:
-    outer = math.prod(s for s, flag in zip(sizes, reduced, strict=True) if not flag)
-    return outer < 4 and math.prod(sizes) > 1 << 15
+    outer = product(s for s, flag in zip(sizes, reduced, strict=True) if not flag)
+    return hint(outer) < 4 and hint(product(sizes)) > 1 << 15
 
 
 def placement(host: Group, d: Def) -> tuple[Sizes, tuple[bool, ...] | None] | None:
@@ -183,12 +184,12 @@ def placement(host: Group, d: Def) -> tuple[Sizes, tuple[bool, ...] | None] | No
 def _with_outer(host: Group, outer: Sizes) -> tuple[Sizes, tuple[bool, ...]] | None:
     """The group's sizes with its outer axes replaced by their refinement."""
     assert host.reduced is not None
-    sizes: list[int] = []
+    sizes: list[Size] = []
     flags: list[bool] = []
     rest = list(reversed(outer))
     for size, flag in zip(reversed(host.sizes), reversed(host.reduced), strict=True):
-        covered = 1
-        while covered < size:
+        covered: Size = 1
+        while covered != size:
             step = size if flag else rest.pop(0)
             covered *= step
             sizes.append(step)
@@ -200,7 +201,7 @@ def positions(d: Def, sizes: Sizes, reduced: tuple[bool, ...] | None) -> dict[Va
     """Each domain variable of a member as an expression in the group's variables."""
     variables = variables_of(sizes)
     own = tuple(v.size for v in d.domain)
-    if math.prod(own) == math.prod(sizes) and refine(own, sizes) == sizes:
+    if product(own) == product(sizes) and refine(own, sizes) == sizes:
         return dict(zip(d.domain, merged_axes(own, sizes, variables), strict=True))
     flags = reduced or (False,) * len(sizes)
     outer = [v for v, flag in zip(variables, flags, strict=True) if not flag]

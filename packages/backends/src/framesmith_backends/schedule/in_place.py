@@ -48,7 +48,9 @@ def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
 
 
 def _cannot_fail(step: Step) -> bool:
-    return not isinstance(step, CallStep) or _copy(step) is not None or is_view(step.call.node.target)
+    if not isinstance(step, CallStep) or step.call.size is not None:
+        return True
+    return _copy(step) is not None or is_view(step.call.node.target)
 
 
 def _copy(step: Step) -> tuple[str, str] | None:
@@ -87,7 +89,7 @@ def _names(kernel: Kernel, written: bool = False) -> set[str]:
 def _renamed(run: Run, names: Mapping[str, str]) -> Run:
     kernels = tuple(_with_names(kernel, names) if _names(kernel) & {*names} else kernel for kernel in run.kernels)
     buffers = tuple(dict.fromkeys(names.get(buffer, buffer) for buffer in run.buffers))
-    return Run(run.entry, kernels, buffers)
+    return replace(run, kernels=kernels, buffers=buffers)
 
 
 def _with_names(kernel: Kernel, names: Mapping[str, str]) -> Kernel:

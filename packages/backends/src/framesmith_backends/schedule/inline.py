@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import replace
 
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, cost, guarded, loads, substitute, transform
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Def, Program
+from framesmith_backends.ir.size import hint, product
 
 # An expression this cheap is computed again by each of this many users.
 CHEAP_COST, CHEAP_LOADS, CHEAP_USERS = 4, 2, 4
@@ -56,8 +56,12 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]]) -> str | None:
         return "large enough"
     if len(users) > 1 or users[0][1] > 1:
         return "several users"
-    points = math.prod(v.size for v in users[0][0].domain)
-    return None if points <= math.prod(v.size for v in d.domain) else "its user needs each element more than once"
+    points = product(v.size for v in users[0][0].domain)
+    return (
+        None
+        if hint(points) <= hint(product(v.size for v in d.domain))
+        else "its user needs each element more than once"
+    )
 
 
 def _expanded(e: Expr, program: Program, bodies: dict[str, Expr]) -> Expr | None:

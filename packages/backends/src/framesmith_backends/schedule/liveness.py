@@ -22,10 +22,11 @@ def needed(program: Program) -> Program:
         used.add(name)
         if name in program.defs:
             stack += [load.source for load in loads(program.defs[name].body)]
+            stack += program.numbers_for(program.defs[name])
         elif name in program.calls:
             needs = program.calls[name].needs
             kept.update(needs)
-            stack += needs
+            stack += [*needs, *program.numbers_for(program.calls[name])]
     return replace(
         program,
         defs={name: d for name, d in program.defs.items() if name in used},

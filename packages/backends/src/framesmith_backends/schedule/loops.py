@@ -9,6 +9,7 @@ from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Index, Load, transform, walk
 from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Var
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
+from framesmith_backends.ir.size import Size, exact_quotient, hint, is_multiple
 
 
 def arrange(kernel: Kernel) -> Kernel:
@@ -59,17 +60,17 @@ def rewrite_indices(kernel: Kernel, change: Callable[[Ix], Ix]) -> Kernel:
     return replace(kernel, passes=passes)
 
 
-def _divided(kernel: Kernel) -> tuple[Var, int] | None:
+def _divided(kernel: Kernel) -> tuple[Var, Size] | None:
     """A loop variable that occurs alone under a division or remainder by a divisor of its size."""
     for ix, _ in accesses(kernel):
         for atom in _atoms(ix):
             if isinstance(atom, Var):
                 continue
             base = atom.base
-            if base.const or len(base.terms) != 1:
+            if base.const != 0 or len(base.terms) != 1:
                 continue
             var, k = base.terms[0]
-            if isinstance(var, Var) and k == 1 and var.size % atom.divisor == 0:
+            if isinstance(var, Var) and k == 1 and is_multiple(var.size, atom.divisor):
                 return var, atom.divisor
     return None
 
@@ -88,7 +89,7 @@ def split_divided(kernel: Kernel) -> Kernel:
         if found is None:
             return kernel
         var, divisor = found
-        high, low = Var(f"{var.name}h", var.size // divisor), Var(f"{var.name}l", divisor)
+        high, low = Var(f"{var.name}h", _exactly(var.size, divisor)), Var(f"{var.name}l", divisor)
         values = {var: index.total(((index.of(high), divisor), (index.of(low), 1)))}
 
         def expand(loops: tuple[Var, ...], var: Var = var, pair: tuple[Var, Var] = (high, low)) -> tuple[Var, ...]:
@@ -102,19 +103,31 @@ def split_divided(kernel: Kernel) -> Kernel:
     return kernel
 
 
+def _exactly(size: Size, divisor: Size) -> Size:
+    found = exact_quotient(size, divisor)
+    assert found is not None
+    return found
+
+
+def _step(ix: Ix, var: Var) -> int:
+    """How far apart the places of neighbouring values of the variable are, by the hints; 0 where it is not said."""
+    step = index.coefficient(ix, var)
+    return 0 if step is None else abs(hint(step))
+
+
 def ordered(kernel: Kernel, loops: tuple[Var, ...]) -> tuple[Var, ...]:
     """The loops with large strides outside: by the stores, and where those do not say, by the loads."""
     if len(loops) < 2:
         return loops
     weights: dict[Var, int] = dict.fromkeys(loops, 0)
     strides = [ix for one in kernel.passes for ix in (s.index for s in (*one.stores, *one.before))]
-    from_stores = [ix for ix in strides if all(index.coefficient(ix, v) for v in loops)]
+    from_stores = [ix for ix in strides if all(_step(ix, v) for v in loops)]
     reads = [ix for ix, memory in accesses(kernel) if memory]
-    full_reads = [ix for ix in reads if all(index.coefficient(ix, v) for v in loops)]
+    full_reads = [ix for ix in reads if all(_step(ix, v) for v in loops)]
     guide = from_stores or full_reads or reads
     for ix in guide[:1]:
         for var in loops:
-            weights[var] = abs(index.coefficient(ix, var) or 0)
+            weights[var] = _step(ix, var)
     if not all(weights.values()):
         return loops
     return tuple(sorted(loops, key=lambda v: -weights[v]))
@@ -147,8 +160,8 @@ def _merged(kernel: Kernel, name: str, k: int) -> Kernel:
     joined = Var(f"{a.name}_{b.name}", a.size * b.size)
 
     def change(ix: Ix) -> Ix:
-        step = index.coefficient(ix, b) or 0
-        if not step:
+        step = index.coefficient(ix, b)
+        if step is None or step == 0:
             return ix
         return index.total(((index.substitute(ix, {a: index.ZERO, b: index.ZERO}), 1), (index.of(joined), step)))
 
@@ -163,10 +176,10 @@ UNIT, SAME, SCATTERED, STORE_FACTOR = 2, 1, -4, 2
 
 def choose_lane(kernel: Kernel) -> Var | None:
     """The variable along which most accesses are contiguous; an inner loop in case of doubt."""
-    candidates = [v for v in (*reversed(kernel.row), *reversed(kernel.outer)) if v.size > 1]
+    candidates = [v for v in (*reversed(kernel.row), *reversed(kernel.outer)) if hint(v.size) > 1]
     if not candidates:
         return None
-    return max(candidates, key=lambda v: (lane_score(kernel, v), v.size >= 8, -candidates.index(v)))
+    return max(candidates, key=lambda v: (lane_score(kernel, v), hint(v.size) >= 8, -candidates.index(v)))
 
 
 def lane_score(kernel: Kernel, var: Var) -> int:
@@ -175,4 +188,4 @@ def lane_score(kernel: Kernel, var: Var) -> int:
         if memory:
             step = index.coefficient(ix, var)
             score += UNIT if step == 1 else SAME if step == 0 else SCATTERED
-    return score if var.size >= 4 else score - 100
+    return score if hint(var.size) >= 4 else score - 100

@@ -7,7 +7,8 @@ from itertools import groupby
 
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.program import Layout, Program
+from framesmith_backends.ir.program import Layout, Program, Teller
+from framesmith_backends.ir.size import Symbol
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.group import CallNode, Group, Node, group
 from framesmith_backends.schedule.in_place import write_in_place
@@ -25,6 +26,7 @@ class Plan:
     outputs: list[object]
     steps: list[Step] = field(default_factory=list)
     runtime: dict[str, str] = field(default_factory=dict)
+    tellers: dict[Symbol, Teller] = field(default_factory=dict)
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -58,7 +60,7 @@ def make_plan(program: Program, scratch: bool = True) -> Plan:
     """Schedule the program and lay out its launch list. Without `scratch`, kernels compute again instead."""
     program, nodes = scheduled(program)
     stored = stored_names(program, nodes)
-    plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime)
+    plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, tellers=program.tellers)
     read = {load.source for d in program.defs.values() for load in loads(d.body)}
     count = 0
     for is_group, some in groupby(nodes, key=lambda n: isinstance(n, Group)):
@@ -75,7 +77,7 @@ def make_plan(program: Program, scratch: bool = True) -> Plan:
             count += 1
         plan.steps += _run_steps(f"run{len(plan.steps)}", kernels, program)
     plan.steps = write_in_place(plan.steps, program)
-    _drop_dead(plan, _fixed(program))
+    _drop_dead(plan, _fixed(program), program.numbers)
     return plan
 
 
@@ -83,7 +85,8 @@ def _run_steps(entry: str, kernels: list[Kernel], program: Program) -> list[Step
     written = dict.fromkeys(p.name for k in kernels for p in k.params if p.written)
     used = dict.fromkeys(p.name for k in kernels for p in k.params)
     allocations: list[Step] = [Allocate(name, program.layouts[name]) for name in written]
-    return [*allocations, Run(entry, tuple(kernels), tuple(used))]
+    numbers = dict.fromkeys(n for k in kernels for n in k.numbers)
+    return [*allocations, Run(entry, tuple(kernels), tuple(used), tuple(numbers))]
 
 
 def _fixed(program: Program) -> set[str]:
@@ -103,13 +106,13 @@ def _uses(step: Step) -> tuple[str, ...]:
     return ()
 
 
-def _drop_dead(plan: Plan, fixed: set[str]) -> None:
-    """Put a Drop after each name's last use, and give dead buffers of equal layout to later allocations."""
+def _drop_dead(plan: Plan, fixed: set[str], numbers: set[str]) -> None:
+    """Put a Drop after each tensor's last use, and give dead buffers of equal layout to later allocations."""
     last: dict[str, int] = {}
     for position, step in enumerate(plan.steps):
         for name in (*_uses(step), *_makes(step)):
             last[name] = position
-    outputs = {name for name in plan.outputs if isinstance(name, str)}
+    outputs = {name for name in plan.outputs if isinstance(name, str)} | numbers
     layouts = {s.name: s.layout for s in plan.steps if isinstance(s, Allocate)}
     free: dict[Layout, list[str]] = {}
     steps: list[Step] = []

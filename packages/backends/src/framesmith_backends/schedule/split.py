@@ -5,13 +5,13 @@ The split depends on sizes only, never on the number of threads, so that results
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Load, substitute
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
+from framesmith_backends.ir.size import hint, product
 
 # Fewer independent units than this, over at least this many elements, are too few for a machine's threads.
 FEW_UNITS, MANY_ELEMENTS, LANE_BLOCK = 8, 1 << 15, 64
@@ -34,25 +34,32 @@ def split_reductions(program: Program) -> Program:
 
 def _parts(d: Def) -> tuple[list[Var], dict[Var, int]] | None:
     """The reduced variables that become results of the first half, whole or by a number of parts."""
-    if d.reduction is None or math.prod(v.size for v in d.domain) < MANY_ELEMENTS:
+    if d.reduction is None or hint(product(v.size for v in d.domain)) < MANY_ELEMENTS:
         return None
-    kept = math.prod(v.size for v in d.kept)
+    kept = hint(product(v.size for v in d.kept))
     units = kept // LANE_BLOCK if d.domain[-1] in d.kept else kept
     if units >= FEW_UNITS:
         return None
     wanted = max(2, WANTED_UNITS // max(units, 1))
     whole: list[Var] = []
     for var in (v for v in d.domain if v in d.reduced):
-        fitting = [k for k in range(wanted, min(var.size // 2, MOST_PARTS) + 1) if var.size % k == 0]
+        fitting = _numbers_of_parts(var, wanted)
         if fitting:
             return whole, {var: fitting[0]}
         whole.append(var)
-        wanted = -(-wanted // var.size)
+        wanted = -(-wanted // hint(var.size))
         if wanted < 2:
             break
     if not whole or len(whole) == len(d.reduced):
         return None
     return whole, {}
+
+
+def _numbers_of_parts(var: Var, wanted: int) -> list[int]:
+    """Into how many equal parts, at least as many as wanted, the variable's range can be cut whatever the sizes are."""
+    if isinstance(var.size, int):
+        return [k for k in range(wanted, min(var.size // 2, MOST_PARTS) + 1) if var.size % k == 0]
+    return []
 
 
 def _halves(d: Def, whole: list[Var], parts: dict[Var, int]) -> tuple[Def, Def]:

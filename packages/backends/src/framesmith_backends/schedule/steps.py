@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.program import Call, Layout
+from framesmith_backends.ir.size import Symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +21,12 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Kernels launched by one native entry on `buffers`, in order."""
+    """Kernels launched by one native entry on `buffers`, in order, and on the `numbers` that the call tells."""
 
     entry: str
     kernels: tuple[Kernel, ...]
     buffers: tuple[str, ...]
+    numbers: tuple[Symbol | Number, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,10 @@ def step_text(step: Step) -> str:
         source = f"reuse {step.reuse}" if step.reuse else f"new {step.layout.dtype}{list(step.layout.shape)}"
         return f"{step.name} = {source}"
     if isinstance(step, Run):
-        return f"{step.entry}({', '.join(step.buffers)})  # {', '.join(k.name for k in step.kernels)}"
+        arguments = ", ".join((*step.buffers, *(n.name for n in step.numbers)))
+        return f"{step.entry}({arguments})  # {', '.join(k.name for k in step.kernels)}"
+    if isinstance(step, CallStep) and step.call.size is not None:
+        return f"{step.call.name} = {step.call.size}"
     if isinstance(step, CallStep):
         return f"{step.call.name} = {step.call.node.target}({', '.join(step.call.needs)})"
     return f"del {', '.join(step.names)}"

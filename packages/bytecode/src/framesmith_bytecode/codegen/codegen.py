@@ -8,12 +8,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from types import CodeType
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from framesmith_bytecode.codegen.emission import Emitter, expect, expect_choice, start_of
+from framesmith_bytecode.codegen.emission import Emitter, expect, start_of
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_bytecode, expect_names
 
-_PUSHED_PARTS: Final = ("defaults", "kwdefaults", "annotations")
 _unique = itertools.count()
 
 
@@ -159,27 +158,21 @@ class Codegen(Emitter):
         for name in reversed(expect_names(names, "names")):
             self.store(name)
 
-    def make_function(self, code: CodeType, closure: Sequence[str] = (), parts: Collection[str] = ()) -> None:
+    def make_function(self, code: CodeType, closure: Sequence[str] = ()) -> None:
         """Push a function of the code, closing over the named variables of this one.
 
-        `parts` say what the caller has pushed before, in this order: "defaults" (a tuple), "kwdefaults" (a dict),
-        "annotations" (a tuple of names and values in turn). `closure` has a variable for each of the code's
-        `co_freevars`, in their order.
+        `closure` has a variable for each of the code's `co_freevars`, in their order.
         """
         expect(code, CodeType, "make_function", "a code object (encode(codegen.bytecode(name)) makes one)")
         closure = expect_names(closure, "closure")
-        for part in expect_names(parts, "parts"):
-            expect_choice(part, _PUSHED_PARTS, "make_function's parts")
         if len(closure) != len(code.co_freevars):
             raise ValueError(f"{code.co_name} has free variables {code.co_freevars}, got {tuple(closure)} for them")
-        given = set(parts)
         if closure:
             for name in closure:
                 self.load_closure(name)
             self.build("tuple", len(closure))
-            given.add("closure")
         self.load_const(code)
-        self.emit("MAKE_FUNCTION", frozenset(given))
+        self.emit("MAKE_FUNCTION", frozenset({"closure"} if closure else ()))
 
     # -- values and temporaries
 

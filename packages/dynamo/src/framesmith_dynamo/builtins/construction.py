@@ -18,6 +18,7 @@ from framesmith_dynamo.values.containers import (
     SliceValue,
     TupleValue,
     frozenset_of,
+    has_named_items,
     index_of,
     is_namedtuple_class,
     new_deque,
@@ -152,6 +153,6 @@ def _new_tuple(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     items = args[0].unpack(tr) if args else []
     if cls is tuple:
         return TupleValue(items)
-    if not is_namedtuple_class(cls):
+    if not has_named_items(cls):
         raise GraphBreak(UNSUPPORTED_CALL, f"tuple.__new__({cls.__qualname__})")
     return NamedTupleValue(items, cls)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
+from framesmith_dynamo.admission.costly_callees import CostlyCallees
 from framesmith_dynamo.admission.frame_policy import why_not_compiled
 from framesmith_dynamo.admission.surroundings import surrounding_guards, why_not_now
 from framesmith_dynamo.breaks import GraphBreak, forget_frames
@@ -50,6 +51,9 @@ IN_ORDER = "run one by one: inputs that it changes share memory with others"
 Answer = Entry | SKIP | RUN_ONCE
 
 
+LEAVE_OUT = (
+    "What to do: mark it with framesmith.disable, which saves the attempts, or move what is in the way out of it."
+)
 WHAT_TO_DO = "What to do: keep it the same from call to call, pass a number as a tensor, or raise recompile_limit."
 
 
@@ -106,6 +110,7 @@ class FrameConverter:
         self.on_event = on_event
         self.strict = strict
         self._histories = Histories(dynamic)
+        self._callees = CostlyCallees()
         self._graphless: weakref.WeakSet[CodeType] = weakref.WeakSet()
         #: For a code object, what was not as its nearest entry expected, and how often.
         self._missed: weakref.WeakKeyDictionary[CodeType, Counter[str]] = weakref.WeakKeyDictionary()
@@ -116,11 +121,11 @@ class FrameConverter:
         reason = why_not_compiled(info.code)
         if reason is not None:
             return SKIP(reason)
-        reason = why_not_now()
-        if reason is not None:
-            self._tell("run-once", info.code, reason)
-            return RUN_ONCE(reason)
         with compile_context(CompileContext(next_compile_id(info.code))):
+            reason = why_not_now()
+            if reason is not None:
+                self._tell("run-once", info.code, reason)
+                return RUN_ONCE(reason)
             return self._check_recompile(info) or self._compile(info)
 
     def _compile(self, info: FrameInfo) -> Answer:
@@ -129,6 +134,7 @@ class FrameConverter:
         except (BreakNotAllowed, MarkViolated, RecompileLimit):
             raise
         except Exception as error:
+            self._note_callee(error, info.code)
             self.tell_error(info.code, error)
             if self.strict:
                 raise
@@ -140,6 +146,15 @@ class FrameConverter:
     def tell_error(self, code: CodeType, error: Exception) -> None:
         """Report an error of the compiler's own."""
         self._tell("error", code, f"{type(error).__name__}: {error}", error=error, location=location_of(error))
+
+    def _note_callee(self, error: Exception, caller: CodeType) -> None:
+        """After an attempt that ended with this error: tell if a function is not worth inlining any more."""
+        refused = self._callees.note(error, caller)
+        if refused is not None:
+            self._tell_costly(refused[0], f"is no longer interpreted in place: {refused[1]}")
+
+    def _tell_costly(self, code: CodeType, why: str) -> None:
+        self._tell("costly", code, f"{why}. {LEAVE_OUT}")
 
     # Recompilation
 
@@ -177,10 +192,11 @@ class FrameConverter:
                 CompileContext.get().attempt += 1
                 if self.fullgraph:
                     raise BreakNotAllowed(log.reason) from log.reason
+                self._note_callee(log.reason, info.code)
         raise RuntimeError(f"tracing does not settle after {MAX_RESTARTS} attempts; last: {log.reason}")
 
     def _attempt(self, info: FrameInfo, log: SpeculationLog) -> Answer:
-        frame = outermost_frame(info, log, self._histories.of(info.code))
+        frame = outermost_frame(info, log, self._callees, self._histories.of(info.code))
         try:
             with located(frame.state.location):
                 ending = run_outermost(frame, log)
@@ -216,6 +232,7 @@ class FrameConverter:
             self._tell("run-once", info.code, why, location=location_of(escaped))
             return RUN_ONCE(why)
         reason = f"{MAX_RUN_ONCE} calls raised an exception; the last: {why}"
+        self._tell_costly(info.code, reason)
         self._tell("skip", info.code, reason, location=location_of(escaped))
         return SKIP(reason)
 
@@ -234,6 +251,7 @@ class FrameConverter:
         )
         if not graphs:
             if sum(entry.code in self._graphless for entry in entries(info.code)) >= MAX_GRAPHLESS:
+                self._tell_costly(info.code, NOTHING_TO_COMPILE)
                 self._tell("skip", info.code, NOTHING_TO_COMPILE)
                 return SKIP(NOTHING_TO_COMPILE)
             self._graphless.add(code)
@@ -251,7 +269,8 @@ class FrameConverter:
                 f"the guards refuse the call they were made for: {program.explain(info.locals, function)}"
             )
         seconds = time.perf_counter() - CompileContext.get().begun
-        self._tell("entry", info.code, check=program, residual=code, seconds=seconds)
+        facts = frame.state.symbols.facts()
+        self._tell("entry", info.code, check=program, symbols=facts, residual=code, seconds=seconds)
         entry = Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs))
         keep_from_torch(entry)
         return entry

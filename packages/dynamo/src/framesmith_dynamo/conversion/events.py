@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Literal
@@ -10,9 +11,10 @@ from torch import fx
 
 from framesmith_bytecode import decode, format_python
 from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.graph.symbols import SymbolFact
 from framesmith_guards import CheckProgram, Location, TraceId
 
-EventKind = Literal["graph", "break", "entry", "recompile", "dynamic", "limit", "skip", "run-once", "error"]
+EventKind = Literal["graph", "break", "entry", "recompile", "dynamic", "limit", "skip", "run-once", "costly", "error"]
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,13 @@ class FrameEvent:
     """One thing that happened to a frame of `code`.
 
     `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code
-    was made (`check` and `guards`, its check as Python; `residual` and `residual_text`, its code; `seconds` taken);
+    was made (`check` and `guards`, its check as Python; `symbols`, what changes from call to call; `residual` and
+    `residual_text`, its code; `seconds` taken);
     `recompile`: no entry applied (`detail`: why the nearest did not); `dynamic`: a size or number that has changed is a
     symbol from now on (`detail`: which, and what it was and is); `limit`: that was so as often as allowed
     (`detail`: what changed most, and what to do); `skip` and `run-once`: left to plain Python, always or this time
-    (`detail`: why); `error`: the tracer or a compiler failed (`error`).
+    (`detail`: why); `costly`: compiling or inlining the code was never worth it, and stops (`detail`: why, and what to
+    do); `error`: the tracer or a compiler failed (`error`).
 
     `trace_id` names the compilation, and the attempt, that it is part of; `location` is the line that it is about.
     """
@@ -35,6 +39,7 @@ class FrameEvent:
     graph: fx.GraphModule | None = None
     broken: GraphBreak | None = None
     check: CheckProgram | None = None
+    symbols: Sequence[SymbolFact] = ()
     residual: CodeType | None = None
     error: BaseException | None = None
     trace_id: TraceId | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -234,19 +234,14 @@ class GraphBuilder:
 
     # Operations
 
-    def run(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Effects]:
-        """Run a call on fakes: its fake result, and what its operators do.
+    def run(self, log: OperatorLog, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a call on fakes: its fake result. The log is told what its operators do.
 
         Exceptions of the operation pass through, with nothing recorded.
         """
         self._check_assumptions()  # those of the calls before: what they gave is known now
-        log = OperatorLog()
         with self.fake_mode, log, python_kernels(self.fake_mode):
-            if isinstance(target, str):
-                result = getattr(args[0], target)(*args[1:], **kwargs)
-            else:
-                result = target(*args, **kwargs)
-        return result, log.effects
+            return call(*args, **kwargs)
 
     def record(
         self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, effects: Effects

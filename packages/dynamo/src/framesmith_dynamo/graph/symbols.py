@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from framesmith_aten.symbolic import known_value
 from framesmith_guards.fakes.symbols import (
     attach_shape_env,
+    bounds_of,
     computed_number,
+    hint_of,
     specialised_at,
+    symbol_name,
     symbolic_fake,
     symbolic_number,
 )
@@ -40,6 +43,26 @@ class Dims:
 
 
 STATIC: Final = Dims()
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolFact:
+    """A symbol as its user knows it: its name, where the number is found, and what it was in the call compiled for.
+
+    `least` and `most` are the bounds that were given, or that the trace came to rely on; None for none.
+    """
+
+    name: str
+    place: str
+    now: int | float | bool | None
+    least: int | float | None
+    most: int | float | None
+
+    def __str__(self) -> str:
+        bounds = [f"at least {self.least}"] if self.least is not None else []
+        bounds += [f"at most {self.most}"] if self.most is not None else []
+        now = "not known before the call" if self.now is None else f"now {self.now}"
+        return ", ".join((f"{self.name} = {self.place}: {now}", *bounds))
 
 
 class Policy(Protocol):
@@ -118,3 +141,15 @@ class Symbols:
         """What the trace, and the compilation of its graph, came to rely on."""
         env = self._mode.shape_env
         return () if env is None else shape_guards(env, self.tensors, self.numbers)
+
+    def facts(self) -> list[SymbolFact]:
+        """The symbols that are left, for those who want to see them."""
+        if self._mode.shape_env is None:
+            return []
+        sizes = ((f"{source.name}.size({dim})", n) for source, each in self.tensors for dim, n in enumerate(each.shape))
+        found: dict[str, SymbolFact] = {}
+        for place, number in (*sizes, *((source.name, number) for source, number in self.numbers)):
+            name = symbol_name(number)
+            if name is not None and name not in found:
+                found[name] = SymbolFact(name, place, hint_of(number), *bounds_of(number))
+        return list(found.values())

@@ -217,11 +217,7 @@ class Frame:
         cells = dict(zip(code.bytecode.freevars, closure, strict=True))
         child = Frame(self.state, code, function.__globals__, dict(bound), cells, self)  # type: ignore[arg-type]
         child.make_cells()
-        self.state.depth += 1
-        try:
-            return self.state.run(child)
-        finally:
-            self.state.depth -= 1
+        return inlining.run(self.state, child, function)
 
     def make_cells(self) -> None:
         """Make the frame's own cells; an argument that is a cell variable moves into its cell."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from types import FunctionType
+from typing import TYPE_CHECKING
 
+from framesmith_dynamo.admission.costly_callees import blame
 from framesmith_dynamo.admission.frame_policy import why_not_inlined
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.trace_state import TraceState
+from framesmith_dynamo.values.base import TracedRaise
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.trace_state import OpenFrame, TraceState
+    from framesmith_dynamo.values.base import Value
 
 MAX_DEPTH = 80
 
@@ -22,6 +28,12 @@ NOT_INLINED = register_break(
     why="it was disabled, or belongs to a library whose code has effects outside the trace",
     hint="the call runs as plain Python between two graphs",
 )
+NEVER_WORTH_IT = register_break(
+    "never-worth-inlining",
+    what="a Python function is no longer interpreted in place",
+    why="wherever it was called, the graph broke inside of it for the same reason, or the compiler failed on it",
+    hint="move what breaks out of the function, or mark it with framesmith.disable, which saves the attempts",
+)
 
 
 def check(state: TraceState, function: FunctionType) -> None:
@@ -31,3 +43,23 @@ def check(state: TraceState, function: FunctionType) -> None:
     reason = why_not_inlined(function.__code__)
     if reason is not None:
         raise GraphBreak(NOT_INLINED, f"{function.__module__}.{function.__qualname__}: {reason}")
+    reason = state.callees.why_refused(function.__code__)
+    if reason is not None:
+        raise GraphBreak(NEVER_WORTH_IT, f"{function.__module__}.{function.__qualname__}: {reason}")
+
+
+def run(state: TraceState, child: OpenFrame, function: FunctionType) -> Value:
+    """Interpret a function's frame, and note how that went."""
+    state.depth += 1
+    try:
+        value = state.run(child)
+    except TracedRaise:
+        raise
+    except Exception as error:
+        if not (isinstance(error, GraphBreak) and error.kind is NEVER_WORTH_IT):
+            blame(error, function.__code__)
+        raise
+    finally:
+        state.depth -= 1
+    state.callees.worked(function.__code__)
+    return value

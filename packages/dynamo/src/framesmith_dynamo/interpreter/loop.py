@@ -29,6 +29,7 @@ from framesmith_guards import (
 )
 
 if TYPE_CHECKING:
+    from framesmith_dynamo.admission.costly_callees import CostlyCallees
     from framesmith_dynamo.graph.symbols import Policy
     from framesmith_frames import FrameInfo
 
@@ -155,12 +156,12 @@ def _route_outermost(frame: Frame, raised: TracedRaise) -> None:
         raise EscapedException(raised) from raised
 
 
-def outermost_frame(info: FrameInfo, log: SpeculationLog, policy: Policy) -> Frame:
+def outermost_frame(info: FrameInfo, log: SpeculationLog, callees: CostlyCallees, policy: Policy) -> Frame:
     """The frame to trace, its arguments wrapped as they are loaded."""
     load_tables()
     handlers.load()
     code = decoded(info.code)
-    state = TraceState(info.code, info.globals, log, run_frame, policy)
+    state = TraceState(info.code, info.globals, log, callees, run_frame, policy)
     frame = OutermostFrame(state, code, info.globals, {}, {}, None)
     frame.bind(info.locals, cast(FunctionType, info.function))
     return frame

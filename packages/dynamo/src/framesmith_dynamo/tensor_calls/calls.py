@@ -14,10 +14,11 @@ from torch._subclasses import fake_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.ignored_warnings import without_warnings
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION
 from framesmith_aten.random_order import RANDOM_ORDER
-from framesmith_aten.recording import KernelRefuses, RecordingFailed
+from framesmith_aten.recording import KernelRefuses, OperatorLog, RecordingFailed
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
@@ -27,11 +28,13 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT, DYNAMIC_OUTPUT_SHAPE
+from framesmith_guards import called_from
 
 if TYPE_CHECKING:
     from framesmith_aten.recording import Effects
     from framesmith_dynamo.graph.builder import GraphBuilder
     from framesmith_dynamo.trace_state import TraceState
+    from framesmith_guards import Location
 
 
 class TracingFrame(Tracer, Protocol):
@@ -40,6 +43,9 @@ class TracingFrame(Tracer, Protocol):
     @property
     def state(self) -> TraceState:
         """What all frames of the trace share."""
+
+    def location(self) -> Location:
+        """Where in the user's program the frame is."""
 
 
 OPERATION_FAILED = register_break(
@@ -143,6 +149,10 @@ class OnFakes(threading.local):
 on_fakes = OnFakes()
 
 
+#: Torch's own Python beneath an operation, which only fakes reach: its kernels warn of the same.
+REFERENCES: Final = "torch._"
+
+
 def is_news(record: logging.LogRecord) -> bool:
     """A filter for torch's log: that fakes refuse an operation is no news, the program's own run says it."""
     return not on_fakes.running
@@ -196,23 +206,33 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
 
 
 def _on_fakes(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Effects]:
-    """The call run on fakes. Breaks the graph where the operation raises; errors in noting what it does pass."""
-    builder = frame.state.builder
-    fakes, named_fakes = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
-    _check_leaves(builder, fakes, named_fakes, target)
+    """The call run on fakes. Breaks the graph where the operation raises; errors in noting what it does pass.
+
+    What it warns of is told at the user's line, by the first attempt to trace it.
+    """
     on_fakes.running = True
     try:
-        return builder.run(target, fakes, named_fakes)
+        with without_warnings("" if frame.state.log.reason is not None else REFERENCES):
+            return _tried(frame, target, args, kwargs)
+    finally:
+        on_fakes.running = False
+
+
+def _tried(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Effects]:
+    fakes, named_fakes = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
+    _check_leaves(frame.state.builder, fakes, named_fakes, target)
+    at, log = frame.location(), OperatorLog()
+    try:
+        call, rest = (getattr(fakes[0], target), fakes[1:]) if isinstance(target, str) else (target, fakes)
+        return frame.state.builder.run(log, called_from(at, frame.globals, call), rest, named_fakes), log.effects
     except RecordingFailed:
         raise
     except NEEDS_SYMBOLS as error:
         if frame.state.symbols.begin():
-            return _on_fakes(frame, target, args, kwargs)
+            return _tried(frame, target, args, kwargs)
         raise GraphBreak(_kind(error), _describe(target, error)) from error
     except Exception as error:
         raise GraphBreak(_kind(error), _describe(target, error)) from error
-    finally:
-        on_fakes.running = False
 
 
 def _name(target: Any) -> str:
@@ -238,7 +258,7 @@ def tensor_value(frame: TracingFrame, fake: torch.Tensor, node: fx.Node) -> Valu
 
 
 def _is_mere_view(builder: GraphBuilder, fake: torch.Tensor) -> bool:
-    """Whether a leaf is a view of an input taken without gradients: as long as they stay off, it needs none."""
+    """Whether a leaf is a view of an input, taken without gradients: as long as they stay off, it needs none."""
     if torch.is_grad_enabled() or not builder.is_view_of_input(fake):
         return False
     builder.leaf_views.append(fake)

@@ -38,6 +38,9 @@ FOREIGN_GLOBALS = register_break(
 
 Entries = dict[str, Any]
 
+#: What `collections.namedtuple` puts into the globals of a class's `__new__`.
+GENERATED = {"_tuple_new", "__builtins__", "__name__"}
+
 
 def dictionary_of(module: ModuleType) -> Entries:
     """A module's dictionary, past any attribute look-up of its own."""
@@ -70,6 +73,12 @@ def namespace_source(tr: Tracer, entries: Entries) -> Source:
             raise GraphBreak(FOREIGN_GLOBALS, f"globals of {entries.get('__name__')}")
         sources[id(entries)] = source
     return sources[id(entries)]
+
+
+def note_owner(tr: Tracer, entries: Entries, function: Source) -> None:
+    """Find the globals of a named tuple's `__new__` by way of the function: no module has them, and no one else."""
+    if entries.keys() == GENERATED and id(entries) not in tr.memo.namespaces:
+        tr.memo.namespaces[id(entries)] = AttrSource(function, "__globals__")
 
 
 def entry_source(tr: Tracer, entries: Entries, name: str) -> Source:

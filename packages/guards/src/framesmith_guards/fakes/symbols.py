@@ -231,3 +231,18 @@ def expr_of(number: Any) -> sympy.Basic:
     if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
         return number.node.expr
     return sympy.Float(number) if type(number) is float else sympy.Integer(int(number))
+
+
+def symbol_name(number: Any) -> str | None:
+    """What a number's symbol is called; None for a number that is known, or given by others."""
+    expr = expr_of(number)
+    return str(expr) if expr.is_Symbol else None
+
+
+def bounds_of(number: torch.SymInt | torch.SymFloat) -> tuple[int | float | None, int | float | None]:
+    """The least and the most that a symbol may be; None where there is no such bound."""
+    known = number.node.shape_env.var_to_range.get(number.node.expr)
+    if known is None:
+        return None, None
+    least, most = (int(bound) if bound.is_Integer else None for bound in (known.lower, known.upper))
+    return least, most

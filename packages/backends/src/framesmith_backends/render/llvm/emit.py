@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Op, Ref, children, walk
+from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, walk
 from framesmith_backends.ir.index import Div, Ix, Mod, Var
 from framesmith_backends.ir.kernel import Store
+from framesmith_backends.ir.size import Size, Sym
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
 from framesmith_backends.render.llvm.ops import emit_cast, emit_op, from_memory, memory_kind, to_memory
+from framesmith_backends.render.llvm.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.state import Rendering
 
 
@@ -49,6 +51,10 @@ def _ix_depth(r: Rendering, ix: Ix) -> int:
 
 def _const(r: Rendering, node: Const) -> Value:
     return constant(node.value, REGISTER[node.dtype])
+
+
+def _number(r: Rendering, node: Number) -> Value:
+    return r.numbers[node]
 
 
 def _ref(r: Rendering, node: Ref) -> Value:
@@ -185,8 +191,11 @@ def _lane_indices(r: Rendering, ix: Ix) -> Value:
     if step is not None:
         if r.lanes == 1:
             return scalar_index(r, ix)
-        offsets = ", ".join(f"i64 {k * step}" for k in range(r.lanes))
         base = scalar_index(r, ix)
+        if isinstance(step, Sym):
+            numbers = ", ".join(f"i64 {k}" for k in range(r.lanes))
+            return r.b.add(base, r.b.mul(Value(f"<{numbers}>", "i64", r.lanes), size_of(r, step)))
+        offsets = ", ".join(f"i64 {k * step}" for k in range(r.lanes))
         return r.b.binary("add", base, Value(f"<{offsets}>", "i64", r.lanes))
     return _general(r, ix, lambda var: _lane_variable(r, var))
 
@@ -201,11 +210,11 @@ def _lane_variable(r: Rendering, var: Var) -> Value:
 
 def scalar_index(r: Rendering, ix: Ix) -> Value:
     """The index at the first lane. Terms of outer loops are summed in those loops."""
-    by_level: dict[int, list[tuple[index.Atom, int]]] = {}
+    by_level: dict[int, list[tuple[index.Atom, Size]]] = {}
     for atom, k in ix.terms:
         by_level.setdefault(_ix_depth(r, index.of(atom)), []).append((atom, k))
     known: tuple[object, ...] = ("index", ix.const)
-    total = constant(ix.const, "i64")
+    total = size_of(r, ix.const)
     for depth in sorted(by_level):
         level = r.levels[depth]
         known = (*known, *by_level[depth])
@@ -221,14 +230,14 @@ def scalar_index(r: Rendering, ix: Ix) -> Value:
     return total
 
 
-def _plus(r: Rendering, total: Value, value: Value, k: int) -> Value:
+def _plus(r: Rendering, total: Value, value: Value, k: Size) -> Value:
     if k != 1:
-        value = r.b.binary("mul nsw", value, k)
+        value = r.b.binary("mul nsw", value, size_of(r, k))
     return value if total.text == "0" else r.b.binary("add nsw", total, value)
 
 
 def _general(r: Rendering, ix: Ix, variable: Callable[[Var], Value]) -> Value:
-    total = constant(ix.const, "i64")
+    total = size_of(r, ix.const)
     for atom, k in ix.terms:
         total = _plus(r, total, _atom(r, atom, variable), k)
     return total
@@ -238,7 +247,7 @@ def _atom(r: Rendering, atom: index.Atom, variable: Callable[[Var], Value]) -> V
     if isinstance(atom, Var):
         return variable(atom)
     op = {Div: "udiv", Mod: "urem"}[type(atom)]
-    return r.b.binary(op, _general(r, atom.base, variable), atom.divisor)
+    return r.b.binary(op, _general(r, atom.base, variable), divisor_of(r, atom.divisor))
 
 
 def emit_store(r: Rendering, store: Store) -> None:
@@ -285,5 +294,5 @@ def _masked_write(
 
 
 _EMITTERS: dict[type, Callable[..., Value]] = {
-    Const: _const, Ref: _ref, Cast: _cast, Op: _op, Index: _index, Load: _load,
+    Const: _const, Ref: _ref, Cast: _cast, Op: _op, Index: _index, Load: _load, Number: _number,
 }  # fmt: skip

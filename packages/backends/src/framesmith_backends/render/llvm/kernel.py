@@ -7,18 +7,19 @@ emitted in the outermost loop in which all its variables are known.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from framesmith_backends.ir.expr import cost
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass
+from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.emit import emit, emit_store
-from framesmith_backends.render.llvm.loops import lane_blocks, lane_tail, opened_loop
+from framesmith_backends.render.llvm.loops import any_lane_tail, lane_blocks, lane_tail, opened_loop, whole_lanes
 from framesmith_backends.render.llvm.ops import memory_kind
 from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, Accumulator
+from framesmith_backends.render.llvm.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.state import Rendering
 from framesmith_backends.render.llvm.tiles import tiled_passes
 from framesmith_backends.render.nested_lines import flat
@@ -32,8 +33,8 @@ class Shape:
     lanes: int
     lane_outer: bool
     by_lane: bool
-    extent: int
-    points: int
+    extent: Size
+    points: Size
     # Lanes of one tile, where rows are walked a tile of lanes at a time (0: a block of lanes at a time).
     tile: int = 0
 
@@ -51,7 +52,7 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
         lanes *= 4
     elif price <= 24:
         lanes *= 2
-    while lanes > 2 and lanes // 2 >= kernel.lane.size:
+    while isinstance(kernel.lane.size, int) and lanes > 2 and lanes // 2 >= kernel.lane.size:
         lanes //= 2
     return lanes
 
@@ -59,12 +60,12 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
 def shape_of(kernel: Kernel, target: Target) -> Shape:
     lanes = choose_lanes(kernel, target)
     lane_outer = kernel.lane in kernel.outer
-    others = math.prod(v.size for v in kernel.outer if v is not kernel.lane)
+    others = product(v.size for v in kernel.outer if v is not kernel.lane)
     if not lane_outer or kernel.lane is None:
         return Shape(lanes, False, False, others, kernel.points)
     tile = tile_of(kernel, lanes, target)
     blocks = -(-kernel.lane.size // (tile or lanes))
-    by_lane = others < 32 and blocks > others
+    by_lane = hint(others) < 32 and hint(blocks) > hint(others)
     return Shape(lanes, True, by_lane, blocks if by_lane else others, kernel.points, tile)
 
 
@@ -78,7 +79,11 @@ def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
         return 0
     if any(a.value.dtype == "b1" for one in kernel.passes for a in one.reductions):
         return 0  # a vector of bits is packed in memory, single bits are not
-    return TILE_LANES if kernel.lane.size > lanes else 0
+    return TILE_LANES if hint(kernel.lane.size) > lanes else 0
+
+
+# Bytes of the largest element of a scratch row.
+SCRATCH_ELEMENT = 8
 
 
 def render_kernel(
@@ -94,16 +99,29 @@ def render_kernel(
     _parallel_loop(r, shape)
     text = "\n".join(line if line.endswith(":") else f"  {line}" for line in flat([r.entry, body]))
     head = f"define internal void @{name}(ptr noalias readonly %buffers, i64 %begin, i64 %end) #0 {{\nentry:"
-    return f"{head}\n{text}\n  ret void\n}}", shape, r.b.declared
+    freed = "".join(
+        f"  call void @free(ptr {r.pointers[s.name].text})\n" for s in kernel.scratch if isinstance(s.numel, Sym)
+    )
+    return f"{head}\n{text}\n{freed}  ret void\n}}", shape, r.b.declared
 
 
 def _open_buffers(r: Rendering) -> None:
     for k, param in enumerate(r.kernel.params):
         slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
         r.pointers[param.name] = r.b.emit(f"load ptr, ptr {slot.text}, align 8, !invariant.load !1", "ptr")
+    for k, number in enumerate(r.kernel.numbers, len(r.kernel.params)):
+        slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
+        kind = "i64" if isinstance(number, Symbol) else "double"
+        r.numbers[number] = r.b.emit(f"load {kind}, ptr {slot.text}, align 8, !invariant.load !1", kind)
     wide = r.lanes if r.kernel.lane in r.kernel.outer else 1
     for scratch in r.kernel.scratch:
         kind = memory_kind(scratch.dtype)
+        if isinstance(scratch.numel, Sym):
+            r.b.declare("declare ptr @malloc(i64)")
+            r.b.declare("declare void @free(ptr)")
+            room = r.b.mul(size_of(r, scratch.numel), wide * SCRATCH_ELEMENT)
+            r.pointers[scratch.name] = r.b.emit(f"call ptr @malloc({room.typed})", "ptr")
+            continue
         r.pointers[scratch.name] = r.b.emit(f"alloca [{scratch.numel * wide} x {kind}], align 64", "ptr")
 
 
@@ -112,17 +130,18 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
     lane = r.kernel.lane
     others = tuple(v for v in r.kernel.outer if v is not lane)
     begin, end = Value("%begin", "i64"), Value("%end", "i64")
-    low, high = constant(0, "i64"), constant(lane.size if lane is not None else 1, "i64")
+    low, high = constant(0, "i64"), size_of(r, lane.size if lane is not None else 1)
+    between = product(v.size for v in others)
     if shape.by_lane:
         assert lane is not None
         step = shape.tile or r.lanes
         low, far = r.b.mul(begin, step), r.b.mul(end, step)
-        high = r.b.select(r.b.compare("ult", far, lane.size), far, high)
-        begin, end = constant(0, "i64"), constant(math.prod(v.size for v in others), "i64")
-    with opened_loop(r, begin, end, 1, None, shape.by_lane) as point:
+        high = r.b.select(r.b.compare("ult", far, size_of(r, lane.size)), far, high)
+        begin, end = constant(0, "i64"), size_of(r, between)
+    with opened_loop(r, begin, end, 1, None, shape.by_lane and surely_positive(between)) as point:
         _decode(r, point, others)
         if shape.tile and lane is not None:
-            with opened_loop(r, low, high, shape.tile, None, not shape.by_lane) as first:
+            with opened_loop(r, low, high, shape.tile, None, isinstance(lane.size, int) and not shape.by_lane) as first:
                 far = r.b.add(first, shape.tile)
                 tiled_passes(r, lane, first, r.b.select(r.b.compare("ult", far, high), far, high), shape.tile)
         elif shape.lane_outer and lane is not None:
@@ -138,8 +157,8 @@ def _decode(r: Rendering, point: Value, loops: tuple[Var, ...]) -> None:
         if k == len(loops) - 1:
             r.variables[var] = point
         else:
-            r.variables[var] = r.b.binary("urem", point, var.size)
-            point = r.b.binary("udiv", point, var.size)
+            r.variables[var] = r.b.binary("urem", point, divisor_of(r, var.size))
+            point = r.b.binary("udiv", point, divisor_of(r, var.size))
 
 
 def _passes(r: Rendering) -> None:
@@ -169,16 +188,16 @@ def _row_nest(r: Rendering, loops: list[Var], inside: Callable[[], None], accumu
         return
     var, *rest = loops
     vertical = not rest and r.kernel.lane not in r.kernel.row and any(a.blocked for a in accumulators)
-    zero, end = constant(0, "i64"), constant(var.size, "i64")
-    if vertical and var.size > BLOCK_STEPS:
-        with opened_loop(r, zero, end, BLOCK_STEPS) as start:
+    zero, end, sure = constant(0, "i64"), size_of(r, var.size), surely_positive(var.size)
+    if vertical and not surely_at_least(BLOCK_STEPS, var.size):
+        with opened_loop(r, zero, end, BLOCK_STEPS, None, sure) as start:
             far = r.b.add(start, BLOCK_STEPS)
-            stop = r.b.select(r.b.compare("ult", far, var.size), far, end)
+            stop = r.b.select(r.b.compare("ult", far, end), far, end)
             with opened_loop(r, start, stop, 1, var):
                 inside()
             _flush(r, accumulators)
         return
-    with opened_loop(r, zero, end, 1, var):
+    with opened_loop(r, zero, end, 1, var, sure):
         _row_nest(r, rest, inside, accumulators)
     if vertical:
         _flush(r, accumulators)
@@ -195,8 +214,11 @@ def _row_inner(r: Rendering, lane: Var | None, one: Pass, accumulators: list[Acc
         _body(r, one, accumulators)
         return
     step = BLOCK_STEPS * r.lanes
-    zero, end = constant(0, "i64"), constant(lane.size, "i64")
+    zero, end = constant(0, "i64"), size_of(r, lane.size)
     blocked = any(a.blocked for a in accumulators)
+    if isinstance(lane.size, Sym):
+        _any_row_inner(r, lane, one, accumulators)
+        return
     whole = lane.size // r.lanes * r.lanes
     if not blocked or whole <= step:
         lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators))
@@ -211,6 +233,22 @@ def _row_inner(r: Rendering, lane: Var | None, one: Pass, accumulators: list[Acc
             lane_tail(r, lane, end, whole, True, lambda: _body(r, one, accumulators))
     if blocked:
         _flush(r, accumulators)
+
+
+def _any_row_inner(r: Rendering, lane: Var, one: Pass, accumulators: list[Accumulator]) -> None:
+    """The lane loop of a row of any length."""
+    zero, end = constant(0, "i64"), size_of(r, lane.size)
+    if not any(a.blocked for a in accumulators):
+        lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators))
+        return
+    whole, step = whole_lanes(r, end), BLOCK_STEPS * r.lanes
+    with opened_loop(r, zero, whole, step, None, False) as start:
+        far = r.b.add(start, step)
+        stop = r.b.select(r.b.compare("ult", far, whole), far, whole)
+        with opened_loop(r, start, stop, r.lanes, lane):
+            _body(r, one, accumulators)
+        _flush(r, accumulators)
+    any_lane_tail(r, lane, whole, end, lambda: _body(r, one, accumulators))
 
 
 def _body(r: Rendering, one: Pass, accumulators: list[Accumulator]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.index import Var
 from framesmith_backends.render.llvm.builder import Value, constant
+from framesmith_backends.render.llvm.sizes import at_entry
 from framesmith_backends.render.llvm.state import Rendering
 
 
@@ -43,6 +45,9 @@ def opened_loop(
 
 def lane_blocks(r: Rendering, lane: Var, low: Value, high: Value, inside: Callable[[], None]) -> None:
     """Whole blocks of lanes over [low, high), then the rest under a mask. `low` is a multiple of the lanes."""
+    if not isinstance(lane.size, int):
+        _any_lane_blocks(r, lane, low, high, inside)
+        return
     whole = lane.size // r.lanes * r.lanes
     static = high.text == str(lane.size)
     if whole:
@@ -55,13 +60,79 @@ def lane_blocks(r: Rendering, lane: Var, low: Value, high: Value, inside: Callab
         lane_tail(r, lane, high, whole, static, inside)
 
 
+def whole_lanes(r: Rendering, size: Value) -> Value:
+    """The largest multiple of the lanes, a power of two, up to a size known only at the call."""
+    return at_entry(r, ("whole", size), lambda: r.b.binary("and", size, -r.lanes), size in r.sizes.values())
+
+
+def _any_lane_blocks(r: Rendering, lane: Var, low: Value, high: Value, inside: Callable[[], None]) -> None:
+    """`lane_blocks` for any size: both parts may be empty."""
+    whole = whole_lanes(r, high)
+    with opened_loop(r, low, whole, r.lanes, lane, False):
+        inside()
+    any_lane_tail(r, lane, whole, high, inside)
+
+
+def any_lane_tail(r: Rendering, lane: Var, whole: Value, high: Value, inside: Callable[[], None]) -> None:
+    """The lanes in [whole, high), fewer than a block, if there are any."""
+    if r.lanes == 1:
+        return
+    outer = r.b.out
+    body: list[object] = []
+    r.enter(body, lane, whole)
+    r.mask = r.b.compare("slt", _lane_numbers(r, "i32"), _rest(r, whole, high))
+    inside()
+    r.mask = None
+    r.leave(outer)
+    n = r.b.name()[1:]
+    some = r.b.compare("ult", whole, high)
+    outer += [f"br i1 {some.text}, label %{n}.tail, label %{n}.done", f"{n}.tail:", body]
+    outer += [f"br label %{n}.done", f"{n}.done:"]
+
+
+def _rest(r: Rendering, whole: Value, high: Value) -> Value:
+    """How many lanes there are in [whole, high), in every lane: in 32 bits, which are compared faster than 64."""
+
+    def made() -> Value:
+        return r.b.splat(r.b.convert("trunc", r.b.sub(high, whole), "i32"), r.lanes)
+
+    return at_entry(r, ("rest", high), made, ("whole", high) in r.sizes)
+
+
+def _lane_numbers(r: Rendering, kind: str = "i64") -> Value:
+    return Value(f"<{', '.join(f'{kind} {k}' for k in range(r.lanes))}>", kind, r.lanes)
+
+
+def _reads_under_conditions(r: Rendering) -> bool:
+    roots = [s.value for one in r.kernel.passes for s in (*one.stores, *one.before)]
+    roots += [a.value for one in r.kernel.passes for a in one.reductions]
+    return any(load.guard is not None for load in loads(*roots))
+
+
+def _hidden_zero(r: Rendering) -> Value:
+    """A zero that LLVM does not know to be one.
+
+    LLVM 22 drops the mask of a load where half of it is known to be false and the rest is not known: what is read there
+    is then whatever lies in memory.
+    """
+    r.b.declare("@fs.zero = internal global i64 0")
+    return r.b.emit("load volatile i64, ptr @fs.zero, align 8", "i64")
+
+
 def lane_tail(r: Rendering, lane: Var, high: Value, whole: int, static: bool, inside: Callable[[], None]) -> None:
     """The last block: run only by the range that reaches the end."""
     outer = r.b.out
     body: list[object] = []
-    r.enter(body, lane, constant(whole, "i64"))
-    flags = ", ".join(f"i1 {'true' if whole + k < lane.size else 'false'}" for k in range(r.lanes))
-    r.mask = Value(f"<{flags}>", "i1", r.lanes) if r.lanes > 1 else None
+    size = lane.size
+    assert isinstance(size, int)
+    if r.lanes > 1 and _reads_under_conditions(r):
+        first = r.b.add(_hidden_zero(r), whole)
+        r.enter(body, lane, first)
+        r.mask = r.b.compare("ult", _lane_numbers(r), r.b.sub(constant(size, "i64"), first))
+    else:
+        r.enter(body, lane, constant(whole, "i64"))
+        flags = ", ".join(f"i1 {'true' if whole + k < size else 'false'}" for k in range(r.lanes))
+        r.mask = Value(f"<{flags}>", "i1", r.lanes) if r.lanes > 1 else None
     inside()
     r.mask = None
     r.leave(outer)
@@ -69,6 +140,6 @@ def lane_tail(r: Rendering, lane: Var, high: Value, whole: int, static: bool, in
         outer.append(body)
         return
     n = r.b.name()[1:]
-    reaches = r.b.compare("eq", high, lane.size)
+    reaches = r.b.compare("eq", high, size)
     outer += [f"br i1 {reaches.text}, label %{n}.tail, label %{n}.done", f"{n}.tail:", body]
     outer += [f"br label %{n}.done", f"{n}.done:"]

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from framesmith_backends.ir.expr import cost
+from framesmith_backends.ir.expr import Number, cost
 from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.size import Sym, Symbol, hint
+from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.kernel import Shape, render_kernel
+from framesmith_backends.render.llvm.sizes import emit_size
 from framesmith_backends.render.target import Target
 
 # Below this many estimated cycles a kernel is not worth waking threads for; each thread gets at least half.
@@ -23,10 +26,11 @@ RELEASE_CYCLES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel on the entry's arguments at these positions."""
+    """One kernel on the entry's tensors, and on its numbers, at these positions."""
 
     kernel: Kernel
     arguments: tuple[int, ...]
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -51,6 +55,9 @@ class Module:
         parts = [*self.declarations, RUNTIME, _pointers(self), *self.functions.values(), *self.entries]
         return "\n\n".join([*parts, attributes, metadata])
 
+
+# What entries that take numbers call.
+NUMBERS = ("declare i64 @PyLong_AsLongLong(ptr)", "declare double @PyFloat_AsDouble(ptr)")
 
 RUNTIME = """declare void @GOMP_parallel(ptr, ptr, i32, i32)
 declare i32 @omp_get_thread_num()
@@ -157,10 +164,14 @@ bad:
 
 
 def cycles(kernel: Kernel, target: Target) -> int:
-    """A rough count of cycles the kernel takes on one thread."""
+    """A rough count of cycles the kernel takes on one thread, by the hints of its sizes."""
+    return hint(kernel.points) * _point_cycles(kernel) // target.float_lanes
+
+
+def _point_cycles(kernel: Kernel) -> int:
     roots = [s.value for p in kernel.passes for s in (*p.stores, *p.before)]
     roots += [a.value for p in kernel.passes for a in p.reductions]
-    return kernel.points * (cost(*roots) + 4) // target.float_lanes
+    return cost(*roots) + 4
 
 
 def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
@@ -176,9 +187,10 @@ def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
     return m.functions[text].split("@", 1)[1].split("(", 1)[0], shape
 
 
-def add_entry(m: Module, name: str, count: int, launches: Sequence[Launch]) -> None:
-    """An entry taking `count` tensors that runs the launches in order."""
-    total = sum(cycles(one.kernel, m.target) for one in launches)
+def add_entry(
+    m: Module, name: str, count: int, launches: Sequence[Launch], numbers: Sequence[Symbol | Number] = ()
+) -> None:
+    """An entry taking `count` tensors, then numbers, that runs the launches in order."""
     lines = [
         f"define ptr @{name}(ptr %self, ptr %args, i64 %n) {{",
         "entry:",
@@ -195,21 +207,72 @@ def add_entry(m: Module, name: str, count: int, launches: Sequence[Launch]) -> N
         "  ret ptr null",
         "run:",
     ]
-    release = total > RELEASE_CYCLES
-    if release:
-        lines.append("  %state = call ptr @PyEval_SaveThread()")
-    lines += body
-    if release:
-        lines.append("  call void @PyEval_RestoreThread(ptr %state)")
+    if numbers:
+        m.declarations.update(dict.fromkeys(NUMBERS))
+    for k, one in enumerate(numbers):
+        lines += _number_lines(k, count + k, isinstance(one, Symbol))
+    lines += _unlocked(m, launches, body)
     lines += ["  call void @Py_IncRef(ptr @_Py_NoneStruct)", "  ret ptr @_Py_NoneStruct", "}"]
     m.entries.append("\n".join(lines))
 
 
+def _unlocked(m: Module, launches: Sequence[Launch], body: list[str]) -> list[str]:
+    """The launches, with the interpreter lock released where they take long."""
+    save, restore = "call ptr @PyEval_SaveThread()", "call void @PyEval_RestoreThread(ptr"
+    points = [one.kernel.points for one in launches]
+    if not any(isinstance(n, Sym) for n in points):
+        total = sum(cycles(one.kernel, m.target) for one in launches)
+        return body if total <= RELEASE_CYCLES else [f"  %state = {save}", *body, f"  {restore} %state)"]
+    b = Builder(prefix="w")
+    work = constant(0, "i64")
+    for launch, count in zip(launches, points, strict=True):
+        work = b.add(work, b.mul(emit_size(b, count, _known(launch)), _point_cycles(launch.kernel)))
+    long = b.compare("ugt", work, RELEASE_CYCLES * m.target.float_lanes).text
+    return [
+        *(f"  {line}" for line in b.out), f"  br i1 {long}, label %release, label %start", "release:",
+        f"  %saved = {save}", "  br label %start", "start:", "  %state = phi ptr [ null, %run ], [ %saved, %release ]",
+        *body, f"  br i1 {long}, label %take, label %done",
+        "take:", f"  {restore} %state)", "  br label %done", "done:",
+    ]  # fmt: skip
+
+
+def _known(launch: Launch) -> dict[Symbol, Value]:
+    """The entry's values of the symbols of a launch."""
+    return {
+        symbol: Value(f"%number{at}", "i64")
+        for symbol, at in zip(launch.kernel.numbers, launch.numbers, strict=True)
+        if isinstance(symbol, Symbol)
+    }
+
+
+def _number_lines(k: int, at: int, integer: bool) -> list[str]:
+    """The number among the entry's arguments at that place, which is Python's."""
+    read = "i64 @PyLong_AsLongLong" if integer else "double @PyFloat_AsDouble"
+    return [
+        f"  %where{k} = getelementptr ptr, ptr %args, i64 {at}",
+        f"  %object{k} = load ptr, ptr %where{k}",
+        f"  %number{k} = call {read}(ptr %object{k})",
+    ]
+
+
+def _measured_launch(m: Module, number: int, launch: Launch, function: str, shape: Shape) -> list[str]:
+    """A launch whose extent, and number of threads, depend on sizes known now."""
+    known = _known(launch)
+    b = Builder(prefix=f"m{number}.")
+    extent, points = emit_size(b, shape.extent, known), emit_size(b, shape.points, known)
+    # As many threads as have enough to do each.
+    most = b.binary("udiv", b.mul(points, 2 * _point_cycles(launch.kernel)), PARALLEL_CYCLES * m.target.float_lanes)
+    most = b.select(b.compare("ult", most, extent), most, extent)
+    most = b.convert("trunc", b.select(b.compare("ult", most, 1 << 16), most, constant(1 << 16, "i64")), "i32")
+    text = [f"  {line}" for line in b.out]
+    return [*text, f"  call void @fs.parallel(ptr @{function}, ptr %t{number}, {extent.typed}, {most.typed})"]
+
+
 def _launch_lines(m: Module, number: int, launch: Launch, head: list[str]) -> list[str]:
-    """Fill the kernel's own table of buffers and call it."""
+    """Fill the kernel's own table of buffers and numbers, and call it."""
     function, shape = add_kernel(m, launch.kernel)
     table = f"%t{number}"
-    head.append(f"  {table} = alloca [{len(launch.arguments)} x ptr], align 16")
+    head.append(f"  {table} = alloca [{len(launch.arguments) + len(launch.numbers)} x ptr], align 16")
     lines: list[str] = []
     for k, argument in enumerate(launch.arguments):
         lines += [
@@ -218,8 +281,16 @@ def _launch_lines(m: Module, number: int, launch: Launch, head: list[str]) -> li
             f"  %g{number}.{k} = getelementptr ptr, ptr {table}, i64 {k}",
             f"  store ptr %p{number}.{k}, ptr %g{number}.{k}",
         ]
+    for k, at in enumerate(launch.numbers):
+        slot, kind = f"%h{number}.{k}", "i64" if isinstance(launch.kernel.numbers[k], Symbol) else "double"
+        lines += [
+            f"  {slot} = getelementptr ptr, ptr {table}, i64 {len(launch.arguments) + k}",
+            f"  store {kind} %number{at}, ptr {slot}",
+        ]
     if launch.kernel.points == 0:
         return []
+    if isinstance(shape.extent, Sym) or isinstance(shape.points, Sym):
+        return [*lines, *_measured_launch(m, number, launch, function, shape)]
     work = cycles(launch.kernel, m.target)
     most = min(shape.extent, work * 2 // PARALLEL_CYCLES, 1 << 16)
     if most < 2:

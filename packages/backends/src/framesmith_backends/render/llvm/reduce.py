@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from framesmith_backends.ir.kernel import Accumulate
 from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.size import product
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
 from framesmith_backends.render.llvm.ops import emit_op
 from framesmith_backends.render.llvm.state import Rendering
@@ -81,7 +81,9 @@ def needs_blocks(r: Rendering, spec: Accumulate) -> bool:
     if spec.kind not in ("sum", "prod") or REGISTER[spec.value.dtype] not in ("float", "double"):
         return False
     lane = r.kernel.lane
-    steps = math.prod(v.size for v in r.kernel.row)
+    steps = product(v.size for v in r.kernel.row)
+    if not isinstance(steps, int):
+        return True
     return (steps // r.lanes if lane in r.kernel.row else steps) > BLOCK_STEPS
 
 

@@ -12,11 +12,13 @@ from functools import partial
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Accumulate, Pass, Store
 from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.size import surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
 from framesmith_backends.render.llvm.emit import emit, emit_store, tile_address, tile_load
 from framesmith_backends.render.llvm.loops import lane_blocks, opened_loop
 from framesmith_backends.render.llvm.ops import emit_op
 from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, needs_blocks
+from framesmith_backends.render.llvm.sizes import size_of
 from framesmith_backends.render.llvm.state import Rendering
 
 
@@ -111,19 +113,19 @@ def _combine(r: Rendering, tile: Tile, column: Column, cell: Value, value: Value
 def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[Column]) -> None:
     """The row loops from the outside in, the tile's lanes innermost; long sums are flushed after blocks of rows."""
     var, *rest = loops
-    zero, end = constant(0, "i64"), constant(var.size, "i64")
+    zero, end, sure = constant(0, "i64"), size_of(r, var.size), surely_positive(var.size)
     blocked = any(c.total is not None for c in columns)
     if rest:
-        with opened_loop(r, zero, end, 1, var):
+        with opened_loop(r, zero, end, 1, var, sure):
             _rows(r, tile, rest, one, columns)
         return
-    if not blocked or var.size <= BLOCK_STEPS:
-        with opened_loop(r, zero, end, 1, var):
+    if not blocked or surely_at_least(BLOCK_STEPS, var.size):
+        with opened_loop(r, zero, end, 1, var, sure):
             _along(r, tile, lambda: _step(r, tile, one, columns))
     else:
-        with opened_loop(r, zero, end, BLOCK_STEPS) as start:
+        with opened_loop(r, zero, end, BLOCK_STEPS, None, sure) as start:
             far = r.b.add(start, BLOCK_STEPS)
-            stop = r.b.select(r.b.compare("ult", far, var.size), far, end)
+            stop = r.b.select(r.b.compare("ult", far, end), far, end)
             with opened_loop(r, start, stop, 1, var):
                 _along(r, tile, lambda: _step(r, tile, one, columns))
             _flush(r, tile, columns)

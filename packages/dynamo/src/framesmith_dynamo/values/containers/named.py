@@ -28,14 +28,25 @@ MORE_THAN_ITEMS = register_break(
 )
 
 
+#: What makes a tuple one: where a class has another, its objects are no values of this kind.
+TUPLES_OWN = frozenset(vars(tuple)) - {"__new__", "__repr__", "__getnewargs__", "__doc__", "__class_getitem__"}
+ADDED = ("__bool__", "__getattr__")
+
+
 def is_namedtuple_class(cls: type) -> bool:
     """Whether a class was made by `collections.namedtuple` or `typing.NamedTuple`, or adds only methods to one."""
-    fields = type_lookup(cls, "_fields")
+    return has_named_items(cls) and _is_generated(type_lookup(cls, "__new__"))
+
+
+def has_named_items(cls: type) -> bool:
+    """Whether a class is a named tuple's, or extends one without a change to what it is as a tuple."""
+    fields = type_lookup(cls, "_fields") if issubclass(cls, tuple) else None
     return (
-        issubclass(cls, tuple)
-        and fields is not None
+        fields is not None
         and isinstance(fields.raw, tuple)
-        and _is_generated(type_lookup(cls, "__new__"))
+        and any(_is_generated(Found(base, base.__dict__.get("__new__"))) for base in cls.__mro__)
+        and all(found is not None and found.owner is tuple for found in (type_lookup(cls, one) for one in TUPLES_OWN))
+        and all(type_lookup(cls, name) is None for name in ADDED)
     )
 
 
@@ -144,7 +155,7 @@ def is_named(obj: Any) -> bool:
     cls = type(obj)
     if is_structseq_class(cls):
         return bool(cls.__dict__["n_fields"] == cls.__dict__["n_sequence_fields"])
-    return is_namedtuple_class(cls)
+    return has_named_items(cls)
 
 
 def _build_named(tr: Tracer, obj: Any) -> Value:

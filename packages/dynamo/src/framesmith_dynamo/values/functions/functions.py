@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.admission.frame_policy import WRAPPED_ATTRIBUTE, wrapped_by_torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import find_handler
@@ -195,6 +196,7 @@ class FunctionValue(Value):
             inner = wrapped_by_torch(self.function)
             if inner is not None:
                 return tr.call(value_at(tr, inner, self._part(WRAPPED_ATTRIBUTE)), args, kwargs)
+            namespaces.note_owner(tr, self.function.__globals__, self.where)
         code = self.function.__code__
         if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise GraphBreak(GENERATOR_FUNCTION, self.describe())

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.holders import user_method
+from framesmith_dynamo.values.holders import HEAP_TYPE
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_sideeffects import DELETED
 
@@ -27,16 +28,25 @@ TRACEBACK = register_break(
     why="no frame ran while tracing, so there is none",
     hint="format tracebacks outside the compiled function",
 )
+C_FIELD = register_break(
+    "exception-field",
+    what="a field is read that C code fills in an exception",
+    why="it may be filled when the exception is raised (`name` of an AttributeError), and no C code raised it",
+    hint="read the exception's args, or what you know where you catch it",
+)
 
 
 class ExceptionValue(ObjectValue):
-    """An exception made in the trace. `args` is what `exc.args` gives; `caught`: it was raised and handled."""
+    """An exception made in the trace. `args` is what `exc.args` gives; `caught`: it was raised and handled.
 
-    __slots__ = ("args", "caught")
+    `given` is what the C class's `__init__` was given, of which it fills its own fields.
+    """
+
+    __slots__ = ("args", "caught", "given")
 
     def __init__(self, cls: type[BaseException], args: Sequence[Value] = ()) -> None:
         super().__init__(cls)
-        self.args = tuple(args)
+        self.args = self.given = tuple(args)
         self.caught = False
 
     @staticmethod
@@ -61,9 +71,11 @@ class ExceptionValue(ObjectValue):
         if name in _INITIAL:
             return tr.constant(_INITIAL[name])
         if name == "value" and issubclass(self.cls, StopIteration):
-            return self.args[0] if self.args else tr.constant(None)
+            return self.given[0] if self.given else tr.constant(None)
         if name == "code" and issubclass(self.cls, SystemExit):
-            return self.args[0] if self.args else tr.constant(None)
+            return TupleValue(self.given) if len(self.given) > 1 else (*self.given, tr.constant(None))[0]
+        if isinstance(found.raw, MemberDescriptorType) and not found.owner.__flags__ & HEAP_TYPE:
+            raise GraphBreak(C_FIELD, f"{name!r} of {self.describe()}")
         return super().read_c_data(tr, found, name)
 
     def generic_setattr(self, tr: Tracer, name: str, value: Value) -> None:
@@ -84,10 +96,10 @@ class ExceptionValue(ObjectValue):
 
     def as_plain(self) -> Any:
         """A real exception with the same arguments, for pure functions such as `str`."""
-        return build_exception(self.cls, *(plain(arg) for arg in self.args))
+        return build_exception(self.cls, *(tuple(map(plain, values)) for values in (self.args, self.given)))
 
     def referents(self) -> Iterable[Value]:
-        return self.args
+        return (*self.args, *self.given)
 
     def chain(self, tr: Tracer, handled: Value | None) -> None:
         """Being raised while another exception is handled: that one becomes the context, without making a circle."""
@@ -112,24 +124,27 @@ class ExceptionValue(ObjectValue):
             raise NotImplementedError(f"{self.describe()} was raised, and has a traceback")
         codegen.push_function(build_exception)
         codegen.load_const(self.cls)
-        for arg in self.args:
-            codegen(arg)
-        codegen.call(1 + len(self.args))
+        for values in (self.args, self.given):
+            for value in values:
+                codegen(value)
+            codegen.build("tuple", len(values))
+        codegen.call(3)
 
 
-def build_exception(cls: type[BaseException], *args: Any) -> BaseException:
-    """Run by compiled code: an exception with its arguments, without running a Python `__init__` a second time."""
-    made = cls.__new__(cls, *args)
-    if user_method(cls, "__init__") is None:
-        made.__init__(*args)  # type: ignore[misc]
-    else:
-        made.args = args
+def build_exception(cls: type[BaseException], args: tuple[Any, ...], given: tuple[Any, ...]) -> BaseException:
+    """Run by compiled code: an exception as its C class makes it, without running the program's code a second time."""
+    base = next(base for base in cls.__mro__ if not base.__flags__ & HEAP_TYPE)
+    made: BaseException = base.__new__(cls, *args)
+    base.__init__(made, *given)  # type: ignore[misc]
+    made.args = args
     return made
 
 
 @c_method("__init__", BaseException)
 def _init(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
-    self.args = tuple(args)
+    if kwargs:
+        raise GraphBreak(UNSUPPORTED_CALL, f"{self.cls.__qualname__}() with {', '.join(kwargs)}")
+    self.args = self.given = tuple(args)
     return tr.constant(None)
 
 
@@ -148,4 +163,8 @@ def _str(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
 
 @c_method("__new__", BaseException)
 def _new(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
-    return ExceptionValue.new(tr, cls, args)
+    if issubclass(cls, OSError) and len(args) > 1:  # the number chooses another class, and not all become `args`
+        raise GraphBreak(UNSUPPORTED_CALL, f"{cls.__qualname__}() with an error's number")
+    made = ExceptionValue.new(tr, cls, args)
+    made.given = ()
+    return made

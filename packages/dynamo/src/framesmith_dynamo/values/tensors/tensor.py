@@ -147,12 +147,18 @@ def _type_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> V
 
 @c_method("storage_offset", torch.Tensor)
 def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    """Guarded of the inputs whose memory the tensor is in: nothing else looks at where in its storage one starts."""
+    """Guarded of the inputs whose memory the tensor is in: nothing else looks at where in its storage one starts.
+
+    The fakes of inputs with symbolic sizes begin where their storage does.
+    """
+    skipped = 0
     for ref in self.ref.builder.refs.values():
         if ref.real is not None and ref.source is not None and share_storage(ref.fake, self.fake):
-            offset = int(ref.real.storage_offset())
-            tr.guard(TensorPropertySource(ref.source, "storage_offset"), "EQUALS_MATCH", offset)
-    return tr.constant(int(self.fake.storage_offset(*args, **kwargs)))
+            real = int(ref.real.storage_offset())
+            tr.guard(TensorPropertySource(ref.source, "storage_offset"), "EQUALS_MATCH", real)
+            skipped = (real - int(ref.fake.storage_offset())) * ref.real.element_size()
+    offset = int(self.fake.storage_offset(*args, **kwargs))
+    return tr.constant(offset + skipped // self.fake.element_size())
 
 
 @c_method("requires_grad_", torch.Tensor)

@@ -1,0 +1,148 @@
+"""Symbolic numbers of a graph: torch's expressions as sizes of the loop IR, and where their symbols are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
+
+import torch
+
+from framesmith_aten.graphs.numbers import numbers_of
+from framesmith_backends.ir import size
+from framesmith_backends.ir.program import Teller
+from framesmith_backends.ir.size import Size, Sym, Symbol
+
+# What the size of a tensor that depends on data is taken to be where a guess is wanted.
+UNBACKED_HINT = 256
+
+
+@dataclass(slots=True)
+class Numbers:
+    """The sizes of one graph. `tellers` says where symbols are read; one without cannot be computed with."""
+
+    tellers: dict[Symbol, Teller] = field(default_factory=dict)
+    known: dict[Any, Size | None] = field(default_factory=dict)
+
+    def size_of(self, number: int | torch.SymInt) -> Size | None:
+        """The number as a size; None where it is made of what sizes have not."""
+        if isinstance(number, int):
+            return number
+        node = number.node
+        constant = node.maybe_as_int()
+        return self._converted(node.expr, node.shape_env) if constant is None else constant
+
+    def readable(self, number: int | torch.SymInt) -> Size | None:
+        """The number as a size whose symbols can all be read when the graph runs, or None."""
+        found = self.size_of(number)
+        if found is None or isinstance(found, int):
+            return found
+        return found if size.symbols(found) <= self.tellers.keys() else None
+
+    def sizes(self, numbers: Iterable[int | torch.SymInt]) -> tuple[Size, ...] | None:
+        """All of them as sizes that can be read, or None."""
+        found = [self.readable(number) for number in numbers]
+        return None if any(one is None for one in found) else tuple(found)  # type: ignore[arg-type]
+
+    def _converted(self, expr: Any, env: Any) -> Size | None:
+        if expr not in self.known:
+            self.known[expr] = self._convert(expr, env)
+        return self.known[expr]
+
+    def _convert(self, expr: Any, env: Any) -> Size | None:
+        if expr.is_Symbol:
+            return _symbol(expr, env)
+        if expr.is_Integer:
+            return int(expr)
+        if type(expr).__name__ == "Max" and len(expr.args) == 2:
+            from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+            # What the guards say of the two may be more than their symbols' ranges do.
+            for larger, other in (expr.args, expr.args[::-1]):
+                if statically_known_true(env.create_symboolnode(larger >= other)):
+                    return self._converted(larger, env)
+        make = _FUNCTIONS.get(type(expr).__name__)
+        parts = [self._converted(part, env) for part in expr.args]
+        if make is None or not parts or any(part is None for part in parts):
+            return None
+        return make(*parts)
+
+    def tell(self, value: object, source: str, *, plain: bool) -> None:
+        """The runtime value `source` is at hand: what it tells. With `plain` symbols that stand by themselves alone."""
+        if isinstance(value, torch.SymInt):
+            self._tell(value, Teller(source, "number"), plain)
+        elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            for (what, dim), number in numbers_of(value).items():
+                self._tell(number, Teller(source, what, dim), plain)
+
+    def _tell(self, number: Any, teller: Teller, plain: bool) -> None:
+        found = self.size_of(number)
+        if not isinstance(found, Sym):
+            return
+        match [term for term in found.terms if term[0]]:
+            case [((Symbol() as symbol,), factor)] if symbol not in self.tellers:
+                shift = found - factor * size.symbol(symbol.name, symbol.low, symbol.hint)
+                assert isinstance(shift, int)
+                if not plain or (factor, shift) == (1, 0):
+                    self.tellers[symbol] = Teller(teller.source, teller.what, teller.dim, factor, shift)
+
+
+def _symbol(expr: Any, env: Any) -> Sym:
+    low = env.var_to_range[expr].lower if expr in env.var_to_range else None
+    least = int(low) if isinstance(low, Integral) else None
+    if expr in env.size_like:
+        least = max(least or 0, 0)
+    guess = max(UNBACKED_HINT, least or 0)
+    hint = int(env.optimization_hint(expr, fallback=guess))
+    divisor = _known_divisor(expr, env)
+    if divisor == 1 or hint % divisor:
+        return size.symbol(expr.name, least, hint)
+    part = size.symbol(f"{expr.name}/{divisor}", None if least is None else -(-least // divisor), hint // divisor)
+    return _product(divisor, part)  # type: ignore[return-value]
+
+
+def _known_divisor(expr: Any, env: Any) -> int:
+    """A number that divides the symbol at every call, as the guards say: what it was split into is then exact."""
+    divisors = [fact.args[1] for fact in env.divisible if fact.args[0] == expr]
+    return math.lcm(*(int(divisor) for divisor in divisors if divisor.is_Integer))
+
+
+def _total(*parts: Size) -> Size:
+    result: Size = 0
+    for part in parts:
+        result = result + part
+    return result
+
+
+def _product(*parts: Size) -> Size:
+    return size.product(parts)
+
+
+def _power(base: Size, exponent: Size) -> Size | None:
+    return _product(*[base] * exponent) if isinstance(exponent, int) and 0 < exponent <= 4 else None
+
+
+def _remainder(a: Size, b: Size) -> Size | None:
+    return a % b if size.surely_positive(b) else None
+
+
+def _quotient(a: Size, b: Size) -> Size | None:
+    return a // b if size.surely_at_least(b, 0) else None
+
+
+def _extreme(largest: bool) -> Callable[..., Size]:
+    def of(first: Size, *rest: Size) -> Size:
+        for other in rest:
+            first = size.extreme(first, other, largest)
+        return first
+
+    return of
+
+
+# By the names of sympy's classes, and of torch's own.
+_FUNCTIONS: dict[str, Callable[..., Size | None]] = {
+    "Add": _total, "Mul": _product, "Pow": _power, "PowByNatural": _power, "FloorDiv": _quotient,
+    "CleanDiv": _quotient, "Mod": _remainder, "PythonMod": _remainder, "Max": _extreme(True), "Min": _extreme(False),
+}  # fmt: skip

@@ -1,0 +1,237 @@
+"""Graphs of symbolic sizes through the cpu backend: one compilation, right at every size its guards allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from samples import SAMPLES, Sample
+from torch import fx
+from tracing_symbolic import takes, trace_symbolic
+
+from framesmith_backends import CpuBackend
+
+CPU = CpuBackend()
+
+
+def compare(found: Sequence[Any], wanted: Sequence[Any], tolerance: float, where: object = "") -> None:
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted):
+        if not isinstance(other, torch.Tensor):
+            assert one == other and type(one) is type(other), where
+            continue
+        assert one.dtype == other.dtype and one.shape == other.shape, where
+        for size, a, b in zip(one.shape, one.stride(), other.stride()):
+            assert size == 1 or 0 in one.shape or a == b, where
+        torch.testing.assert_close(
+            one, other, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda m: f"{where}: {m}"
+        )
+
+
+def at_other_sizes(sample: Sample) -> list[Sample]:
+    """The sample with its sizes changed: what was equal stays equal, 1 stays 1."""
+    sizes = sorted({n for shape in sample.shapes for n in shape if n > 1})
+    changes: list[Callable[[int], int]] = [
+        lambda n: n + 2, lambda n: 2 * n, lambda n: 3 * n + 2 * sizes.index(n), lambda n: max(2, n // 2),
+        lambda n: n + 15, lambda n: n + 16, lambda n: 4 * n,
+    ]  # fmt: skip
+    found = []
+    for change in changes:
+        shapes = tuple(tuple(change(n) if n > 1 else n for n in shape) for shape in sample.shapes)
+        if sum(torch.Size(shape).numel() for shape in shapes) < 2_000_000:
+            found.append(Sample(sample.name, sample.function, shapes, sample.dtype, sample.tolerance))
+    return found
+
+
+#: Samples that fix a size of their inputs, and so are for that size only.
+FIXED = {"permuted", "layer norm", "bf16 norm", "layer norm grad"}
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.name)
+def test_sample_at_many_sizes(sample: Sample) -> None:
+    inputs = sample.inputs()
+    gm = trace_symbolic(sample.function, inputs)
+    call = CPU.compile(gm, inputs)
+    compare(call(list(inputs)), eager(sample.function, inputs), sample.tolerance)
+    served = 0
+    for other in at_other_sizes(sample):
+        values = other.inputs()
+        if takes(gm, values):
+            served += 1
+            compare(call(list(values)), eager(sample.function, values), 4 * sample.tolerance, other.shapes)
+    assert served >= 4 or sample.name in FIXED
+
+
+def eager(function: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
+    result = function(*inputs)
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+#: Sizes of two dimensions: the first traced, with what is empty, single, odd, large, or a multiple of the lanes.
+SIZES = (
+    (3, 5),
+    (4, 7),
+    (16, 32),
+    (1, 6),
+    (6, 1),
+    (0, 5),
+    (5, 0),
+    (1, 1),
+    (33, 257),
+    (5, 1000),
+    (700, 3),
+    (64, 64),
+    (2, 2),
+)
+
+R = torch.randn
+
+
+def rows(a: int, b: int) -> tuple[torch.Tensor, ...]:
+    return (R(a, b),)
+
+
+def columns(a: int, b: int) -> tuple[torch.Tensor, ...]:
+    return (R(b, a).t(),)
+
+
+def gaps(a: int, b: int) -> tuple[torch.Tensor, ...]:
+    return (R(a, 2 * b + 3)[:, 1 : 2 * b + 1 : 2],)
+
+
+def spread(a: int, b: int) -> tuple[torch.Tensor, ...]:
+    return (R(a, 1).expand(a, b),)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function, what makes its inputs at two sizes, and for how many of `SIZES` it is compiled at most."""
+
+    name: str
+    function: Callable[..., Any]
+    inputs: Callable[[int, int], Sequence[Any]] = rows
+    compilations: int = 6
+
+
+def half_and_half(x: torch.Tensor) -> torch.Tensor:
+    half = x.shape[1] // 2
+    return torch.cat([-x[:, half:], x[:, :half]], 1) * 2
+
+
+def counted(x: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(x.shape[1])
+    return torch.where(places[None, :] < x.shape[0], x, -1.0) + torch.arange(x.shape[0])[:, None]
+
+
+def loss(x: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return F.cross_entropy(x, wanted), F.nll_loss(x.log_softmax(1), wanted, reduction="none")
+
+
+def windows(x: torch.Tensor) -> torch.Tensor:
+    padded = F.pad(x, (2, 2))
+    return padded[:, 2:-2] + padded[:, 4:] * 2 - padded[:, : x.shape[1]]
+
+
+def grid(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    a, b = x.shape
+    return (x[:, :, None] + x[:, None, :]).reshape(a, b * b).sum(1), x.repeat(2, 3).view(2, a, 3, b).transpose(1, 2) + 1
+
+
+def classes(a: int, b: int) -> Sequence[Any]:
+    return R(a, b), torch.randint(0, max(b, 1), (a,)) if b else torch.zeros(a, dtype=torch.int64)
+
+
+PROGRAMS = (
+    Program("pointwise", lambda x: (x * 2 + 1).relu() * x.sigmoid() - x / 3),
+    Program("columns", lambda x: (x * 2 + 1).relu(), columns),
+    Program("gaps", lambda x: x.exp() + 1, gaps),
+    Program("spread", lambda x: x * 2, spread),
+    Program("columns and rows", lambda x, y: x + y, lambda a, b: (*rows(a, b), *columns(a, b))),
+    Program("broadcast", lambda x, y, z: x * y + z.exp(), lambda a, b: (R(a, b), R(b), R(a, 1))),
+    Program("sums", lambda x: (x.sum(1), x.mean(0), x.sum(), x.prod(0), (x > 0).any(1))),
+    Program("sums of columns", lambda x: (x.sum(1), x.mean(0), x.sum(), x.square().mean()), columns),
+    Program("extremes", lambda x: (x.amax(1), x.amin(0), x.max(), x.logsumexp(1))),
+    Program("softmax", lambda x: (x.softmax(1), x.log_softmax(0))),
+    Program("softmax of gaps", lambda x: x.softmax(1), gaps),
+    Program("moments", lambda x: (x.var(1), x.std(0), x.var(unbiased=False))),
+    Program("layer norm", lambda x: F.layer_norm(x, (x.shape[1],))),
+    Program("layer norm of fixed rows", lambda x: F.layer_norm(x, (16,)), lambda a, b: (R(a, b, 16),)),
+    Program("halves", half_and_half, rows, 8),
+    Program("cat", lambda x, y, z: torch.cat([x, y, z * 2], 1), lambda a, b: (R(a, b), R(a, 3), R(a, b + 1)), 7),
+    Program("stack", lambda x: (torch.stack([x, x * 2], 1), torch.stack([x, -x], -1))),
+    Program("slices", lambda x: (x[1:] * 2, x[:, :-1] + 1, x[:, x.shape[1] // 2 :].exp(), x[::2] + x[::2]), rows, 7),
+    Program("beyond", lambda x: (x[5:] + 1, x[:, :4] * 2, x[-3:].exp()), rows, 10),
+    Program("pad", lambda x: F.pad(x, (1, 2, 3, 0), value=2.0) * 2),
+    Program("windows", windows),
+    Program("views", lambda x: (x.view(-1) + 1, x.reshape(x.shape[1], x.shape[0]) * 2, x.t().reshape(-1) + 1), rows, 7),
+    Program(
+        "heads",
+        lambda x: (x.view(*x.shape[:2], 2, 4).transpose(1, 2) + 1).reshape(x.shape[0], -1),
+        lambda a, b: (R(a, b, 8),),
+    ),
+    Program("expand", lambda x: x.unsqueeze(0).expand(4, -1, -1) + 1),
+    Program("grid", grid),
+    Program("flip", lambda x: (x.flip(1) * 2, x.flip(0, 1) + 1)),
+    Program("triangles", lambda x: (x.tril() * 2, x.triu(1) + 1)),
+    Program("counted", counted),
+    Program(
+        "created",
+        lambda x: (torch.zeros(x.shape[0], 3) + 1, x.new_ones(x.shape[1]), torch.full((x.shape[0],), x.shape[1])),
+    ),
+    Program("sizes as values", lambda x: (x * x.shape[0] + x.shape[1], x / x.numel(), x**2 + x.shape[1])),
+    Program(
+        "squared errors",
+        lambda x, y: (F.mse_loss(x, y), F.smooth_l1_loss(x, y), F.l1_loss(x, y)),
+        lambda a, b: (R(a, b), R(a, b)),
+    ),
+    Program("losses", loss, classes),
+    Program("products", lambda x, y: (x @ y).tanh() + x.shape[0], lambda a, b: (R(a, b), R(b, 6))),
+    Program("embedding", lambda i, w: F.embedding(i, w) * 3, lambda a, b: (torch.randint(0, 50, (a, b)), R(50, 16))),
+    Program("sorted", lambda x: (x.sort(1).values * 2, x.cumsum(1) + 1, x.argsort(0) + 1)),
+    Program(
+        "integers", lambda x: (x * 3 // 5 % 4, x.sum(1), (x > 0).sum(0)), lambda a, b: (torch.randint(-9, 9, (a, b)),)
+    ),
+    Program("half", lambda x: (x.softmax(1), x.sum(0), x * x.shape[1]), lambda a, b: (R(a, b).bfloat16(),)),
+    Program(
+        "gradients",
+        lambda x, g: torch.func.vjp(lambda v: F.gelu(v).softmax(1) * v.mean(0), x)[1](g),
+        lambda a, b: (R(a, b), R(a, b)),
+    ),
+    Program(
+        "gradients of views",
+        lambda x, g: torch.func.vjp(lambda v: F.pad(v[:, 1:], (0, 1)) + v.select(1, -1)[:, None], x)[1](g),
+        lambda a, b: (R(a, b), R(a, b)),
+    ),
+    Program("counts of numbers", lambda x, n: (x * n, x + n / 2, x**n), lambda a, b: (R(a, b), a * 3 + 2)),
+    Program("places", lambda x: (x.nonzero() * 2, x.nonzero().shape[0] + 1)),
+    Program("selected", lambda x: (x[x > 0] * 2, x[x > 0].sum())),
+    Program(
+        "numbers of tensors",
+        lambda x, n, f: (x * n.item() + f.item(), n.item() + 1, torch.arange(n.item()) * 2),
+        lambda a, b: (R(a, b), torch.tensor(a + b), torch.tensor(a / 7)),
+    ),
+)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+def test_program_at_all_sizes(program: Program) -> None:
+    compiled: list[tuple[fx.GraphModule, Callable[..., Any]]] = []
+    for a, b in SIZES:
+        torch.manual_seed(a + b)
+        inputs = program.inputs(a, b)
+        try:
+            wanted = eager(program.function, inputs)
+        except (RuntimeError, IndexError):
+            continue  # no sizes for this program
+        call = next((call for gm, call in compiled if takes(gm, inputs)), None)
+        if call is None:
+            gm = trace_symbolic(program.function, inputs)
+            call = CPU.compile(gm, inputs)
+            compiled.append((gm, call))
+        tolerance = 2e-2 if any(x.dtype == torch.bfloat16 for x in inputs if isinstance(x, torch.Tensor)) else 1e-4
+        compare(call(list(inputs)), wanted, tolerance, (a, b))
+    assert len(compiled) <= program.compilations
