@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 import framesmith
+import framesmith_autograd_compiler
 from framesmith_autograd_compiler.recorder import Recorder
 
 
@@ -38,6 +40,27 @@ def test_gradients_equal_the_engines(
         assert captured.runs >= 1 and not captured.fallbacks
     for (name, p), (_, q) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("backend", ["auto", "aot_eager"])
+def test_one_program_for_sizes_that_change(backend: str) -> None:
+    torch.manual_seed(0)
+    expected, _ = mlp()
+    actual = copy.deepcopy(expected)
+    with framesmith.compile_backward(strict=True, backend=backend) as captured:
+        for size in (3, 7, 3, 7, 5, 12, 2):
+            x = torch.randn(size, 4)
+            found = []
+            for model in (expected, actual):
+                model.zero_grad()
+                with contextlib.nullcontext() if model is actual else framesmith_autograd_compiler.disabled():
+                    model(x).square().mean().backward()
+                found.append([parameter.grad for parameter in model.parameters()])
+            for one, two in zip(*found, strict=True):
+                torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)
+    assert captured.runs == 7 and not captured.fallbacks
+    assert [len(program.modules) for program in captured.programs] == [1, 2]
+    assert [program.reasons for program in captured.programs] == [[], []]
 
 
 def test_hooks_run_in_order_and_once() -> None:

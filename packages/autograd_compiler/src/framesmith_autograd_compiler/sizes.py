@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -18,13 +19,14 @@ from framesmith_guards import compile_guards
 from framesmith_guards.torch_adapter import shape_guards
 
 if TYPE_CHECKING:
-    from types import FunctionType
-
     from framesmith_guards import CheckProgram
 
 #: Functions for changing sizes that one segment may have, and sizes compiled for by themselves once it has them.
 MOST_DYNAMIC: Final = 4
 MOST_STATIC: Final = 64
+
+#: Checks are of calls of functions; these are about the arguments only.
+_FUNCTION: Final = FunctionType((lambda: None).__code__, {})
 
 
 @dataclass
@@ -49,7 +51,7 @@ class ForSizes:
         layouts = map(_layout, values)
         if not all(map(_agree, self._known, layouts)):
             return False
-        return self._check(tuple(values), cast("FunctionType", _nothing))
+        return self._check(tuple(values), _FUNCTION)
 
 
 def for_sizes(traced: Traced, compiled: Compiled) -> ForSizes:
@@ -131,7 +133,3 @@ def _agree(known: Any, layout: Any) -> bool:
         numbers = zip((*known[0], *known[1]), (*layout[0], *layout[1]), strict=True)
         return all(one is None or one == two for one, two in numbers)
     return known is None or known == layout
-
-
-def _nothing() -> None:
-    """The guards are about arguments only."""

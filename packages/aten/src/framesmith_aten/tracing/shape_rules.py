@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from framesmith_aten.layouts import is_contiguous
-from framesmith_aten.symbolic import all_equal
+from framesmith_aten.symbolic import all_equal, has_symbols
 
 aten = torch.ops.aten
 
@@ -55,6 +55,11 @@ def _arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, device: A
     return torch.empty(math.ceil((end - start) / step), dtype=dtype, device=device)
 
 
+def _fractional_max_pool3d_backward(grad: torch.Tensor, input: torch.Tensor, *rest: Any) -> torch.Tensor | None:
+    """Torch has no rule, and runs the kernel where sizes are known."""
+    return input.new_empty(input.shape) if has_symbols(input) or has_symbols(grad) else None
+
+
 _BATCH_NORMS = (
     aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.no_stats,
@@ -64,6 +69,7 @@ _BATCH_NORMS = (
 #: Operator -> rule, called under the fake mode; a rule declines with None.
 SHAPE_RULES: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm.default: _layer_norm,
+    aten.fractional_max_pool3d_backward.default: _fractional_max_pool3d_backward,
     aten.arange.start: _arange,
     aten.arange.start_step: _arange,
     **{op: _batch_norm_statistics(op) for op in _BATCH_NORMS},

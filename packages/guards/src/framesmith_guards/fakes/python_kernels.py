@@ -1,7 +1,8 @@
 """Torch's rules in Python for operators on symbolic sizes, in place of C++ that asks what a size is at present.
 
-Note [Dropout that copies]: torch's rule for dropout copies its input where nothing is dropped; the operator gives back
-the input itself, which a program can tell. While our rules are asked for, this one is answered by the operator.
+Note [Rules that are not asked]: torch's rules for upsampling have other intermediate results than the operators, which
+shows in half types, and that for dropout copies its input where nothing is dropped, where the operator gives back the
+input itself. A program can tell, so these operators stay what they are.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch._C import DispatchKey
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -35,7 +37,7 @@ def python_kernels(mode: FakeTensorMode) -> Iterator[None]:
         return
     from torch._dispatch.python import enable_python_dispatcher
 
-    _keep_inputs()
+    _keep_operators()
     before, _asked.now = _asked.now, True
     try:
         with enable_python_dispatcher():
@@ -45,20 +47,31 @@ def python_kernels(mode: FakeTensorMode) -> Iterator[None]:
 
 
 @functools.cache
-def _keep_inputs() -> None:
-    """See Note [Dropout that copies]. What others ask of torch's rule is answered as before."""
-    op: Any = torch.ops.aten.dropout.default
-    for key, rule in list(op.py_kernels.items()):
-        op.py_kernels[key] = _unless_asked(op, rule)
-    op._dispatch_cache.clear()
+def _keep_operators() -> None:
+    """See Note [Rules that are not asked]. What others ask of torch's rules is answered as before."""
+    import torch._decomp.decompositions  # adds the rules
+
+    for name in torch.ops.aten:
+        if name == "dropout" or "upsample_" in name:
+            packet = getattr(torch.ops.aten, name)
+            for op in [getattr(packet, overload) for overload in packet]:
+                for key in [key for key in _TAKING_APART if key in op.py_kernels]:
+                    op.py_kernels[key] = _unless_asked(op, op.py_kernels[key])
+                op._dispatch_cache.clear()
+
+
+_TAKING_APART: Final = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
+_EXACT_ENOUGH: Final = (torch.float32, torch.float64)
 
 
 def _unless_asked(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    drops = op is torch.ops.aten.dropout.default
+
     @functools.wraps(rule)
-    def choose(*args: Any, **kwargs: Any) -> Any:
-        if not _asked.now:
-            return rule(*args, **kwargs)
+    def choose(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not _asked.now or (input.dtype in _EXACT_ENOUGH and not drops):
+            return rule(input, *args, **kwargs)
         with torch._C._DisablePythonDispatcher():
-            return op(*args, **kwargs)
+            return op(input, *args, **kwargs)
 
     return choose

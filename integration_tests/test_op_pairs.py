@@ -1,0 +1,42 @@
+"""Torch's operators with `dynamic=True`: sizes A, then B, then A again, against eager, forward and backward.
+
+A tenth of the operators with one pair each; long runs, `FRAMESMITH_LONG=1`, take all with three each, on two backends.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from integration_tests.op_pairs import DTYPES, OPS, pairs, run_pair
+
+LONG = os.environ.get("FRAMESMITH_LONG") == "1"
+NAMES = sorted(OPS) if LONG else sorted(OPS)[3::10]
+PAIRS = 3 if LONG else 1
+#: Operators that are not compiled for sizes that change, and why.
+REFUSED = {"narrow": "data tell where it begins, which torch takes for granted to be within another range"}
+#: At least so many of the pairs that may share an entry do; of a few operators it may be fewer.
+SHARED = 0.9 if LONG else 0.8
+
+
+@pytest.mark.timeout(7200 if LONG else 300)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("backend", ["aot_eager", "eager"] if LONG else ["aot_eager"])
+def test_sizes_a_b_a(backend: str, dtype: torch.dtype) -> None:
+    may_share = shared = refused = total = 0
+    for name in NAMES:
+        for pair in pairs(name, dtype, PAIRS):
+            outcome = run_pair(pair, backend)
+            total += 1
+            assert outcome.status != "wrong", f"{name}: {outcome.detail}\n{pair.text}"
+            if outcome.status == "refused":
+                assert name in REFUSED, f"{name}: {outcome.detail}\n{pair.text}"
+                refused += 1
+            elif pair.may_share:
+                may_share += 1
+                shared += outcome.entries == 1 and not outcome.breaks
+    assert total > len(NAMES) // 3
+    assert refused <= 0.002 * total if LONG else refused == 0
+    assert shared >= SHARED * may_share, f"{shared} of {may_share} share an entry"
