@@ -130,6 +130,8 @@ def compute(tr: Tracer, op: str, left: Value, right: Value) -> Value | None:
     if op in _DIVISIONS and not _is_not_zero(numbers[1]):
         return None  # as constants, they raise
     integers = all(isinstance(number, int | torch.SymInt) for number in numbers)
+    if op in ("//", "%") and not numbers[1] > 0:  # sympy takes (a // b) // -c for a // (b * -c)
+        integers = False
     if integers and (op in EXACT_OF_INTEGERS or (op == "**" and type(numbers[1]) is int and numbers[1] in POWERS)):
         return tr.constant(BINARY[op](*numbers))
     return tr.compute_number(BINARY[op], f"exact_{BINARY_SLOTS[op]}", numbers)
