@@ -105,3 +105,15 @@ C_METHOD = register_break(
     why="the tracer has no rule for this method",
     hint="move the call out of the compiled function",
 )
+DATA_DEPENDENT = register_break(
+    "tensor-data-to-python",
+    what="a tensor's data is read into Python",
+    why="the graph has not run yet while tracing, so the number is not known",
+    hint="keep the value a tensor (torch.where, masks), or do this outside the compiled function",
+)
+DATA_DEPENDENT_BRANCH = register_break(
+    "tensor-data-branch",
+    what="a branch depends on a tensor's data",
+    why="which way it goes is known only when the graph has run",
+    hint="use torch.where or torch.cond; the program is right either way, in two graphs",
+)

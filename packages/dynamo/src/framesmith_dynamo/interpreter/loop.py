@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import decoded
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_dynamo.values.functions.cells import CellValue, FoundCellValue
-from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT
 from framesmith_dynamo.values.wrap import load_tables
 from framesmith_guards import (
     AttrSource,

@@ -20,14 +20,14 @@ from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION
 from framesmith_aten.random_order import RANDOM_ORDER
 from framesmith_aten.recording import KernelRefuses, OperatorLog, RecordingFailed
 from framesmith_aten.symbolic import is_symbolic
-from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak, register_break
+from framesmith_dynamo.breaks import BREAKS, DATA_DEPENDENT, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
 from framesmith_dynamo.graph.spelling import Unspeakable
 from framesmith_dynamo.tensor_calls.undoing import changed_histories, check_undoing, guard_change
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensors.tensor import TensorValue
-from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT, DYNAMIC_OUTPUT_SHAPE
+from framesmith_dynamo.values.tensors.tensor_tables import DYNAMIC_OUTPUT_SHAPE
 from framesmith_guards import called_from
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_aten.symbolic import known_value
-from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import ConstantValue
 from framesmith_dynamo.values.operations import BINARY, BINARY_SLOTS, COMPARE
-from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH
 from framesmith_dynamo.values.wrap_registry import builds_type
 from framesmith_sideeffects import load_source
 

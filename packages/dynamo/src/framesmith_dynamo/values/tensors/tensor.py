@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from framesmith_aten.layouts import share_storage
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, CMethod, c_method
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject
-from framesmith_dynamo.values.tensors.tensor_tables import (
-    AUTOGRAD_STATE,
-    BREAKING_METHODS,
-    DATA_DEPENDENT,
-    DATA_DEPENDENT_BRANCH,
-    FOLDED_METHODS,
-)
+from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE, BREAKING_METHODS, FOLDED_METHODS
 from framesmith_dynamo.values.wrap_registry import wraps_family
 from framesmith_guards import TensorPropertySource
 

@@ -13,20 +13,8 @@ from typing import Any
 import torch
 
 from framesmith_aten import tensor_methods
-from framesmith_dynamo.breaks import BreakKind, register_break
+from framesmith_dynamo.breaks import DATA_DEPENDENT, BreakKind, register_break
 
-DATA_DEPENDENT = register_break(
-    "tensor-data-to-python",
-    what="a tensor's data is read into Python",
-    why="the graph has not run yet while tracing, so the number is not known",
-    hint="keep the value a tensor (torch.where, masks), or do this outside the compiled function",
-)
-DATA_DEPENDENT_BRANCH = register_break(
-    "tensor-data-branch",
-    what="a branch depends on a tensor's data",
-    why="which way it goes is known only when the graph has run",
-    hint="use torch.where or torch.cond; the program is right either way, in two graphs",
-)
 DYNAMIC_OUTPUT_SHAPE = register_break(
     "dynamic-output-shape",
     what="the size of a result depends on a tensor's data",

@@ -7,12 +7,11 @@ from typing import Any, Final
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, handles, named
 from framesmith_dynamo.values.constants.constant import ConstantValue
-from framesmith_dynamo.values.tensors.tensor_tables import DATA_DEPENDENT
 
 #: The functions that check a condition, and what they raise where it is false.
 CHECKS: Final[dict[Any, type[Exception]]] = {
