@@ -11,6 +11,7 @@ from benchmarks.candidates import fresh_inductor_cache
 SUITES = {
     "calls": "what a call costs around a graph that does next to nothing",
     "compile_time": "seconds of a first call, in fresh processes",
+    "dynamic": "sentences of changing lengths through a small transformer",
     "foreign": "code that has nothing to do with tensors, inside compiled functions",
     "guards": "what checking many inputs costs",
     "kernels": "pointwise chains and reductions",

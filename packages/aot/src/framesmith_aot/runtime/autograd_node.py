@@ -174,7 +174,9 @@ def apply_of(
         return (*(run.evaluate if torch.is_grad_enabled() else run)(numbers_of(ctx), tangents), *rest)
 
     def backward_refused(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        raise RuntimeError(node.part.node.refusal)
+        refusal = node.part.node.refusal
+        assert refusal is not None
+        raise refusal.error(refusal.words)
 
     kept = node.part.node.kept.anything or node.part.saved
     members = {

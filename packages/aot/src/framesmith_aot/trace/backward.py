@@ -21,6 +21,7 @@ from framesmith_aot.trace.regions import (
     Ends,
     Hidden,
     NodeShape,
+    Refusal,
     Region,
     edge_of,
     edges,
@@ -67,7 +68,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     passing = _Passing(tracer, regions, ends)
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
-    refusals: dict[int, str] = {}
+    refusals: dict[int, Refusal] = {}
     with _no_autocast(), torch.no_grad(), torch.autograd.set_detect_anomaly(False):
         try:
             passing.go(roots, seeds, wanted)
@@ -103,9 +104,9 @@ def _refusals(
     roots: Mapping[int, torch.Tensor],
     seeds: Mapping[int, torch.Tensor],
     wanted: Sequence[torch.Tensor],
-) -> dict[int, str]:
+) -> dict[int, Refusal]:
     """Why autograd itself refuses the pass from slots of these regions; nothing where other slots fail otherwise."""
-    found: dict[int, str] = {}
+    found: dict[int, Refusal] = {}
     if not _are_apart(regions):
         return found
     for index, region in enumerate(regions):
@@ -115,7 +116,7 @@ def _refusals(
             except Exception as error:
                 if not (CHANGED_SINCE in str(error) or NO_DERIVATIVE in str(error)):
                     return {}
-                found[index] = str(error)
+                found[index] = Refusal(type(error), str(error))
     return found
 
 
@@ -217,7 +218,7 @@ class _Passing:
         return tuple(entering)
 
     def result(
-        self, seeds: Mapping[int, torch.Tensor], kept: Sequence[Kept], refusals: Mapping[int, str], numbers: Numbers
+        self, seeds: Mapping[int, torch.Tensor], kept: Sequence[Kept], refusals: Mapping[int, Refusal], numbers: Numbers
     ) -> Backward:
         """What was found, when the pass is over.
 

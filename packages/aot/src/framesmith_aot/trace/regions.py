@@ -53,6 +53,14 @@ Operand = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """An error of eager mode's autograd: its type, and its words."""
+
+    error: type[Exception]
+    words: str
+
+
+@dataclass(frozen=True)
 class NodeShape:
     """One autograd node of a compiled graph; each comes before those that read it.
 
@@ -65,7 +73,7 @@ class NodeShape:
     operands: tuple[Operand, ...]
     reached: tuple[frozenset[int], ...]
     kept: Kept = NOTHING_KEPT
-    refusal: str | None = None
+    refusal: Refusal | None = None
 
 
 @dataclass(eq=False)
