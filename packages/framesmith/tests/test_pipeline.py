@@ -7,6 +7,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import framesmith
 from framesmith.backends import backend_for
 from framesmith.pipeline import select
 from framesmith_backends import EagerBackend
@@ -43,3 +44,17 @@ def test_auto_goes_by_the_devices(kinds: tuple[str, ...], name: str) -> None:
     with FakeTensorMode():
         inputs = [5, *(torch.empty(2, device=kind) for kind in kinds)]
     assert backend_for("auto", inputs).name == name
+
+
+class FixedSizes(EagerBackend):
+    name = "fixed sizes"
+    fixed_sizes = True
+
+
+@pytest.mark.parametrize(("dynamic", "compiled"), [(None, 3), (False, 3), (True, 1)])
+def test_kernels_for_fixed_sizes_are_kept(dynamic: bool | None, compiled: int) -> None:
+    framesmith.reset()
+    double = framesmith.compile(lambda x: x * 2, backend=FixedSizes(), dynamic=dynamic)
+    for rows in (4, 5, 6):
+        double(torch.ones(rows))
+    assert framesmith.stats()["frames_compiled"] == compiled

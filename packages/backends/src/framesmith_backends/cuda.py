@@ -51,6 +51,8 @@ class CudaBackend:
     devices: tuple[str, ...] = ("cuda",)
     roles: tuple[Role, ...] = ROLES
     options: Mapping[str, object] = {}
+    #: Graphs of sizes that change run as ATen calls, so that none is made unless it is asked for.
+    fixed_sizes = True
 
     def takes_whole(self, op: OpOverload) -> bool:
         return has_rule(op) or applied_to_each(op) is not None  # one launch for many tensors

@@ -67,6 +67,23 @@ def backend_for(backend: str | Backend, inputs: Sequence[Any]) -> Backend:
     return backend
 
 
+def is_for_fixed_sizes(backend: BackendLike) -> bool:
+    """Whether a backend, or the one that "auto" goes by on this machine, makes kernels for fixed sizes alone.
+
+    Backends say so by an attribute `fixed_sizes`.
+    """
+    if backend == AUTO:
+        if not torch.cuda.is_available():
+            return False
+        backend = "cuda"
+    if isinstance(backend, str):
+        try:
+            backend = backend_for(backend, ())
+        except ImportError:
+            return False
+    return bool(getattr(backend, "fixed_sizes", False))
+
+
 def _by_device(devices: set[str]) -> Backend:
     """The backend that makes kernels for one of the devices; what else is on the CPU it leaves to ATen calls."""
     for name in KERNELS:

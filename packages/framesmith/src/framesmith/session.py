@@ -13,6 +13,7 @@ from typing import Any
 from torch import fx
 
 import framesmith_frames
+from framesmith.backends import is_for_fixed_sizes
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures, FramesmithError, FramesmithWarning
 from framesmith.logs import log_event
@@ -74,10 +75,15 @@ class Session:
             self._compile,
             fullgraph=self.config.fullgraph,
             recompile_limit=self.config.recompile_limit,
-            dynamic=self.config.dynamic,
+            dynamic=self._dynamic(),
             on_event=on_event,
             strict=self.config.strict,
         )
+
+    def _dynamic(self) -> bool | None:
+        """Which sizes are symbols. None become so by themselves where that would cost the graph its kernels."""
+        asked = self.config.dynamic
+        return False if asked is None and is_for_fixed_sizes(self.config.backend) else asked
 
     @skipped_by_torch
     def __call__(self, frame: framesmith_frames.FrameInfo) -> Any:
