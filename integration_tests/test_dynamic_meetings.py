@@ -344,23 +344,17 @@ def fresh() -> None:
 
 
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
-@pytest.mark.parametrize("backend", ["eager", "auto"])
+@pytest.mark.parametrize(("backend", "dynamic"), [("eager", None), ("auto", None), ("auto", True)])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_equal_at_all_sizes(program: Callable[..., Any], backend: str) -> None:
-    for settings in ({}, {"dynamic": True}):
-        framesmith.reset()
-        compiled = framesmith.compile(program, backend=backend, recompile_limit=30, **settings)  # type: ignore[call-overload]
-        for needs_grad, mode in (
-            (False, contextlib.nullcontext),
-            (True, contextlib.nullcontext),
-            (True, torch.no_grad),
-        ):
-            for rows in SIZES:
-                SEEN[:] = [rows]
-                expected = outcome(program, rows, needs_grad, mode)
-                SEEN[:] = [rows]
-                found = outcome(compiled, rows, needs_grad, mode)
-                assert agree(found, expected), f"{settings}, {rows} rows, {needs_grad}:\n{found}\n{expected}"
+def test_equal_at_all_sizes(program: Callable[..., Any], backend: str, dynamic: bool | None) -> None:
+    compiled = framesmith.compile(program, backend=backend, recompile_limit=30, dynamic=dynamic)
+    for needs_grad, mode in ((False, contextlib.nullcontext), (True, contextlib.nullcontext), (True, torch.no_grad)):
+        for rows in SIZES:
+            SEEN[:] = [rows]
+            expected = outcome(program, rows, needs_grad, mode)
+            SEEN[:] = [rows]
+            found = outcome(compiled, rows, needs_grad, mode)
+            assert agree(found, expected), f"{rows} rows, {needs_grad}:\n{found}\n{expected}"
 
 
 def test_threads_meet_sizes_at_once() -> None:

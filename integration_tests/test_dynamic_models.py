@@ -1,7 +1,11 @@
-"""Models met with one size after another: compiled twice at most, right at all sizes; generation with a cache."""
+"""Models met with one size after another: compiled twice at most, right at all sizes; generation with a cache.
+
+A third of the models; long runs, `FRAMESMITH_LONG=1`, take all.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ from integration_tests.test_transformers import ARCHITECTURES, TRAINED, VOCABULA
 
 transformers = pytest.importorskip("transformers")
 
+EACH = 1 if os.environ.get("FRAMESMITH_LONG") else 3
 #: Batch and sequence sizes, all different from those of `build`, and from the sizes within the models.
 SIZES = ((3, 9), (5, 11), (6, 13))
 #: Loops over the sequence in Python: each length is another program.
@@ -43,7 +48,7 @@ def counters() -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", list(ARCHITECTURES)[::EACH])
 def test_inference_at_three_sizes(name: str) -> None:
     model, first = build(name)
     model.eval()
@@ -60,7 +65,7 @@ def test_inference_at_three_sizes(name: str) -> None:
         assert found["recompilations"] <= found["frames_compiled"] - found["recompilations"], found
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", list(TRAINED)[::EACH])
 def test_training_at_three_sizes(name: str) -> None:
     model, _ = build(name)
     model.eval()  # without dropout, whose numbers depend on what ran before
@@ -110,8 +115,10 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", GENERATING)
+GENERATED = [(name, strategy) for name in GENERATING for strategy in STRATEGIES]
+
+
+@pytest.mark.parametrize(("name", "strategy"), GENERATED[:: 1 if EACH == 1 else 4])
 def test_generation_with_a_growing_cache(name: str, strategy: str) -> None:
     config_name, model_name, settings = GENERATING[name]
     torch.manual_seed(0)
