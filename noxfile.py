@@ -47,6 +47,8 @@ LINT_TOOLS = ["ruff>=0.9,<0.18"]
 TYPE_TOOLS = ["mypy>=1.15", "nox", "pytest>=8", "hypothesis>=6.100"]
 #: Tests run in two processes, a file's tests in one of them.
 WORKERS = ["-n", "2", "--dist", "loadfile"]
+#: What torch's own database of operators needs.
+OPERATOR_TOOLS = ["expecttest"]
 PEERS = ["transformers>=4.50", "scikit-learn>=1.4", "pandas>=2.0", "scipy>=1.11", "pyyaml>=6.0", "matplotlib>=3.8"]
 #: Each release is for one release of torch: pip takes the one that constraints.txt allows. Its Python parts suffice.
 VISION_PEERS = ["torchvision>=0.26"]
@@ -181,7 +183,7 @@ def tests(session: nox.Session, package: str) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Tests that cross packages, with every wheel installed."""
-    install_wheel(session, "framesmith", *TEST_TOOLS, *PEERS, *VISION_PEERS)
+    install_wheel(session, "framesmith", *TEST_TOOLS, *PEERS, *VISION_PEERS, *OPERATOR_TOOLS)
     session.run("python", "-m", "pytest", *WORKERS, "integration_tests", *session.posargs)
 
 

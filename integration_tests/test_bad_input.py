@@ -65,7 +65,7 @@ def test_targets(target: Any, said: str) -> None:
         ({"options": ["numerics"]}, TypeError, "options must be a dict"),
         ({"fullgraph": 1}, TypeError, "fullgraph must be True or False; got 1"),
         ({"strict": "yes"}, TypeError, "strict must be True or False"),
-        ({"dynamic": True}, ValueError, "symbolic shapes, which are not built yet"),
+        ({"dynamic": "sometimes"}, TypeError, "dynamic must be True or False"),
         ({"recompile_limit": 0}, ValueError, "recompile_limit must be an int of at least 1; got 0"),
     ],
     ids=str,

@@ -81,7 +81,7 @@ class GraphCompiler:
 
 def first_location(gm: fx.GraphModule) -> Location | None:
     """Where in the user's program the first operation of a torch-level graph comes from."""
-    return next((node.meta.get("location") for node in gm.graph.nodes if node.op.startswith("call_")), None)
+    return next((node.meta["location"] for node in gm.graph.nodes if node.meta.get("location") is not None), None)
 
 
 def select(backend: str | Backend, gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> Backend:

@@ -18,12 +18,13 @@ from torch._ops import OpOverload
 from framesmith_aten.symbolic import has_symbols, is_symbolic, known_value
 
 _OPERATORS = (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "lshift", "rshift", "and_", "or_",
-    "xor", "invert", "eq", "ne", "lt", "le", "gt", "ge",
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
+    operator.neg, operator.pos, operator.abs, operator.lshift, operator.rshift, operator.and_, operator.or_,
+    operator.xor, operator.invert, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
 )  # fmt: skip
 #: Functions of numbers that a number node may call; what they give for Python numbers is what the node is at a call.
 FUNCTIONS: Final = frozenset({
-    *(getattr(operator, name) for name in _OPERATORS),
+    *_OPERATORS,
     *(function for function in vars(math).values() if callable(function)),
     torch.sym_float, torch.sym_int, torch.sym_ite, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sqrt,
     getattr(torch, "_sym_log2"),  # noqa: B009
@@ -33,7 +34,7 @@ FUNCTIONS: Final = frozenset({
 _PARTIAL = {operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.lshift, operator.rshift}
 #: Those that raise for no numbers of the right types.
 TOTAL: Final = frozenset({
-    *(getattr(operator, name) for name in _OPERATORS), torch.sym_float, torch.sym_ite, torch.sym_max, torch.sym_min,
+    *_OPERATORS, torch.sym_float, torch.sym_ite, torch.sym_max, torch.sym_min,
     torch.sym_not, float, bool, min, max,
 }) - _PARTIAL  # fmt: skip
 

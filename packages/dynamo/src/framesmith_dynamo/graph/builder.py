@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 NO_EFFECTS: Final = Effects()
-#: The operator that raises where a number is not true.
-ASSERT: Final = torch.ops.aten._assert_scalar.default
 
 
 class TensorRef:
@@ -134,7 +132,7 @@ class FinishedGraph:
     def location(self) -> Location | None:
         """Where in the user's program its first operation comes from."""
         return next(
-            (node.meta.get("location") for node in self.module.graph.nodes if node.op.startswith("call_")), None
+            (node.meta["location"] for node in self.module.graph.nodes if node.meta.get("location") is not None), None
         )
 
 
@@ -280,7 +278,11 @@ class GraphBuilder:
             asserted.clear()
 
     def _check_assumption(self, condition: Any, message: str) -> None:
-        node = self._placed(self.graph.call_function(ASSERT, (self.numbers.of_expression(condition), message)))
+        node = self._placed(
+            self.graph.call_function(
+                torch.ops.aten._assert_scalar.default, (self.numbers.of_expression(condition), message)
+            )
+        )
         node.meta["example_value"] = None
         self._note(node, Effects(lasting=True, may_fail=True))
 
