@@ -70,7 +70,7 @@ def nothing() -> None:
 
 
 def first_call(case: str, way: str) -> float:
-    """Seconds of the first call in this process, the compiler itself warm: of `eager`, of `framesmith`, or of its `graphs`.
+    """Seconds of the first call in this process, the compiler warm: of `eager`, of `framesmith`, or of its `graphs`.
 
     `graphs`: compiled without the work.
     """
