@@ -42,6 +42,17 @@ def test_every_remainder_of_the_lanes(size: int) -> None:
         compare(call([x, y]), function(x, y), 1e-5)
 
 
+@pytest.mark.parametrize("columns", [5, 7, 9, 13, 17, 21, 33, 41])
+def test_reads_under_conditions_in_an_incomplete_block(columns: int) -> None:
+    x = torch.randn(4, columns)
+    for function in (
+        lambda a: F.pad(a, (1, 2, 3, 0)) * 2,
+        lambda a: torch.cat([a, a[:, :2] + 1], 1) * 2,
+        lambda a: a.tril(1) + 1,
+    ):
+        compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 0)
+
+
 def test_special_values() -> None:
     values = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-40, -1e-40, 3e38, -3e38, 1.0])
     x, y = torch.meshgrid(values, values, indexing="ij")

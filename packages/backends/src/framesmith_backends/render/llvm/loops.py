@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.index import Var
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.state import Rendering
@@ -55,13 +56,39 @@ def lane_blocks(r: Rendering, lane: Var, low: Value, high: Value, inside: Callab
         lane_tail(r, lane, high, whole, static, inside)
 
 
+def _lane_numbers(r: Rendering) -> Value:
+    return Value(f"<{', '.join(f'i64 {k}' for k in range(r.lanes))}>", "i64", r.lanes)
+
+
+def _reads_under_conditions(r: Rendering) -> bool:
+    roots = [s.value for one in r.kernel.passes for s in (*one.stores, *one.before)]
+    roots += [a.value for one in r.kernel.passes for a in one.reductions]
+    return any(load.guard is not None for load in loads(*roots))
+
+
+def _hidden_zero(r: Rendering) -> Value:
+    """A zero that LLVM does not know to be one.
+
+    LLVM 22 drops the mask of a load where half of it is known to be false and the rest is not known: what is read there
+    is then whatever lies in memory.
+    """
+    r.b.declare("@fs.zero = internal global i64 0")
+    return r.b.emit("load volatile i64, ptr @fs.zero, align 8", "i64")
+
+
 def lane_tail(r: Rendering, lane: Var, high: Value, whole: int, static: bool, inside: Callable[[], None]) -> None:
     """The last block: run only by the range that reaches the end."""
     outer = r.b.out
     body: list[object] = []
-    r.enter(body, lane, constant(whole, "i64"))
-    flags = ", ".join(f"i1 {'true' if whole + k < lane.size else 'false'}" for k in range(r.lanes))
-    r.mask = Value(f"<{flags}>", "i1", r.lanes) if r.lanes > 1 else None
+    size = lane.size
+    if r.lanes > 1 and _reads_under_conditions(r):
+        first = r.b.add(_hidden_zero(r), whole)
+        r.enter(body, lane, first)
+        r.mask = r.b.compare("ult", _lane_numbers(r), r.b.sub(constant(size, "i64"), first))
+    else:
+        r.enter(body, lane, constant(whole, "i64"))
+        flags = ", ".join(f"i1 {'true' if whole + k < size else 'false'}" for k in range(r.lanes))
+        r.mask = Value(f"<{flags}>", "i1", r.lanes) if r.lanes > 1 else None
     inside()
     r.mask = None
     r.leave(outer)
