@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.split import forward_graph, partition
@@ -21,6 +22,7 @@ from framesmith_aot.runtime.numbers import numbers_at_calls
 from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
+from framesmith_aot.trace.numbers import EXAMPLE
 from framesmith_aten.contract import Compiler, OnError
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap
@@ -57,7 +59,7 @@ def compile_graph(
     call = _arguments(gm, inputs)
     if training is None:
         training = _records(gm) and any(value.requires_grad for value in _tensors(call.examples))
-    fake_mode = fake_mode_of(call.examples) or new_fake_mode()
+    fake_mode = _fake_mode(gm, call.examples)
     fakes = [_as_normal(_as_fake(value, fake_mode), fake_mode) for value in call.examples]
     joint = trace_joint(
         gm,
@@ -70,6 +72,27 @@ def compile_graph(
     )
     _refuse_shared_memory(call.examples, joint)
     return _assemble(gm, joint, call, compiler, training, on_error)
+
+
+def _fake_mode(gm: fx.GraphModule, examples: Sequence[Any]) -> FakeTensorMode:
+    """The mode of the fakes among the examples, or a new one for the symbols of the graph, which may have no tensors."""
+    mode = fake_mode_of(examples)
+    if mode is not None:
+        return mode
+    mode = new_fake_mode()
+    met = (examples, *(node.meta.get(EXAMPLE) for node in gm.graph.nodes))
+    mode.shape_env = next((env for value in met if (env := _shape_env(value)) is not None), None)
+    return mode
+
+
+def _shape_env(value: Any) -> Any:
+    """The torch ShapeEnv of the symbols that are met in a value, of any nesting; None without one."""
+    for leaf in tree_leaves(value):
+        if is_symbolic(leaf):
+            return leaf.node.shape_env
+        if isinstance(leaf, FakeTensor) and leaf.fake_mode.shape_env is not None:
+            return leaf.fake_mode.shape_env
+    return None
 
 
 def _records(gm: fx.GraphModule) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aten.symbolic import is_symbolic
+from framesmith_aten.symbolic import is_symbolic, known_value
 from framesmith_aten.tracing.tracer import GraphTracer
 
 #: Where nodes of torch-level graphs keep what they gave when they were made.
@@ -20,6 +20,8 @@ def call(tracer: GraphTracer, node: fx.Node, args: tuple[Any, ...], kwargs: Mapp
     """What a call of a function of numbers gives. What its expression does not tell is a node of its own."""
     function: Any = node.target
     known = node.meta.get(EXAMPLE)
+    if is_symbolic(known) and (value := known_value(known)) is not None:
+        return value  # whoever captured the graph relies on it
     out = known if is_symbolic(known) else function(*args, **kwargs)
     if not is_symbolic(out):
         return out

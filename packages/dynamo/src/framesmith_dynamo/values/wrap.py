@@ -37,6 +37,7 @@ TABLES = (
     "framesmith_dynamo.values.objects.copying",
     "framesmith_dynamo.values.objects.signatures",
     "framesmith_dynamo.values.modules.python_modules",
+    "framesmith_dynamo.values.tensors.tensors_of_numbers",
     "framesmith_dynamo.values.tensors.torch_checks",
     "framesmith_dynamo.values.tensors.torch_functions",
     "framesmith_dynamo.values.tensors.torch_ops",

@@ -1,4 +1,9 @@
-"""Torch's fake tensors: the one place that makes a FakeTensorMode, and the search for that of given values."""
+"""Torch's fake tensors: the one place that makes a FakeTensorMode, and the search for that of given values.
+
+Note [Rules that are wrong]: torch's rule for packing a padded sequence, asked only where sizes may be symbols, gives
+batch sizes of the data's dtype and data of one sequence's shape. What is told is that the result depends on data, as it is
+without symbols.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,12 @@ from typing import Any
 
 import torch
 from torch._subclasses import meta_utils
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorConverter,
+    FakeTensorMode,
+)
 from torch._subclasses.meta_utils import MetaConverter, MetaTensorDescriber
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
@@ -23,6 +33,9 @@ from framesmith_guards.fakes.symbolic_results import dispatched
 #: All modes share torch's memory of operators' fake results, which has an entry for each number they were called with
 #: and no end of its own.
 MOST_RESULTS = 2048
+
+#: See Note [Rules that are wrong].
+_WRONG_RULES = frozenset({torch.ops.aten._pack_padded_sequence.default})
 
 
 @cache
@@ -66,6 +79,7 @@ def _light_mode_class() -> type[FakeTensorMode]:
     def _dispatch_impl(self: FakeTensorMode, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if self.shape_env is None:
             return dispatch_impl(self, func, types, args, kwargs)
+        _refuse_wrong_rule(func)
         return dispatched(self, func, args, kwargs, lambda: dispatch_impl(self, func, types, args, kwargs))
 
     dispatch_impl = rebuilt(FakeTensorMode._dispatch_impl)
@@ -77,6 +91,20 @@ def _light_mode_class() -> type[FakeTensorMode]:
         "_should_skip_dynamo": classmethod(lambda cls: False),
     }
     return type("FakeTensorMode", (FakeTensorMode,), members)
+
+
+class _FakeTensorMode(FakeTensorMode):
+    """Torch's own, but for what Note [Rules that are wrong] says."""
+
+    def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if self.shape_env is not None:
+            _refuse_wrong_rule(func)
+        return super()._dispatch_impl(func, types, args, kwargs)
+
+
+def _refuse_wrong_rule(func: Any) -> None:
+    if func in _WRONG_RULES:
+        raise DynamicOutputShapeException(func)
 
 
 def _is_static(mode: FakeTensorMode, options: Mapping[str, Any]) -> bool:
@@ -104,13 +132,13 @@ def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:
     if len(FakeTensorMode.cache) > MOST_RESULTS:
         FakeTensorMode.cache_clear()
     if "torch._dynamo" in sys.modules:
-        return FakeTensorMode(shape_env=shape_env, **options)
+        return _FakeTensorMode(shape_env=shape_env, **options)
     try:
         lighten()
         return _light_mode_class()(shape_env=shape_env, **options)
     except (AttributeError, ImportError, TypeError):
         # A torch whose internals moved: take the slow way, which raises what is the caller's fault.
-        return FakeTensorMode(shape_env=shape_env, **options)
+        return _FakeTensorMode(shape_env=shape_env, **options)
 
 
 def _modes_of(values: Any) -> Iterator[FakeTensorMode]:
