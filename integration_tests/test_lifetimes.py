@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import linecache
+import types
 import weakref
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import framesmith
+from integration_tests.differential import run
+from integration_tests.programs import make_afresh
+from integration_tests.programs.meetings import containers, control, models, settings, tensors
 
 
 def fake_modes() -> int:
@@ -46,3 +52,75 @@ def test_an_input_that_is_changed_from_its_results_is_freed() -> None:
         del state
     gc.collect()
     assert not any(one() is not None for one in seen)
+
+
+#: Programs in which a trace raises, restarts, breaks, or meets an operation that fakes refuse.
+ENDINGS = {
+    "a_full_log_restarts": containers,
+    "a_set_that_remembers_its_last": containers,
+    "a_heap_of_losses": containers,
+    "an_error_in_the_middle_of_an_update": containers,
+    "a_block_that_returns_and_swallows": control,
+    "finally_that_breaks": control,
+    "results_decide_which_hook_runs": control,
+    "attributes_watched_by_the_class": models,
+    "modes_left_by_errors": tensors,
+    "a_mode_held_by_a_generator": tensors,
+    "a_sort_key_that_computes_late": settings,
+}
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ENDINGS)
+def test_no_frame_of_the_compiler_is_left(name: str) -> None:
+    """One left in a circle holds the frames that called it, and what the user's functions held: closed late."""
+    for _ in range(2):  # what the first imports is not looked at
+        framesmith.reset()
+        with no_collections():
+            run(lambda: make_afresh(ENDINGS[name].__name__, name), lambda fn: framesmith.compile(fn, backend="eager"))
+            frames = [one for one in gc.get_objects() if isinstance(one, types.FrameType)]
+            left = [one.f_code.co_qualname for one in frames if "framesmith_" in one.f_code.co_filename]
+            del frames
+    assert not left
+
+
+def test_what_a_raising_function_held_is_closed_at_once() -> None:
+    closed = []
+
+    def numbers():
+        try:
+            yield from range(4)
+        finally:
+            closed.append(True)
+
+    def held(empty):
+        generator = numbers()
+        next(generator)
+        try:
+            generator.throw(KeyError(max([1, 2], key=lambda _: empty[0])))
+        except KeyError:
+            pass
+
+    def after_a_break(x, flow, empty):
+        y = x + 1
+        next(flow)
+        held(empty)
+        return y
+
+    flow = zip(range(9), range(9), strict=True)
+    compiled = framesmith.compile(after_a_break)
+    for count in range(1, 4):
+        with no_collections():
+            with pytest.raises(IndexError):
+                compiled(torch.ones(2), flow, [])
+            assert len(closed) == count

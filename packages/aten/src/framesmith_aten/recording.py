@@ -78,18 +78,19 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.effects = Effects()
-        #: What an operator raised: every other error is this package's own.
-        self.of_operator: Exception | None = None
+        #: The id of what an operator has just raised: every other error is this package's own.
+        self._of_operator = 0
 
     def dispatch(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        self._of_operator = 0
         try:
             return self._noted(func, args, kwargs or {})
         except MEANT:
             raise
         except Exception as error:
-            if error is self.of_operator:
+            if id(error) == self._of_operator:
                 raise
             raise RecordingFailed(f"{func}: {type(error).__name__}: {error}") from error
 
@@ -109,7 +110,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             return func(*args, **kwargs)
         except Exception as error:
-            self.of_operator = error
+            self._of_operator = id(error)  # not the error, whose traceback holds this frame, and all callers
             raise
 
     def _note(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -188,4 +188,6 @@ def handle_error(error: BaseException, frame: framesmith_frames.FrameInfo) -> fr
         if instead is None:
             raise
         return instead
+    finally:
+        del error  # its traceback holds this frame, and all callers
     return None

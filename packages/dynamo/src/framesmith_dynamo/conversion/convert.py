@@ -204,6 +204,7 @@ class FrameConverter:
                     self._tell_break(info, ending.reason)
                 return self._finish(info, frame, ending)
         except EscapedException as escaped:
+            forget_frames(escaped)
             return self._raises(info, escaped)
         except GraphBreak as broken:
             forget_frames(broken)

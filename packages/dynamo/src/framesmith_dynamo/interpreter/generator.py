@@ -162,7 +162,10 @@ class GeneratorValue(IteratorValue):
             for name in ("__cause__", "__context__"):
                 error.setattr_(tr, name, raised.value)
             raise TracedRaise(error)
-        raise raised
+        try:
+            raise raised
+        finally:
+            del raised  # its traceback holds this frame, and all callers
 
     # Back to bytecode
 

@@ -57,7 +57,10 @@ def route(frame: Frame, raised: TracedRaise) -> None:
     if protection is None:
         if frame.state.suspended:
             abandoned.left_by(frame, raised.value)
-        raise raised
+        try:
+            raise raised
+        finally:
+            del raised  # its traceback holds this frame, and all callers
     del frame.stack[protection.depth :]
     if protection.lasti:
         frame.push(frame.constant(frame.pc - 1))

@@ -168,13 +168,16 @@ class ObjectValue(Value):
             tr.guard(InstanceDictSource(self.source), "DICT_NOT_CONTAINS", name)
 
     def _fallback_getattr(self, tr: Tracer, name: str, error: TracedRaise | None) -> Value:
-        if error is not None and not issubclass(error.value.python_type(), AttributeError):
-            raise error
-        value = self.missing_attribute(tr, name)
-        if value is not None:
-            return value
-        if error is not None:
-            raise error
+        try:
+            if error is not None and not issubclass(error.value.python_type(), AttributeError):
+                raise error
+            value = self.missing_attribute(tr, name)
+            if value is not None:
+                return value
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame, and all callers
         return self.no_attribute(tr, name)
 
     def missing_attribute(self, tr: Tracer, name: str) -> Value | None:
