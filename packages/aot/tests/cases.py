@@ -98,6 +98,10 @@ def _other_outputs(x):
 
 
 CASES = {
+    "one view of equal results": (
+        lambda x: [x.sum(0)[1], x.sum(0)[1], (x + 1).split(1)[1], (x + 1).split(1)[1], x.sum(1)[::2], x.sum(1)[::2]],
+        [r(3, 4, grad=True)],
+    ),
     "views of a result": (_views_of_result, [r(3, 4, grad=True)]),
     "views without their base": (_views_without_base, [r(3, 4, grad=True)]),
     "data": (_data, [r(3, 4, grad=True)]),

@@ -123,12 +123,11 @@ def compare(sides):
 
 
 def same_tensor(one, two):
-    return (one.dtype, one.shape, strides(one), one.requires_grad) == (
-        two.dtype,
-        two.shape,
-        strides(two),
-        two.requires_grad,
-    )
+    return layout(one) == layout(two) and (one.dtype, one.requires_grad) == (two.dtype, two.requires_grad)
+
+
+def layout(value):
+    return value.shape, strides(value), value.storage_offset() if value.numel() else 0
 
 
 def strides(value):
@@ -137,7 +136,7 @@ def strides(value):
 
 
 def describe(value):
-    return f"{value.dtype} {tuple(value.shape)} {value.stride()} requires_grad={value.requires_grad}"
+    return f"{value.dtype} {tuple(value.shape)} {value.stride()} at {value.storage_offset()} requires_grad={value.requires_grad}"
 
 
 def sharing(values):

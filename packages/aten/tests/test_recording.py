@@ -290,3 +290,32 @@ def test_an_error_of_the_operator_goes_on_as_it_is():
     with new_fake_mode(), OperatorLog(), pytest.raises(RuntimeError) as caught:
         torch.ones(2) @ torch.ones(3)
     assert type(caught.value) is RuntimeError
+
+
+SHIFTED = {
+    "rows": lambda x: x.t().mul_(x.t()[0]),
+    "columns": lambda x: x[:, 1:].add_(x[:, :-1]),
+    "copy": lambda x: x[:, 1:].copy_(x[:, :-1]),
+    "out": lambda x: torch.add(x[:, 1:], 1, out=x[:, :-1]),
+    "one after the other": lambda x: torch._foreach_add_([x[0], x[1]], [x[1], x[0]]),
+    "the same twice": lambda x: torch._foreach_add_([x[0], x[0]], 1),
+}
+
+
+@pytest.mark.parametrize("name", SHIFTED)
+def test_what_is_read_after_it_was_written_is_refused(name):
+    SHIFTED[name](torch.ones(4, 4))
+    with new_fake_mode(), OperatorLog():
+        x = torch.ones(4, 4)
+        with pytest.raises((TraceUnsupported, KernelRefuses), match="memory"):
+            SHIFTED[name](x)
+
+
+def test_what_is_read_before_it_is_written_is_taken():
+    with new_fake_mode(), OperatorLog() as log:
+        x = torch.ones(4, 4)
+        x.add_(x)
+        x[:, :2].add_(x[:, 2:])
+        x[0].copy_(x[1])
+        torch._foreach_mul_([x[0], x[1]], [x[0], x[1]])
+    assert log.effects.written

@@ -502,3 +502,26 @@ def test_guards_on_containers_lead_to_new_entries() -> None:
     for d, xs in calls:
         assert subject(d, xs) == pick(d, xs)
     assert len(subject.of_kind("entry")) == 4  # the last call, with a key nobody looked at, finds the first entry
+
+
+def stored_before_another(d: dict[Any, Any], key: Any, x: torch.Tensor) -> None:
+    d[key] = x
+    d["t"] = x + 1
+
+
+def stored_with_an_equal_key(d: dict[Any, Any], key: Any, x: torch.Tensor) -> None:
+    d[True] = x + 1
+    d[key] = x
+
+
+@pytest.mark.parametrize("cls", [dict, OrderedDict])
+@pytest.mark.parametrize("function", [stored_before_another, stored_with_an_equal_key])
+def test_whether_a_stored_key_is_there_may_change(function: Callable[..., Any], cls: type) -> None:
+    subject = compiled(function)
+    for held in ({"t": 0}, {}, {"t": 0, 1: 2}, {1: 2}, {3: 1}, {"u": 1}):
+        ours, theirs = cls(held), cls(held)
+        subject(ours, 3, X)
+        function(theirs, 3, X)
+        assert [(type(key), key, str(value)) for key, value in ours.items()] == [
+            (type(key), key, str(value)) for key, value in theirs.items()
+        ]

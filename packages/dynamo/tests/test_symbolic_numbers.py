@@ -206,3 +206,36 @@ def outcome(function: Callable[..., Any], value: int, make: Callable[[int], Any]
         return function(X.clone(), make(value))
     except Exception as error:
         return type(error), [line for line in str(error).splitlines()[:1] if "0x" not in line]
+
+
+MADE: dict[str, Callable[[int, float], torch.Tensor]] = {
+    "integer": lambda n, v: torch.tensor(n),
+    "float": lambda n, v: torch.tensor(v),
+    "nested": lambda n, v: torch.tensor([[n, 1.5], [v, 2]]),
+    "dtype": lambda n, v: torch.tensor((n, 2), dtype=torch.float32, device="cpu"),
+    "half": lambda n, v: torch.tensor([v], dtype=torch.float16),
+    "beyond": lambda n, v: torch.tensor(v * 1e300),
+    "as_tensor": lambda n, v: torch.as_tensor(n, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_tensor_made_of_numbers_is_compiled_once(name: str) -> None:
+    make = MADE[name]
+    frames.reset()
+    subject = compiled(make, dynamic=True)
+    for n, v in ((2, 2.5), (7, -1.5), (40, 1e30)):
+        found, expected = subject(n, v), make(n, v)
+        assert found.dtype == expected.dtype and torch.equal(found, expected)
+    assert len(frames.entries(make.__code__)) == 1
+
+
+def test_a_tensor_of_numbers_that_do_not_fit_raises() -> None:
+    def make(n: int) -> torch.Tensor:
+        return torch.tensor([n, 1], dtype=torch.int8)
+
+    frames.reset()
+    subject = compiled(make, dynamic=True)
+    assert torch.equal(subject(5), make(5))
+    with pytest.raises(RuntimeError, match="overflow"):
+        subject(300)

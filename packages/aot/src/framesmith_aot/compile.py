@@ -75,7 +75,7 @@ def compile_graph(
 
 
 def _fake_mode(gm: fx.GraphModule, examples: Sequence[Any]) -> FakeTensorMode:
-    """The mode of the fakes among the examples, or a new one for the symbols of the graph, which may have no tensors."""
+    """The mode of the fakes among the examples, or a new one, with the symbols of a graph that has no tensors."""
     mode = fake_mode_of(examples)
     if mode is not None:
         return mode

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
-from framesmith_aten.symbolic import all_equal, at_least, equal, has_symbols, holds, is_symbolic
+from framesmith_aten.symbolic import at_least, equal, has_symbols, hint, holds, is_symbolic
 
 
 def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
@@ -142,23 +144,6 @@ def _may_interleave(size: Sequence[Any], stride: Sequence[Any]) -> bool:
     return False
 
 
-def overlaps(first: torch.Tensor, second: torch.Tensor, *, exactly: bool) -> bool:
-    """Whether two tensors surely share memory without being the same; with `exactly`, also where they are the same.
-
-    Tensors with gaps are said not to: torch, which refuses such calls, does not look closely at them.
-    """
-    if first.layout is not torch.strided or second.layout is not torch.strided or not share_storage(first, second):
-        return False
-    if equal(first.numel(), 0) or equal(second.numel(), 0):
-        return False
-    if not (is_dense(first.shape, first.stride()) and is_dense(second.shape, second.stride())):
-        return False
-    mine, other = span(first), span(second)
-    if all_equal(mine, other):
-        return exactly or not all_equal(first.stride(), second.stride())
-    return holds(mine[0] < other[1]) and holds(other[0] < mine[1])
-
-
 def storage_id(tensor: torch.Tensor) -> int:
     """Equal for two strided tensors exactly when they are over the same storage."""
     return int(tensor.untyped_storage()._cdata)
@@ -196,6 +181,46 @@ def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
         return False
     (start, end), (other_start, other_end) = span(first), span(second)
     return not (holds(start >= other_end) or holds(other_start >= end))
+
+
+def is_read_late(written: torch.Tensor, read: torch.Tensor) -> bool:
+    """Whether an operation that goes from element to element may read some of `read` after it has written there.
+
+    The two show common memory, and not the same element at the same place. Of sizes that are symbols, those at present
+    decide; large tensors of which it is not plain are taken to do.
+    """
+    if not may_overlap(written, read):
+        return False
+    one, other = _layout_now(written), _layout_now(read)
+    if one == other or 0 in one[0] or 0 in other[0]:
+        return False
+    if written.element_size() != read.element_size() or max(math.prod(one[0]), math.prod(other[0])) > MOST_PLACES:
+        return True
+    with no_dispatch():
+        here, there = _places(*one), _places(*other)
+        if not bool(torch.isin(there, here).any()):
+            return False
+        try:
+            beside = torch.broadcast_to(there, here.shape)
+        except RuntimeError:
+            return True  # it is no pointwise operation
+        return bool(((beside != here) & torch.isin(beside, here)).any())
+
+
+#: Elements up to which it is asked of each of them where it lies: some milliseconds.
+MOST_PLACES = 1 << 20
+
+
+def _layout_now(tensor: torch.Tensor) -> tuple[list[int], list[int], int]:
+    return [hint(n) for n in tensor.shape], [hint(n) for n in tensor.stride()], hint(tensor.storage_offset())
+
+
+def _places(size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
+    """Where in its storage each element of a tensor lies."""
+    places = torch.tensor(offset)
+    for length, step in zip(size, stride, strict=True):
+        places = places[..., None] + step * torch.arange(length)
+    return places
 
 
 def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -7,17 +7,41 @@ refuses. And memory around an input, which a view by strides can reach: what is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.layouts import is_dense, may_overlap_itself, span, storage_id
-from framesmith_aten.operators import tensors_in
+from framesmith_aten.layouts import is_dense, is_read_late, may_overlap, may_overlap_itself, span, storage_id
+from framesmith_aten.operators import tensors_in, written
 
 #: The ids of what is refused.
 OVERLAPPING_MUTATION = "overlapping-mutation"
 OUTSIDE_VIEW = "outside-view"
+READ_LATE = "read-late"
+
+
+def check_operands(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuses a call that may read elements of its operands after it has written them. Raises TraceUnsupported.
+
+    Eager mode does too where both are dense; else what it gives depends on the order in which its kernel runs. Of lists
+    of tensors, one is done after the other.
+    """
+    changed = written(op, args, kwargs)
+    storages = {storage_id(tensor) for tensor in changed}
+    lists = [value if isinstance(value, (list, tuple)) else [value] for value in (*args, *kwargs.values())]
+    operands = [(at, tensor) for values in lists for at, tensor in enumerate(values) if torch.is_tensor(tensor)]
+    operands = [(at, tensor) for at, tensor in operands if storage_id(tensor) in storages]
+    if len(operands) < 2:
+        return
+    for at, tensor in operands:
+        if not any(tensor is one for one in changed):
+            continue
+        for other_at, other in operands:
+            together = at == other_at  # the same of two lists, or two that are not in lists
+            if is_read_late(tensor, other) if together else may_overlap(tensor, other):
+                raise TraceUnsupported(READ_LATE, str(op), "it writes to memory that it reads at another element")
 
 
 class Overlaps:

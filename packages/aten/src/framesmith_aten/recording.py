@@ -25,6 +25,7 @@ from framesmith_aten.operators import (
     run_parts,
     written,
 )
+from framesmith_aten.overlaps import check_operands
 from framesmith_aten.random_order import check_order
 from framesmith_aten.tracing import functional_forms
 
@@ -123,6 +124,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         changed = written(op, args, kwargs)
         for tensor in changed:
             check_order(op, tensor)
+        if changed and not is_custom(op):
+            check_operands(op, args, kwargs)
         if not torch.is_inference_mode_enabled() and not is_custom(op) and any(map(torch.is_inference, changed)):
             raise KernelRefuses(f"{op}: outside of inference mode an inference tensor is not written to")
         effects.written += changed

@@ -67,9 +67,29 @@ def test_nothing_special_once_torch_dynamo_is_imported():
     import torch._dynamo
     from torch._subclasses.fake_tensor import FakeTensorMode
     from framesmith_guards import new_fake_mode
-    print(type(new_fake_mode()) is FakeTensorMode)
+    print(type(new_fake_mode()).__torch_dispatch__ is FakeTensorMode.__torch_dispatch__)
     """
     assert run(script) == ["True"]
+
+
+@pytest.mark.parametrize("before", ["", "import torch._dynamo"])
+def test_a_rule_that_is_wrong_is_not_asked(before):
+    script = f"""
+    {before}
+    import torch
+    from torch._subclasses.fake_tensor import DynamicOutputShapeException
+    from framesmith_guards import new_fake_mode
+    from framesmith_guards.fakes.symbols import attach_shape_env
+    mode = new_fake_mode()
+    attach_shape_env(mode)
+    padded, lengths = (mode.from_tensor(one) for one in (torch.ones(3, 2, 4), torch.tensor([3, 2])))
+    try:
+        with mode:
+            torch.nn.utils.rnn.pack_padded_sequence(padded, lengths)
+    except DynamicOutputShapeException:
+        print("refused")
+    """
+    assert run(script) == ["refused"]
 
 
 def test_light_and_plain_modes_agree():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from framesmith_aot.trace.random_order import rules_for
 from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
-from framesmith_aten.graphs.nodes import view_root
+from framesmith_aten.graphs.nodes import view_root, view_source
 from framesmith_aten.symbolic import all_equal, is_data_dependent
 from framesmith_aten.tracing.decompositions import Whole
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -235,8 +236,10 @@ def _isolate(joint: JointGraph) -> None:
     owned: set[fx.Node] = set()
     for index, node in enumerate(joint.slots):
         root = view_root(node)
-        if root.op in ("placeholder", "get_attr") or root in owned:
+        if root.op in ("placeholder", "get_attr"):
             joint.slots[index] = clone_node(joint, node)
+        elif root in owned:
+            joint.slots[index] = _apart(joint, node)
         owned.add(view_root(joint.slots[index]))
     returned: set[fx.Node] = set()
     for index, grad in enumerate(joint.grads):
@@ -251,6 +254,19 @@ def _shares_memory(grad: fx.Node, others: set[fx.Node]) -> bool:
     """Whether a gradient shows memory that another gradient, an input or a saved value shows too."""
     root = view_root(grad)
     return root.meta["phase"] == "forward" or any(view_root(other) is root for other in others)
+
+
+def _apart(joint: JointGraph, node: fx.Node) -> fx.Node:
+    """The same value as `node`, at the same place of memory of its own: the same view of a copy of what it shows."""
+    source = view_source(node)
+    if source is None:
+        return clone_node(joint, node)
+    instead = {source: _apart(joint, source)}
+    for step in (node.args[0], node) if node.target is operator.getitem else (node,):
+        assert isinstance(step, fx.Node)
+        with joint.graph.inserting_after(step):
+            instead[step] = joint.graph.node_copy(step, lambda used: instead.get(used, used))
+    return instead[node]
 
 
 def clone_node(joint: JointGraph, node: fx.Node) -> fx.Node:

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.ignored_warnings import without_warnings
 from framesmith_aten.operators import tensors_in
-from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION
+from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION, READ_LATE
 from framesmith_aten.random_order import RANDOM_ORDER
 from framesmith_aten.recording import KernelRefuses, OperatorLog, RecordingFailed
 from framesmith_aten.symbolic import is_symbolic
@@ -96,6 +96,12 @@ AROUND_INPUT = register_break(
     what="an input is changed, and a view by strides shows memory around it, or is what the change goes through",
     why="a graph computes with the contents of its inputs, which do not show that memory",
     hint="make the view of the whole tensor that owns the memory",
+)
+READ_BESIDE = register_break(
+    READ_LATE,
+    what="an operation writes to memory that it reads at another element",
+    why="what it gives depends on the order in which torch's kernel goes through the elements",
+    hint="give the operation a clone of what it reads",
 )
 OTHER_ORDER = register_break(
     RANDOM_ORDER,

@@ -1,8 +1,8 @@
 """Torch's fake tensors: the one place that makes a FakeTensorMode, and the search for that of given values.
 
 Note [Rules that are wrong]: torch's rule for packing a padded sequence, asked only where sizes may be symbols, gives
-batch sizes of the data's dtype and data of one sequence's shape. What is told is that the result depends on data, as it is
-without symbols.
+batch sizes of the data's dtype and data of one sequence's shape. What is told is that the result depends on data, as
+it is without symbols.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _light_mode_class() -> type[FakeTensorMode]:
     return type("FakeTensorMode", (FakeTensorMode,), members)
 
 
-class _FakeTensorMode(FakeTensorMode):
+class _FakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Torch's own, but for what Note [Rules that are wrong] says."""
 
     def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

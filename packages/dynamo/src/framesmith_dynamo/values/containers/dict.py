@@ -50,7 +50,8 @@ class Entry:
 class DictValue(MutableContainer, MappingValue):
     """A dict. Entries are found by their keys' `hash_key`. Make new ones with `new_dict`.
 
-    For a dict found at a source: `found` holds the keys it had, `stored` and `deleted` what happened to single keys;
+    For a dict found at a source: `found` holds the keys it had, `stored` and `deleted` what happened to single keys,
+    in the program's order and as the program gave them: at another call a key that is stored may be there, or not;
     `rewritten` says that the order changed too, so that the replay writes everything.
     """
 
@@ -64,7 +65,7 @@ class DictValue(MutableContainer, MappingValue):
         self.entries: dict[object, Entry] = {}
         self.found: set[object] = set()
         self.real_keys: tuple[Any, ...] = ()
-        self.stored: dict[object, None] = {}
+        self.stored: dict[object, Value] = {}
         self.deleted: dict[object, Value] = {}
         self.rewritten = False
         self.keys_fixed = False
@@ -134,7 +135,7 @@ class DictValue(MutableContainer, MappingValue):
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
         hashed = operations.hash_key(tr, key)
         self.changes(tr)
-        self.stored[hashed] = None
+        self.stored.setdefault(hashed, key)
         entry = self.entries.get(hashed)
         if entry is None:
             self.version += 1
@@ -340,7 +341,7 @@ class DictValue(MutableContainer, MappingValue):
         if self.rewritten or self.source is None:
             return None
         gone: list[tuple[Value, Value | Deleted]] = [(key, DELETED) for key in self.deleted.values()]
-        kept = [(entry.key, entry.value) for hashed, entry in self.entries.items() if hashed in self.stored]
+        kept = [(key, self.entries[hashed].value) for hashed, key in self.stored.items()]
         return gone + kept
 
     def reconstruct_contents(self, codegen: Codegen) -> None:
