@@ -77,10 +77,7 @@ def _light_mode_class() -> type[FakeTensorMode]:
         return known if known is not None else FakeTensorMode.from_tensor(self, tensor, **options)
 
     def _dispatch_impl(self: FakeTensorMode, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if self.shape_env is None:
-            return dispatch_impl(self, func, types, args, kwargs)
-        _refuse_wrong_rule(func)
-        return dispatched(self, func, args, kwargs, lambda: dispatch_impl(self, func, types, args, kwargs))
+        return _remembered(self, func, args, kwargs, lambda: dispatch_impl(self, func, types, args, kwargs))
 
     dispatch_impl = rebuilt(FakeTensorMode._dispatch_impl)
     members = {
@@ -94,17 +91,20 @@ def _light_mode_class() -> type[FakeTensorMode]:
 
 
 class _FakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Torch's own, but for what Note [Rules that are wrong] says."""
+    """Torch's own, but for what it remembers of symbols."""
 
     def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if self.shape_env is not None:
-            _refuse_wrong_rule(func)
-        return super()._dispatch_impl(func, types, args, kwargs)
+        run = super()._dispatch_impl
+        return _remembered(self, func, args, kwargs, lambda: run(func, types, args, kwargs))
 
 
-def _refuse_wrong_rule(func: Any) -> None:
+def _remembered(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
+    """What an operator gives: of symbols, what it gave for the same ones before; see Note [Rules that are wrong]."""
+    if mode.shape_env is None:
+        return run()
     if func in _WRONG_RULES:
         raise DynamicOutputShapeException(func)
+    return dispatched(mode, func, args, kwargs, run)
 
 
 def _is_static(mode: FakeTensorMode, options: Mapping[str, Any]) -> bool:

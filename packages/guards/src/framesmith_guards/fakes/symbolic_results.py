@@ -57,7 +57,9 @@ def dispatched(
 ) -> Any:
     """The fake result of a call: made again, or that of `run`."""
     env: Any = mode.shape_env
-    results: dict[Any, Any] = env.results
+    results: dict[Any, Any] | None = getattr(env, "results", None)
+    if results is None:  # somebody else's ShapeEnv
+        return run()
     try:
         key = _key(op, args, kwargs)
     except _NotRemembered:

@@ -87,7 +87,7 @@ def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
         return _light_env_class()(**options)
     except (AttributeError, ImportError, TypeError, KeyError):
         env = ShapeEnv(**options)  # a torch whose internals moved
-        env.computed = {}  # type: ignore[attr-defined]
+        env.computed, env.results = {}, {}  # type: ignore[attr-defined]
         return env
 
 
