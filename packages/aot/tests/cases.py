@@ -98,6 +98,10 @@ def _other_outputs(x):
 
 
 CASES = {
+    "losses of nothing": (
+        lambda x, y: (F.mse_loss(x, y), F.smooth_l1_loss(x, y), F.huber_loss(x, y), F.l1_loss(x, y)),
+        [r(0, 3, grad=True), r(0, 3)],
+    ),
     "one view of equal results": (
         lambda x: [x.sum(0)[1], x.sum(0)[1], (x + 1).split(1)[1], (x + 1).split(1)[1], x.sum(1)[::2], x.sum(1)[::2]],
         [r(3, 4, grad=True)],

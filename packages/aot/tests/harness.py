@@ -136,7 +136,8 @@ def strides(value):
 
 
 def describe(value):
-    return f"{value.dtype} {tuple(value.shape)} {value.stride()} at {value.storage_offset()} requires_grad={value.requires_grad}"
+    where = f"{tuple(value.shape)} {value.stride()} at {value.storage_offset()}"
+    return f"{value.dtype} {where} requires_grad={value.requires_grad}"
 
 
 def sharing(values):

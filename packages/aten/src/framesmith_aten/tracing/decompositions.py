@@ -39,12 +39,28 @@ def nothing_whole(op: OpOverload) -> bool:
 def decomposition_of(op: Any, whole: Whole) -> Rule | None:
     """The rule by which a call of the operator is taken apart, or None."""
     if row(op).apart and not is_mutable(op):
-        return None if whole(op) else OWN.get(op) or decomposition_table.get(op)
+        return None if whole(op) else OWN.get(op) or _of_torch(op)
     if is_composite(op):
         return functools.partial(_parts, op)
     if applied_to_each(op) is not None:
         return None if whole(op) else functools.partial(_one_by_one, op)
     return MENDED.get(op)
+
+
+@functools.cache
+def _of_torch(op: OpOverload) -> Rule | None:
+    rule = decomposition_table.get(op)
+    if rule is None:
+        return None
+
+    @functools.wraps(rule)
+    def taken_apart(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return rule(*args, **kwargs)
+        except ZeroDivisionError:  # the mean of no elements, which torch's kernels know
+            return NotImplemented
+
+    return taken_apart
 
 
 def _parts(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
