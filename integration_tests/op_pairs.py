@@ -259,30 +259,40 @@ def described(value: torch.Tensor) -> tuple[Any, ...]:
 
 
 class Told(logging.Handler):
-    """Keeps the first message about a break or a recompilation."""
+    """Keeps the first message about a break or a recompilation, and hands none on, inside a `with`."""
 
-    text = ""
+    LOGGERS = (logging.getLogger("framesmith.breaks"), logging.getLogger("framesmith.recompiles"))
 
     def __init__(self) -> None:
         super().__init__()
-        for topic in ("breaks", "recompiles"):
-            logger = logging.getLogger(f"framesmith.{topic}")
-            logger.setLevel(logging.INFO)
-            logger.propagate = False
-            logger.addHandler(self)
+        self.text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.text = self.text or record.getMessage()
 
+    def __enter__(self) -> Told:
+        self._before = [(logger.level, logger.propagate) for logger in self.LOGGERS]
+        for logger in self.LOGGERS:
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
+            logger.addHandler(self)
+        return self
 
-TOLD = Told()
+    def __exit__(self, *error: object) -> None:
+        for logger, (level, propagate) in zip(self.LOGGERS, self._before, strict=True):
+            logger.setLevel(level)
+            logger.propagate = propagate
+            logger.removeHandler(self)
 
 
 def run_pair(pair: Pair, backend: str) -> Outcome:
     """Calls the program, compiled for sizes that change, with A, B and A, and compares with eager."""
     framesmith.reset()
-    told = TOLD
-    told.text = ""
+    with Told() as told:
+        return _compared(pair, backend, told)
+
+
+def _compared(pair: Pair, backend: str, told: Told) -> Outcome:
     compiled = framesmith.compile(pair.program, backend=backend, dynamic=True, strict=True)
     for letter, values in (("A", pair.first), ("B", pair.second), ("A again", pair.first)):
         try:

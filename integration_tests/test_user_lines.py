@@ -35,7 +35,7 @@ def line_of(mark: str) -> int:
 
 BREAKING = {
     "print": lambda x: print("a") or x + 1,  # AT-print
-    "tolist": lambda x: torch.tensor(x.sin().tolist()),  # AT-tolist
+    "tolist": lambda x: x * sorted(x.sin().tolist())[0],  # AT-tolist
     "item": lambda x: x.sin() * range(int(x.sum().item()) + 2)[1],  # AT-item
     "data": lambda x: x.sin() if x.sum() > 0 else x.cos(),  # AT-data
     "nonzero": lambda x: x.sin() if x.nonzero().shape[0] > 1 else x,  # AT-nonzero

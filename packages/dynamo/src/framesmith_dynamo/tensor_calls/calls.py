@@ -230,7 +230,11 @@ def _tried(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mappin
     at, log = frame.location(), OperatorLog()
     try:
         call, rest = (getattr(fakes[0], target), fakes[1:]) if isinstance(target, str) else (target, fakes)
-        return frame.state.builder.run(log, called_from(at, frame.globals, call), rest, named_fakes), log.effects
+    except AttributeError as error:
+        raise GraphBreak(OPERATION_FAILED, _describe(target, error)) from error
+    call = called_from(at, frame.globals, call)
+    try:
+        return frame.state.builder.run(log, call, rest, named_fakes), log.effects
     except RecordingFailed:
         raise
     except NEEDS_SYMBOLS as error:

@@ -19,21 +19,19 @@ from framesmith_dynamo.values.tensors.tensor import TensorValue
 
 #: What a number is held in before it gets its tensor's dtype, in which it might not fit: as `torch.tensor` does it.
 WIDEST: Final[dict[type, torch.dtype]] = {int: torch.int64, float: torch.float64}
-#: The names of the first arguments.
-_NAMES: Final = ("data", "dtype", "device")
 
 
 @handles(torch.tensor)
 def tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.tensor(data, *, dtype, device, requires_grad, pin_memory)`."""
-    made = _made(tr, dict(zip(_NAMES[:1], args, strict=False)), kwargs) if len(args) < 2 else None
+    made = _made(tr, {"data": args[0]} if args else {}, kwargs) if len(args) < 2 else None
     return tr.call_torch(torch.tensor, args, kwargs) if made is None else made
 
 
 @handles(torch.as_tensor)
 def as_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.as_tensor(data, dtype, device)`."""
-    made = _made(tr, dict(zip(_NAMES, args, strict=False)), kwargs) if len(args) <= len(_NAMES) else None
+    made = _made(tr, dict(zip(("data", "dtype", "device"), args, strict=False)), kwargs) if len(args) <= 3 else None
     return tr.call_torch(torch.as_tensor, args, kwargs) if made is None else made
 
 
