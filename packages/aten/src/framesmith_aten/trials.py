@@ -39,7 +39,7 @@ from framesmith_aten.operators import (
     tensors_in,
     written,
 )
-from framesmith_aten.symbolic import equal, has_symbols, hint
+from framesmith_aten.symbolic import all_equal, equal, has_symbols, hint
 
 #: Elements up to which real tensors are made as large as the fakes.
 LARGEST: Final = 1 << 16
@@ -63,9 +63,12 @@ class Verdict:
 TAKEN: Final = Verdict()
 UNKNOWN: Final = Verdict(certain=False)
 
+#: For each dimension of a dense tensor those, of more than one element, that lie within it: they make its stride.
+Inner = tuple[tuple[int, ...], ...]
+
 #: From an operator and the kind of its arguments, and, where few elements did not do, their layouts.
 _verdicts: dict[Any, Verdict] = {}
-_orders: dict[Any, tuple[tuple[int, ...] | None, ...]] = {}
+_inner: dict[Any, tuple[Inner | None, ...]] = {}
 
 
 def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
@@ -126,12 +129,13 @@ def _elements(tensors: Sequence[torch.Tensor]) -> int:
 def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
     """The fake result of a call, with the strides that the real kernel gives it.
 
-    Meta kernels lay results of arguments that are not contiguous out in ways of their own. Asked are pointwise
-    operators, of two elements along each dimension, and small calls of others.
+    Meta kernels lay results of arguments that are not contiguous out in ways of their own; strides of dimensions of one
+    element are a kernel's own, too. Asked are pointwise operators, of two elements along each dimension, and small calls
+    of others.
     """
     made = list(tensors_in(out))
     tensors = list(tensors_in((*args, *kwargs.values())))
-    if not made or all(is_contiguous(tensor) for tensor in tensors if _is_plain(tensor)):
+    if not made or all(_has_no_choice(tensor) for tensor in tensors if _is_plain(tensor)):
         return out
     if is_custom(op) or is_view(op) or op.namespace != "aten" or any(one is two for one in made for two in tensors):
         return out
@@ -143,36 +147,57 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if not small and _elements(tensors) > SMALL:
         return out
     key = (as_laid_out, op, _kind(args), _kind(kwargs), _layouts(tensors))
-    orders = _orders.get(key)
-    if orders is None:
-        if len(_orders) >= MOST:
-            _orders.clear()
+    inner = _inner.get(key)
+    if inner is None:
+        if len(_inner) >= MOST:
+            _inner.clear()
         twin = _of_two_elements if small else Twins()
-        orders = _orders[key] = _orders_of_real(op, _mapped(args, twin), _mapped(kwargs, twin), len(made))
-    return _relaid(out, iter(orders))
+        inner = _inner[key] = _inner_of_real(op, _mapped(args, twin), _mapped(kwargs, twin), len(made))
+    return _relaid(out, iter(inner))
 
 
-def _orders_of_real(op: OpOverload, args: Any, kwargs: Any, count: int) -> tuple[tuple[int, ...] | None, ...]:
-    """For each tensor of the real result the order of its dimensions in memory, None where it is not dense."""
+def _has_no_choice(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is contiguous along dimensions of one element, too."""
+    if has_symbols(tensor):
+        return is_contiguous(tensor)
+    expected = 1
+    for length, step in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if step != expected:
+            return False
+        expected *= max(length, 1)
+    return True
+
+
+def _inner_of_real(op: OpOverload, args: Any, kwargs: Any, count: int) -> tuple[Inner | None, ...]:
+    """For each tensor of the real result the dimensions that lie within each; None where it is not dense."""
     with _real(), _generator_kept(op):
         try:
             real = list(tensors_in(quietly(lambda: op(*args, **kwargs))))
         except Exception:
             return (None,) * count
-    return (
-        tuple(memory_order(one) if _is_plain(one) else None for one in real) if len(real) == count else (None,) * count
+    if len(real) != count:
+        return (None,) * count
+    return tuple(_dims_within(one) if _is_plain(one) and memory_order(one) is not None else None for one in real)
+
+
+def _dims_within(tensor: torch.Tensor) -> Inner:
+    pairs = list(zip(tensor.shape, tensor.stride(), strict=True))
+    return tuple(
+        tuple(dim for dim, (length, other) in enumerate(pairs) if length > 1 and other < step) for _, step in pairs
     )
 
 
-def _relaid(out: Any, orders: Iterator[tuple[int, ...] | None]) -> Any:
+def _relaid(out: Any, inner: Iterator[Inner | None]) -> Any:
     if isinstance(out, torch.Tensor):
-        order = next(orders)
-        if order is None or order == memory_order(out):
+        within = next(inner)
+        if within is None or (0 in out.shape and not has_symbols(out)):
             return out
-        rest = tuple(dim for dim in range(out.dim()) if dim not in order)
-        return torch.empty_permuted(out.shape, rest + order, dtype=out.dtype, device=out.device)
+        strides = [math.prod(out.shape[dim] for dim in dims) for dims in within]
+        if all_equal(strides, out.stride()):
+            return out
+        return torch.empty_strided(out.shape, strides, dtype=out.dtype, device=out.device)
     if isinstance(out, (list, tuple)):
-        return (list if isinstance(out, list) else tuple)(_relaid(item, orders) for item in out)
+        return (list if isinstance(out, list) else tuple)(_relaid(item, inner) for item in out)
     return out
 
 
