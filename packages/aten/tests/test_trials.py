@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from framesmith_aten import trials
-from framesmith_aten.layouts import has_stride
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.recording import OperatorLog
 
@@ -76,7 +75,7 @@ def test_what_is_made_from_large_sizes_is_not_made() -> None:
 def test_pointwise_results_are_laid_out_as_the_real_ones(shape: tuple[int, ...]) -> None:
     """Dimensions of one element, expanded ones and those of equal strides count as they do for real tensors."""
     choices = random.Random(0)
-    tanh, mul = torch.ops.aten.tanh.default, torch.ops.aten.mul.Tensor
+    tanh, mul, clone = torch.ops.aten.tanh.default, torch.ops.aten.mul.Tensor, torch.ops.aten.clone.default
     mode = FakeTensorMode()
     for _ in range(150):
         strides = [[choices.choice((0, 1, 2, 3, 4, 6, 12)) for _ in shape] for _ in range(2)]
@@ -86,9 +85,10 @@ def test_pointwise_results_are_laid_out_as_the_real_ones(shape: tuple[int, ...])
             found = [
                 trials.as_laid_out(tanh, fake[:1], {}, tanh(fake[0])),
                 trials.as_laid_out(mul, fake, {}, mul(*fake)),
+                trials.as_laid_out(clone, fake[:1], {}, clone(fake[0])),
             ]
-        for one, two in zip(found, (real[0].tanh(), real[0] * real[1]), strict=True):
-            assert has_stride(two, one.stride()), (strides, one.stride(), two.stride())
+        for one, two in zip(found, (real[0].tanh(), real[0] * real[1], real[0].clone()), strict=True):
+            assert two.stride() == one.stride(), strides
 
 
 @pytest.mark.parametrize("dim", [-3, -2, -1, 0, 1])

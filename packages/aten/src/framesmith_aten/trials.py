@@ -39,7 +39,7 @@ from framesmith_aten.operators import (
     tensors_in,
     written,
 )
-from framesmith_aten.symbolic import all_equal, equal, has_symbols, hint
+from framesmith_aten.symbolic import all_equal, equal, has_symbols, hint, is_symbolic
 
 #: Elements up to which real tensors are made as large as the fakes.
 LARGEST: Final = 1 << 16
@@ -63,12 +63,12 @@ class Verdict:
 TAKEN: Final = Verdict()
 UNKNOWN: Final = Verdict(certain=False)
 
-#: For each dimension of a dense tensor those, of more than one element, that lie within it: they make its stride.
-Inner = tuple[tuple[int, ...], ...]
+#: The strides of a dense result, by its sizes and the call's operands.
+Layout = Callable[[Sequence[Any], Sequence[torch.Tensor]], Sequence[Any]]
 
 #: From an operator and the kind of its arguments, and, where few elements did not do, their layouts.
 _verdicts: dict[Any, Verdict] = {}
-_inner: dict[Any, tuple[Inner | None, ...]] = {}
+_results: dict[Any, tuple[Layout | None, ...]] = {}
 
 
 def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
@@ -129,9 +129,9 @@ def _elements(tensors: Sequence[torch.Tensor]) -> int:
 def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
     """The fake result of a call, with the strides that the real kernel gives it.
 
-    Meta kernels lay results of arguments that are not contiguous out in ways of their own; strides of dimensions of one
-    element are a kernel's own, too. Asked are pointwise operators, of two elements along each dimension, and small calls
-    of others.
+    Meta kernels lay results of arguments that are not contiguous out in ways of their own, and along dimensions of one
+    element those of all arguments. Asked are pointwise operators, of two elements along each dimension, and small calls
+    of others, or with such dimensions.
     """
     made = list(tensors_in(out))
     tensors = list(tensors_in((*args, *kwargs.values())))
@@ -143,33 +143,40 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return out
     if _moves_others(op, args, kwargs):
         return out
-    small = is_pointwise(op) and not any(map(is_interleaved, tensors))  # no order of dimensions tells of those
+    exact = _elements(tensors) <= SMALL and any(1 in one.shape and not _has_no_choice(one) for one in tensors)
+    small = is_pointwise(op) and not exact and not any(map(is_interleaved, tensors))  # of which no order tells
     if not small and _elements(tensors) > SMALL:
         return out
-    key = (as_laid_out, op, _kind(args), _kind(kwargs), _layouts(tensors))
-    inner = _inner.get(key)
-    if inner is None:
-        if len(_inner) >= MOST:
-            _inner.clear()
+    symbols = any(map(has_symbols, tensors))
+    key = (exact, symbols, op, _kind(args), _kind(kwargs), _layouts(tensors))
+    layouts = _results.get(key)
+    if layouts is None:
+        if len(_results) >= MOST:
+            _results.clear()
         twin = _of_two_elements if small else Twins()
-        inner = _inner[key] = _inner_of_real(op, _mapped(args, twin), _mapped(kwargs, twin), len(made))
-    return _relaid(out, iter(inner))
+        keeps = exact and symbols
+        found = _layouts_of_real(op, _mapped(args, twin), _mapped(kwargs, twin), len(made), exact=exact, keeps=keeps)
+        layouts = _results[key] = found
+    return _relaid(out, iter(layouts), tensors)
 
 
 def _has_no_choice(tensor: torch.Tensor) -> bool:
     """Whether a tensor is contiguous along dimensions of one element, too."""
-    if has_symbols(tensor):
-        return is_contiguous(tensor)
-    expected = 1
+    expected: Any = 1
     for length, step in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if step != expected:
+        if not equal(step, expected):
             return False
-        expected *= max(length, 1)
+        expected = expected * (length if is_symbolic(length) else max(length, 1))
     return True
 
 
-def _inner_of_real(op: OpOverload, args: Any, kwargs: Any, count: int) -> tuple[Inner | None, ...]:
-    """For each tensor of the real result the dimensions that lie within each; None where it is not dense."""
+def _layouts_of_real(
+    op: OpOverload, args: Any, kwargs: Any, count: int, *, exact: bool, keeps: bool
+) -> tuple[Layout | None, ...]:
+    """For each tensor of the real result how its strides come about; None where it is not dense.
+
+    `exact`: the arguments are as large as those of the call; `keeps`: these have symbols, of which a result keeps some.
+    """
     with _real(), _generator_kept(op):
         try:
             real = list(tensors_in(quietly(lambda: op(*args, **kwargs))))
@@ -177,27 +184,38 @@ def _inner_of_real(op: OpOverload, args: Any, kwargs: Any, count: int) -> tuple[
             return (None,) * count
     if len(real) != count:
         return (None,) * count
-    return tuple(_dims_within(one) if _is_plain(one) and memory_order(one) is not None else None for one in real)
-
-
-def _dims_within(tensor: torch.Tensor) -> Inner:
-    pairs = list(zip(tensor.shape, tensor.stride(), strict=True))
+    operands = list(tensors_in((*args, *kwargs.values()))) if keeps else []
     return tuple(
-        tuple(dim for dim, (length, other) in enumerate(pairs) if length > 1 and other < step) for _, step in pairs
+        _layout_of(one, operands, exact and not keeps) if _is_plain(one) and memory_order(one) is not None else None
+        for one in real
     )
 
 
-def _relaid(out: Any, inner: Iterator[Inner | None]) -> Any:
+def _layout_of(real: torch.Tensor, operands: Sequence[torch.Tensor], exact: bool) -> Layout:
+    """The strides themselves; an operand's; else, for each dimension, the number of elements that lie within it."""
+    pairs = list(zip(real.shape, real.stride(), strict=True))
+    within = [[dim for dim, (length, other) in enumerate(pairs) if length > 1 and other < step] for _, step in pairs]
+    strides = real.stride()
+    if exact:
+        return lambda size, _: strides
+    if strides != tuple(math.prod(real.shape[dim] for dim in dims) for dims in within):
+        for at, operand in enumerate(operands):
+            if operand.shape == real.shape and operand.stride() == strides:
+                return lambda _, given: given[at].stride()
+    return lambda size, _: [math.prod(size[dim] for dim in dims) for dims in within]
+
+
+def _relaid(out: Any, layouts: Iterator[Layout | None], operands: Sequence[torch.Tensor]) -> Any:
     if isinstance(out, torch.Tensor):
-        within = next(inner)
-        if within is None or (0 in out.shape and not has_symbols(out)):
+        layout = next(layouts)
+        if layout is None or (not has_symbols(out) and 0 in out.shape):
             return out
-        strides = [math.prod(out.shape[dim] for dim in dims) for dims in within]
+        strides = layout(out.shape, operands)
         if all_equal(strides, out.stride()):
             return out
         return torch.empty_strided(out.shape, strides, dtype=out.dtype, device=out.device)
     if isinstance(out, (list, tuple)):
-        return (list if isinstance(out, list) else tuple)(_relaid(item, inner) for item in out)
+        return (list if isinstance(out, list) else tuple)(_relaid(item, layouts, operands) for item in out)
     return out
 
 
