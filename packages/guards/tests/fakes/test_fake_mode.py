@@ -172,3 +172,16 @@ def test_the_mode_of_values():
     assert fake_mode_of([torch.ones(1), "x"]) is None
     with pytest.raises(GuardError, match="two different fake modes"):
         fake_mode_of([a, b])
+
+
+@pytest.mark.parametrize("name", ["mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward"])
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_derivatives_of_losses_of_no_elements(name, reduction):
+    mode = new_fake_mode()
+    nothing = torch.ones(2, 0, 3)
+    gradient = torch.ones(()) if reduction else nothing
+    more = () if name == "mse_loss_backward" else (1.0,)
+    operator = getattr(torch.ops.aten, name).default
+    expected = operator(gradient, nothing, nothing, reduction, *more)
+    found = operator(*(mode.from_tensor(value) for value in (gradient, nothing, nothing)), reduction, *more)
+    assert found.shape == expected.shape and found.stride() == expected.stride() and found.dtype is expected.dtype

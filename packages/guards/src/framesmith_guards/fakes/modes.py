@@ -2,7 +2,8 @@
 
 Note [Rules that are wrong]: torch's rule for packing a padded sequence, asked only where sizes may be symbols, gives
 batch sizes of the data's dtype and data of one sequence's shape. What is told is that the result depends on data, as
-it is without symbols.
+it is without symbols. Torch's rules for the derivative of a loss divide by the number of elements, and there may be
+none: the derivative of their sum looks like that of their mean.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._decomp.decompositions import Reduction
 from torch._subclasses import meta_utils
 from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
@@ -77,7 +79,7 @@ def _light_mode_class() -> type[FakeTensorMode]:
         return known if known is not None else FakeTensorMode.from_tensor(self, tensor, **options)
 
     def _dispatch_impl(self: FakeTensorMode, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _remembered(self, func, args, kwargs, lambda: dispatch_impl(self, func, types, args, kwargs))
+        return _result(self, func, args, kwargs, lambda args: dispatch_impl(self, func, types, args, kwargs))
 
     dispatch_impl = rebuilt(FakeTensorMode._dispatch_impl)
     members = {
@@ -95,16 +97,23 @@ class _FakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         run = super()._dispatch_impl
-        return _remembered(self, func, args, kwargs, lambda: run(func, types, args, kwargs))
+        return _result(self, func, args, kwargs, lambda args: run(func, types, args, kwargs))
 
 
-def _remembered(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
-    """What an operator gives: of symbols, what it gave for the same ones before; see Note [Rules that are wrong]."""
-    if mode.shape_env is None:
-        return run()
-    if func in _WRONG_RULES:
+def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callable[[Any], Any]) -> Any:
+    """What an operator gives: of symbols, what it gave for the same ones before; see Note [Rules that are wrong].
+
+    `run` asks torch's rule about other positional arguments.
+    """
+    if mode.shape_env is not None and func in _WRONG_RULES:
         raise DynamicOutputShapeException(func)
-    return dispatched(mode, func, args, kwargs, run)
+    try:
+        return run(args) if mode.shape_env is None else dispatched(mode, func, args, kwargs, lambda: run(args))
+    except ZeroDivisionError:
+        named = [argument.name for argument in func._schema.arguments[: len(args)]]
+        if "reduction" not in named or args[at := named.index("reduction")] != Reduction.MEAN.value:
+            raise
+        return run((*args[:at], Reduction.SUM.value, *args[at + 1 :]))
 
 
 def _is_static(mode: FakeTensorMode, options: Mapping[str, Any]) -> bool:
