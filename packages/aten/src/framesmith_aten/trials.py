@@ -143,7 +143,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return out
     if _moves_others(op, args, kwargs):
         return out
-    exact = _elements(tensors) <= SMALL and any(1 in one.shape and not _has_no_choice(one) for one in tensors)
+    exact = _elements(tensors) <= SMALL and any(map(_has_choice_of_one, tensors))
     small = is_pointwise(op) and not exact and not any(map(is_interleaved, tensors))  # of which no order tells
     if not small and _elements(tensors) > SMALL:
         return out
@@ -168,6 +168,10 @@ def _has_no_choice(tensor: torch.Tensor) -> bool:
             return False
         expected = expected * (length if is_symbolic(length) else max(length, 1))
     return True
+
+
+def _has_choice_of_one(tensor: torch.Tensor) -> bool:
+    return any(equal(length, 1) for length in tensor.shape) and not _has_no_choice(tensor)
 
 
 def _layouts_of_real(
