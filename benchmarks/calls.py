@@ -38,7 +38,7 @@ def run() -> list[Row]:
         steps = {name: (lambda fn=fn: fn(x, y)) for name, fn in functions.items()}
         rows += compare(f"x + y on 8 floats, backend {backend}", steps)
         print_rows(rows[-len(steps) :])
-    rows += compare_dispatch("x + y on 8 floats", add, x, y)
+    rows += compare_dispatch("x + y on 8 floats", add, (x, y))
     for depth in DEPTHS:
         rows += run_depth(depth)
     return rows + run_layers_alone()
@@ -61,7 +61,7 @@ def run_depth(depth: int) -> list[Row]:
 def run_layers_alone() -> list[Row]:
     """Dispatch alone for every depth, and what a layer adds to it."""
     x = torch.randn(2, 4)
-    by_depth = {depth: compare_dispatch(f"{depth} layers of width 4", Layered(depth), x) for depth in DEPTHS}
+    by_depth = {depth: compare_dispatch(f"{depth} layers of width 4", Layered(depth), (x,)) for depth in DEPTHS}
     slopes = growth(by_depth[48], by_depth[200], layers=152)
     print_rows(slopes)
     return [row for rows in by_depth.values() for row in rows] + slopes

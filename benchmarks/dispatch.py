@@ -41,14 +41,24 @@ def compilers() -> list[str]:
     return [name for name in available() if name != "eager"]
 
 
-def compare_dispatch(case: str, fn: Function, *arguments: Any) -> list[Row]:
-    """Time `fn(*arguments)`, in inference, without its graph. RuntimeError if a candidate compiles more than once."""
+def compare_dispatch(case: str, fn: Function, *calls: Sequence[Any], **settings: Any) -> list[Row]:
+    """Time calls of `fn`, in inference, without its graph. RuntimeError if a candidate compiles more than once."""
     fresh_start()
     backends = {name: Precomputed() for name in compilers()}
-    steps = {name: functools.partial(wrap(name, fn, backend=backend), *arguments) for name, backend in backends.items()}
+    compiled = {name: wrap(name, fn, backend=backend, **settings) for name, backend in backends.items()}
+    if len(calls) == 1:
+        steps = {name: functools.partial(each, *calls[0]) for name, each in compiled.items()}
+    else:
+        steps = {name: functools.partial(call_each, each, calls) for name, each in compiled.items()}
     rows = compare_in_inference(f"{case}, dispatch alone", steps)
     check_graphs(case, backends)
     return rows
+
+
+def call_each(fn: Function, calls: Sequence[Sequence[Any]]) -> None:
+    """One call after the other."""
+    for arguments in calls:
+        fn(*arguments)
 
 
 def compare_in_inference(case: str, steps: Mapping[str, Callable[[], object]]) -> list[Row]:

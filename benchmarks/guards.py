@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from benchmarks import symbolic
 from benchmarks.candidates import available, wrap
 from benchmarks.dispatch import compare_dispatch
 from benchmarks.harness import Row, compare, print_rows
+
+SIZES = (6, 10, 17)
 
 
 def sum_of_tensors(*tensors: torch.Tensor) -> torch.Tensor:
@@ -33,6 +34,13 @@ def from_dict(x: torch.Tensor, table: dict[str, Any]) -> torch.Tensor:
     for value in table.values():
         total += value
     return x * total
+
+
+def doubled_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Relates two sizes: y has twice as many rows as x. x has more than four."""
+    if x.shape[0] > 4:
+        x = x.relu()
+    return torch.cat([x, x]) + y
 
 
 def cases() -> list[tuple[str, Callable[..., torch.Tensor], tuple[Any, ...]]]:
@@ -56,5 +64,6 @@ def run() -> list[Row]:
         }
         rows += compare(title, steps)
         print_rows(rows[-len(steps) :])
-        rows += compare_dispatch(title, fn, *arguments)
-    return rows + symbolic.run()
+        rows += compare_dispatch(title, fn, arguments)
+    calls = [(torch.randn(size, 4), torch.randn(2 * size, 4)) for size in SIZES]
+    return rows + compare_dispatch("symbolic shapes, three calls", doubled_rows, *calls, dynamic=True)
