@@ -60,7 +60,7 @@ def is_contiguous(tensor: torch.Tensor) -> bool:
         return tensor.is_contiguous()
     expected: Any = 1
     for length, step in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if not (equal(length, 1) or equal(step, expected)):
+        if not (equal(step, expected) or equal(length, 1)):
             return False
         expected = expected * length
     return True
@@ -115,6 +115,8 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 def may_overlap_itself(tensor: torch.Tensor) -> bool:
     """Whether two elements of a strided tensor may share a place."""
+    if has_symbols(tensor) and is_contiguous(tensor):  # sooner known than what follows
+        return False
     return overlaps_itself(tensor) or is_interleaved(tensor)
 
 

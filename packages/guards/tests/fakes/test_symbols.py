@@ -46,18 +46,38 @@ OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "order": lambda x, y: x.sort(1).indices.to(torch.int32),
     "factories": lambda x, y: torch.zeros(x.shape[0] * 2, 3, dtype=torch.float64),
     "einsum": lambda x, y: torch.einsum("ij,kj->ik", x, y),
+    "parts": lambda x, y: [*x.split(2, 1), *x.chunk(2, 1), *x.t().unbind(), *torch.unsafe_chunk(y, 2, 1)],
+    "several views": lambda x, y: [x.view(-1), x.view(-1), x.t(), x[1:, ::2], y.diagonal(), y.expand(2, -1, -1)],
+    "views of bytes": lambda x, y: [
+        x.view(torch.int32),
+        y.detach(),
+        torch.ops.aten.alias(y),
+        x.unfold(1, 3, 2),
+        x.squeeze(),
+    ],
+    "views by strides": lambda x, y: [x.as_strided((2, 2), (1, 2)), x[1:].as_strided((2, 2), (2, 1))],
+    "views of views": lambda x, y: [x[1:].view(-1)[2:], x[2:].view(-1)[2:], x.select(0, 1), x.movedim(0, 1)[1]],
     "padding": lambda x, y: torch.nn.functional.pad(x, (1, 2)),
 }
 
 
-def layouts(result: Any) -> list[tuple[str, ...]]:
-    """Sizes, strides and dtypes of a result, as text, symbols named as they come."""
+def layouts(result: Any, operands: list[torch.Tensor]) -> list[tuple[Any, ...]]:
+    """Sizes, strides, offsets and dtypes of a result, symbols named as they come, and whose memory it has."""
     tensors = result if isinstance(result, tuple | list) else (result,)
-    return [(str(tuple(t.shape)), str(t.stride()), str(t.dtype)) for t in tensors]
+    storages = [operand.untyped_storage()._cdata for operand in operands]
+
+    def facts(t: torch.Tensor) -> tuple[Any, ...]:
+        numbers = (tuple(t.shape), t.stride(), t.storage_offset())
+        shared = [at for at, storage in enumerate(storages) if storage == t.untyped_storage()._cdata]
+        version = None if t.is_inference() else t._version
+        return (str(numbers), t.dtype, shared, t._is_view(), t.is_inference(), version)
+
+    return [facts(t) for t in tensors]
 
 
+@pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operations_give_what_they_give_with_torchs_own(name: str) -> None:
+def test_operations_give_what_they_give_with_torchs_own(name: str, inference: bool) -> None:
     do = OPERATIONS[name]
     light = new_fake_mode()
     own = FakeTensorMode(shape_env=ShapeEnv())
@@ -69,11 +89,11 @@ def test_operations_give_what_they_give_with_torchs_own(name: str) -> None:
         for at, tensor in enumerate(real)
     ]
     for _ in range(3):  # the second time it is remembered
-        with light:
+        with light, torch.inference_mode(inference):
             found = do(*ours)
-        with own:
+        with own, torch.inference_mode(inference):
             expected = do(*theirs)
-        assert layouts(found) == layouts(expected)
+        assert layouts(found, ours) == layouts(expected, theirs)
     assert [str(each.expr) for each in light.shape_env.guards] == [str(each.expr) for each in own.shape_env.guards]
 
 

@@ -19,12 +19,32 @@ _BINARY: Final = (
     "sym_and", "sym_or", "and_", "or_",
 )  # fmt: skip
 _UNARY: Final = ("neg", "sym_not")
+_plain_expr: Callable[[SymNode], Any] = vars(SymNode)["expr"].fget
 
 
 class LightNode(SymNode):
     """A number of a ShapeEnv whose `results` remember operations."""
 
     shape_env: ShapeEnv
+    _replaced_at = _known_at = -1
+    """Counts of the ShapeEnv's replacements, of which `_replaced` and `_known` tell."""
+    _replaced: Any = None
+    _known: int | None = None
+
+    @property
+    def expr(self) -> Any:
+        """The expression, of symbols that nothing else has turned out to be equal to."""
+        at = self.shape_env._replacements_version_counter
+        if self._replaced_at != at:
+            self._replaced_at, self._replaced = at, _plain_expr(self)
+        return self._replaced
+
+    def maybe_as_int(self) -> int | None:
+        """What the number has turned out to be, or None."""
+        at = self.shape_env._replacements_version_counter
+        if self._known_at != at:
+            self._known_at, self._known = at, SymNode.maybe_as_int(self)
+        return self._known
 
     def with_shape_env(self, shape_env: Any) -> LightNode:
         """The same number of another ShapeEnv, or of none."""

@@ -38,17 +38,22 @@ class _NotRemembered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A new tensor without gaps before it: how to make it again."""
+    """A tensor of memory of its own, or of that of the tensor it is a view of: how to make it again."""
 
     shape: tuple[Any, ...]
     stride: tuple[Any, ...]
+    offset: Any
     dtype: torch.dtype
     device: torch.device
 
-    def again(self, mode: FakeTensorMode) -> FakeTensor:
+    def again(self, mode: FakeTensorMode, base: torch.Tensor | None) -> FakeTensor:
         env: Any = mode.shape_env
         with no_dispatch(), env.suppress_guards():
-            meta = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+            if base is None:
+                meta = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+            else:
+                meta = torch.empty(0, dtype=self.dtype, device="meta")
+                meta.set_(base.untyped_storage(), self.offset, self.shape, self.stride)
             return FakeTensor(mode, meta, self.device)
 
 
@@ -61,29 +66,44 @@ def dispatched(
     if results is None:  # somebody else's ShapeEnv
         return run()
     try:
-        key = _key(op, args, kwargs)
+        base = _viewed(op, args)
+        key = _key(op, args, kwargs, base)
     except _NotRemembered:
         return run()
     known = results.get(key)
     if known is None:
+        fresh = len(env.pending_fresh_unbacked_symbols)
         result = run()
-        made = _made(result)
+        made = None if len(env.pending_fresh_unbacked_symbols) > fresh else _made(result, base)
         results[key] = False if made is None else made
         return result
     if known is False:
         return run()
-    return known.again(mode) if isinstance(known, _Made) else tuple(one.again(mode) for one in known)
+    if isinstance(known, _Made):
+        return known.again(mode, base)
+    again = [one.again(mode, base) for one in known]
+    return again if isinstance(known, list) else tuple(again)
 
 
-def _key(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _viewed(op: Any, args: Sequence[Any]) -> torch.Tensor | None:
+    """The tensor whose memory the result shares."""
     if not isinstance(op, OpOverload) or op.namespace not in ("aten", "prims"):
         raise _NotRemembered
-    schema = op._schema
-    if schema.is_mutable or any(tag in op.tags for tag in _DATA):
+    if all(result.alias_info is None for result in op._schema.returns):
+        return None
+    shared = [at for at, argument in enumerate(op._schema.arguments) if argument.alias_info is not None]
+    if len(shared) != 1 or shared[0] >= len(args) or not isinstance(args[shared[0]], torch.Tensor):
         raise _NotRemembered
-    if any(result.alias_info is not None for result in schema.returns):
+    tensor: torch.Tensor = args[shared[0]]
+    return tensor
+
+
+def _key(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], base: torch.Tensor | None) -> Any:
+    if op._schema.is_mutable or any(tag in op.tags for tag in _DATA):
         raise _NotRemembered
     found: list[Any] = [op, torch.is_inference_mode_enabled()]
+    if base is not None:
+        _add(found, base.storage_offset())
     _add(found, args)
     for name, value in kwargs.items():
         found.append(name)
@@ -115,15 +135,21 @@ def _add_tensor(found: list[Any], tensor: torch.Tensor) -> None:
         found.append(number.node.expr if isinstance(number, torch.SymInt) else number)
 
 
-def _made(result: Any) -> Any:
-    if isinstance(result, tuple):
-        parts = tuple(map(_made, result))
-        return parts if all(isinstance(part, _Made) for part in parts) else None
+def _made(result: Any, base: torch.Tensor | None) -> Any:
+    if isinstance(result, (tuple, list)):
+        parts = [_made(part, base) for part in result]
+        made = parts if isinstance(result, list) else tuple(parts)
+        return made if all(isinstance(part, _Made) for part in parts) else None
     if type(result) is not FakeTensor or result.layout is not torch.strided or result.constant is not None:
         return None
-    offset = result.storage_offset()
-    if isinstance(offset, torch.SymInt) or offset != 0 or result.is_inference() != torch.is_inference_mode_enabled():
+    if result is base or result.is_inference() != torch.is_inference_mode_enabled():
         return None
     if result.is_conj() or result.is_neg() or result._is_zerotensor() or result._base is not None:
         return None
-    return _Made(tuple(result.shape), tuple(result.stride()), result.dtype, result.device)
+    offset = result.storage_offset()
+    if base is None:
+        if isinstance(offset, torch.SymInt) or offset != 0:
+            return None
+    elif result.untyped_storage()._cdata != base.untyped_storage()._cdata:
+        return None
+    return _Made(tuple(result.shape), tuple(result.stride()), offset, result.dtype, result.device)
