@@ -5,6 +5,7 @@ Packages are tested as wheels, each in an environment of its own holding only wh
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 import tomllib
@@ -70,14 +71,24 @@ def own_dependencies(folder: str) -> list[str]:
     return [*needed, folder]
 
 
-def build_wheels(session: nox.Session, folders: list[str]) -> Path:
-    """Build the wheels of these folders with the session's interpreter; returns the folder they are in."""
-    wheels = Path(session.create_tmp()) / "wheels"
-    shutil.rmtree(wheels, ignore_errors=True)
-    session.install(*INSTALL, "hatchling>=1.27")
-    command = ["pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(wheels)]
-    session.run("python", "-m", *command, *[str(ROOT / "packages" / folder) for folder in folders])
-    session.run("python", "-m", "pip", "uninstall", "-q", "-y", "hatchling", "pathspec", "trove-classifiers", "pluggy")
+@functools.cache
+def wheels_folder(python: str) -> Path:
+    """Where the wheels that this run of nox builds for a Python go: empty the first time."""
+    folder = ROOT / ".nox" / f"wheels-python{python}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def build_wheels(session: nox.Session) -> Path:
+    """The folder of every package's wheel, built with the session's interpreter by the first session to need it."""
+    wheels = wheels_folder(str(session.python or HERE))
+    if not any(wheels.iterdir()):
+        session.install(*INSTALL, "hatchling>=1.27")
+        command = ["pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(wheels)]
+        session.run("python", "-m", *command, *[str(ROOT / "packages" / folder) for folder in PACKAGES])
+        backend = ["hatchling", "pathspec", "trove-classifiers", "pluggy"]
+        session.run("python", "-m", "pip", "uninstall", "-q", "-y", *backend)
     return wheels
 
 
@@ -106,7 +117,7 @@ def lend_torch(session: nox.Session) -> None:
 
 def install_wheel(session: nox.Session, folder: str, *more: str, extras: str = "") -> None:
     """Install one package's wheel, with only what it declares, and `more`."""
-    wheels = build_wheels(session, own_dependencies(folder))
+    wheels = build_wheels(session)
     if needs_torch(folder):
         lend_torch(session)
     constraints = ["-c", str(ROOT / "constraints.txt"), "--find-links", str(wheels)]
@@ -209,7 +220,7 @@ def matrix(session: nox.Session, package: str) -> None:
 @nox.session
 def side_by_side(session: nox.Session) -> None:
     """The same wheels of the packages with C code, with the oldest torch they serve and with the newest."""
-    wheels = build_wheels(session, NATIVE)
+    wheels = build_wheels(session)
     for version in TORCHES:
         names = [project(folder)["project"]["name"] for folder in NATIVE]
         session.install(*INSTALL, f"torch=={version}", "--find-links", str(wheels), *names, *TEST_TOOLS)
