@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 import torch
 from llvmlite import binding
 
+from framesmith_backends.launch.heap import keep_freed_pages
 from framesmith_backends.render.target import Target, host
 
 METH_FASTCALL = 0x0080
@@ -77,6 +78,7 @@ def machine() -> Machine:
     """Make the compiler once for the process."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
+    keep_freed_pages()
     _add_symbols()
     llvm = binding.Target.from_default_triple()
     return Machine(host(), llvm, handle_offset(), (id(torch.Tensor), id(torch.nn.Parameter)))

@@ -40,10 +40,12 @@ def inside(ix: Ix, size: Size) -> Expr | None:
     return tests[0] if len(tests) == 1 else Op("and", tests[0], tests[1])
 
 
-def _all(conditions: Sequence[Expr]) -> Expr | None:
+def conjunction(conditions: Sequence[Expr | None]) -> Expr | None:
+    """The condition that all of them hold; None where each, being None, always does."""
     found: Expr | None = None
     for condition in conditions:
-        found = condition if found is None else Op("and", found, condition)
+        if condition is not None:
+            found = condition if found is None else Op("and", found, condition)
     return found
 
 
@@ -61,14 +63,12 @@ def _choose(s: Scope, condition: Expr | None, value: Expr, fill: Value) -> Tenso
 @rule("constant_pad_nd")
 def constant_pad_nd(s: Scope, x: Tensor, pad: Sequence[Size], value: Value = 0) -> Tensor:
     where = list(point(s.result.shape))
-    conditions: list[Expr] = []
+    conditions: list[Expr | None] = []
     for k in range(len(pad) // 2):
         dim = len(x.shape) - 1 - k
         where[dim] = index.add(where[dim], index.const(-pad[2 * k]))
-        test = inside(where[dim], x.shape[dim])
-        if test is not None:
-            conditions.append(test)
-    return _choose(s, _all(conditions), x.at(tuple(where)), value)
+        conditions.append(inside(where[dim], x.shape[dim]))
+    return _choose(s, conjunction(conditions), x.at(tuple(where)), value)
 
 
 @rule("slice_backward")
