@@ -16,7 +16,7 @@ from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
-from framesmith_backends.rewrite import use_onednn, with_fastest_products
+from framesmith_backends.rewrite.products import use_onednn, with_fastest_products
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.rewrite import FORMS, onednn_is_faster, use_onednn, with_fastest_products
+from framesmith_backends.rewrite.products import FORMS, onednn_is_faster, use_onednn, with_fastest_products
 
 
 def targets(gm: torch.fx.GraphModule) -> list[str]:
