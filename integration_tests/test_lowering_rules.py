@@ -21,7 +21,9 @@ aten = torch.ops.aten
 
 FLOATS = torch.randn(4, 6)
 INTEGERS = torch.arange(24).reshape(4, 6)
+SEQUENCE = torch.randn(2, 4, 6)
 IMAGE = torch.randn(2, 4, 5, 5)
+VOLUME = torch.randn(2, 3, 4, 4, 4)
 POSITIVE = FLOATS.abs() + 0.1
 
 
@@ -39,6 +41,12 @@ def norms(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         F.group_norm(x, 2, weight, weight),
         F.layer_norm(x, (5,), weight[:1].expand(5), weight[:1].expand(5)),
     )
+
+
+UPSAMPLINGS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: F.interpolate(x, scale_factor=2, mode="nearest"),
+    lambda x: F.interpolate(x, scale_factor=2, mode="nearest-exact"),
+]
 
 
 #: Example -> functions of it; those of floating point are run with gradients too.
@@ -85,7 +93,24 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
         ],
     ),
     (POSITIVE, [*of_names("sqrt rsqrt log log2 log10 log1p reciprocal")]),
-    (IMAGE, [norms]),
+    (SEQUENCE, [lambda x: F.interpolate(x, scale_factor=2, mode="linear"), *UPSAMPLINGS]),
+    (
+        IMAGE,
+        [
+            norms, lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: F.avg_pool2d(x, 3, 2, 1),
+            lambda x: F.adaptive_avg_pool2d(x, (5, 1)), lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+            *UPSAMPLINGS,
+        ],
+    ),
+    (
+        VOLUME,
+        [
+            lambda x: F.max_pool3d(x, 2), lambda x: F.avg_pool3d(x, 2), *UPSAMPLINGS,
+            lambda x: F.interpolate(x, scale_factor=(2, 1, 1), mode="trilinear"),
+            # its backward pass, by 1 and whole sizes
+            lambda x: F.interpolate(x, scale_factor=(1, 1, 1), mode="trilinear"),
+        ],
+    ),
     (
         INTEGERS,
         [

@@ -22,14 +22,24 @@ from framesmith_backends.ir.expr import Number, Op, walk
 from framesmith_backends.ir.ops import FLOAT32_ONLY
 from framesmith_backends.ir.program import Call, Layout, Program
 from framesmith_backends.ir.size import Size, Sym, Undecided, where_not_empty
-from framesmith_backends.lower import losses, movement, normalization, pointwise, pooling, reductions, softmax, views
+from framesmith_backends.lower import (
+    losses,
+    movement,
+    normalization,
+    pointwise,
+    pooling,
+    reductions,
+    resampling,
+    softmax,
+    views,
+)
 from framesmith_backends.lower.numbers import Numbers
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor, point, whole
 
 # The modules whose import fills the tables.
-RULE_MODULES = (pointwise, views, movement, reductions, softmax, normalization, losses, pooling)
+RULE_MODULES = (pointwise, views, movement, reductions, softmax, normalization, losses, pooling, resampling)
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.
 NOT_MADE = Layout((), (), "f32")

@@ -1,0 +1,183 @@
+"""The layout of images, decided once for a graph: channels last between convolutions where that is faster.
+
+oneDNN computes in channels-last or in blocks of channels. Given contiguous images it lays them out anew before each
+convolution and back behind it; given images with the channels last it takes them as they are, but lays the weights out
+anew. So early layers, with large images and few weights, gain by channels-last, and late ones lose. What lies between
+(elementwise operators, pooling, concatenation) follows its inputs; everything else is given what it was traced with.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.layouts import has_stride
+from framesmith_backends.lower.registry import RULES
+
+aten = torch.ops.aten
+
+#: Elements of input and result for each weight from which channels-last is faster. Measured with two threads of a Zen 4:
+#: at 2 (128 channels of 12x12) the two tie, at 16 (64 of 24x24) it gains 6%, at 500 (16 of 96x96) 30%.
+ELEMENTS_FOR_A_WEIGHT = 4
+#: Of the elements that convolutions read and write, the share that may be laid out anew for the rest of the graph.
+MOST_CONVERTED = 0.5
+#: Operators beside elementwise ones whose results are laid out as their inputs are.
+FOLLOWING = frozenset((
+    aten.cat.default, aten.constant_pad_nd.default, aten.max_pool2d_with_indices.default, aten.avg_pool2d.default,
+    aten._adaptive_avg_pool2d.default, aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec,
+    aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default, aten._native_batch_norm_legit_no_training.default,
+))  # fmt: skip
+#: Operators that read any layout, and whose results have none of it.
+READING = frozenset((aten.mean.dim, aten.sum.dim_IntList))
+
+
+def _images(node: object) -> torch.Tensor | None:
+    """The value of a node that holds images of several channels and pixels, of sizes that are known."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.dim() != 4 or value.layout is not torch.strided:
+        return None
+    known = all(type(n) is int for n in (*value.shape, *value.stride()))
+    return value if known and value.shape[1] > 1 and value.shape[2] * value.shape[3] > 1 and value.numel() else None
+
+
+def why_not_channels_last(node: fx.Node) -> str | None:
+    """Why this node is not computed with the channels last, or None."""
+    if node.target is not aten.convolution.default:
+        return "no convolution"
+    source, weight = node.args[0], node.args[1]
+    images, result = _images(source), _images(node)
+    if images is None or result is None or not isinstance(weight, fx.Node):
+        return "no images of known sizes, or of one channel or pixel"
+    if images.dtype not in (torch.float32, torch.bfloat16) or images.device.type != "cpu":
+        return f"{images.dtype} on {images.device}"
+    if not (images.is_contiguous() and result.is_contiguous()):
+        return "laid out otherwise by the program"
+    transposed, groups = node.args[6], node.args[8]
+    if transposed or groups != 1:
+        return "transposed, or in groups"
+    weights = weight.meta["val"].numel()
+    if images.numel() + result.numel() < ELEMENTS_FOR_A_WEIGHT * weights:
+        return "more weights than pixels"
+    return None
+
+
+def channels_last(
+    gm: fx.GraphModule, why_not: Callable[[fx.Node], str | None] = why_not_channels_last
+) -> fx.GraphModule:
+    """The graph with its convolutions in channels-last where `why_not` has nothing against it."""
+    chosen = {
+        node for node in gm.graph.find_nodes(op="call_function", target=aten.convolution.default) if not why_not(node)
+    }
+    if not chosen:
+        return gm
+    graph = _Relaid(chosen).of(gm)
+    return gm if graph is None else new_module(gm, graph)
+
+
+@dataclass(slots=True)
+class _Relaid:
+    """A graph being made anew: its nodes are `copies`, or `moved` ones, which have the channels last.
+
+    `turned` are copies laid out with the channels last for a convolution, `restored` are moved ones laid out as they were;
+    `converted` counts the elements that are laid out anew.
+    """
+
+    chosen: set[fx.Node]
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    moved: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    turned: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    restored: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    converted: int = 0
+
+    def of(self, gm: fx.GraphModule) -> fx.Graph | None:
+        """The graph made anew; None where too much would be laid out anew."""
+        for node in gm.graph.nodes:
+            if node in self.chosen:
+                self._convolve(node)
+            elif self._follows(node):
+                self._follow(node)
+            else:
+                take = self._any_layout if node.target in READING else self._as_traced
+                self.copies[node] = self._copy(node, take, node.meta.get("val"))
+        touched = sum(node.args[0].meta["val"].numel() + node.meta["val"].numel() for node in self.chosen)  # type: ignore[union-attr]
+        return None if self.converted > MOST_CONVERTED * touched else self.graph
+
+    def _copy(self, node: fx.Node, take: Callable[[fx.Node], fx.Node], value: object) -> fx.Node:
+        copy = self.graph.node_copy(node, take)
+        copy.meta = {**node.meta, "val": value} if value is not None else dict(node.meta)
+        return copy
+
+    def _any_layout(self, node: fx.Node) -> fx.Node:
+        return self.moved.get(node) or self.copies[node]
+
+    def _as_traced(self, node: fx.Node) -> fx.Node:
+        """The node's value in the layout that it was traced with."""
+        found = self.copies.get(node) or self.restored.get(node)
+        if found is None:
+            found = self.restored[node] = self._laid_out(self.moved[node], node.meta["val"], torch.contiguous_format)
+        return found
+
+    def _with_channels_last(self, node: fx.Node) -> fx.Node:
+        found = self.moved.get(node) or self.turned.get(node)
+        if found is None:
+            laid_out = self._laid_out(self.copies[node], _turned(node.meta["val"]), torch.channels_last)
+            found = self.turned[node] = laid_out
+        return found
+
+    def _laid_out(self, node: fx.Node, value: torch.Tensor, memory_format: torch.memory_format) -> fx.Node:
+        self.converted += value.numel()
+        made = self.graph.call_function(aten.clone.default, (node,), {"memory_format": memory_format})
+        made.meta = {**node.meta, "val": value}
+        return made
+
+    def _convolve(self, node: fx.Node) -> None:
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        images = self._with_channels_last(source)
+        take = lambda other: images if other is source else self._as_traced(other)  # noqa: E731
+        self.moved[node] = self._copy(node, take, _turned(node.meta["val"]))
+
+    def _follows(self, node: fx.Node) -> bool:
+        if not any(source in self.moved for source in node.all_input_nodes):
+            return False
+        if node.target is operator.getitem:
+            return isinstance(self._any_layout(node.args[0]).meta["val"], (tuple, list)) and node.args[0] in self.moved  # type: ignore[arg-type, operator]
+        target = node.target
+        elementwise = isinstance(target, OpOverload) and torch.Tag.pointwise in target.tags and str(target) in RULES
+        return (elementwise or target in FOLLOWING) and _is_contiguous(node.meta.get("val"))
+
+    def _follow(self, node: fx.Node) -> None:
+        if node.target is operator.getitem:
+            value = self._any_layout(node.args[0]).meta["val"][node.args[1]]  # type: ignore[arg-type, index]
+        else:
+            value = _turned(node.meta["val"])
+        copy = self._copy(node, self._any_layout, value)
+        old = node.meta["val"]
+        same = isinstance(value, torch.Tensor) and has_stride(value, old.stride())
+        (self.copies if same else self.moved)[node] = copy
+
+
+def _is_contiguous(value: object) -> bool:
+    """Whether a result, and each of several, is a contiguous tensor of known sizes."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return all(
+        isinstance(v, torch.Tensor) and all(type(n) is int for n in v.shape) and v.is_contiguous() for v in values
+    )
+
+
+def _turned(value: Any) -> Any:
+    """A value like this one with its channels last, if it holds images; of several, each."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_turned, value))
+    if value.dim() != 4:
+        return value
+    batch, channels, height, width = value.shape
+    return value.new_empty_strided(value.shape, (height * width * channels, 1, width * channels, channels))

@@ -1,0 +1,114 @@
+"""Convolutions in channels-last: the same results in the same strides, and why a convolution stays as it was traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx
+from tracing import trace
+
+from framesmith_backends import CpuBackend
+from framesmith_backends.rewrite.layouts import channels_last, why_not_channels_last
+
+CONVOLUTION = torch.ops.aten.convolution.default
+
+
+def in_channels_last(gm: fx.GraphModule) -> list[bool]:
+    """For each convolution, whether its images have the channels last."""
+    nodes = gm.graph.find_nodes(op="call_function", target=CONVOLUTION)
+    return [node.args[0].meta["val"].is_contiguous(memory_format=torch.channels_last) for node in nodes]
+
+
+def conversions(gm: fx.GraphModule) -> int:
+    return len(gm.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default))
+
+
+def check(function: Callable[..., object], *inputs: torch.Tensor) -> fx.GraphModule:
+    """The graph as it is laid out; what the backend computes is compared with eager."""
+    gm = trace(function, inputs)
+    found = CpuBackend().compile(gm, inputs)(list(inputs))
+    traced = CpuBackend().compile(gm, inputs, options={"images": "traced"})(list(inputs))
+    wanted = function(*inputs)
+    for mine, kept, theirs in zip(found, traced, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        assert mine.stride() == kept.stride() == theirs.stride()
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(kept, theirs, rtol=1e-4, atol=1e-5)
+    return channels_last(gm)
+
+
+def weights(*channels: int, size: int = 3) -> list[torch.Tensor]:
+    return [torch.randn(o, i, size, size) / (i * size) for i, o in zip(channels, channels[1:], strict=False)]
+
+
+def test_what_lies_between_follows() -> None:
+    x, (a, b, c) = torch.randn(2, 4, 32, 32), weights(4, 8, 8, 16)
+    statistics = [torch.rand(8), torch.rand(8) + 0.5, torch.rand(8), torch.rand(8)]
+
+    def network(x: torch.Tensor, *parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b, c, *statistics = parameters
+        y = F.conv2d(x, a, padding=1)
+        y = torch.ops.aten._native_batch_norm_legit_no_training(y, *statistics, 0.1, 1e-5)[0].relu()
+        z = F.conv2d(y, b, padding=1) + y
+        z = F.max_pool2d(z, 2)
+        z = F.interpolate(F.conv2d(z, c, padding=1), scale_factor=2, mode="bilinear")
+        small = F.max_pool2d(torch.cat([z, y], 1), 4)
+        return small, small.flatten(1), z.mean((2, 3)), x + 1
+
+    gm = check(network, x, a, b, c, *statistics)
+    assert in_channels_last(gm) == [True, True, True]
+    assert conversions(gm) == 2  # the images, and what is returned and flattened: once
+
+
+def test_late_layers_stay() -> None:
+    x, (a, b) = torch.randn(2, 8, 40, 40), weights(8, 8, 256)
+
+    def network(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        early = F.conv2d(F.conv2d(x, a, padding=1).relu(), a, padding=1)
+        return F.conv2d(F.max_pool2d(early, 8), b)
+
+    assert in_channels_last(check(network, x, a, b)) == [True, True, False]
+
+
+def test_more_conversions_than_gain() -> None:
+    x, (a,) = torch.randn(2, 8, 32, 32), weights(8, 8)
+    gm = check(lambda x, a: F.conv2d(x, a, padding=1), x, a)
+    assert in_channels_last(gm) == [False]
+
+
+def test_what_is_laid_out_by_the_program_stays() -> None:
+    x, (a, b) = torch.randn(2, 8, 32, 32).contiguous(memory_format=torch.channels_last), weights(8, 8, 8)
+    gm = check(lambda x, a, b: F.conv2d(F.conv2d(x, a, padding=1).relu(), b, padding=1), x, a, b)
+    assert conversions(gm) == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "images", "weight", "reason"),
+    [
+        (F.conv_transpose2d, (2, 8, 32, 32), (8, 8, 3, 3), "transposed"),
+        (lambda x, w: F.conv2d(x, w, groups=8), (2, 8, 32, 32), (8, 1, 3, 3), "groups"),
+        (F.conv1d, (2, 8, 32), (8, 8, 3), "no images"),
+        (lambda x, w: F.conv2d(x.double(), w.double()), (2, 8, 32, 32), (8, 8, 3, 3), "float64"),
+        (F.conv2d, (2, 8, 8, 8), (8, 8, 8, 8), "or of one channel or pixel"),
+        (F.conv2d, (1, 8, 4, 4), (64, 8, 3, 3), "more weights than pixels"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_why_not(
+    function: Callable[..., torch.Tensor], images: tuple[int, ...], weight: tuple[int, ...], reason: str
+) -> None:
+    gm = trace(function, [torch.randn(images), torch.randn(weight)])
+    (node,) = gm.graph.find_nodes(op="call_function", target=CONVOLUTION)
+    assert reason in (why_not_channels_last(node) or "")
+    assert channels_last(gm) is gm
+
+
+def test_only_inference_is_laid_out_anew() -> None:
+    x, (a, b) = torch.randn(2, 8, 32, 32), weights(8, 8, 8)
+    inputs = [x, a, b]
+    gm = trace(lambda x, a, b: F.conv2d(F.conv2d(x, a, padding=1).relu(), b, padding=1), inputs)
+    for role in ("inference", "forward"):
+        (found,) = CpuBackend().compile(gm, inputs, role)(list(inputs))  # type: ignore[arg-type]
+        assert found.is_contiguous()
