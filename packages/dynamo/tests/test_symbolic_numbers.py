@@ -135,6 +135,34 @@ def breaks(x: Any, n: int) -> Any:
     return y * n, n
 
 
+class Counted:
+    """An object that is as long as it is told, which may be less than nothing."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+
+class CountedClass(type):
+    """Classes whose length is a number of theirs."""
+
+    n = 0
+
+    def __len__(cls) -> int:
+        return cls.n
+
+
+class OfLength(metaclass=CountedClass):
+    """A class that has a length."""
+
+
+def length_of_a_class(x: Any, n: int) -> Any:
+    CountedClass.n = n - 6
+    return x + 1, len(OfLength)
+
+
 #: What is done with it.
 USES: dict[str, Callable[[Any, Any], Any]] = {
     "tensor arithmetic": lambda x, n: (x + n, n - x, x * n, x / (n + 1), x // (n + 2), x ** (n % 3), x % (n + 1)),
@@ -159,6 +187,11 @@ USES: dict[str, Callable[[Any, Any], Any]] = {
     "methods": lambda x, n: (x * n.bit_length(), n.real, n.numerator, n.conjugate(), (n + 1).to_bytes(2, "big")),
     "range": lambda x, n: (x + len(range(n)), list(range(n, 10)), range(0, n, 2), sum(range(n))),
     "sequences": lambda x, n: (x + len([0] * n), (1, 2) * n, "ab" * n, [1, 2, 3][n % 3], list(range(9))[:n], list(range(9))[n:]),
+    "length": lambda x, n: (x + 1, len(Counted(n)), bool(Counted(n)), len(Counted(n - 6))),
+    "truth by length": lambda x, n: (x + 1, not Counted(n - 6)),
+    "length of a class": length_of_a_class,
+    "reversed": lambda x, n: (x + 1, list(reversed(Counted(n - 6)))),
+    "domains": lambda x, n: (x + 1, math.sqrt(n - 1), (n - 6) ** 0.5, math.log(n)),
     "accumulates": accumulates,
     "closure": closure,
     "unpacks": unpacks,

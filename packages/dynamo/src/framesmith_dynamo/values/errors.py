@@ -67,7 +67,9 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, answer: Value) -> Value:
     """What `function`, `len` say, makes of the answer of `owner`'s own method `name`: some types are refused."""
     if answer.is_symbolic() and (name, answer.python_type()) in _NUMBERS_OF:
-        return answer
+        if name != "__len__" or not _is_negative(tr, answer):
+            return answer
+        answer = tr.constant(-1)  # each negative length is refused in the same words
     known = answer.is_constant() and isinstance(answer.as_constant(), int | float | complex | str | bytes)
     given = answer.as_constant() if known else stand_in(answer)
     try:
@@ -81,6 +83,12 @@ def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, 
             raise GraphBreak(UNSUPPORTED_CALL, f"{function.__name__} of {answer.describe()}") from None
         tr.raise_(type(error), *error.args)
     return answer if result is given else tr.constant(result)
+
+
+def _is_negative(tr: Tracer, number: Value) -> bool:
+    """Whether a number that changes between calls is below zero at this one."""
+    negative = number.compare(tr, "<", tr.constant(0))
+    return negative is not None and negative.bool_(tr)
 
 
 def iterator(tr: Tracer, owner: Value, answer: Value) -> Value:
