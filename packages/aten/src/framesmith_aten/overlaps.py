@@ -7,6 +7,7 @@ refuses. And memory around an input, which a view by strides can reach: what is 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ class Overlaps:
 
     def __init__(self) -> None:
         self._storages: set[int] = set()
+        self._first: dict[int, weakref.ref[torch.Tensor]] = {}
         self._inputs: dict[int, list[tuple[int, int]]] = {}
         self._parts: set[int] = set()
         self._written: set[int] = set()
@@ -77,15 +79,24 @@ class Overlaps:
 
     def note(self, result: Any) -> None:
         """Takes in the tensors of a result."""
-        self._storages.update(storage_id(tensor) for tensor in tensors_in(result) if may_overlap_itself(tensor))
+        for tensor in tensors_in(result):
+            self._first.setdefault(storage_id(tensor), weakref.ref(tensor))
+            if may_overlap_itself(tensor):
+                self._storages.add(storage_id(tensor))
 
     def check(self, tensor: torch.Tensor, what: str) -> None:
         """Refuses a change of `tensor` that may have to go through such a view. Raises TraceUnsupported."""
-        view = tensor._base is not None or tensor.is_inference()  # of those autograd keeps no base
-        if (view and storage_id(tensor) in self._storages) or may_overlap_itself(tensor):
+        if (storage_id(tensor) in self._storages and self._is_view(tensor)) or may_overlap_itself(tensor):
             raise TraceUnsupported(OVERLAPPING_MUTATION, what, "it changes memory that a view shows more than once")
         self._written.add(storage_id(tensor))
         self._check_part(tensor, what)
         shown = self._inputs.get(storage_id(tensor))
         if shown and not any(start <= span(tensor)[0] and span(tensor)[1] <= last for start, last in shown):
             raise TraceUnsupported(OUTSIDE_VIEW, what, "it changes memory around an input")
+
+    def _is_view(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor may be a view; of `.data`, and in inference mode, autograd knows no base."""
+        if tensor._base is not None or tensor.is_inference():
+            return True
+        first = self._first.get(storage_id(tensor))
+        return first is not None and first() is not tensor

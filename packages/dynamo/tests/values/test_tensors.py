@@ -441,6 +441,7 @@ TWICE: dict[str, Any] = {
     "expanded": lambda x: x[:1].expand(4, -1)[1].add_(1),
     "unfolded": lambda x: x.unfold(1, 2, 1)[0, 0].mul_(2),
     "strided": lambda x: x.as_strided((2, 2), (1, 1))[0].add_(5),
+    "by way of data": lambda x: x[:1].expand(4, -1)[1].data.add_(1),
 }
 
 
@@ -454,6 +455,19 @@ def test_a_write_to_memory_that_a_view_shows_twice_breaks(name: str, mode: Any) 
 
     with mode():
         subject = check(step, X)
+    ids = {event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None}
+    assert "overlapping-mutation" in ids
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_a_write_by_way_of_data_to_an_expanded_input_breaks(mode: Any) -> None:
+    def step(x: torch.Tensor) -> object:
+        part = x.narrow(0, 0, 1)
+        part.data.add_(2)
+        return part
+
+    with mode():
+        subject = check(step, torch.ones(1).expand(4))
     ids = {event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None}
     assert "overlapping-mutation" in ids
 
