@@ -14,7 +14,7 @@ from samples import BY_NAME, SAMPLES, Sample
 from tracing import trace
 
 from framesmith_backends import CpuBackend, CudaBackend
-from framesmith_backends.render.triton import TritonKernel
+from framesmith_backends.render.triton.kernel import TritonKernel
 
 CUDA = CudaBackend()
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
