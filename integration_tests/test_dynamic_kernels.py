@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,3 +109,15 @@ def test_sizes_one_after_another(program: Program, dynamic: bool | None) -> None
         for one, other in zip(results(compiled, inputs), expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-4, equal_nan=True, msg=lambda m: f"{(a, b)}: {m}")
     assert framesmith.stats()["graphs"] <= program.graphs + (0 if program in FULL else SPECIAL)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_interpreted_kernels_of_the_cuda_backend() -> None:
+    """In a process of its own: Triton decides at import whether functions are interpreted."""
+    script = Path(__file__).with_name("interpret_triton.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("ok ") == len([*PROGRAMS, *FULL])

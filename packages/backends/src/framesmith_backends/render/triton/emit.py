@@ -12,7 +12,7 @@ from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, 
 from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Var
 from framesmith_backends.ir.kernel import Store
 from framesmith_backends.ir.size import Size, Sym
-from framesmith_backends.render.triton.sizes import size_of
+from framesmith_backends.render.triton.sizes import step_of
 from framesmith_backends.render.triton.state import TYPES, Writing
 
 INFIX = {
@@ -123,7 +123,7 @@ def _position(w: Writing, ix: Ix) -> str:
     parts = [_term(w, atom, k) for atom, k in ix.terms]
     if ix.const != 0 or not parts:
         known = bool(parts) or isinstance(ix.const, Sym)
-        parts.append(size_of(w, ix.const) if known else f"tl.full([], {ix.const}, tl.int64)")
+        parts.append(step_of(w, ix.const) if known else f"tl.full([], {ix.const}, tl.int64)")
     return f"({' + '.join(parts)})"
 
 
@@ -132,8 +132,8 @@ def _term(w: Writing, atom: Atom, k: Size) -> str:
         text = w.variables[atom]
     else:
         sign = {Div: "//", Mod: "%"}[type(atom)]
-        text = f"({_position(w, atom.base)} {sign} {size_of(w, atom.divisor)})"
-    return text if k == 1 else f"{text} * {size_of(w, k)}"
+        text = f"({_position(w, atom.base)} {sign} {step_of(w, atom.divisor)})"
+    return text if k == 1 else f"{text} * {step_of(w, k)}"
 
 
 def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:

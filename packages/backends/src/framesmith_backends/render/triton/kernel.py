@@ -6,7 +6,6 @@ known only at the call are parameters; a kernel of a short row that may become l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir.expr import Number, loads
@@ -16,7 +15,7 @@ from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton.emit import emit, emit_store, number_text, operation
-from framesmith_backends.render.triton.sizes import size_of
+from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
 
 # Pointer types of a compiled signature. Bools are stored as bytes.
@@ -38,9 +37,10 @@ ALIGNMENT = 16
 class TritonKernel:
     """The source of a function `name(p0, p1, ..., n0, n1, ..., first, BLOCK)`, its grid, and the types of its pointers.
 
-    `numbers` are the parameters n0, n1, ...: integers of 64 bits and doubles. The parameter `first`, the number of the
-    first program, is there where a launch may not hold the whole grid. With `longer` this form is for rows of no more
-    than `block` elements, `longer` for others.
+    `numbers` are the parameters n0, n1, ...: integers of 64 bits and doubles; `aligned` says which of them are sizes
+    along which memory is walked and that were divisible by `ALIGNMENT` while tracing. The parameter `first`, the number
+    of the first program, is there where a launch may not hold the whole grid. With `longer` this form is for rows of no
+    more than `block` elements, `longer` for others.
     """
 
     name: str
@@ -50,6 +50,7 @@ class TritonKernel:
     warps: int
     pointers: tuple[str, ...]
     numbers: tuple[Symbol | Number, ...] = ()
+    aligned: tuple[int, ...] = ()
     row: Size = 0
     longer: TritonKernel | None = None
 
@@ -67,11 +68,6 @@ class TritonKernel:
         pointers = [(f"p{k}", kind) for k, kind in enumerate(self.pointers)]
         numbers = [(f"n{k}", "fp64" if isinstance(n, Number) else "i64") for k, n in enumerate(self.numbers)]
         return (*pointers, *numbers, *([("first", "i64")] if self.has_first else []))
-
-    @property
-    def aligned(self) -> tuple[int, ...]:
-        """Which numbers are sizes that were divisible by `ALIGNMENT` while tracing."""
-        return tuple(k for k, n in enumerate(self.numbers) if isinstance(n, Symbol) and n.hint % ALIGNMENT == 0)
 
 
 def may_need_launches(grid: Size) -> bool:
@@ -118,7 +114,11 @@ def _render(kernel: Kernel, name: str, block: int, whole: bool = False) -> Trito
     w.line(f"pid = tl.program_id(0).to(tl.int64){' + fs.integer(first)' if result.has_first else ''}")
     _program(w)
     head = f"def {name}({', '.join([*arguments, 'BLOCK: tl.constexpr'])}):"
-    return replace(result, source="\n".join([head, *flat(w.scopes[0].lines)]) + "\n")
+    source = "\n".join([head, *flat(w.scopes[0].lines)]) + "\n"
+    aligned = tuple(
+        k for k, n in enumerate(kernel.numbers) if isinstance(n, Symbol) and n in w.stepping and n.hint % ALIGNMENT == 0
+    )
+    return replace(result, source=source, aligned=aligned)
 
 
 def block_of(kernel: Kernel) -> int:
@@ -184,7 +184,7 @@ def _open_lane(w: Writing, lane: Var, name: str, masked: bool) -> None:
     if masked:
         known = w.here.names.get(("mask", name))
         if known is None:
-            known = w.here.names["mask", name] = w.fresh(f"{name} < {size_of(w, lane.size)}", w.here)
+            known = w.here.names["mask", name] = w.fresh(f"{name} < {step_of(w, lane.size)}", w.here)
         w.mask = known
 
 
@@ -255,8 +255,3 @@ def _accumulate(w: Writing, cell: str, a: Accumulate, lanes_reduced: bool) -> No
     if lanes_reduced and w.mask is not None:
         value = f"tl.where({w.mask}, {value}, {number_text(REDUCTIONS[a.kind].start(dtype), dtype)})"
     w.line(f"{cell} = {operation(REDUCTIONS[a.kind].combine, (value, cell), dtype)}")
-
-
-def all_forms(kernels: tuple[TritonKernel, ...]) -> Iterator[TritonKernel]:
-    for kernel in kernels:
-        yield from kernel.forms

@@ -1,8 +1,18 @@
-"""Sizes in Triton source: constants as themselves, those that change from the kernel's parameters, once at its start."""
+"""Sizes in Triton source: constants as themselves, those that change from parameters, once at the kernel's start."""
 
 from __future__ import annotations
 
-from framesmith_backends.ir.size import Atom, Extreme, Size, Sym, Symbol, operands, surely_at_least, surely_positive
+from framesmith_backends.ir.size import (
+    Atom,
+    Extreme,
+    Size,
+    Sym,
+    Symbol,
+    operands,
+    surely_at_least,
+    surely_positive,
+    symbols,
+)
 from framesmith_backends.render.triton.state import Writing
 
 
@@ -16,6 +26,12 @@ def size_of(w: Writing, size: Size) -> str:
         text = " + ".join(terms)
         names["size", size] = text if text.isidentifier() else w.fresh(text, w.scopes[0])
     return names["size", size]
+
+
+def step_of(w: Writing, size: Size) -> str:
+    """The size, where places in memory or a mask of the lanes depend on it."""
+    w.stepping |= symbols(size)
+    return size_of(w, size)
 
 
 def _monomial(w: Writing, monomial: tuple[Atom, ...], k: int) -> str:

@@ -40,6 +40,7 @@ class Writing:
     refs: dict[str, str] = field(default_factory=dict)
     pointers: dict[str, str] = field(default_factory=dict)
     numbers: dict[Symbol | Number, str] = field(default_factory=dict)
+    stepping: set[Symbol] = field(default_factory=set)
     mask: str | None = None
     ref_level: int = 0
     count: int = 0
