@@ -43,7 +43,7 @@ class Program:
 
 
 def masked(x: torch.Tensor) -> torch.Tensor:
-    places = torch.arange(x.shape[1])
+    places = torch.arange(x.shape[1], device=x.device)
     return torch.where(places[None, :] < x.shape[0], x, -1.0)
 
 
@@ -108,6 +108,21 @@ def test_sizes_one_after_another(program: Program, dynamic: bool | None) -> None
         expected = results(program.function, inputs)
         for one, other in zip(results(compiled, inputs), expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-4, equal_nan=True, msg=lambda m: f"{(a, b)}: {m}")
+    assert framesmith.stats()["graphs"] <= program.graphs + (0 if program in FULL else SPECIAL)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("program", [*PROGRAMS, *FULL], ids=lambda p: p.name)
+def test_sizes_one_after_another_on_a_gpu(program: Program) -> None:
+    framesmith.reset()
+    compiled = framesmith.compile(program.function)
+    for a, b in SIZES:
+        if program in FULL and min(a, b) < 2:
+            continue
+        torch.manual_seed(a + b)
+        inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in program.inputs(a, b)]
+        for one, other in zip(results(compiled, inputs), results(program.function, inputs), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3, equal_nan=True)
     assert framesmith.stats()["graphs"] <= program.graphs + (0 if program in FULL else SPECIAL)
 
 

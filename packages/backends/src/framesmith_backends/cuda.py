@@ -64,7 +64,7 @@ class CudaBackend:
     ) -> BoxedFn:
         checked_role(role, self.name)
         checked_options(options, self.options, {}, self.name)
-        problem = why_no_triton()
+        problem = self.why_not_here()
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
         if why_not_functional(gm) is not None:
@@ -72,8 +72,12 @@ class CudaBackend:
         stages = _stages(gm, on_error)
         return _launcher(gm, stages)
 
+    def why_not_here(self) -> str | None:
+        """What this machine lacks, and what to install; or None."""
+        return why_no_triton()
+
     def why_not(self, gm: fx.GraphModule) -> str | None:
-        return why_no_triton() or why_not_functional(gm)
+        return self.why_not_here() or why_not_functional(gm)
 
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> TritonStages:
         """Lower, schedule and render the graph; needs neither a GPU nor triton."""
@@ -98,7 +102,7 @@ def why_no_triton() -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed: python -m pip install 'framesmith-backends[cuda]'"
     if not torch.cuda.is_available() and not interpreting():
-        return "torch sees no CUDA device"
+        return "torch sees no CUDA device (TRITON_INTERPRET=1 runs its kernels on CPU tensors, slowly)"
     return None
 
 
