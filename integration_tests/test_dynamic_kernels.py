@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +43,7 @@ class Program:
 
 
 def masked(x: torch.Tensor) -> torch.Tensor:
-    places = torch.arange(x.shape[1])
+    places = torch.arange(x.shape[1], device=x.device)
     return torch.where(places[None, :] < x.shape[0], x, -1.0)
 
 
@@ -104,3 +109,30 @@ def test_sizes_one_after_another(program: Program, dynamic: bool | None) -> None
         for one, other in zip(results(compiled, inputs), expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-4, equal_nan=True, msg=lambda m: f"{(a, b)}: {m}")
     assert framesmith.stats()["graphs"] <= program.graphs + (0 if program in FULL else SPECIAL)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("program", [*PROGRAMS, *FULL], ids=lambda p: p.name)
+def test_sizes_one_after_another_on_a_gpu(program: Program) -> None:
+    framesmith.reset()
+    compiled = framesmith.compile(program.function)
+    for a, b in SIZES:
+        if program in FULL and min(a, b) < 2:
+            continue
+        torch.manual_seed(a + b)
+        inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in program.inputs(a, b)]
+        for one, other in zip(results(compiled, inputs), results(program.function, inputs), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3, equal_nan=True)
+    assert framesmith.stats()["graphs"] <= program.graphs + (0 if program in FULL else SPECIAL)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_interpreted_kernels_of_the_cuda_backend() -> None:
+    """In a process of its own: Triton decides at import whether functions are interpreted."""
+    script = Path(__file__).with_name("interpret_triton.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("ok ") == len([*PROGRAMS, *FULL])

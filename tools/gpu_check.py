@@ -16,11 +16,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 460.0
+PYTEST = [sys.executable, "-m", "pytest", "-q"]
+CUDA_TESTS = "packages/backends/tests/test_cuda.py"
 #: name of the log -> command
 STEPS: dict[str, list[str]] = {
     "machine": [sys.executable, "-m", "torch.utils.collect_env"],
-    "cuda-tests": [sys.executable, "-m", "pytest", "-q", "packages/backends/tests/test_cuda.py"],
+    "cuda-tests": [*PYTEST, CUDA_TESTS, "-k", "real_device"],
+    "dynamic": [*PYTEST, "integration_tests/test_dynamic_kernels.py", "-k", "on_a_gpu"],
     "kernels": [sys.executable, "-m", "benchmarks", "kernels", "--device", "cuda"],
+    # Last, because they need no GPU: cubins, and the interpreter's numbers.
+    "without-gpu": [*PYTEST, CUDA_TESTS, "-k", "not real_device"],
 }
 
 

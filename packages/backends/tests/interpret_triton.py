@@ -1,15 +1,44 @@
-"""Run by test_cuda.py with TRITON_INTERPRET=1: every sample through the cuda backend on CPU tensors."""
+"""Run by test_cuda.py with TRITON_INTERPRET=1: every sample through the cuda backend on CPU tensors.
+
+With the argument "symbolic", every program of test_symbolic.py at one size after another, in small blocks: several of
+them to a row, several launches to a grid.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 
 import torch
 from samples import SAMPLES
+from test_symbolic import PROGRAMS, compilations
 from tracing import trace
 
 from framesmith_backends import CudaBackend
+from framesmith_backends.launch import triton_jit
+from framesmith_backends.render.triton import kernel
+
+#: The first as traced, then what is met later: empty, single, odd, a multiple of the block, several blocks.
+SIZES = ((3, 5), (4, 7), (0, 5), (1, 6), (8, 16), (5, 35))
+if os.environ.get("FRAMESMITH_LONG"):
+    SIZES += ((5, 0), (6, 1), (1, 1), (2, 2), (19, 3), (20, 50))
+
+
+def symbolic() -> int:
+    """The programs at all sizes; the number of those that fail."""
+    kernel.LEAST_BLOCK, kernel.WHOLE_ROW, kernel.ROW_BLOCK, kernel.LANE_BLOCK = 4, 16, 16, 64
+    triton_jit.MOST_PROGRAMS = 3
+    failures = 0
+    for program in PROGRAMS:
+        try:
+            assert 1 <= compilations(program, CudaBackend(), SIZES) <= program.compilations
+            print("ok", program.name, flush=True)
+        except Exception:
+            failures += 1
+            print("FAILED", program.name)
+            traceback.print_exc(file=sys.stdout, limit=-4)
+    return failures
 
 
 def main() -> int:
@@ -33,4 +62,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(symbolic() if sys.argv[1:] == ["symbolic"] else main())

@@ -11,13 +11,18 @@ from pathlib import Path
 import pytest
 import torch
 from samples import BY_NAME, SAMPLES, Sample
+from test_symbolic import PROGRAMS, Program, compilations
 from tracing import trace
+from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend, CudaBackend
-from framesmith_backends.render.triton import TritonKernel
+from framesmith_backends.ir.size import hint
+from framesmith_backends.render.triton.kernel import TritonKernel
 
 CUDA = CudaBackend()
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+#: Without FRAMESMITH_LONG these of the symbolic programs are compiled: each has a construct of its own.
+SYMBOLIC = ("softmax", "halves", "cat", "counts of numbers")
 COMPILED = ("chain", "softmax", "layer norm", "sums", "cat", "bf16")
 
 
@@ -49,16 +54,78 @@ def test_kernels_compile_to_cubins(name: str, capability: int) -> None:
         assert to_cubin(kernel, capability)[:4] == b"\x7fELF"
 
 
+def symbolic_kernels(program: Program, a: int = 3, b: int = 5) -> list[TritonKernel]:
+    stages = CUDA.explain(trace_symbolic(program.function, program.inputs(a, b)))
+    return [form for kernel in stages.kernels for form in kernel.forms]
+
+
 @needs_triton
-def test_interpreted_numbers_equal_eager() -> None:
-    """In a process of its own: Triton decides at import whether functions are interpreted."""
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    "program",
+    [p for p in PROGRAMS if os.environ.get("FRAMESMITH_LONG") or p.name in SYMBOLIC],
+    ids=lambda p: p.name,
+)
+def test_symbolic_kernels_compile_to_cubins(program: Program, capability: int) -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("interpreted functions do not compile")
+    from framesmith_backends.launch.triton_jit import to_cubin
+
+    for kernel in symbolic_kernels(program):
+        assert to_cubin(kernel, capability)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+def test_every_symbolic_program_renders(program: Program) -> None:
+    kernels = symbolic_kernels(program)
+    assert kernels or program.name in ("products", "sorted")
+    for kernel in kernels:
+        compile(kernel.source, "kernel", "exec")
+        assert hint(kernel.grid) >= 1
+
+
+@needs_triton
+def test_vectors_are_read_where_sizes_are_aligned() -> None:
+    """With sizes divisible by 16 the kernel for any size reads as wide as one for these sizes alone."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("interpreted functions do not compile")
+    from framesmith_backends.launch.triton_jit import compiled
+
+    (kernel,) = symbolic_kernels(next(p for p in PROGRAMS if p.name == "pointwise"), 32, 64)
+    assert len(kernel.aligned) == 2
+    assert "ld.global.v4.b32" in compiled(kernel, 90, True).asm["ptx"]
+    assert "ld.global.v4.b32" not in compiled(kernel, 90, False).asm["ptx"]
+    (odd,) = symbolic_kernels(next(p for p in PROGRAMS if p.name == "pointwise"), 3, 64)
+    assert len(odd.aligned) == 1
+
+
+def test_a_short_row_that_grows_has_a_second_form() -> None:
+    whole, longer = symbolic_kernels(next(p for p in PROGRAMS if p.name == "softmax of gaps"))
+    assert "for " not in whole.source
+    assert "for " in longer.source
+    assert whole.block < longer.block
+
+
+def interpreted(*arguments: str) -> str:
+    """The output of `interpret_triton.py`, in a process of its own: Triton decides at import whether to interpret."""
     script = Path(__file__).with_name("interpret_triton.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+        [sys.executable, str(script), *arguments],
+        env=environment, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.stdout.count("ok ") == len(SAMPLES)
+    return done.stdout
+
+
+@needs_triton
+def test_interpreted_numbers_equal_eager() -> None:
+    assert interpreted().count("ok ") == len(SAMPLES)
+
+
+@needs_triton
+def test_interpreted_symbolic_kernels_equal_eager() -> None:
+    assert interpreted("symbolic").count("ok ") == len(PROGRAMS)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -72,6 +139,12 @@ def test_on_a_real_device(sample: Sample) -> None:
         assert one.stride() == other.stride()
         tolerance = max(sample.tolerance, 1e-4)
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+def test_programs_of_changing_sizes_on_a_real_device(program: Program) -> None:
+    assert 1 <= compilations(program, CUDA, device="cuda") <= program.compilations
 
 
 def test_without_a_device_it_says_so() -> None:

@@ -26,6 +26,35 @@ class Refusing(EagerBackend):
         return "it is Monday"
 
 
+class Lacking(EagerBackend):
+    """As the cuda backend is where triton is not installed."""
+
+    name = "cuda"
+    devices = ("cpu", "cuda")
+
+    def why_not_here(self) -> str | None:
+        return "triton is not installed: python -m pip install 'framesmith-backends[cuda]'"
+
+    def why_not(self, gm: fx.GraphModule) -> str | None:
+        return self.why_not_here()
+
+
+def test_what_is_missing_is_said_when_the_function_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framesmith.backends.find_backend", lambda name: Lacking())
+    with pytest.raises(RuntimeError, match=r"'cuda' cannot run here: triton is not installed: python -m pip install"):
+        framesmith.compile(lambda x: x + 1, backend="cuda")
+
+
+def test_auto_runs_what_it_lacks_kernels_for_after_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    framesmith.reset()
+    monkeypatch.setattr("framesmith.backends.find_backend", lambda name: Lacking())
+    with pytest.warns(framesmith.FramesmithWarning, match="triton is not installed") as told:
+        for function in (lambda x: x + 1, lambda x: x * 2):
+            assert torch.equal(framesmith.compile(function)(torch.ones(3)), function(torch.ones(3)))
+    assert len(told) == 1
+    assert framesmith.stats()["graphs"] == 2
+
+
 def test_a_backend_gets_the_roles_that_it_declares() -> None:
     backend = Forward()
     assert select(backend, GRAPH, ON_CPU, "forward") is backend

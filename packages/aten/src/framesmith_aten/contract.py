@@ -40,7 +40,9 @@ class Backend(Protocol):
     """A compiler of such graphs with a name.
 
     `devices` are the device types whose tensors it compiles kernels for, `roles` the graphs it takes, and
-    `options` maps each option's name to its default value.
+    `options` maps each option's name to its default value. A backend whose kernels are for fixed sizes alone has an
+    attribute `fixed_sizes` that is true: no size becomes a symbol by itself then (`dynamic=None`). One that
+    needs a device or a package has a method `why_not_here()`: what is missing and what to install, or None.
     """
 
     @property

@@ -14,12 +14,11 @@ from torch._ops import OpOverload
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_aten.operators import applied_to_each
-from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
-from framesmith_backends.render.triton import TritonKernel, render_triton
+from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
 
@@ -39,7 +38,7 @@ class TritonStages:
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes),
             ("kernels", "\n\n".join(k.text() for k in self.plan.kernels)), ("plan", self.plan.text()),
-            ("launcher", self.source), ("Triton", "\n".join(k.source for k in self.kernels)),
+            ("launcher", self.source), ("Triton", "\n".join(form.source for k in self.kernels for form in k.forms)),
         )  # fmt: skip
         return "\n\n".join(f"# {title}\n{body}" for title, body in parts)
 
@@ -51,8 +50,6 @@ class CudaBackend:
     devices: tuple[str, ...] = ("cuda",)
     roles: tuple[Role, ...] = ROLES
     options: Mapping[str, object] = {}
-    #: Graphs of sizes that change run as ATen calls, so that none is made unless it is asked for.
-    fixed_sizes = True
 
     def takes_whole(self, op: OpOverload) -> bool:
         return has_rule(op) or applied_to_each(op) is not None  # one launch for many tensors
@@ -67,16 +64,20 @@ class CudaBackend:
     ) -> BoxedFn:
         checked_role(role, self.name)
         checked_options(options, self.options, {}, self.name)
-        problem = why_no_triton()
+        problem = self.why_not_here()
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
-        if why_not_functional(gm) is not None or why_symbolic(gm) is not None:
+        if why_not_functional(gm) is not None:
             return run_eagerly(gm)
         stages = _stages(gm, on_error)
         return _launcher(gm, stages)
 
+    def why_not_here(self) -> str | None:
+        """What this machine lacks, and what to install; or None."""
+        return why_no_triton()
+
     def why_not(self, gm: fx.GraphModule) -> str | None:
-        return why_no_triton() or why_not_functional(gm) or why_symbolic(gm)
+        return self.why_not_here() or why_not_functional(gm)
 
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> TritonStages:
         """Lower, schedule and render the graph; needs neither a GPU nor triton."""
@@ -87,19 +88,9 @@ class CudaBackend:
 def _stages(gm: fx.GraphModule, on_error: OnError | None = None) -> TritonStages:
     lowering = lower_graph(gm, device_of(gm), on_error)
     plan = make_plan(lowering.program, scratch=False)
-    kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points)
+    kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
     source, _ = write(plan, gm)
     return TritonStages(lowering, plan, kernels, source)
-
-
-def why_symbolic(gm: fx.GraphModule) -> str | None:
-    """Where the graph has a size or number that changes between calls, which Triton kernels do not take; or None."""
-    for node in gm.graph.nodes:
-        values = node.meta.get("val")
-        for value in values if isinstance(values, (list, tuple)) else (values,):
-            if is_symbolic(value) or (isinstance(value, torch.Tensor) and has_symbols(value)):
-                return f"the size or number {node.name} changes between calls: the Triton kernels are for fixed sizes"
-    return None
 
 
 def interpreting() -> bool:
@@ -111,7 +102,7 @@ def why_no_triton() -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed: python -m pip install 'framesmith-backends[cuda]'"
     if not torch.cuda.is_available() and not interpreting():
-        return "torch sees no CUDA device"
+        return "torch sees no CUDA device (TRITON_INTERPRET=1 runs its kernels on CPU tensors, slowly)"
     return None
 
 
@@ -128,8 +119,9 @@ def _launcher(gm: fx.GraphModule, stages: TritonStages) -> BoxedFn:
     rendered = {k.name: k for k in stages.kernels}
     entries: dict[str, Any] = {}
     for run in (step for step in stages.plan.steps if isinstance(step, Run)):
-        kernels = [k for k in run.kernels if k.points]
-        places = [tuple(run.buffers.index(p.name) for p in k.params) for k in kernels]
+        kernels = [k for k in run.kernels if k.points != 0]
+        names = (*run.buffers, *run.numbers)
+        places = [tuple(names.index(n) for n in (*(p.name for p in k.params), *k.numbers)) for k in kernels]
         entries[run.entry] = entry([rendered[f"triton_{k.name}"] for k in kernels], places)
     return executed(source, space | entries)
 

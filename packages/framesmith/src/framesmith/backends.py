@@ -31,14 +31,32 @@ def list_backends() -> list[str]:
 
 
 def resolve_backend(backend: object) -> BackendLike:
-    """A checked backend: a known name, a backend object, or a callable. Raises TypeError or ValueError."""
+    """A checked backend: a known name, a backend object, or a callable.
+
+    Raises TypeError or ValueError, and RuntimeError where a named backend cannot run on this machine.
+    """
     if isinstance(backend, str):
-        return check_choice("backend", backend, list_backends())
+        return _runnable(check_choice("backend", backend, list_backends()))
     if isinstance(backend, Backend):
         return backend
     if callable(backend):
         return cast(CustomBackend, backend)
     raise TypeError(f"backend must be a name, a backend object or a callable; got {type(backend).__name__}")
+
+
+def _runnable(name: str) -> str:
+    """The name of a backend that has what it needs here."""
+    if name in framesmith_backends.list_backends():
+        problem = why_not_here(find_backend(name))
+        if problem is not None:
+            raise RuntimeError(f"the backend {name!r} cannot run here: {problem}")
+    return name
+
+
+def why_not_here(backend: Backend) -> str | None:
+    """What the machine lacks for the backend's kernels, where it has a method of this name that says so; or None."""
+    ask = getattr(backend, "why_not_here", None)
+    return None if ask is None else cast(str | None, ask())
 
 
 def backend_options(backend: BackendLike) -> set[str]:
@@ -70,7 +88,7 @@ def backend_for(backend: str | Backend, inputs: Sequence[Any]) -> Backend:
 def is_for_fixed_sizes(backend: BackendLike) -> bool:
     """Whether a backend, or the one that "auto" goes by on this machine, makes kernels for fixed sizes alone.
 
-    Backends say so by an attribute `fixed_sizes`.
+    Backends say so by an attribute `fixed_sizes` (see the contract); none of ours has it.
     """
     if backend == AUTO:
         if not torch.cuda.is_available():

@@ -13,7 +13,7 @@ from torch import fx
 import framesmith_aot
 import framesmith_autograd_compiler
 import framesmith_frames
-from framesmith.backends import AUTO, backend_for
+from framesmith.backends import AUTO, backend_for, why_not_here
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures
 from framesmith.logs import log_aten_graph
@@ -85,12 +85,15 @@ def first_location(gm: fx.GraphModule) -> Location | None:
 
 
 def select(backend: str | Backend, gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> Backend:
-    """The backend object that compiles this ATen graph. Raises ValueError when a named one cannot take it."""
+    """The backend object that compiles this ATen graph.
+
+    Raises ValueError when a named one cannot take it, and when what one needs is not installed: that is to be told.
+    """
     found = backend_for(backend, inputs)
     reason = found.why_not(gm) if role in found.roles else f"it takes no {role} graphs"
     if reason is None:
         return found
-    if backend == AUTO:
+    if backend == AUTO and why_not_here(found) is None:
         return find_backend("eager")
     raise ValueError(f"the backend {found.name!r} cannot compile this graph: {reason}")
 

@@ -1,4 +1,4 @@
-"""Generated Triton sources as functions: launched on tensors, or compiled ahead of time to a cubin."""
+"""Generated Triton sources as functions: launched on tensors and numbers, or compiled ahead of time to a cubin."""
 
 from __future__ import annotations
 
@@ -10,44 +10,105 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from framesmith_backends.ir.size import Size, Symbol, size_text
 from framesmith_backends.launch import triton_support
-from framesmith_backends.render.triton import TritonKernel
+from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
 
-_LOADED: dict[str, Any] = {}
+_LOADED: dict[tuple[str, bool], Any] = {}
 
 
-def load(kernel: TritonKernel) -> Any:
-    """The kernel as a Triton function; the same source is loaded once."""
+def load(kernel: TritonKernel, aligned: bool = False) -> Any:
+    """The kernel as a Triton function; the same source is loaded once.
+
+    It is compiled once for all numbers, `aligned` for those that `kernel.aligned` names being divisible by 16.
+    """
     key = hashlib.sha256(kernel.source.encode()).hexdigest()[:16]
-    found = _LOADED.get(key)
+    found = _LOADED.get((key, aligned))
     if found is None:
         # Triton reads a function's source back through `inspect`, which asks `linecache`.
         file = f"<framesmith triton {key}>"
         linecache.cache[file] = (len(kernel.source), None, kernel.source.splitlines(True), file)
         space: dict[str, Any] = {"tl": tl, "fs": triton_support, "__name__": "framesmith_backends.generated"}
         exec(compile(kernel.source, file, "exec"), space)
-        found = _LOADED[key] = triton.jit(space[kernel.name])
+        some = kernel.aligned if aligned else ()
+        general = [f"n{k}" for k in range(len(kernel.numbers)) if k not in some]
+        jit = triton.jit(do_not_specialize=[*general, *(["first"] if kernel.has_first else [])])
+        found = _LOADED[key, aligned] = jit(space[kernel.name])
     return found
 
 
-def to_cubin(kernel: TritonKernel, capability: int) -> bytes:
+def to_cubin(kernel: TritonKernel, capability: int, aligned: bool = False) -> bytes:
     """Machine code for that compute capability (90: sm_90); no GPU is needed."""
+    found: bytes = compiled(kernel, capability, aligned).asm["cubin"]
+    return found
+
+
+def compiled(kernel: TritonKernel, capability: int, aligned: bool = False) -> Any:
+    """What Triton makes of the kernel, `aligned` as `load` has it and with tensors at multiples of 16 bytes."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    signature = {f"p{k}": pointer for k, pointer in enumerate(kernel.pointers)} | {"BLOCK": "constexpr"}
-    source = ASTSource(load(kernel), signature=signature, constexprs={"BLOCK": kernel.block})
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": kernel.warps})
-    found: bytes = compiled.asm["cubin"]
-    return found
+    signature = {**dict(kernel.parameters), "BLOCK": "constexpr"}
+    pointers = len(kernel.pointers)
+    places = [*range(pointers), *(pointers + k for k in kernel.aligned)] if aligned else []
+    attrs = {(k,): [["tt.divisibility", ALIGNMENT]] for k in places}
+    source = ASTSource(load(kernel, aligned), signature, {"BLOCK": kernel.block}, attrs)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": kernel.warps})
 
 
 def entry(kernels: Sequence[TritonKernel], arguments: Sequence[tuple[int, ...]]) -> Callable[..., None]:
-    """A function of the launch list's tensors that launches the kernels in order."""
-    loaded = [(load(kernel), kernel, places) for kernel, places in zip(kernels, arguments, strict=True)]
+    """A function of the launch list's tensors and numbers that launches the kernels in order."""
+    launches = [launcher(kernel) for kernel in kernels]
+    steps = list(zip(launches, arguments, strict=True))
 
-    def run(*buffers: Any) -> None:
-        for function, kernel, places in loaded:
-            function[(kernel.grid,)](*[buffers[k] for k in places], BLOCK=kernel.block, num_warps=kernel.warps)
+    def run(*values: Any) -> None:
+        for launch, places in steps:
+            launch([values[k] for k in places])
 
     return run
+
+
+def launcher(kernel: TritonKernel) -> Callable[[list[Any]], None]:
+    """A function that launches the kernel on its arguments, for any sizes."""
+    if not kernel.numbers and not kernel.has_first:
+        function, grid = load(kernel), (kernel.grid,)
+
+        def launch(values: list[Any]) -> None:
+            function[grid](*values, BLOCK=kernel.block, num_warps=kernel.warps)
+
+        return launch
+    forms = [_launcher_of_form(form) for form in kernel.forms]
+    if len(forms) == 1:
+        return forms[0]
+    row, pointers = _function_of(kernel.row, kernel), len(kernel.pointers)
+
+    def choose(values: list[Any]) -> None:
+        forms[row(*values[pointers:]) > kernel.block](values)
+
+    return choose
+
+
+def _launcher_of_form(kernel: TritonKernel) -> Callable[[list[Any]], None]:
+    """The launches of one form: none for an empty grid, several for a huge one."""
+    grid, aligned, pointers = _function_of(kernel.grid, kernel), kernel.aligned, len(kernel.pointers)
+    places = [pointers + k for k in aligned]
+    general = load(kernel)
+    special = load(kernel, True) if aligned else general
+
+    def launch(values: list[Any]) -> None:
+        programs = grid(*values[pointers:])
+        function = general if any(values[k] % ALIGNMENT for k in places) else special
+        for first in range(0, programs, MOST_PROGRAMS):
+            rest = (first,) if kernel.has_first else ()
+            count = min(programs - first, MOST_PROGRAMS)
+            function[(count,)](*values, *rest, BLOCK=kernel.block, num_warps=kernel.warps)
+
+    return launch
+
+
+def _function_of(size: Size, kernel: TritonKernel) -> Callable[..., int]:
+    """The size as a function of the kernel's numbers."""
+    names = {n: f"n{k}" for k, n in enumerate(kernel.numbers) if isinstance(n, Symbol)}
+    arguments = ", ".join(f"n{k}" for k in range(len(kernel.numbers)))
+    found: Callable[..., int] = eval(f"lambda {arguments}: {size_text(size, names)}", {"max": max, "min": min})
+    return found

@@ -27,6 +27,18 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
+def _scalar(dtype: Any) -> Callable[[Any], Any]:
+    """A kernel's parameter as a tensor of no dimensions; the interpreter holds integers in 32 bits where they fit."""
+    from triton.runtime.interpreter import TensorHandle
+
+    def apply(x: Any) -> Any:
+        data = x.handle.data.reshape(()) if isinstance(x, tl.tensor) else np.array(x)
+        kind = np.int64 if dtype is tl.int64 else np.float64
+        return tl.tensor(TensorHandle(data.astype(kind), dtype), dtype)
+
+    return apply
+
+
 def _torchs(name: str) -> Callable[[Any], Any]:
     """A function that NumPy does not have."""
     import torch
@@ -67,6 +79,14 @@ def min_integer(a, b):  # type: ignore[no-untyped-def]
 @triton.jit
 def fmod_integer(a, b):  # type: ignore[no-untyped-def]
     return a % b
+
+
+@triton.jit
+def floor_quotient(a, b):  # type: ignore[no-untyped-def]
+    # Where a size may be 0, nothing is divided by it in earnest.
+    b = tl.where(b == 0, 1, b)
+    down = ((a % b) != 0) & ((a < 0) != (b < 0))
+    return a // b - down.to(tl.int64)
 
 
 @triton.jit
@@ -204,7 +224,16 @@ def rsqrt(x):  # type: ignore[no-untyped-def]
 if INTERPRETED:
     for _name, _function in _NUMPY.items():
         globals()[_name] = _by_numpy(_function)
+    integer, double = _scalar(tl.int64), _scalar(tl.float64)
 else:
+
+    @triton.jit
+    def integer(x):  # type: ignore[no-untyped-def]
+        return x.to(tl.int64)
+
+    @triton.jit
+    def double(x):  # type: ignore[no-untyped-def]
+        return x.to(tl.float64)
 
     @triton.jit
     def exp(x):  # type: ignore[no-untyped-def]

@@ -1,0 +1,56 @@
+"""Run by test_dynamic_kernels.py with TRITON_INTERPRET=1: its programs through the cuda backend on CPU tensors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+
+import torch
+from test_dynamic_kernels import FULL, PROGRAMS, SPECIAL, Program, results
+
+import framesmith
+from framesmith_backends.launch import triton_jit
+from framesmith_backends.render.triton import kernel
+
+#: What is met one after another: the first, another, the general, empty and single ones, and more than a block.
+SIZES = ((3, 5), (4, 7), (0, 5), (6, 37))
+if os.environ.get("FRAMESMITH_LONG"):
+    SIZES += ((8, 16), (5, 0), (1, 6), (20, 50))
+
+
+def run(program: Program) -> None:
+    framesmith.reset()
+    compiled = framesmith.compile(program.function, backend="cuda")
+    for a, b in SIZES:
+        if program in FULL and min(a, b) < 2:
+            continue
+        torch.manual_seed(a + b)
+        inputs = program.inputs(a, b)
+        wanted = results(program.function, inputs)
+        for one, other in zip(results(compiled, inputs), wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-4, equal_nan=True, msg=lambda m: f"{(a, b)}: {m}")
+    graphs = framesmith.stats()["graphs"]
+    assert graphs <= program.graphs + (0 if program in FULL else SPECIAL), graphs
+
+
+def main() -> int:
+    """The number of programs that fail. Blocks are small, so that rows and grids have several."""
+    warnings.simplefilter("error", framesmith.FramesmithWarning)
+    kernel.LEAST_BLOCK, kernel.WHOLE_ROW, kernel.ROW_BLOCK, kernel.LANE_BLOCK = 4, 16, 16, 64
+    triton_jit.MOST_PROGRAMS = 3
+    failures = 0
+    for program in (*PROGRAMS, *FULL):
+        try:
+            run(program)
+            print("ok", program.name, flush=True)
+        except Exception:
+            failures += 1
+            print("FAILED", program.name)
+            traceback.print_exc(file=sys.stdout, limit=-4)
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Kernels as the source of Triton functions."""

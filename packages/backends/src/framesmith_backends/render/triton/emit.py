@@ -1,0 +1,172 @@
+"""Expressions as Triton source, each named in the outermost block of lines where it is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from framesmith_backends.ir import expr as expressions
+from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, walk
+from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Var
+from framesmith_backends.ir.kernel import Store
+from framesmith_backends.ir.size import Size, Sym
+from framesmith_backends.render.triton.sizes import step_of
+from framesmith_backends.render.triton.state import TYPES, Writing
+
+INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "and": "&", "or": "|", "xor": "^",
+}  # fmt: skip
+# Functions of the support module, of the same names.
+CALLS = frozenset((
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "rsqrt", "sqrt", "hypot",
+    "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
+    "pow", "fmod", "floor", "ceil", "round", "trunc", "copysign", "signbit", "div", "max", "min",
+))  # fmt: skip
+
+
+def number_text(value: bool | int | float, dtype: str) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def _depths(w: Writing, root: Expr) -> dict[Expr, int]:
+    """For each part of the expression the scope in which it is known."""
+    found: dict[Expr, int] = {}
+    for node in walk(root):
+        depth = max((found[child] for child in children(node)), default=0)
+        if isinstance(node, Load):
+            depth = max(depth, _ix_depth(w, node.index[0]))
+        elif isinstance(node, Index):
+            depth = max(depth, _ix_depth(w, node.ix))
+        found[node] = depth
+    return found
+
+
+def _ix_depth(w: Writing, ix: Ix) -> int:
+    return max((w.level_of[v] for v in index.variables(ix)), default=0)
+
+
+def emit(w: Writing, root: Expr) -> str:
+    """The name or text of the expression's value, named in the outermost scope where it is known."""
+    names: dict[Expr, str] = {}
+    depths = _depths(w, root)
+    for node in depths:
+        if isinstance(node, Const):
+            names[node] = _constant(node)
+        elif isinstance(node, Ref):
+            names[node] = w.refs[node.name]
+        elif isinstance(node, Number):
+            names[node] = w.numbers[node]
+        else:
+            scope = w.scopes[depths[node]]
+            # A masked value is only good under the same mask.
+            key = (node, w.mask if isinstance(node, Load) else None)
+            if key not in scope.names:
+                scope.names[key] = w.fresh(_EMITTERS[type(node)](w, node, names), scope)
+            names[node] = scope.names[key]
+    return names[root]
+
+
+def _constant(node: Const) -> str:
+    kind = DTYPES[node.dtype].compute
+    return f"tl.full([], {number_text(node.value, node.dtype)}, {TYPES[kind]})"
+
+
+def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
+    value, target = names[node.value], node.dtype
+    if target == "b1":
+        return f"({value} != 0)"
+    if DTYPES[node.value.dtype].kind == "f" and target in ("u8", "i8", "i16"):
+        return f"{value}.to(tl.int64).to({TYPES[target]})"
+    rounded = f"{value}.to({TYPES[target]})"
+    return f"{rounded}.to(tl.float32)" if target in ("f16", "bf16") else rounded
+
+
+def _op(w: Writing, node: Op, names: dict[Expr, str]) -> str:
+    return operation(node.name, tuple(names[a] for a in node.args), node.args[-1].dtype)
+
+
+def operation(name: str, args: tuple[str, ...], dtype: str) -> str:
+    if name in INFIX:
+        return f"({args[0]} {INFIX[name]} {args[1]})"
+    if name == "where":
+        return f"tl.where({', '.join(args)})"
+    if name == "neg":
+        return f"(-{args[0]})"
+    if name == "not":
+        return f"({args[0]} == 0)" if dtype == "b1" else f"(~{args[0]})"
+    if name == "abs":
+        return f"tl.abs({args[0]})"
+    if name == "isnan":
+        return f"({args[0]} != {args[0]})"
+    if name in ("div", "sqrt", "rsqrt") and dtype == "f64":
+        return {"div": "({0} / {1})", "sqrt": "tl.sqrt({0})", "rsqrt": "(1.0 / tl.sqrt({0}))"}[name].format(*args)
+    if name == "idiv":
+        return f"({args[0]} // {args[1]})"
+    if name in ("max", "min", "fmod") and DTYPES[dtype].kind != "f":
+        return f"fs.{name}_integer({', '.join(args)})"
+    if name in CALLS:
+        return f"fs.{name}({', '.join(args)})"
+    raise ValueError(f"the Triton renderer has no {name}")
+
+
+def _index(w: Writing, node: Index, names: dict[Expr, str]) -> str:
+    return _position(w, node.ix)
+
+
+def _position(w: Writing, ix: Ix) -> str:
+    parts = [_term(w, atom, k) for atom, k in ix.terms]
+    if ix.const != 0 or not parts:
+        known = bool(parts) or isinstance(ix.const, Sym)
+        parts.append(step_of(w, ix.const) if known else f"tl.full([], {ix.const}, tl.int64)")
+    return f"({' + '.join(parts)})"
+
+
+def _term(w: Writing, atom: Atom, k: Size) -> str:
+    if isinstance(atom, Var):
+        text = w.variables[atom]
+    else:
+        sign = {Div: "//", Mod: "%"}[type(atom)]
+        text = f"({_position(w, atom.base)} {sign} {step_of(w, atom.divisor)})"
+    return text if k == 1 else f"{text} * {step_of(w, k)}"
+
+
+def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
+    (ix,) = node.index
+    place = _position(w, ix)
+    lane = w.kernel.lane
+    lanes = lane in index.variables(ix)
+    if lane is not None and node.guard is not None and not lanes and lane in expressions.variables(node.guard):
+        # A mask of lanes needs a place for each of them.
+        lanes, place = True, f"{place} + {w.variables[lane]} * 0"
+    masks = [m for m in (w.mask if lanes else None, names[node.guard] if node.guard is not None else None) if m]
+    # `!= 0`: in Triton 3.9's interpreter `&` of a scalar and a block holds integers, which a mask must not.
+    mask = f"({' & '.join(masks)}) != 0" if len(masks) > 1 else "".join(masks)
+    suffix = f", mask={mask}, other=0" if masks else ""
+    raw = f"tl.load({w.pointers[node.source]} + {place}{suffix})"
+    if node.dtype == "b1":
+        return f"({raw} != 0)"
+    return f"{raw}.to(tl.float32)" if node.dtype in ("f16", "bf16") else raw
+
+
+def emit_store(w: Writing, store: Store) -> None:
+    value = emit(w, store.value)
+    lanes = w.kernel.lane in index.variables(store.index)
+    if store.value.dtype == "b1":
+        value = f"{value}.to(tl.int8)"
+    elif store.value.dtype in ("f16", "bf16"):
+        value = f"{value}.to({TYPES[store.value.dtype]})"
+    position = _position(w, store.index)
+    # A constant value or place is spread over the lanes by adding nothing from them.
+    mask = f", mask={w.mask}" if lanes and w.mask is not None else ""
+    if lanes:
+        value = f"tl.broadcast_to({value}, [BLOCK])"
+    w.line(f"tl.store({w.pointers[store.buffer]} + {position}, {value}{mask})")
+
+
+_EMITTERS: dict[type, Callable[..., str]] = {Cast: _cast, Op: _op, Index: _index, Load: _load}

@@ -1,0 +1,60 @@
+"""The state of writing one Triton function: blocks of lines, and the names of what is known in each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from framesmith_backends.ir.expr import Number
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.size import Symbol
+
+TYPES = {
+    "b1": "tl.int1", "u8": "tl.uint8", "i8": "tl.int8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
+    "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Scope:
+    """A block of lines at one indentation, and the values named in it."""
+
+    lines: list[object]
+    indent: int
+    names: dict[object, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Writing:
+    """The state of writing one kernel; `scopes[k]` is the body of the k-th open loop, 0 the function's own.
+
+    `numbers` names what is known only at the call, in 64 bits. With `whole` a row of symbolic size is one block.
+    """
+
+    kernel: Kernel
+    block: int
+    scopes: list[Scope]
+    whole: bool = False
+    level_of: dict[Var, int] = field(default_factory=dict)
+    variables: dict[Var, str] = field(default_factory=dict)
+    refs: dict[str, str] = field(default_factory=dict)
+    pointers: dict[str, str] = field(default_factory=dict)
+    numbers: dict[Symbol | Number, str] = field(default_factory=dict)
+    stepping: set[Symbol] = field(default_factory=set)
+    mask: str | None = None
+    ref_level: int = 0
+    count: int = 0
+
+    @property
+    def here(self) -> Scope:
+        return self.scopes[-1]
+
+    def fresh(self, text: str, scope: Scope) -> str:
+        self.count += 1
+        name = f"v{self.count}"
+        self.line(f"{name} = {text}", scope)
+        return name
+
+    def line(self, text: str, scope: Scope | None = None) -> None:
+        target = self.here if scope is None else scope
+        target.lines.append("    " * target.indent + text)
