@@ -16,8 +16,11 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from framesmith_aten.table import TABLE, Row
 
+#: The namespace of operators that this package adds to torch's own.
+OWN_NAMESPACE = "framesmith_aten"
+
 #: Namespaces whose operators do what their schemas, their tags and the table say.
-TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized"})
+TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized", OWN_NAMESPACE})
 
 #: Views that exist for autograd only; in a functional graph they are the identity.
 IDENTITY_VIEWS = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default})
