@@ -12,7 +12,9 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
+from framesmith_backends.attention import with_cheaper_attention
 from framesmith_backends.eager import run_eagerly
+from framesmith_backends.in_place_calls import with_calls_in_place
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
@@ -100,6 +102,7 @@ class CpuBackend:
         from framesmith_backends.render.llvm.module import Launch, Module, add_entry
 
         gm = PROVIDERS[str(options["matmul"])](gm)
+        gm = with_calls_in_place(with_cheaper_attention(gm), has_rule)
         lowering = lower_graph(gm, "cpu", on_error)
         plan = make_plan(lowering.program)
         source, space = write(plan, gm)
