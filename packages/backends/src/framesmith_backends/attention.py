@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
@@ -18,7 +19,7 @@ from framesmith_aten.symbolic import all_equal
 aten = torch.ops.aten
 attention = aten._scaled_dot_product_flash_attention_for_cpu.default
 
-Args = tuple[object, ...]
+Args = tuple[Argument, ...]
 
 
 def with_cheaper_attention(gm: fx.GraphModule) -> fx.GraphModule:

@@ -41,7 +41,9 @@ def with_calls_in_place(gm: fx.GraphModule, has_kernel: Callable[[OpOverload], b
             continue
         copies[node] = graph.node_copy(node, copies.__getitem__)
         if node in writes.values():
-            copies[node].target = in_place_form(node.target)
+            form = in_place_form(node.target)
+            assert form is not None
+            copies[node].target = form
             copies[node].meta = dict(node.meta)
     return new_module(gm, graph)
 
