@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.trace import derivatives, functional, numbers
+from framesmith_aot.trace import derivatives, functional, numbers, recurrent
 from framesmith_aten import tensor_methods
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.ignored_warnings import without_warnings
@@ -242,6 +242,7 @@ def _max_pool1d(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 #: Torch calls, and methods of tensors, run through another function of the same meaning.
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
+    **recurrent.REPLACEMENTS,
     torch.batch_norm: _batch_norm,
     F.batch_norm: _functional_batch_norm,
     F.one_hot: _one_hot,
