@@ -82,7 +82,7 @@ def test_what_eager_keeps_must_not_change():
             output, _ = run(*inputs)
             with torch.no_grad():
                 changed.add_(0)
-            with pytest.raises(RuntimeError, match="modified (by an )?inplace"):
+            with pytest.raises(RuntimeError, match=r"modified (by an )?inplace"):
                 output.sum().backward()
 
 
