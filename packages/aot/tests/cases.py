@@ -21,6 +21,16 @@ def _views_without_base(x):
     return y.view(-1), y.t()
 
 
+def _lstm_states(x, h, c, a, b, d, e):
+    results = torch.lstm(x, (h, c), (a, b, d, e), True, 1, 0.0, True, False, True)
+    return results[1], results[2]
+
+
+def _lstm_both_ways(x, h, a, b, c, d, e, f, g, i):
+    results = torch.lstm(x, (h, h), (a, b, c, d, e, f, g, i), False, 2, 0.5, True, True, False)
+    return results[0], results[1], results[2]
+
+
 def _data(x):
     y = x * 2
     return x.data, y.data, y, x.detach()
@@ -185,6 +195,22 @@ LAYERS = {
     "lstm": (
         lambda x, h, c, a, b, d, e: torch.lstm(x, (h, c), (a, b, d, e), True, 1, 0.0, True, False, False)[0],
         [r(*s, grad=True) for s in [(5, 2, 3), (1, 2, 4), (1, 2, 4), (16, 3), (16, 4), (16,), (16,)]],
+    ),
+    "lstm, its states": (
+        _lstm_states,
+        [r(*s, grad=True) for s in [(5, 2, 3), (1, 5, 4), (1, 5, 4), (16, 3), (16, 4), (16,), (16,)]],
+    ),
+    "lstm of two layers in two directions, without biases": (
+        _lstm_both_ways,
+        [r(*s, grad=True) for s in [(5, 2, 3), (4, 2, 4), *[(16, 3), (16, 4)] * 2, *[(16, 8), (16, 4)] * 2]],
+    ),
+    "lstm, some weights frozen": (
+        lambda x, h, a, b, d, e: torch.lstm(x, (h, h), (a, b, d, e), True, 1, 0.0, True, False, False)[0],
+        [
+            r(5, 2, 3),
+            r(1, 2, 4),
+            *[r(*s, grad=grad) for s, grad in [((16, 3), False), ((16, 4), True), ((16,), False), ((16,), True)]],
+        ],
     ),
     "pooling": (lambda x: F.max_pool2d(F.avg_pool2d(x, 2), 2), [r(1, 2, 8, 8, grad=True)]),
     "dropout": (lambda x: F.dropout(x, 0.3) * F.dropout(x, 0.5), [r(30, 4, grad=True)]),

@@ -174,6 +174,25 @@ def test_an_lstm_under_autocast_has_eagers_types(requires_grad):
         torch.testing.assert_close(one, two, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch is built without oneDNN")
+@pytest.mark.parametrize("steps", [2, 30])
+def test_an_lstm_is_one_call_in_either_direction_however_long(steps):
+    lstm = torch.nn.LSTM(4, 3)
+    weights = [weight.detach().requires_grad_() for weight in lstm.parameters()]
+
+    def fn(x, h, c, w, r, b, d):
+        return torch.lstm(x, (h, c), (w, r, b, d), True, 1, 0.0, True, False, False)[0]
+
+    inputs = [torch.randn(steps, 2, 4), torch.zeros(1, 2, 3), torch.zeros(1, 2, 3), *weights]
+    recording = Recording()
+    compile_graph(graph_of(fn), inputs, compiler=recording)(*inputs)[0].sum().backward()
+    [forward], backward = recording.graphs["forward"], recording.graphs["backward"]
+    calls = [node for graph in (forward, *backward) for node in graph.graph.nodes if node.op == "call_function"]
+    layers = [str(node.target) for node in calls if "rec" in str(node.target)]
+    assert layers == ["framesmith_aten.recurrent_layer.default", "framesmith_aten.recurrent_layer_backward.default"]
+    assert len(calls) < 40
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_batch_norm_of_nothing(training):
     def fn(x, m, v, w, b):

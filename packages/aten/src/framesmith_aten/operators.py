@@ -16,8 +16,11 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from framesmith_aten.table import TABLE, Row
 
+#: The namespace of operators that this package adds to torch's own.
+OWN_NAMESPACE = "framesmith_aten"
+
 #: Namespaces whose operators do what their schemas, their tags and the table say.
-TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized"})
+TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized", OWN_NAMESPACE})
 
 #: Views that exist for autograd only; in a functional graph they are the identity.
 IDENTITY_VIEWS = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default})
@@ -163,6 +166,30 @@ def view_written(op: Any) -> OpOverload | None:
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
     views = (view for view in overloads if [argument.name for argument in view._schema.arguments] == parameters)
     return next(views, None)
+
+
+@functools.cache
+def in_place_form(op: OpOverload) -> OpOverload | None:
+    """The operator that writes to its first argument what `op` gives (of `index_copy`: `index_copy_`), or None."""
+    packet = None if is_mutable(op) else getattr(getattr(torch.ops, op.namespace), op_name(op) + "_", None)
+    forms = [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else []
+    for form in forms:
+        if _taken(form) == _taken(op) and written_arguments(form) == (op._schema.arguments[0].name,):
+            return form  # type: ignore[no-any-return]
+    return None
+
+
+def _taken(op: OpOverload) -> list[tuple[str, str, bool]]:
+    return [(argument.name, str(argument.type), bool(argument.kwarg_only)) for argument in op._schema.arguments]
+
+
+def overwrites(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the call gives its first argument with some elements replaced by others that do not depend on these.
+
+    Done in place, it may be done again.
+    """
+    values = arguments(op, args, kwargs) if row(op).overwrites else {}
+    return bool(values) and not values.get("accumulate") and "reduce" not in values
 
 
 def arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

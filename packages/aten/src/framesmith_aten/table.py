@@ -19,6 +19,8 @@ class Row:
     metadata: reads only shape and type of its tensors. undeclared_view: shows its argument's memory though its schema
     does not say so. statistics: writes `running_mean` and `running_var` though its schema does not say so.
     fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
+    overwrites: gives its first argument with some elements replaced, whatever these were; see `operators.overwrites`.
+    opaque: reads memory whose size the fakes do not tell, so that it must not be tried on memory made like theirs.
     """
 
     costly: bool = False
@@ -29,6 +31,8 @@ class Row:
     statistics: bool = False
     fails: str | None = None
     drops_ones: bool = False
+    overwrites: bool = False
+    opaque: bool = False
 
 
 INDEX = "an index may be out of range"
@@ -73,7 +77,7 @@ TABLE: Mapping[str, Row] = _table(
         native_dropout_backward logit_backward _softmax_backward_data _log_softmax_backward_data
         native_layer_norm_backward addcmul addcdiv hardsigmoid celu frac clamp_min clamp_max lerp
         mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
-        binary_cross_entropy_backward select_backward slice_backward stack""",
+        binary_cross_entropy_backward select_backward slice_backward stack _safe_softmax""",
         apart=True,
     ),
     _rows("hardswish rsub masked_fill", pointwise=True, apart=True),
@@ -85,6 +89,7 @@ TABLE: Mapping[str, Row] = _table(
     ),
     _rows("_unsafe_view", undeclared_view=True),
     _rows("squeeze", drops_ones=True),
+    _rows("mkldnn_rnn_layer_backward", opaque=True),
     _rows(
         """native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm _batch_norm_impl_index instance_norm
         batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats""",
@@ -99,12 +104,10 @@ TABLE: Mapping[str, Row] = _table(
     ),
     _rows("max_unpool2d max_unpool3d searchsorted", fails=INDEX),
     _rows("index _unsafe_index _unsafe_index_put _index_put_impl", fails=INDEX_OR_MASK),
-    _rows("index_put", fails=INDEX_OR_MASK),
-    _rows(
-        "index_add index_copy index_fill index_reduce put scatter scatter_add scatter_reduce",
-        fails=INDEX,
-    ),
-    _rows("masked_scatter", fails=LENGTHS),
+    _rows("index_put", overwrites=True, fails=INDEX_OR_MASK),
+    _rows("index_add index_reduce scatter_add scatter_reduce", fails=INDEX),
+    _rows("index_copy index_fill put scatter", overwrites=True, fails=INDEX),
+    _rows("masked_scatter", overwrites=True, fails=LENGTHS),
     _rows("repeat_interleave segment_reduce _ctc_loss _pack_padded_sequence", fails=LENGTHS),
     _rows("nll_loss_forward nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward one_hot", fails=TARGET),
     _rows("bernoulli multinomial poisson quantile nanquantile", fails=PROBABILITY),

@@ -36,6 +36,7 @@ from framesmith_aten.operators import (
     is_random,
     is_view,
     is_view_by_strides,
+    row,
     tensors_in,
     written,
 )
@@ -74,11 +75,11 @@ _results: dict[Any, tuple[Layout | None, ...]] = {}
 def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
     """What the operator's kernel says to arguments like these fakes, whatever data they hold.
 
-    Not asked are operators that may refuse some data, or are not torch's own. The others are asked
-    once in a process for each kind of arguments, and again where a call writes to memory that it also reads. Those that
-    are told sizes are asked with tensors of these sizes: some read and write by them without a check.
+    Not asked are operators that may refuse some data, read what fakes do not tell, or are not torch's own. The others
+    are asked once in a process for each kind of arguments, and again where a call writes to memory that it also reads.
+    Those that are told sizes are asked with tensors of these sizes: some read and write by them without a check.
     """
-    if is_custom(op) or is_composite(op) or op.namespace != "aten":
+    if is_custom(op) or is_composite(op) or op.namespace != "aten" or row(op).opaque:
         return UNKNOWN
     changed = written(op, args, kwargs)
     if is_view(op) and not changed:
@@ -137,7 +138,13 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     tensors = list(tensors_in((*args, *kwargs.values())))
     if not made or all(_has_no_choice(tensor) for tensor in tensors if _is_plain(tensor)):
         return out
-    if is_custom(op) or is_view(op) or op.namespace != "aten" or any(one is two for one in made for two in tensors):
+    if (
+        is_custom(op)
+        or row(op).opaque
+        or is_view(op)
+        or op.namespace != "aten"
+        or any(one is two for one in made for two in tensors)
+    ):
         return out
     if not all(map(_is_plain, (*tensors, *made))) or _is_large(op, args, kwargs, tensors):
         return out

@@ -64,3 +64,17 @@ def test_views_are_one_spelling():
         aten.permute.default,
         aten.add.Tensor,
     ]
+
+
+def test_views_that_show_all_of_their_operand_go():
+    def run(x):
+        y = x.exp()
+        same = y.expand(3, 4), y.view(3, 4), y[:], y.narrow(1, 0, 4), y.transpose(0, 0), y.as_strided((3, 4), (4, 1))
+        return *[one + 1 for one in same], y[1:] + 1, y.expand(2, 3, 4) + 1, y.view(torch.int32) + 1, y.T.T + 1
+
+    kept = [t for t in tidied(run, torch.ones(3, 4)) if t not in (aten.exp.default, aten.add.Tensor)]
+    assert kept == [aten.slice.Tensor, aten.expand.default, aten.view.dtype]
+
+
+def test_lazy_conjugates_are_no_identities():
+    assert aten._conj.default in tidied(lambda x: (x.exp().conj() + 1,), torch.ones(2, dtype=torch.complex64))

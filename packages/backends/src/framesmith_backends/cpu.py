@@ -16,6 +16,8 @@ from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
+from framesmith_backends.rewrite.attention import with_cheaper_attention
+from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last
 from framesmith_backends.rewrite.products import use_onednn, with_fastest_products
 from framesmith_backends.schedule.plan import Plan, make_plan
@@ -109,6 +111,7 @@ class CpuBackend:
         gm = PROVIDERS[str(options["matmul"])](gm)
         if role == "inference":
             gm = LAYOUTS[str(options["images"])](gm)
+        gm = with_calls_in_place(with_cheaper_attention(gm), has_rule)
         lowering = lower_graph(gm, "cpu", on_error)
         plan = make_plan(lowering.program)
         source, space = write(plan, gm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def check(function: Callable[..., object], *inputs: torch.Tensor) -> fx.GraphMod
 
 
 def weights(*channels: int, size: int = 3) -> list[torch.Tensor]:
-    return [torch.randn(o, i, size, size) / (i * size) for i, o in zip(channels, channels[1:], strict=False)]
+    return [torch.randn(o, i, size, size) / (i * size) for i, o in pairwise(channels)]
 
 
 def test_what_lies_between_follows() -> None:

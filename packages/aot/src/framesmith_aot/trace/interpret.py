@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +11,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.trace import derivatives, functional, numbers
+from framesmith_aot.trace import derivatives, functional, numbers, recurrent
 from framesmith_aten import tensor_methods
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.ignored_warnings import without_warnings
@@ -25,8 +23,6 @@ from framesmith_aten.tracing.functional_forms import run_functionally, writing_o
 from framesmith_aten.tracing.tracer import GraphTracer
 
 aten = torch.ops.aten
-
-_onednn = threading.RLock()
 
 #: Functions that change many tensors at once: where they are functionalised, autograd does not see it.
 MANY_CHANGED = frozenset(name for name in dir(torch) if name.startswith("_foreach_") and name.endswith("_"))
@@ -203,40 +199,6 @@ def _functional_batch_norm(
     return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
-def _lstm(*args: Any, **kwargs: Any) -> Any:
-    """`torch.lstm` out of ATen primitives where gradients are wanted.
-
-    oneDNN's kernel keeps what its own backward needs only while autograd records, which it does not
-    while a compiled forward graph runs.
-    """
-    if not torch.is_grad_enabled():
-        return torch.lstm(*args, **kwargs)
-    with _without_onednn() as enabled:
-        if not (enabled and args[0].is_cpu and torch.is_autocast_enabled("cpu")):
-            return torch.lstm(*args, **kwargs)
-        # Autocast knows the kernel, whose states are as exact as its input; it does not know all that it is made of.
-        narrow = torch.get_autocast_dtype("cpu")
-        with torch.autocast("cpu", enabled=False):
-            wide = fx.node.map_aggregate(args, lambda one: _converted(_converted(one, narrow), torch.float32))
-            return tuple([_converted(result, narrow) for result in torch.lstm(*wide, **kwargs)])
-
-
-@contextmanager
-def _without_onednn() -> Iterator[bool]:
-    """The kernels of ATen alone; yields whether oneDNN was on. The switch is the process's: one thread at a time."""
-    with _onednn:
-        enabled = torch._C._get_mkldnn_enabled()
-        torch._C._set_mkldnn_enabled(False)
-        try:
-            yield enabled
-        finally:
-            torch._C._set_mkldnn_enabled(enabled)
-
-
-def _converted(value: Any, dtype: torch.dtype) -> Any:
-    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-
-
 def _tolist(tensor: torch.Tensor) -> Any:
     """`Tensor.tolist`, of a traced tensor number by number."""
     if not functional.is_functional(tensor):
@@ -280,6 +242,7 @@ def _max_pool1d(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 #: Torch calls, and methods of tensors, run through another function of the same meaning.
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
+    **recurrent.REPLACEMENTS,
     torch.batch_norm: _batch_norm,
     F.batch_norm: _functional_batch_norm,
     F.one_hot: _one_hot,
@@ -287,8 +250,6 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.tolist: _tolist,
     **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), _masked_select),
     torch.bernoulli: _bernoulli,
-    torch.lstm: _lstm,
-    torch._VF.lstm: _lstm,
     **dict.fromkeys((torch.prod, torch.Tensor.prod), derivatives.prod),
     **dict.fromkeys((torch.max, torch.Tensor.max), derivatives.one_of_all(torch.max)),
     **dict.fromkeys((torch.min, torch.Tensor.min), derivatives.one_of_all(torch.min)),

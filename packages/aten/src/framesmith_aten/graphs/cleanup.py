@@ -11,7 +11,7 @@ from torch import fx
 from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
 from framesmith_aten.graphs.numbers import NumberNodes, numbers_in
 from framesmith_aten.layouts import is_contiguous
-from framesmith_aten.operators import IDENTITY_VIEWS
+from framesmith_aten.operators import IDENTITY_VIEWS, is_view
 from framesmith_aten.symbolic import all_equal, has_symbols
 
 aten = torch.ops.aten
@@ -145,16 +145,26 @@ def canonicalise(graph: fx.Graph) -> None:
 
 
 def _changes_nothing(node: fx.Node) -> bool:
+    """Whether the node is a view that shows all of its operand as it is."""
     if node.target in IDENTITY_VIEWS:
         return True
-    if node.target is aten.permute.default:
-        order: Any = node.args[1]
-        return all(dim == at for at, dim in enumerate(order))
-    if node.target is aten.view.default:
-        before, after = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
-        same = len(before.shape) == len(after.shape) and all_equal(before.shape, after.shape)
-        return same and all_equal(before.stride(), after.stride())
-    return False
+    before = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], fx.Node) else None
+    after = node.meta.get("val")
+    if not is_view(node.target) or not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    return _type_of(before) == _type_of(after) and _shows_the_same(before, after)
+
+
+def _type_of(value: torch.Tensor) -> tuple[Any, ...]:
+    return value.dtype, value.layout, value.is_conj(), value.is_neg()
+
+
+def _shows_the_same(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether two tensors of the same memory are laid out alike."""
+    if before.layout is not torch.strided or len(before.shape) != len(after.shape):
+        return False
+    same = all_equal(before.shape, after.shape) and all_equal(before.stride(), after.stride())
+    return same and all_equal([before.storage_offset()], [after.storage_offset()])
 
 
 def is_removable(node: fx.Node) -> bool:

@@ -21,6 +21,7 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload, OpOverloadPacket
 
 from framesmith_aten.operators import applied_to_each, arguments, is_composite, is_mutable, row, run_parts
+from framesmith_aten.tracing import recurrent
 
 aten = torch.ops.aten
 
@@ -138,6 +139,8 @@ MENDED: dict[Any, Rule] = {
     aten._efficientzerotensor.default: zeros,
     aten._linalg_eigvals.default: eigenvalues,
     aten.rrelu_with_noise_functional.default: rrelu,
+    recurrent.LAYER: recurrent.recorded,
+    recurrent.DERIVATIVE: recurrent.derived,
 }
 
 #: Rules of our own, in place of torch's.

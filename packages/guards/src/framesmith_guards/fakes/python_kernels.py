@@ -2,8 +2,8 @@
 
 Note [Rules that are not asked]: torch's rules for upsampling have other intermediate results than the operators, which
 shows in half types, that for dropout copies its input where nothing is dropped, where the operator gives back the
-input itself, and those for elementwise operators (`hardshrink`) let the backward pass keep something else than the operator
-does: a change of the input is not noticed. A program can tell, so these operators stay what they are.
+input itself, and those for elementwise operators (`hardshrink`) let the backward pass keep something else than the
+operator does, so that a change of the input is not noticed. A program can tell, so these operators stay what they are.
 """
 
 from __future__ import annotations

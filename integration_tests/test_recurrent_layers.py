@@ -1,0 +1,67 @@
+"""Recurrent layers in training: eager's values, gradients, layouts and random numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import framesmith
+
+STEPS = 11
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "batch first, no bias": {"batch_first": True, "bias": False},
+    "both ways, dropout between layers": {"num_layers": 2, "bidirectional": True, "dropout": 0.5},
+}
+
+
+def trained(layer: nn.Module, run: Any, x: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Results and gradients of a step, and the state of the generator behind it."""
+    layer.zero_grad(set_to_none=True)
+    x = x.clone().requires_grad_()
+    torch.manual_seed(1)
+    output, states = run(x)
+    results = [output, *(states if isinstance(states, tuple) else (states,))]
+    sum(one.float().square().sum() for one in results).backward()
+    return [*results, x.grad, *(weight.grad for weight in layer.parameters())], torch.get_rng_state()
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_training_is_eagers(kind: type[nn.RNNBase], name: str) -> None:
+    torch.manual_seed(0)
+    layer = kind(5, 6, **OPTIONS[name])
+    x = torch.randn(3, STEPS, 5) if layer.batch_first else torch.randn(STEPS, 3, 5)
+    wanted, after = trained(layer, layer, x)
+    found, state = trained(layer, framesmith.compile(layer, strict=True), x)
+    for one, two in zip(found, wanted, strict=True):
+        assert one.stride() == two.stride()
+        torch.testing.assert_close(one, two)
+    assert torch.equal(after, state)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_frozen_weights_and_half_numbers(kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    layer = kind(5, 6).bfloat16()
+    layer.weight_ih_l0.requires_grad_(False)
+    x = torch.randn(STEPS, 3, 5).bfloat16()
+    wanted, _ = trained(layer, layer, x)
+    found, _ = trained(layer, framesmith.compile(layer, strict=True), x)
+    for one, two in zip(found, wanted, strict=True):
+        assert (one is None) is (two is None)
+        if one is not None:  # eager rounds the gradients of weights at each step
+            torch.testing.assert_close(one, two, rtol=0.05, atol=0.1)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_lengths_that_change(kind: type[nn.RNNBase]) -> None:
+    layer = kind(5, 6)
+    compiled = framesmith.compile(layer, strict=True, dynamic=True)
+    for steps in (STEPS, 3, STEPS + 20):
+        x = torch.randn(steps, 3, 5)
+        torch.testing.assert_close(trained(layer, compiled, x)[0], trained(layer, layer, x)[0])

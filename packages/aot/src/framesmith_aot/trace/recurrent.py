@@ -1,0 +1,151 @@
+"""GRUs and plain RNNs of many steps, whose loops over time are calls of the graph instead of calls for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from framesmith_aot.trace import functional
+from framesmith_aten.layouts import is_contiguous
+from framesmith_aten.symbolic import hint, is_symbolic
+from framesmith_aten.tracing import recurrent_loops
+
+Tensors = Sequence[torch.Tensor]
+
+#: Steps up to which a graph holds each of them: what is fused in a step makes up for its calls.
+FEW_STEPS = 8
+
+
+def whole(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.gru`, `rnn_tanh` or `rnn_relu` by loops; `call`, which is that function, where `why_not` says so."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs) if why_not(args, kwargs) is not None else _layers(name, *args)
+
+    return run
+
+
+def why_not(args: Sequence[Any], kwargs: Any) -> str | None:
+    """Why the call's steps are traced one by one, or None."""
+    if kwargs or len(args) != 9 or not isinstance(args[2], (list, tuple)):
+        return "it is of packed sequences"
+    input, hx, params, biases, layers, *_, both, batch_first = args
+    tensors = (input, hx, *params)
+    if torch.is_autocast_enabled("cpu") or any(one.dtype != input.dtype or not one.is_cpu for one in tensors):
+        return "the types are not the same everywhere"
+    if not input.is_floating_point() or input.dim() != 3 or hx.dim() != 3 or not functional.is_functional(input):
+        return "it is of no usual form"
+    if len(params) != layers * (1 + both) * (4 if biases else 2):
+        return "it has another number of weights"
+    steps = input.shape[1 if batch_first else 0]
+    if any(not is_symbolic(length) and length == 0 for length in (*input.shape, *hx.shape)):
+        return "it has no elements"
+    return None if is_symbolic(steps) or hint(steps) > FEW_STEPS else "it has few steps"
+
+
+def _layers(
+    name: str,
+    input: torch.Tensor,
+    hx: torch.Tensor,
+    params: Tensors,
+    biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    both: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    each, ways = (4 if biases else 2), (2 if both else 1)
+    given = input.transpose(0, 1) if batch_first else input
+    states = hx.unbind(0)
+    last: list[torch.Tensor] = []
+    for at in range(layers):
+        found = []
+        for way in range(ways):
+            number = at * ways + way
+            weights = params[number * each : (number + 1) * each]
+            taken = given.flip(0) if way else given
+            out = _run(name, taken, states[number], weights)
+            last.append(out[-1])
+            found.append(out.flip(0) if way else out)
+        given = torch.cat(found, 2) if both else found[0]
+        if dropout and train and at < layers - 1:
+            given = torch.dropout(given, dropout, True)
+    return (given.transpose(0, 1) if batch_first else given), torch.stack(last)
+
+
+def _run(name: str, input: torch.Tensor, state: torch.Tensor, weights: Tensors) -> torch.Tensor:
+    made: torch.Tensor = _Layer.apply(name, input, state, *weights)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _Layer(torch.autograd.Function):
+    """One layer in one direction: all states, of steps in front."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, input: torch.Tensor, state: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        one = (len(weights) > 2, 1, 0.0, False, False, False)
+        out: torch.Tensor = recurrent_loops.layer(name)(input, state.unsqueeze(0), [*weights], *one)[0]
+        ctx.save_for_backward(*_kept_by_eager(input, state, *weights[:2]))
+        ctx.values = name, input, state, weights, out
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        name, input, state, weights, out = ctx.values
+        before = torch.cat((state.unsqueeze(0), out[:-1]))
+        find = _gru if name == "gru" else _rnn
+        inner, own, first = find(name, grads[0], input, before, out, weights)
+        flat, own_flat = inner.flatten(0, 1), own.flatten(0, 1)
+        found = [flat.t() @ input.flatten(0, 1), own_flat.t() @ before.flatten(0, 1)]
+        if len(weights) > 2:
+            found += [flat.sum(0), own_flat.sum(0)]
+        return None, (flat @ weights[0]).view(input.shape), first, *found
+
+
+def _kept_by_eager(
+    input: torch.Tensor, state: torch.Tensor, of_input: torch.Tensor, of_state: torch.Tensor
+) -> list[torch.Tensor]:
+    """What of the operands eager mode keeps. An input that is not contiguous is multiplied as a copy."""
+    kept = [state, of_state]
+    if of_input.requires_grad and is_contiguous(input):
+        kept.append(input)
+    return [*kept, of_input] if input.requires_grad else kept
+
+
+def _gru(
+    name: str, grad: torch.Tensor, input: torch.Tensor, before: torch.Tensor, out: torch.Tensor, weights: Tensors
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    biases = weights[2:] or (None, None)
+    reset, update, new = F.linear(input, weights[0], biases[0]).chunk(3, 2)
+    own_reset, own_update, own = F.linear(before, weights[1], biases[1]).chunk(3, 2)
+    reset, update = torch.sigmoid(reset + own_reset), torch.sigmoid(update + own_update)
+    new = torch.tanh(new + reset * own)
+    factors = (
+        update,
+        (1 - update) * (1 - new * new),
+        (before - new) * (update * (1 - update)),
+        reset,
+        own * (reset * (1 - reset)),
+    )
+    made: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = recurrent_loops.gru_backward()(grad, *factors, weights[1])
+    return made
+
+
+def _rnn(
+    name: str, grad: torch.Tensor, input: torch.Tensor, before: torch.Tensor, out: torch.Tensor, weights: Tensors
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    slope = 1 - out * out if name == "rnn_tanh" else (out > 0).to(out.dtype)
+    found, first = recurrent_loops.rnn_backward()(grad, slope, weights[1])
+    return found, found, first
+
+
+#: Functions of torch, and how they are traced.
+REPLACEMENTS: dict[Any, Callable[..., Any]] = {
+    call: whole(name, call)
+    for name in recurrent_loops.LAYERS
+    for call in (getattr(torch, name), getattr(torch._VF, name))
+}

@@ -1,0 +1,79 @@
+"""oneDNN's LSTM layer and its derivative, each as one call of a graph with gradients.
+
+`aten::mkldnn_rnn_layer` asks whether gradients are recorded, and only then keeps a workspace for its derivative. While
+a compiled forward graph runs they are not. The operators here are torch's, but for the workspace, which is always kept.
+How large it is oneDNN alone knows, so that a graph cannot say. The graph's tensor shows its first byte alone, and owns
+all of it; the derivative is not run on a copy of that byte.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch._ops import OpOverload
+
+from framesmith_aten.operators import OWN_NAMESPACE, arguments
+
+aten = torch.ops.aten
+
+LAYER: OpOverload = aten.mkldnn_rnn_layer.default
+DERIVATIVE: OpOverload = aten.mkldnn_rnn_layer_backward.default
+
+
+def recorded(*args: Any, **kwargs: Any) -> Any:
+    """The rule for the layer: where gradients are recorded, the operator that keeps its workspace."""
+    return layer()(*args, **kwargs) if torch.is_grad_enabled() else NotImplemented
+
+
+def derived(*args: Any, **kwargs: Any) -> Any:
+    """The rule for its derivative."""
+    return derivative()(*args, **kwargs)
+
+
+@functools.cache
+def layer() -> OpOverload:
+    """The layer with its workspace; defined at the first call."""
+    return _define("recurrent_layer", LAYER, _run, _fake)
+
+
+@functools.cache
+def derivative() -> OpOverload:
+    """Its derivative; defined at the first call."""
+    return _define("recurrent_layer_backward", DERIVATIVE, _run_backward, DERIVATIVE)
+
+
+def _define(name: str, like: OpOverload, run: Callable[..., Any], fake: Callable[..., Any]) -> OpOverload:
+    """An operator with the schema of another one."""
+    schema, library = str(like._schema), _library()
+    library.define(name + schema[schema.index("(") :])  # type: ignore[no-untyped-call]
+    library.impl(name, run, "CPU")  # type: ignore[no-untyped-call]
+    library.impl(name, fake, "Meta")  # type: ignore[no-untyped-call]
+    made: OpOverload = getattr(getattr(torch.ops, OWN_NAMESPACE), name).default
+    return made
+
+
+@functools.cache
+def _library() -> torch.library.Library:
+    return torch.library.Library(OWN_NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+def _run(*args: Any) -> Any:
+    with torch.enable_grad():
+        output, hidden, cell, workspace = LAYER._op_dk(DispatchKey.CPU, *args)
+    return output, hidden, cell, workspace[:1]
+
+
+def _fake(*args: Any) -> Any:
+    output, hidden, cell, workspace = LAYER(*args)
+    return output, hidden, cell, workspace.new_empty(1)
+
+
+def _run_backward(*args: Any) -> Any:
+    workspace = arguments(DERIVATIVE, args, {})["workspace"]
+    if workspace.untyped_storage().nbytes() <= 1:
+        raise RuntimeError(f"{DERIVATIVE}: a part of its workspace came alone")
+    return DERIVATIVE._op_dk(DispatchKey.CPU, *args)

@@ -1,0 +1,87 @@
+"""Rewrites of attention on the FX graph: a table of (ATen operator, rewrite) rows.
+
+Grouped heads: programs repeat keys and values for each head of the queries before they call attention. ATen's kernel
+for the CPU takes one head of keys for several of queries by itself, with the same numbers, and copies nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import fx
+from torch.fx.node import Argument
+
+from framesmith_aten.graphs.cleanup import eliminate_dead
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.symbolic import all_equal
+
+aten = torch.ops.aten
+attention = aten._scaled_dot_product_flash_attention_for_cpu.default
+
+Args = tuple[Argument, ...]
+
+
+def with_cheaper_attention(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with the rows of ROWS applied; the same graph where all of them decline."""
+    changed = {
+        node: args
+        for node in gm.graph.nodes
+        if node.target in ROWS and not isinstance(args := ROWS[node.target](node), str)
+    }
+    if not changed:
+        return gm
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in changed:
+            copies[node].args = fx.node.map_arg(changed[node], copies.__getitem__)
+    eliminate_dead(graph)
+    return new_module(gm, graph)
+
+
+def _grouped_heads(node: fx.Node) -> Args | str:
+    """The arguments of attention with the keys and values that were repeated; why not, if they were not."""
+    query, keys, values, *rest = node.args
+    before = [_before_repeating(one, node) for one in (keys, values)]
+    for one in before:
+        if isinstance(one, str):
+            return one
+    first, second = (one.meta["val"] for one in before if isinstance(one, fx.Node))
+    if first.shape[1] != second.shape[1]:
+        return "keys and values have another number of heads"
+    return (query, *before, *rest)
+
+
+def _before_repeating(operand: object, user: fx.Node) -> fx.Node | str:
+    """What `x[:, :, None].expand(..., times, ...).reshape(...)` repeats, heads being its second dimension.
+
+    A reason where the operand is not made so, or is read elsewhere: then it has to be made anyway.
+    """
+    steps: list[fx.Node] = []
+    readers, step = {user}, operand
+    for target in (aten.view.default, aten.clone.default, aten.expand.default, aten.unsqueeze.default):
+        if not isinstance(step, fx.Node) or step.target is not target:
+            return "no repeated heads"
+        if {*step.users} != readers:
+            return "what is repeated is read elsewhere"
+        steps.append(step)
+        readers, step = {step}, step.args[0]
+    joined, _, repeated, widened = (one.meta["val"] for one in steps)
+    if not isinstance(step, fx.Node) or widened.dim() != 5 or steps[-1].args[1] not in (2, -3):
+        return "repeated along another dimension"
+    source = step.meta["val"]
+    batch, heads, *rest = source.shape
+    times = repeated.shape[2]
+    if not all(isinstance(number, int) for number in (heads, times)):
+        return "the number of heads changes"
+    if not (all_equal(repeated.shape, (batch, heads, times, *rest)) and joined.dim() == 4):
+        return "repeated along another dimension"
+    if not all_equal(joined.shape, (batch, heads * times, *rest)):
+        return "repeated along another dimension"
+    return step if source.stride(-1) == 1 else "the kernel takes rows without gaps"
+
+
+#: The operator, and what gives its new arguments or the reason to leave it.
+ROWS: dict[object, Callable[[fx.Node], Args | str]] = {attention: _grouped_heads}

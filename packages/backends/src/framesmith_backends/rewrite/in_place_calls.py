@@ -1,0 +1,84 @@
+"""ATen calls that write to an input themselves, where the graph copies what they give onto it at its end.
+
+`input.index_copy_(...)` of a program arrives as a functional call, which copies the whole input, and a copy back: of
+the cache of a language model that is all of it for each new word. Here such a call is done in place again.
+
+Note [In place]: other calls run before the write and others behind it, so it is done only where nobody can tell. The
+call alone reads the input, and what it gives is no result, nor is a view of that. Where a call behind it fails, the
+program runs again as it is, from inputs of which one is written already: so it has to be a call that may be repeated
+(`operators.overwrites`). What stands before it in the graph runs before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.graphs.nodes import view_root
+from framesmith_aten.operators import in_place_form, overwrites
+from framesmith_aten.symbolic import all_equal
+
+copy_ = torch.ops.aten.copy_.default
+
+
+def with_calls_in_place(gm: fx.GraphModule, has_kernel: Callable[[OpOverload], bool]) -> fx.GraphModule:
+    """The graph with such calls in place; the same graph if it has none. Those with kernels are left to these."""
+    writes = {
+        write: write.args[1]
+        for write in gm.graph.find_nodes(op="call_function", target=copy_)
+        if why_not_in_place(write, has_kernel) is None
+    }
+    if not writes:
+        return gm
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node in writes:
+            continue
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in writes.values():
+            form = in_place_form(node.target)
+            assert form is not None
+            copies[node].target = form
+            copies[node].meta = dict(node.meta)
+    return new_module(gm, graph)
+
+
+def why_not_in_place(write: fx.Node, has_kernel: Callable[[OpOverload], bool]) -> str | None:
+    """Why what is copied onto an input at the graph's end cannot be written there where it is computed, or None."""
+    target, call = write.args[:2]
+    if not isinstance(target, fx.Node) or not isinstance(call, fx.Node) or write.kwargs or len(write.args) != 2:
+        return "no plain copy"
+    if target.op != "placeholder" or not isinstance(call.target, OpOverload) or has_kernel(call.target):
+        return "no input, or no ATen call"
+    if call.args[:1] != (target,) or in_place_form(call.target) is None:
+        return "the call is of no form that writes to the input"
+    if not overwrites(call.target, call.args, call.kwargs):
+        return "the call must not be repeated"
+    if {*target.users} != {call, write} or _count(call, target) != 1 or write.users:
+        return "the input is read elsewhere"
+    if not _is_alike(target, call):
+        return "the result is laid out in another way"
+    return "its result is one of the graph's" if _is_shown(call) else None
+
+
+def _count(call: fx.Node, operand: fx.Node) -> int:
+    found: list[fx.Node] = []
+    fx.node.map_arg((call.args, call.kwargs), found.append)
+    return found.count(operand)
+
+
+def _is_alike(one: fx.Node, two: fx.Node) -> bool:
+    first, second = one.meta["val"], two.meta["val"]
+    same = first.dtype == second.dtype and first.dim() == second.dim()
+    return same and all_equal(first.shape, second.shape) and all_equal(first.stride(), second.stride())
+
+
+def _is_shown(call: fx.Node) -> bool:
+    """Whether a result of the graph shows the call's memory."""
+    [output] = call.graph.find_nodes(op="output")
+    return any(view_root(result) is call for result in output.all_input_nodes)
