@@ -15,7 +15,7 @@ from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.verify import Malformed, verify_program
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.llvm.ops import COMPARISONS, ELEMENTARY, PLAIN
-from framesmith_backends.render.triton import CALLS, INFIX
+from framesmith_backends.render.triton.emit import CALLS, INFIX
 
 
 def x() -> Expr:

@@ -26,7 +26,7 @@ MOST_CONTRIBUTIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows over the last dimensions of a tensor: what `torch.nn.functional.max_pool2d` takes, a number a dimension."""
+    """Windows over the last dimensions of a tensor: what `max_pool2d` takes, a number for each dimension."""
 
     sizes: tuple[Size, ...]
     kernel: tuple[int, ...]
@@ -62,7 +62,7 @@ def _numbers(values: Sequence[int] | int, rank: int, name: str) -> tuple[int, ..
     found = tuple(values) if isinstance(values, (list, tuple)) else (values,)
     if not all(type(n) is int for n in found):
         raise Decline(f"a {name} that changes between calls")
-    return found * rank if len(found) == 1 else found  # type: ignore[return-value]
+    return found * rank if len(found) == 1 else found
 
 
 def windows(
@@ -73,7 +73,7 @@ def windows(
     padding: Sequence[int] | int = 0,
     dilation: Sequence[int] | int = 1,
 ) -> Windows:
-    """The windows of a call of ATen, whose arguments may be one number for all dimensions; Decline if they are large."""
+    """The windows of a call, whose arguments may be one number for all dimensions; Decline if they are large."""
     size = _numbers(kernel, rank, "kernel size")
     found = Windows(
         x.shape[-rank:], size, _numbers(stride, rank, "stride") if stride else size,
@@ -93,7 +93,7 @@ def _flat(places: Sequence[Ix], sizes: Sequence[Size]) -> Expr:
 
 
 def _first_inside(first: Sequence[Ix], window: Windows) -> Expr:
-    """The flat place of a window's first element that is no padding: the answer where no element is larger than -inf."""
+    """The flat place of a window's first element that is no padding: the answer where none is larger than -inf."""
     if not any(window.padding):
         return _flat(first, window.sizes)
     if any(d != 1 for d in window.dilation):

@@ -1,7 +1,7 @@
 """Lowering of upsampling by whole factors, and of its gradients, as weighted sums of a few elements that lie together.
 
-Torch's formulas (aten/src/ATen/native/UpSample.h): the centre of pixel `o` of the result is at (o + 1/2) / k - 1/2 in the
-source, never before its first pixel. The elements beside it are at places that are whole expressions of `o`.
+Torch's formulas (aten/src/ATen/native/UpSample.h): the centre of pixel `o` of the result is at (o + 1/2) / k - 1/2 in
+the source, never before its first pixel. The elements beside it are at places that are whole expressions of `o`.
 """
 
 from __future__ import annotations

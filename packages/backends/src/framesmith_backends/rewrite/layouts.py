@@ -23,8 +23,8 @@ from framesmith_backends.lower.registry import RULES
 
 aten = torch.ops.aten
 
-#: Elements of input and result for each weight from which channels-last is faster. Measured with two threads of a Zen 4:
-#: at 2 (128 channels of 12x12) the two tie, at 16 (64 of 24x24) it gains 6%, at 500 (16 of 96x96) 30%.
+#: Elements of input and result for each weight from which channels-last is faster. Measured with two threads of a
+#: Zen 4: at 2 (128 channels of 12x12) the two tie, at 16 (64 of 24x24) it gains 6%, at 500 (16 of 96x96) 30%.
 ELEMENTS_FOR_A_WEIGHT = 4
 #: Of the elements that convolutions read and write, the share that may be laid out anew for the rest of the graph.
 MOST_CONVERTED = 0.5
@@ -32,7 +32,8 @@ MOST_CONVERTED = 0.5
 FOLLOWING = frozenset((
     aten.cat.default, aten.constant_pad_nd.default, aten.max_pool2d_with_indices.default, aten.avg_pool2d.default,
     aten._adaptive_avg_pool2d.default, aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec,
-    aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default, aten._native_batch_norm_legit_no_training.default,
+    aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default,
+    aten._native_batch_norm_legit_no_training.default,
 ))  # fmt: skip
 #: Operators that read any layout, and whose results have none of it.
 READING = frozenset((aten.mean.dim, aten.sum.dim_IntList))
@@ -85,8 +86,8 @@ def channels_last(
 class _Relaid:
     """A graph being made anew: its nodes are `copies`, or `moved` ones, which have the channels last.
 
-    `turned` are copies laid out with the channels last for a convolution, `restored` are moved ones laid out as they were;
-    `converted` counts the elements that are laid out anew.
+    `turned` are copies laid out with the channels last for a convolution, `restored` are moved ones laid out as they
+    were; `converted` counts the elements that are laid out anew.
     """
 
     chosen: set[fx.Node]
@@ -149,14 +150,14 @@ class _Relaid:
         if not any(source in self.moved for source in node.all_input_nodes):
             return False
         if node.target is operator.getitem:
-            return isinstance(self._any_layout(node.args[0]).meta["val"], (tuple, list)) and node.args[0] in self.moved  # type: ignore[arg-type, operator]
+            return isinstance(self._any_layout(node.args[0]).meta["val"], (tuple, list)) and node.args[0] in self.moved  # type: ignore[arg-type]
         target = node.target
         elementwise = isinstance(target, OpOverload) and torch.Tag.pointwise in target.tags and str(target) in RULES
         return (elementwise or target in FOLLOWING) and _is_contiguous(node.meta.get("val"))
 
     def _follow(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
-            value = self._any_layout(node.args[0]).meta["val"][node.args[1]]  # type: ignore[arg-type, index]
+            value = self._any_layout(node.args[0]).meta["val"][node.args[1]]  # type: ignore[arg-type]
         else:
             value = _turned(node.meta["val"])
         copy = self._copy(node, self._any_layout, value)
@@ -179,5 +180,5 @@ def _turned(value: Any) -> Any:
         return type(value)(map(_turned, value))
     if value.dim() != 4:
         return value
-    batch, channels, height, width = value.shape
+    _, channels, height, width = value.shape
     return value.new_empty_strided(value.shape, (height * width * channels, 1, width * channels, channels))
