@@ -147,6 +147,12 @@ def gives_unknown_value(op: Any, out: Any) -> bool:
     return is_custom(op) and any(not (result is None or isinstance(result, torch.Tensor)) for result in results)
 
 
+@functools.cache
+def reads_workspace(op: OpOverload) -> bool:
+    """Whether the operator reads memory as another one left it, of a size that fakes do not tell."""
+    return any(argument.name == "workspace" for argument in op._schema.arguments)
+
+
 def is_view_by_strides(op: OpOverload) -> bool:
     """Whether the result is a view of the operand's storage, wherever in it the operand lies (`as_strided`)."""
     return is_view(op) and any(argument.name == "storage_offset" for argument in op._schema.arguments)

@@ -20,7 +20,6 @@ class Row:
     does not say so. statistics: writes `running_mean` and `running_var` though its schema does not say so.
     fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
     overwrites: gives its first argument with some elements replaced, whatever these were; see `operators.overwrites`.
-    opaque: reads memory whose size the fakes do not tell, so that it must not be tried on memory made like theirs.
     """
 
     costly: bool = False
@@ -32,7 +31,6 @@ class Row:
     fails: str | None = None
     drops_ones: bool = False
     overwrites: bool = False
-    opaque: bool = False
 
 
 INDEX = "an index may be out of range"
@@ -89,7 +87,6 @@ TABLE: Mapping[str, Row] = _table(
     ),
     _rows("_unsafe_view", undeclared_view=True),
     _rows("squeeze", drops_ones=True),
-    _rows("mkldnn_rnn_layer_backward", opaque=True),
     _rows(
         """native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm _batch_norm_impl_index instance_norm
         batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats""",

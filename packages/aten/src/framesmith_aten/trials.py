@@ -36,7 +36,7 @@ from framesmith_aten.operators import (
     is_random,
     is_view,
     is_view_by_strides,
-    row,
+    reads_workspace,
     tensors_in,
     written,
 )
@@ -79,7 +79,7 @@ def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
     are asked once in a process for each kind of arguments, and again where a call writes to memory that it also reads.
     Those that are told sizes are asked with tensors of these sizes: some read and write by them without a check.
     """
-    if is_custom(op) or is_composite(op) or op.namespace != "aten" or row(op).opaque:
+    if is_custom(op) or is_composite(op) or op.namespace != "aten" or reads_workspace(op):
         return UNKNOWN
     changed = written(op, args, kwargs)
     if is_view(op) and not changed:
@@ -140,7 +140,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return out
     if (
         is_custom(op)
-        or row(op).opaque
+        or reads_workspace(op)
         or is_view(op)
         or op.namespace != "aten"
         or any(one is two for one in made for two in tensors)

@@ -22,14 +22,12 @@ from framesmith_aten.graphs.nodes import view_root
 from framesmith_aten.operators import in_place_form, overwrites
 from framesmith_aten.symbolic import all_equal
 
-copy_ = torch.ops.aten.copy_.default
-
 
 def with_calls_in_place(gm: fx.GraphModule, has_kernel: Callable[[OpOverload], bool]) -> fx.GraphModule:
     """The graph with such calls in place; the same graph if it has none. Those with kernels are left to these."""
     writes = {
         write: write.args[1]
-        for write in gm.graph.find_nodes(op="call_function", target=copy_)
+        for write in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
         if why_not_in_place(write, has_kernel) is None
     }
     if not writes:
