@@ -1,7 +1,7 @@
 """A floor for each model: FLOPs over the best measured product, plus bytes of what must move over measured bandwidth.
 
-Bytes are the inputs, parameters, buffers and the result, and in training the parameters' gradients. Intermediates are not counted,
-so the floor is low for models whose intermediates exceed the caches.
+Bytes are the inputs, parameters, buffers and the result, and in training the parameters' gradients. Intermediates
+are not counted, so the floor is low for models whose intermediates exceed the caches.
 """
 
 from __future__ import annotations
