@@ -1,4 +1,4 @@
-"""Peak memory of a step beyond what was held before it, each candidate in a process of its own; and what compiling adds."""
+"""Peak memory of a step beyond what was held before it, each candidate in its own process; what compiling adds."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ def run(selection: Selection | None = None) -> list[Row]:
                 print(f"{case:<40} {name:<14} cannot: {error}", flush=True)
                 continue
             found.append(Row(case, name, float("nan"), {}, 1, "", {"peak_bytes": peak, "compiling_bytes": added}))
-            print(
-                f"{case:<40} {name:<14} {peak / 2**20:8.1f} MiB a step, {added / 2**20:8.1f} to get there", flush=True
-            )
+            print(f"{case:<40} {name:<14} {peak / 2**20:7.1f} MiB, {added / 2**20:7.1f} before", flush=True)
         selection.keep(found)
         rows += found
     return rows

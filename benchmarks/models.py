@@ -28,10 +28,8 @@ def openvino_step(row: Model) -> Callable[[], object]:
 
 def prepare(row: Model, mode: str, dtype: str, name: str) -> Callable[[], object]:
     """A candidate's step, called once so that it is compiled."""
-    if name == "openvino":
-        step = openvino_step(row)
-    else:
-        step = make_step(row, mode, dtype, lambda module: wrap(name, module))
+    native = name == "openvino"
+    step = openvino_step(row) if native else make_step(row, mode, dtype, lambda module: wrap(name, module))
     step()
     return step
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ Built = tuple[nn.Module, dict[str, torch.Tensor]]
 def perceptron(widths: tuple[int, ...], batch: int) -> Built:
     """Linear layers with GELU between them."""
     layers: list[nn.Module] = []
-    for inside, out in zip(widths, widths[1:], strict=False):
+    for inside, out in itertools.pairwise(widths):
         layers += [nn.Linear(inside, out), nn.GELU()]
     return nn.Sequential(*layers[:-1]), {"input": torch.randn(batch, widths[0])}
 
