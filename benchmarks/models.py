@@ -48,7 +48,7 @@ def run(selection: Selection | None = None) -> list[Row]:
                 refused.append(Row(case, name, float("nan"), {}, 0, reason))
         found = compare(case, steps, rounds=selection.rounds, target=0.1) + refused if steps else refused
         print_rows(found)
-        if selection.floor:
+        if selection.floor and steps:
             print_floor(row, mode, dtype, found)
         selection.keep(found)
         rows += found
