@@ -20,8 +20,8 @@ def first_call(case: str, candidate: str) -> float:
     import torch
 
     from benchmarks.candidates import fresh_inductor_cache, wrap
-    from benchmarks.models import bert_inference, digits_training
-    from benchmarks.programs import pointwise
+    from benchmarks.programs import DigitsNet, pointwise, training_step
+    from benchmarks.zoo import make_step, select
 
     fresh_inductor_cache()
     if candidate == "framesmith":
@@ -30,8 +30,15 @@ def first_call(case: str, candidate: str) -> float:
         x, y = torch.randn(1 << 20), torch.randn(1 << 20)
         fn = wrap(candidate, pointwise)
         step = lambda: fn(x, y)  # noqa: E731
+    elif case == "digits":
+        torch.manual_seed(0)
+        model = DigitsNet()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        batch = torch.randn(64, 1, 8, 8), torch.randint(0, 10, (64,))
+        step = training_step(wrap(candidate, model), optimizer, *batch)
     else:
-        step = {"digits": digits_training, "bert": bert_inference}[case](candidate)
+        (row,) = select(case)
+        step = make_step(row, "inference", "float32", lambda module: wrap(candidate, module))
     start = time.perf_counter()
     step()
     return time.perf_counter() - start

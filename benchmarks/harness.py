@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 Step = Callable[[], object]
@@ -26,6 +26,8 @@ class Row:
     seconds: float
     ratio_to: dict[str, float]
     rounds: int
+    reason: str = ""  # why the candidate cannot run the case
+    figures: dict[str, int] = field(default_factory=dict)
 
 
 def synchronize() -> None:
@@ -97,6 +99,9 @@ def readable(seconds: float) -> str:
 def print_rows(rows: list[Row]) -> None:
     """A table of a case."""
     for row in rows:
+        if row.reason:
+            print(f"{row.case:<52} {row.candidate:<14} cannot: {row.reason}", flush=True)
+            continue
         others = "  ".join(f"{ratio:.3f}x {other}" for other, ratio in row.ratio_to.items())
         print(f"{row.case:<52} {row.candidate:<14} {readable(row.seconds):>10}  {others}", flush=True)
 

@@ -1,63 +1,55 @@
-"""Whole models: inference and training steps per second."""
+"""Whole models of the registry: steps per second, candidates interleaved within a round."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
 
-from benchmarks.candidates import available, wrap
+from benchmarks.candidates import wrap
+from benchmarks.floor import print_floor
 from benchmarks.harness import Row, compare, print_rows
-from benchmarks.programs import DigitsNet, small_bert, training_step
+from benchmarks.selection import Selection, title
+from benchmarks.zoo import Model, build, make_step
 
 
-def digits_training(name: str) -> Callable[[], object]:
-    """A training step of the digits network on a batch of 64."""
-    torch.manual_seed(0)
-    model = DigitsNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    x, target = torch.randn(64, 1, 8, 8), torch.randint(0, 10, (64,))
-    return training_step(wrap(name, model), optimizer, x, target)
+def openvino_step(row: Model) -> Callable[[], object]:
+    """The model through OpenVINO itself: float32, as many threads as torch has."""
+    import openvino
+
+    module, inputs = build(row, "inference", "float32")
+    with torch.no_grad():
+        converted = openvino.convert_model(module, example_input=dict(inputs))
+    hints = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    call = openvino.Core().compile_model(converted, "CPU", hints)
+    arrays = [value.numpy() for value in inputs.values()]
+    return lambda: call(arrays)
 
 
-def bert_inference(name: str) -> Callable[[], object]:
-    """A forward pass of the small BERT under no_grad."""
-    model, batch = small_bert()
-    compiled = wrap(name, model)
-
-    def step() -> object:
-        with torch.no_grad():
-            return compiled(**batch).last_hidden_state
-
+def prepare(row: Model, mode: str, dtype: str, name: str) -> Callable[[], object]:
+    """A candidate's step, called once so that it is compiled."""
+    native = name == "openvino"
+    step = openvino_step(row) if native else make_step(row, mode, dtype, lambda module: wrap(name, module))
+    step()
     return step
 
 
-def bert_training(name: str) -> Callable[[], object]:
-    """Forward and backward of the small BERT with dropout off."""
-    model, batch = small_bert()
-    compiled = wrap(name, copy.deepcopy(model))
-
-    def step() -> object:
-        loss = compiled(**batch).last_hidden_state.square().mean()
-        loss.backward()
-        return loss.detach()
-
-    return step
-
-
-CASES: list[tuple[str, Callable[[str], Callable[[], object]]]] = [
-    ("digits network, training step", digits_training),
-    ("BERT 4x256, inference, 4x128 tokens", bert_inference),
-    ("BERT 4x256, forward and backward", bert_training),
-]
-
-
-def run() -> list[Row]:
-    """All cases of this suite."""
+def run(selection: Selection | None = None) -> list[Row]:
+    """All cases asked for; a candidate that cannot run one is reported with its reason."""
+    selection = selection or Selection()
     rows: list[Row] = []
-    for title, make in CASES:
-        steps = {name: make(name) for name in available()}
-        rows += compare(title, steps, rounds=11, target=0.2)
-        print_rows(rows[-len(steps) :])
+    for row, mode, dtype in selection.cases():
+        case, steps, refused = title(row, mode, dtype), {}, []
+        for name in selection.names(row, mode, dtype):
+            try:
+                steps[name] = prepare(row, mode, dtype, name)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                refused.append(Row(case, name, float("nan"), {}, 0, reason))
+        found = compare(case, steps, rounds=selection.rounds, target=0.1) + refused if steps else refused
+        print_rows(found)
+        if selection.floor and steps:
+            print_floor(row, mode, dtype, found)
+        selection.keep(found)
+        rows += found
     return rows

@@ -1,0 +1,43 @@
+"""Which models, candidates, modes and types a run measures, and where finished rows are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from benchmarks.candidates import available
+from benchmarks.harness import Row
+from benchmarks.zoo import MODES, Model, select
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the command line asked for; `keep` is called with each case's rows as they come."""
+
+    only: str = "*"
+    candidates: tuple[str, ...] = ()
+    modes: tuple[str, ...] = MODES
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    rounds: int = 11
+    floor: bool = False
+    keep: Callable[[list[Row]], None] = lambda rows: None
+
+    def cases(self) -> Iterator[tuple[Model, str, str]]:
+        """Every model, mode and type asked for that the registry has."""
+        for row in select(self.only):
+            for mode in row.modes:
+                for dtype in row.dtypes:
+                    if mode in self.modes and dtype in self.dtypes:
+                        yield row, mode, dtype
+
+    def names(self, row: Model, mode: str, dtype: str) -> list[str]:
+        """The candidates of a case: OpenVINO for float32 inference of rows that ask for it."""
+        every = available()
+        if row.openvino and mode == "inference" and dtype == "float32":
+            every.append("openvino")
+        return [name for name in every if not self.candidates or name in self.candidates]
+
+
+def title(row: Model, mode: str, dtype: str) -> str:
+    """The case as tables call it."""
+    return f"{row.name}, {mode}, {dtype}"

@@ -1,0 +1,111 @@
+"""The registry of models: one row each, used by every suite that measures whole models."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from benchmarks import image_models as images
+from benchmarks import transformer_models as transformers
+from benchmarks import vector_models as vectors
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+BOTH, SINGLE = ("float32", "bfloat16"), ("float32",)
+MODES = ("inference", "training")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A row: `build` gives the module and the arguments of a call, batch included."""
+
+    name: str
+    kind: str
+    build: Callable[[], tuple[nn.Module, dict[str, torch.Tensor]]]
+    dtypes: tuple[str, ...] = SINGLE
+    modes: tuple[str, ...] = MODES
+    openvino: bool = False
+
+
+MODELS = (
+    Model("bert", "transformer", transformers.bert, BOTH, openvino=True),
+    Model("gpt2", "transformer", transformers.gpt2, BOTH),
+    Model("llama", "transformer", transformers.llama, BOTH),
+    Model("t5", "transformer", transformers.t5),
+    Model("vit", "transformer", transformers.vit, BOTH, openvino=True),
+    Model("whisper", "transformer", transformers.whisper),
+    Model("clip", "transformer", transformers.clip),
+    Model("hand_attention", "attention", transformers.hand_attention, BOTH),
+    Model("decode", "decode step", transformers.decode, modes=("inference",)),
+    Model("resnet18", "convolution", images.resnet18, BOTH, openvino=True),
+    Model("mobilenet", "convolution", images.mobilenet),
+    Model("unet", "convolution", images.unet),
+    Model("diffusion", "convolution", images.diffusion),
+    Model("transposed_autoencoder", "convolution", images.transposed_autoencoder),
+    Model("wide_mlp", "perceptron", vectors.wide_mlp, BOTH, openvino=True),
+    Model("small_mlp", "perceptron", vectors.small_mlp, BOTH),
+    Model("linear_12", "perceptron", lambda: vectors.linears(12)),
+    Model("linear_48", "perceptron", lambda: vectors.linears(48)),
+    Model("autoencoder", "perceptron", vectors.autoencoder),
+    Model("lstm", "recurrent", vectors.lstm),
+    Model("gru", "recurrent", vectors.gru),
+    Model("lstm_loop", "recurrent", vectors.lstm_loop),
+    Model("gru_loop", "recurrent", vectors.gru_loop),
+    Model("state_space", "recurrent", vectors.state_space),
+    Model("experts", "experts", vectors.experts),
+    Model("graph", "graph", vectors.graph),
+    Model("recommender", "recommender", vectors.recommender),
+    Model("flow", "generative", vectors.flow),
+    Model("variational", "generative", vectors.variational),
+)
+
+
+def select(pattern: str = "*") -> list[Model]:
+    """The rows whose name or kind matches a pattern of the shell; none is an error that lists the names."""
+    found = [row for row in MODELS if fnmatch.fnmatch(row.name, pattern) or fnmatch.fnmatch(row.kind, pattern)]
+    if not found:
+        raise ValueError(f"no model matches {pattern!r}; there are: {', '.join(row.name for row in MODELS)}")
+    return found
+
+
+def build(row: Model, mode: str, dtype: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """The module in its mode, with weights and floating inputs of that type; the same for every candidate."""
+    torch.manual_seed(0)
+    module, inputs = row.build()
+    cast = {name: x.to(DTYPES[dtype]) if x.is_floating_point() else x for name, x in inputs.items()}
+    return module.to(DTYPES[dtype]).train(mode == "training"), cast
+
+
+def result(output: object) -> torch.Tensor:
+    """The tensor of an output: itself, its last hidden state, or the scores of a pair of towers."""
+    if isinstance(output, torch.Tensor):
+        return output
+    hidden = getattr(output, "last_hidden_state", None)
+    found = hidden if hidden is not None else getattr(output, "logits_per_text", None)
+    if not isinstance(found, torch.Tensor):
+        raise TypeError(f"a model gave {type(output).__name__}, which has no tensor to measure by")
+    return found
+
+
+def make_step(
+    row: Model, mode: str, dtype: str, wrap: Callable[[nn.Module], Callable[..., object]]
+) -> Callable[[], torch.Tensor]:
+    """Inference: a call under no_grad. Training: forward, backward and gradients dropped (no optimizer)."""
+    module, inputs = build(row, mode, dtype)
+    call = wrap(module)
+
+    def infer() -> torch.Tensor:
+        with torch.no_grad():
+            return result(call(**inputs))
+
+    def train() -> torch.Tensor:
+        module.zero_grad(set_to_none=True)
+        out = result(call(**inputs))
+        loss = out if out.dim() == 0 else out.float().square().mean()
+        loss.backward()
+        return loss.detach()
+
+    return train if mode == "training" else infer
