@@ -17,7 +17,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from framesmith_aten.table import TABLE, Row
 
 #: Namespaces whose operators do what their schemas, their tags and the table say.
-TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized"})
+TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized", "framesmith_backends"})
 
 #: Views that exist for autograd only; in a functional graph they are the identity.
 IDENTITY_VIEWS = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default})

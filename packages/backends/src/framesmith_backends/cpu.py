@@ -16,7 +16,7 @@ from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
-from framesmith_backends.rewrite.products import use_onednn, with_fastest_products
+from framesmith_backends.rewrite.products import use_onednn, use_own, with_fastest_products
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
 
@@ -28,6 +28,7 @@ PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
     "auto": with_fastest_products,
     "aten": lambda gm: gm,
     "onednn": use_onednn,
+    "own": use_own,
 }
 CHOICES: dict[str, tuple[object, ...]] = {"numerics": ("strict", "contract"), "matmul": tuple(PROVIDERS)}
 
@@ -57,8 +58,8 @@ class CpuBackend:
 
     Option `numerics`: "strict" rounds each operation as eager does; "contract" may fuse a*b+c, which is up to 7% faster
     in sums and wrong where eager's rounding errors cancel (a*a - b*b is not 0 for equal a and b).
-    Option `matmul`: which library multiplies float32 matrices, "aten" or "onednn"; "auto" asks a short trial, once for
-    the process.
+    Option `matmul`: what multiplies large float32 matrices, "aten", "onednn" or "own", the kernel of this package;
+    "auto" asks the cost table, which measures each class of product once for the machine.
     """
 
     name = "cpu"

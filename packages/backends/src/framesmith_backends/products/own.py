@@ -1,14 +1,20 @@
-"""Our own matrix product in this process: compiled once, called with raw pointers."""
+"""Our own matrix product in this process: machine code made once and kept on disk, called with raw pointers.
+
+`framesmith_backends::product(a, b, bias)` is the operator that plans written in Python call.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 from typing import Any
 
+import torch
 from llvmlite import binding
 
 from framesmith_backends.launch.native import machine, optimizer
+from framesmith_backends.products import storage
 from framesmith_backends.render.llvm.products.product import NAMES, render_products
 
 _KINDS: dict[str, Any] = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "float": ctypes.c_float}
@@ -21,17 +27,65 @@ class OwnProduct:
         known = machine()
         process = ctypes.CDLL(None)
         binding.add_symbol("aligned_alloc", ctypes.cast(process.aligned_alloc, ctypes.c_void_p).value)
+        self.engine = binding.create_mcjit_compiler(binding.parse_assembly(""), known.target_machine())
+        self.engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(text)))
+        self.engine.finalize_object()
+        self.address = self.engine.get_function_address("fs_product")
+        kinds = [_KINDS[name.split()[0]] for name in NAMES]
+        self.call = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(self.address)
+
+    def __call__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> torch.Tensor:
+        """c = alpha * (a @ b) + beta * c + bias for float32 matrices, or for batches of them; c's rows are contiguous."""
+        batches, steps = (1, (0, 0, 0)) if a.dim() == 2 else (a.shape[0], (a.stride(0), b.stride(0), c.stride(0)))
+        failed = self.call(
+            a.data_ptr(), b.data_ptr(), c.data_ptr(), None if bias is None else bias.data_ptr(),
+            a.shape[-2], b.shape[-1], a.shape[-1], a.stride(-2), a.stride(-1), b.stride(-2), b.stride(-1),
+            c.stride(-2), alpha, beta, batches, *steps,
+        )  # fmt: skip
+        if failed:
+            raise MemoryError("a matrix product found no memory for its packed operands")
+        return c
+
+
+def machine_code(text: str) -> bytes:
+    """The module as an object file, from the cache folder if this compiler has made it for this processor before."""
+    known = machine()
+    version = ".".join(map(str, binding.llvm_version_info))
+    parts = (text, version, known.target.name, known.target.features)
+    name = f"product-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.o"
+    found = storage.read(name)
+    if found is None:
         module = binding.parse_assembly(text)
         module.verify()
         passes, builder = optimizer()
         passes.run(module, builder)
-        self.engine = binding.create_mcjit_compiler(module, known.target_machine())
-        self.engine.finalize_object()
-        self.address = self.engine.get_function_address("fs_product")
-        self.call = ctypes.CFUNCTYPE(ctypes.c_int32, *(_KINDS[name.split()[0]] for name in NAMES))(self.address)
+        found = bytes(known.target_machine().emit_object(module))
+        storage.write(name, found)
+    return found
 
 
 @functools.cache
 def own_product() -> OwnProduct:
-    """Compiled at its first use."""
+    """Made at its first use."""
     return OwnProduct(render_products(machine().target))
+
+
+_library = torch.library.Library("framesmith_backends", "DEF")
+_library.define("product(Tensor a, Tensor b, Tensor? bias) -> Tensor")
+
+
+def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """a @ b + bias for float32 matrices on the CPU; the operands may have any strides, the bias is contiguous."""
+    return own_product()(a, b, a.new_empty((a.shape[0], b.shape[1])), bias)
+
+
+_library.impl("product", product, "CPU")
+OPERATOR = torch.ops.framesmith_backends.product.default
