@@ -43,7 +43,7 @@ class OwnProduct:
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> torch.Tensor:
-        """c = alpha * (a @ b) + beta * c + bias for float32 matrices, or for batches of them; c's rows are contiguous."""
+        """c = alpha * (a @ b) + beta * c + bias, of float32 matrices or of batches of them; c's rows are contiguous."""
         batches, steps = (1, (0, 0, 0)) if a.dim() == 2 else (a.shape[0], (a.stride(0), b.stride(0), c.stride(0)))
         failed = self.call(
             a.data_ptr(), b.data_ptr(), c.data_ptr(), None if bias is None else bias.data_ptr(),
@@ -78,14 +78,31 @@ def own_product() -> OwnProduct:
     return OwnProduct(render_products(machine().target))
 
 
-_library = torch.library.Library("framesmith_backends", "DEF")
-_library.define("product(Tensor a, Tensor b, Tensor? bias) -> Tensor")
+_library = torch.library.Library("framesmith_backends", "DEF")  # type: ignore[no-untyped-call]
+_library.define("product(Tensor a, Tensor b, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
 
 
 def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """a @ b + bias for float32 matrices on the CPU; the operands may have any strides, the bias is contiguous."""
+    """a @ b + bias for float32 matrices on the CPU; the operands may have any strides."""
+    for one in (a, b) if bias is None else (a, b, bias):
+        if one.dtype != torch.float32:
+            raise TypeError(f"framesmith_backends::product multiplies torch.float32, got {one.dtype}")
+    biases = b.shape[1:] if bias is None else bias.shape
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or biases != b.shape[1:]:
+        shapes = ", ".join(str(list(one.shape)) for one in (a, b, bias) if one is not None)
+        raise ValueError(
+            f"framesmith_backends::product: expected shapes [m, k], [k, n] and a bias of [n], got {shapes}"
+        )
+    if bias is not None and bias.stride() != (1,):
+        bias = bias.contiguous()
     return own_product()(a, b, a.new_empty((a.shape[0], b.shape[1])), bias)
 
 
-_library.impl("product", product, "CPU")
+def product_shape(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """What `product` gives, without its numbers."""
+    return a.new_empty((a.shape[0], b.shape[1]))
+
+
+_library.impl("product", product_shape, "Meta")  # type: ignore[no-untyped-call]
+_library.impl("product", product, "CPU")  # type: ignore[no-untyped-call]
 OPERATOR = torch.ops.framesmith_backends.product.default

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from framesmith_backends.__about__ import __version__
 from framesmith_backends.products import storage
@@ -48,7 +49,7 @@ class ProductClass:
 
 
 def class_of(form: str, m: int, n: int, k: int, biased: bool) -> ProductClass:
-    return ProductClass(form, *(_rounded(size) for size in (m, n, k)), biased, torch.get_num_threads())
+    return ProductClass(form, _rounded(m), _rounded(n), _rounded(k), biased, torch.get_num_threads())
 
 
 def _rounded(size: int) -> int:
@@ -135,7 +136,9 @@ def _loaded(name: str) -> dict[str, dict[str, float]]:
         found = json.loads(content)
     except ValueError:
         return {}
-    return {key: row for key, row in found.items() if isinstance(row, dict) and _is_row(row)} if found else {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: row for key, row in found.items() if isinstance(row, dict) and _is_row(row)}
 
 
 def _is_row(row: dict[str, object]) -> bool:
@@ -147,12 +150,12 @@ def _is_row(row: dict[str, object]) -> bool:
 def measured(one: ProductClass) -> dict[str, float]:
     """Seconds of each provider, interleaved; the median of several runs, the first of which is left out."""
     m = max(min(one.m, LARGEST_TRIAL // (one.n * one.k)), min(one.m, 64))
-    a = torch.ones(m, one.k) if one.form[0] == "n" else torch.ones(one.k, m).t()
-    b = torch.ones(one.k, one.n) if one.form[1] == "n" else torch.ones(one.n, one.k).t()
-    bias = torch.ones(one.n) if one.biased else None
     usable = {name: call for name, call in PROVIDERS.items() if why_not(name) is None}
     times: dict[str, list[float]] = {name: [] for name in usable}
-    with torch.no_grad():
+    # The graph may be compiled under a mode of fake tensors.
+    with _disable_current_modes(), torch.no_grad():
+        a, b = _ones(m, one.k, one.form[0]), _ones(one.k, one.n, one.form[1])
+        bias = torch.ones(one.n, dtype=torch.float32, device="cpu") if one.biased else None
         for turn in range(ROUNDS + 1):
             for name, call in usable.items():
                 start = time.perf_counter()
@@ -160,3 +163,9 @@ def measured(one: ProductClass) -> dict[str, float]:
                 if turn:
                     times[name].append(time.perf_counter() - start)
     return {name: median(runs) for name, runs in times.items()}
+
+
+def _ones(rows: int, columns: int, form: str) -> torch.Tensor:
+    shape = (rows, columns) if form == "n" else (columns, rows)
+    found = torch.ones(shape, dtype=torch.float32, device="cpu")
+    return found if form == "n" else found.t()

@@ -16,8 +16,8 @@ WIDE = {1: 8, 2: 8}
 
 def tile_shapes(rows: tuple[int, ...], vectors: int) -> list[tuple[int, int]]:
     """Every (rows, vectors) that is called: narrow tiles only of the tallest, whose packed operand has whole panels."""
-    shapes = [(r, vectors) for r in rows] + [(r, v) for r, v in WIDE.items()]
-    return [*shapes, (rows[0], 1)]
+    shapes = [(r, vectors) for r in rows]
+    return [*shapes, *WIDE.items(), (rows[0], 1)]
 
 
 def micro_name(rows: int, vectors: int) -> str:

@@ -34,8 +34,10 @@ def pack(w: Writer, lanes: int) -> str:
 
 
 def _copied(w: Writer, p: dict[str, Value], lanes: int) -> None:
-    """Along contiguous memory: whole vectors, the last of them masked. Vectors are written in order: each may reach into
-    the next, which then overwrites it."""
+    """Along contiguous memory: whole vectors, the last of them masked.
+
+    Vectors are written in order: each may reach into the next, which then overwrites it.
+    """
     with w.loop(ZERO, p["depth"]) as k:
         row, goal = w.at(p["source"], w.mul(k, p["k_step"])), w.at(p["to"], w.mul(k, p["width"]))
         with w.loop(ZERO, p["count"], lanes) as i:
@@ -66,9 +68,7 @@ def _shuffled(w: Writer, a: Value, b: Value, picks: list[int]) -> Value:
 def transposed(w: Writer, rows: list[Value]) -> list[Value]:
     """A square of vectors, turned: first within parts of four lanes, which is cheap, then those parts."""
     lanes = rows[0].lanes
-    quads: list[list[Value]] = []
-    for g in range(0, lanes, 4):
-        quads.append(_turned_quads(w, rows[g : g + 4]))
+    quads = [_turned_quads(w, rows[g : g + 4]) for g in range(0, lanes, 4)]
     found: list[Value] = [constant(0.0, "float", lanes)] * lanes
     for j in range(4):
         for block, value in enumerate(_turned_parts(w, [q[j] for q in quads])):

@@ -8,7 +8,7 @@ from framesmith_backends.render.llvm.products import dot, rectangle
 from framesmith_backends.render.llvm.products.blocking import Blocking, blocking
 from framesmith_backends.render.llvm.products.micro import Element, micro_kernel, tile_shapes
 from framesmith_backends.render.llvm.products.pack import pack
-from framesmith_backends.render.llvm.products.writer import ZERO, Writer, parameters
+from framesmith_backends.render.llvm.products.writer import Writer, parameters
 from framesmith_backends.render.target import Target
 
 # What `fs_product` takes, in order. Steps count elements. c has contiguous rows; `bias` may be null.
@@ -172,7 +172,8 @@ def _entry(w: Writer, cut: Blocking) -> str:
     worth = w.least(w.binary("udiv", w.mul(work, 2), PARALLEL_CYCLES), 1 << 16)
     threads = w.convert("zext", w.emit("call i32 @fs_num_threads()", "i32"), "i64")
     most = w.least(w.most(worth, 1), threads)
-    across, down = _grid(w, p, w.binary("udiv", w.sub(w.add(most, p["batches"]), 1), w.most(p["batches"], 1)), dots)
+    batches = w.most(p["batches"], 1)
+    across, down = _grid(w, p, w.binary("udiv", w.sub(w.add(most, batches), 1), batches), dots)
     w.store(across, _slot(w, table, "i64 across"), 8)
     w.store(down, _slot(w, table, "i64 down"), 8)
     cells = w.mul(w.mul(across, down), p["batches"])
@@ -182,7 +183,9 @@ def _entry(w: Writer, cut: Blocking) -> str:
         w.line(f"call void @fs.parallel(ptr @fs.part, {table.typed}, {cells.typed}, {short.typed})")
     left = w.load(_slot(w, table, "i64 dots"), "i64", 1, 8)
     failed = w.convert("zext", w.compare("eq", left, -1), "i32")
-    return w.function(f"define i32 @fs_product({', '.join(n.replace(' ', ' %') for n in NAMES)})", f"ret {failed.typed}")
+    return w.function(
+        f"define i32 @fs_product({', '.join(n.replace(' ', ' %') for n in NAMES)})", f"ret {failed.typed}"
+    )
 
 
 def _grid(w: Writer, p: dict[str, Value], parts: Value, dots: Value) -> tuple[Value, Value]:
