@@ -35,6 +35,11 @@ def micro_kernel(w: Writer, lanes: int, rows: int, vectors: int, element: Elemen
     p = parameters(*names)
     sums = [[w.cell(constant(0.0, "float", lanes)) for _ in range(vectors)] for _ in range(rows)]
     a, b = w.cell(p["a"]), w.cell(p["b"])
+    row = p["c"]
+    for _ in range(rows):
+        for j in range(vectors):
+            w.prefetch(w.at(row, j * lanes), written=True)
+        row = w.at(row, p["c_step"])
     several = UNROLL if rows * vectors > 8 and vectors > 1 else 2
     whole = w.binary("and", p["depth"], -several)
     for first, last, unroll in ((ZERO, whole, several), (whole, p["depth"], 1)):

@@ -71,6 +71,11 @@ class Writer(Builder):
         self.declare(f"declare void @llvm.masked.store.v{n}f32.p0(<{n} x float>, ptr, i32, <{n} x i1>)")
         self.line(f"call void @llvm.masked.store.v{n}f32.p0({value.typed}, {place.typed}, i32 4, {mask.typed})")
 
+    def prefetch(self, place: Value, written: bool = False) -> None:
+        """Ask for the cache line of an address, which need not be one."""
+        self.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.line(f"call void @llvm.prefetch.p0({place.typed}, i32 {int(written)}, i32 3, i32 1)")
+
     def _label(self, hint: str) -> str:
         return f"{hint}{self.name()[2:]}"
 
