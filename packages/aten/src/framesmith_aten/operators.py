@@ -20,7 +20,7 @@ from framesmith_aten.table import TABLE, Row
 OWN_NAMESPACE = "framesmith_aten"
 
 #: Namespaces whose operators do what their schemas, their tags and the table say.
-TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized", OWN_NAMESPACE})
+TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized", "framesmith_backends", OWN_NAMESPACE})
 
 #: Views that exist for autograd only; in a functional graph they are the identity.
 IDENTITY_VIEWS = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default})

@@ -19,7 +19,7 @@ from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.rewrite.attention import with_cheaper_attention
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last
-from framesmith_backends.rewrite.products import use_onednn, with_fastest_products
+from framesmith_backends.rewrite.products import use_onednn, use_own, with_fastest_products
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
 
@@ -31,6 +31,7 @@ PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
     "auto": with_fastest_products,
     "aten": lambda gm: gm,
     "onednn": use_onednn,
+    "own": use_own,
 }
 # What the option `images` does to graphs of inference: of others, the backward pass keeps images as they were traced.
 LAYOUTS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {"auto": channels_last, "traced": lambda gm: gm}
@@ -66,8 +67,8 @@ class CpuBackend:
     in sums and wrong where eager's rounding errors cancel (a*a - b*b is not 0 for equal a and b).
     Option `images`: "auto" computes convolutions of inference in channels-last where that is faster; "traced" leaves
     every tensor in the layout it was traced with.
-    Option `matmul`: which library multiplies float32 matrices, "aten" or "onednn"; "auto" asks a short trial, once for
-    the process.
+    Option `matmul`: what multiplies large float32 matrices, "aten", "onednn" or "own", the kernel of this package;
+    "auto" asks the cost table, which measures each class of product once for the machine.
     """
 
     name = "cpu"

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.rewrite.products import FORMS, onednn_is_faster, use_onednn, with_fastest_products
+from framesmith_backends.products.table import PROVIDERS, CostTable, class_of
+from framesmith_backends.rewrite.products import FORMS, use_onednn, use_own, with_fastest_products
 
 
 def targets(gm: torch.fx.GraphModule) -> list[str]:
@@ -61,6 +62,41 @@ def test_what_does_not_fit_stays() -> None:
         assert with_fastest_products(gm) is gm
 
 
-def test_the_trial_answers_the_same_again() -> None:
-    for form in FORMS:
-        assert onednn_is_faster(form) is onednn_is_faster(form)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("biased", [False, True])
+def test_our_own_kernel_takes_each_form(form: str, biased: bool) -> None:
+    sizes = {"n": (256, 300), "t": (300, 256)}
+    a, b = torch.randn(sizes[form[0]]), torch.randn(tuple(reversed(sizes[form[1]])))
+    bias = torch.randn(256)
+
+    def function(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        left, right = a.t() if form[0] == "t" else a, b.t() if form[1] == "t" else b
+        return (torch.addmm(bias, left, right) if biased else left @ right).relu()
+
+    gm = trace(function, [a, b, bias])
+    assert "framesmith_backends.product.default" in targets(use_own(gm))
+    (found,) = CpuBackend().compile(gm, [a, b, bias], options={"matmul": "own"})([a, b, bias])
+    wanted = function(a, b, bias)
+    assert found.stride() == wanted.stride()
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_table_chooses_for_each_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = CostTable()
+    monkeypatch.setattr("framesmith_backends.rewrite.products.cost_table", lambda: table)
+    x, w = torch.randn(512, 256), torch.randn(256, 256)
+    gm = trace(F.linear, [x, w])
+    key = class_of("nt", 512, 256, 256, False).key
+    for best, target in (("own", "framesmith_backends.product"), ("onednn", "mkldnn._linear"), ("aten", "aten.mm")):
+        table.seconds[key] = {name: 0.5 if name == best else 1.0 for name in PROVIDERS}
+        assert any(t.startswith(target) for t in targets(with_fastest_products(gm))), best
+
+
+def test_results_of_our_own_kernel_may_be_changed() -> None:
+    x, w = torch.randn(512, 256), torch.randn(256, 256)
+    (found,) = CpuBackend().compile(trace(F.linear, [x, w]), [x, w], options={"matmul": "own"})([x, w])
+    assert not found._is_view()
+    found.requires_grad_(True).mul(2).sum().backward()
+    wanted = F.linear(x, w.mul_(2))
+    (again,) = CpuBackend().compile(trace(F.linear, [x, w]), [x, w], options={"matmul": "own"})([x, w])
+    torch.testing.assert_close(again, wanted, rtol=1e-4, atol=1e-4)

@@ -1,14 +1,11 @@
 """Rewrites of matrix products to another provider: a table of (ATen operator, operands) rows on the FX graph.
 
-float32 products go to oneDNN where that is measured as faster on this machine than the library ATen calls (for
-x @ w.T on AMD processors it is by a factor of two, on Intel ones it is not). Each form of product, by which of its
-operands is a transposed view, has a trial of its own.
+float32 products go to the provider that the cost table (`products/table.py`) has as the fastest for their class on this
+machine: ATen's library, oneDNN, or our own kernel.
 """
 
 from __future__ import annotations
 
-import functools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,13 +14,12 @@ from torch import fx
 from torch.fx.node import Argument
 
 from framesmith_aten.graphs.modules import new_module
+from framesmith_backends.products.table import ProductClass, class_of, cost_table, why_not
 
 aten = torch.ops.aten
 
 # Below this many multiplications the call itself costs more than there is to gain.
 SMALLEST_PRODUCT = 1 << 23
-# How much faster oneDNN must be in the trial to be used.
-WORTHWHILE = 1.15
 # Products a @ b by operand: n for a contiguous matrix, t for the transposed view of one.
 FORMS = ("nt", "nn", "tn")
 
@@ -95,16 +91,44 @@ def _match(node: fx.Node) -> Product | None:
     return found if rows * inner * node.meta["val"].shape[1] >= SMALLEST_PRODUCT else None
 
 
+def product_class(match: Product) -> ProductClass:
+    (m, k), n = match.a.meta["val"].shape, match.b.meta["val"].shape[1]
+    return class_of(match.form, m, n, k, match.bias is not None)
+
+
 def use_onednn(gm: fx.GraphModule, forms: frozenset[str] = frozenset(FORMS)) -> fx.GraphModule:
     """The graph with its large products of these forms as oneDNN calls; the same graph if it has none."""
-    matches = {node: match for node in gm.graph.nodes if (match := _match(node)) is not None and match.form in forms}
-    if not matches:
+    return _moved(gm, lambda match: "onednn" if match.form in forms else "aten")
+
+
+def use_own(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with its large products as calls of our own kernel; the same graph if it has none."""
+    return _moved(gm, lambda match: "own")
+
+
+def with_fastest_products(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with its large products where the cost table says they are fastest."""
+    return _moved(gm, lambda match: cost_table().fastest(product_class(match)))
+
+
+def _moved(gm: fx.GraphModule, provider: Callable[[Product], str]) -> fx.GraphModule:
+    """The graph with its products at the providers chosen; the same graph if all stay with ATen."""
+    chosen: dict[fx.Node, tuple[Product, str]] = {}
+    for node in gm.graph.nodes:
+        match = _match(node)
+        name = "aten" if match is None else provider(match)
+        if match is not None and name in WRITERS and why_not(name) is None:
+            chosen[node] = (match, name)
+    if not chosen:
         return gm
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
-        match = matches.get(node)
-        copies[node] = graph.node_copy(node, lambda n: copies[n]) if match is None else _moved(graph, match, copies)
+        if node in chosen:
+            match, name = chosen[node]
+            copies[node] = WRITERS[name](graph, match, copies)
+        else:
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
         copies[node].meta = dict(node.meta)
     for node in reversed(graph.nodes):
         if not node.users and _before_transposing(node) is not None:
@@ -112,7 +136,7 @@ def use_onednn(gm: fx.GraphModule, forms: frozenset[str] = frozenset(FORMS)) -> 
     return new_module(gm, graph)
 
 
-def _moved(graph: fx.Graph, match: Product, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+def _onednn(graph: fx.Graph, match: Product, copies: dict[fx.Node, fx.Node]) -> fx.Node:
     """oneDNN's call, which takes the transpose of the second operand."""
     if match.weight is not None:
         weight = copies[match.weight]
@@ -124,34 +148,13 @@ def _moved(graph: fx.Graph, match: Product, copies: dict[fx.Node, fx.Node]) -> f
     return graph.call_function(torch.ops.mkldnn._linear_pointwise.default, args)
 
 
-def with_fastest_products(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with its products where a trial says they are fastest; the trial runs if there are any to move."""
-    forms = {match.form for node in gm.graph.nodes if (match := _match(node)) is not None}
-    faster = frozenset(form for form in forms if onednn_is_faster(form))
-    return use_onednn(gm, faster) if faster else gm
+def _own(graph: fx.Graph, match: Product, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Our own kernel's operator, which takes operands of any strides."""
+    from framesmith_backends.products.own import OPERATOR
+
+    bias = None if match.bias is None else copies[match.bias]
+    return graph.call_function(OPERATOR, (copies[match.a], copies[match.b], bias))
 
 
-@functools.cache
-def onednn_is_faster(form: str) -> bool:
-    """A trial of a few milliseconds, once for the process: best of several runs of each provider, interleaved."""
-    available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    if not available or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return False
-    a = torch.ones(256, 384) if form[0] == "n" else torch.ones(384, 256).t()
-    b = torch.ones(384, 512) if form[1] == "n" else torch.ones(512, 384).t()
-    best = [float("inf"), float("inf")]
-    with torch.no_grad():
-        for _ in range(6):
-            for k, candidate in enumerate((_by_aten, _by_onednn)):
-                start = time.perf_counter()
-                candidate(a, b)
-                best[k] = min(best[k], time.perf_counter() - start)
-    return best[0] > WORTHWHILE * best[1]
-
-
-def _by_aten(a: torch.Tensor, b: torch.Tensor) -> object:
-    return aten.mm.default(a, b)
-
-
-def _by_onednn(a: torch.Tensor, b: torch.Tensor) -> object:
-    return torch.ops.mkldnn._linear_pointwise.default(a, b.t(), None, "none", [], "")
+# How the call of each provider but ATen is written.
+WRITERS: dict[str, Callable[[fx.Graph, Product, dict[fx.Node, fx.Node]], fx.Node]] = {"onednn": _onednn, "own": _own}

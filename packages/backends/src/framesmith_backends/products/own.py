@@ -1,0 +1,108 @@
+"""Our own matrix product in this process: machine code made once and kept on disk, called with raw pointers.
+
+`framesmith_backends::product(a, b, bias)` is the operator that plans written in Python call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+from typing import Any
+
+import torch
+from llvmlite import binding
+
+from framesmith_backends.launch.native import machine, optimizer
+from framesmith_backends.products import storage
+from framesmith_backends.render.llvm.products.product import NAMES, render_products
+
+_KINDS: dict[str, Any] = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "float": ctypes.c_float}
+
+
+class OwnProduct:
+    """Machine code of `fs_product`; `address` is the function's, valid while this object lives."""
+
+    def __init__(self, text: str) -> None:
+        known = machine()
+        process = ctypes.CDLL(None)
+        binding.add_symbol("aligned_alloc", ctypes.cast(process.aligned_alloc, ctypes.c_void_p).value)
+        self.engine = binding.create_mcjit_compiler(binding.parse_assembly(""), known.target_machine())
+        self.engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(text)))
+        self.engine.finalize_object()
+        self.address = self.engine.get_function_address("fs_product")
+        kinds = [_KINDS[name.split()[0]] for name in NAMES]
+        self.call = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(self.address)
+
+    def __call__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> torch.Tensor:
+        """c = alpha * (a @ b) + beta * c + bias, of float32 matrices or of batches of them; c's rows are contiguous."""
+        batches, steps = (1, (0, 0, 0)) if a.dim() == 2 else (a.shape[0], (a.stride(0), b.stride(0), c.stride(0)))
+        failed = self.call(
+            a.data_ptr(), b.data_ptr(), c.data_ptr(), None if bias is None else bias.data_ptr(),
+            a.shape[-2], b.shape[-1], a.shape[-1], a.stride(-2), a.stride(-1), b.stride(-2), b.stride(-1),
+            c.stride(-2), alpha, beta, batches, *steps,
+        )  # fmt: skip
+        if failed:
+            raise MemoryError("a matrix product found no memory for its packed operands")
+        return c
+
+
+def machine_code(text: str) -> bytes:
+    """The module as an object file, from the cache folder if this compiler has made it for this processor before."""
+    known = machine()
+    version = ".".join(map(str, binding.llvm_version_info))
+    parts = (text, version, known.target.name, known.target.features)
+    name = f"product-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.o"
+    found = storage.read(name)
+    if found is None:
+        module = binding.parse_assembly(text)
+        module.verify()
+        passes, builder = optimizer()
+        passes.run(module, builder)
+        found = bytes(known.target_machine().emit_object(module))
+        storage.write(name, found)
+    return found
+
+
+@functools.cache
+def own_product() -> OwnProduct:
+    """Made at its first use."""
+    return OwnProduct(render_products(machine().target))
+
+
+_library = torch.library.Library("framesmith_backends", "DEF")  # type: ignore[no-untyped-call]
+_library.define("product(Tensor a, Tensor b, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
+
+
+def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """a @ b + bias for float32 matrices on the CPU; the operands may have any strides."""
+    for one in (a, b) if bias is None else (a, b, bias):
+        if one.dtype != torch.float32:
+            raise TypeError(f"framesmith_backends::product multiplies torch.float32, got {one.dtype}")
+    biases = b.shape[1:] if bias is None else bias.shape
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or biases != b.shape[1:]:
+        shapes = ", ".join(str(list(one.shape)) for one in (a, b, bias) if one is not None)
+        raise ValueError(
+            f"framesmith_backends::product: expected shapes [m, k], [k, n] and a bias of [n], got {shapes}"
+        )
+    if bias is not None and bias.stride() != (1,):
+        bias = bias.contiguous()
+    return own_product()(a, b, a.new_empty((a.shape[0], b.shape[1])), bias)
+
+
+def product_shape(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """What `product` gives, without its numbers."""
+    return a.new_empty((a.shape[0], b.shape[1]))
+
+
+_library.impl("product", product_shape, "Meta")  # type: ignore[no-untyped-call]
+_library.impl("product", product, "CPU")  # type: ignore[no-untyped-call]
+OPERATOR = torch.ops.framesmith_backends.product.default

@@ -1,0 +1,171 @@
+"""Which provider multiplies matrices fastest on this machine: measured once for each class of product, kept on disk.
+
+A class is the layouts of the operands, their sizes to the nearest power of two, whether there is a bias, and the number
+of threads. The file's name tells the processor and the versions: nothing measured on another is believed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import platform
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from framesmith_backends.__about__ import __version__
+from framesmith_backends.products import storage
+
+Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], object]
+
+# How much faster than ATen's another provider must be to be used.
+WORTHWHILE = 1.1
+# Products are measured with fewer rows if they have more multiplications than this.
+LARGEST_TRIAL = 1 << 24
+ROUNDS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class ProductClass:
+    """`form`: for each operand n (contiguous) or t (the transposed view of one)."""
+
+    form: str
+    m: int
+    n: int
+    k: int
+    biased: bool
+    threads: int
+
+    @property
+    def key(self) -> str:
+        return f"f32 {self.form} {self.m}x{self.k}x{self.n}{' bias' if self.biased else ''} threads {self.threads}"
+
+
+def class_of(form: str, m: int, n: int, k: int, biased: bool) -> ProductClass:
+    return ProductClass(form, _rounded(m), _rounded(n), _rounded(k), biased, torch.get_num_threads())
+
+
+def _rounded(size: int) -> int:
+    """The nearest power of two, by ratio."""
+    below = 1 << max(size, 1).bit_length() - 1
+    return below if size * size <= 2 * below * below else 2 * below
+
+
+def _by_aten(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> object:
+    return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+
+
+def _by_onednn(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> object:
+    return torch.ops.mkldnn._linear_pointwise.default(a, b.t(), bias, "none", [], "")
+
+
+def _by_own(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> object:
+    from framesmith_backends.products.own import OPERATOR
+
+    return OPERATOR(a, b, bias)
+
+
+PROVIDERS: dict[str, Multiply] = {"aten": _by_aten, "onednn": _by_onednn, "own": _by_own}
+
+
+def why_not(provider: str) -> str | None:
+    """Why this provider cannot be used here, or None."""
+    if provider == "onednn":
+        available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        if not available or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+            return "this torch has no oneDNN"
+    if provider == "own" and importlib.util.find_spec("llvmlite") is None:
+        return "llvmlite is not installed"
+    return None
+
+
+class CostTable:
+    """Seconds of each provider for each class that was asked for."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.seconds: dict[str, dict[str, float]] = _loaded(file_name())
+
+    def fastest(self, one: ProductClass) -> str:
+        """The provider to use; measured now if it never was."""
+        with self.lock:
+            found = self.seconds.get(one.key)
+            if found is None:
+                found = self.seconds[one.key] = measured(one)
+                # Another process may have written since.
+                self.seconds = {**_loaded(file_name()), **self.seconds}
+                storage.write(file_name(), json.dumps(self.seconds, indent=1, sort_keys=True).encode())
+        best = min(found, key=lambda provider: found[provider])
+        return best if found["aten"] > WORTHWHILE * found[best] else "aten"
+
+
+@functools.cache
+def cost_table() -> CostTable:
+    return CostTable()
+
+
+@functools.cache
+def file_name() -> str:
+    """The table's file for this processor and these versions."""
+    parts = [torch.__version__, __version__, platform.machine(), platform.processor(), _processor()]
+    return f"products-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.json"
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            wanted = ("model name", "model\t", "cpu family", "cache size", "flags", "CPU part")
+            first = file.read().split("\n\n", 1)[0].splitlines()
+    except OSError:
+        return ""
+    return "\n".join(line for line in first if line.startswith(wanted))
+
+
+def _loaded(name: str) -> dict[str, dict[str, float]]:
+    content = storage.read(name)
+    if content is None:
+        return {}
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: row for key, row in found.items() if isinstance(row, dict) and _is_row(row)}
+
+
+def _is_row(row: dict[str, object]) -> bool:
+    """Whether every provider that can be used here was measured, and no other."""
+    usable = {provider for provider in PROVIDERS if why_not(provider) is None}
+    return set(row) == usable and all(isinstance(v, float) and v > 0 for v in row.values())
+
+
+def measured(one: ProductClass) -> dict[str, float]:
+    """Seconds of each provider, interleaved; the median of several runs, the first of which is left out."""
+    m = max(min(one.m, LARGEST_TRIAL // (one.n * one.k)), min(one.m, 64))
+    usable = {name: call for name, call in PROVIDERS.items() if why_not(name) is None}
+    times: dict[str, list[float]] = {name: [] for name in usable}
+    # The graph may be compiled under a mode of fake tensors.
+    with _disable_current_modes(), torch.no_grad():
+        a, b = _ones(m, one.k, one.form[0]), _ones(one.k, one.n, one.form[1])
+        bias = torch.ones(one.n, dtype=torch.float32, device="cpu") if one.biased else None
+        for turn in range(ROUNDS + 1):
+            for name, call in usable.items():
+                start = time.perf_counter()
+                call(a, b, bias)
+                if turn:
+                    times[name].append(time.perf_counter() - start)
+    return {name: median(runs) for name, runs in times.items()}
+
+
+def _ones(rows: int, columns: int, form: str) -> torch.Tensor:
+    shape = (rows, columns) if form == "n" else (columns, rows)
+    found = torch.ones(shape, dtype=torch.float32, device="cpu")
+    return found if form == "n" else found.t()

@@ -1,0 +1,1 @@
+"""Matrix products of our own as LLVM IR: packing, register tiles, dot products, loops and threads around them."""

@@ -1,0 +1,115 @@
+"""A builder with memory and control flow, for functions whose loops are not those of a kernel.
+
+Variables are cells of the stack, which LLVM turns into registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from framesmith_backends.render.llvm.builder import Builder, Value, constant
+
+ZERO = constant(0, "i64")
+
+
+@dataclass(slots=True)
+class Writer(Builder):
+    """Lines of one function; `entry` has the stack cells, which stand before all else."""
+
+    entry: list[object] = field(default_factory=list)
+
+    def cell(self, start: Value) -> Value:
+        """A variable that holds `start` now."""
+        name = self.name()
+        self.entry.append(f"{name} = alloca {start.type}")
+        place = Value(name, "ptr")
+        self.store(start, place, 0)
+        return place
+
+    def at(self, base: Value, index: Value | int, kind: str = "float") -> Value:
+        """The address of an element."""
+        place = index if isinstance(index, Value) else constant(index, "i64")
+        return self.emit(f"getelementptr {kind}, {base.typed}, {place.typed}", "ptr")
+
+    def load(self, place: Value, kind: str, lanes: int = 1, align: int = 4) -> Value:
+        aligned = f", align {align}" if align else ""
+        return self.emit(f"load {Value('', kind, lanes).type}, {place.typed}{aligned}", kind, lanes)
+
+    def store(self, value: Value, place: Value, align: int = 4) -> None:
+        self.line(f"store {value.typed}, {place.typed}" + (f", align {align}" if align else ""))
+
+    def read(self, cell: Value, kind: str, lanes: int = 1) -> Value:
+        return self.load(cell, kind, lanes, 0)
+
+    def least(self, a: Value, b: Value | int) -> Value:
+        other = b if isinstance(b, Value) else constant(b, a.kind)
+        return self.select(self.compare("ult", a, other), a, other)
+
+    def most(self, a: Value, b: Value | int) -> Value:
+        other = b if isinstance(b, Value) else constant(b, a.kind)
+        return self.select(self.compare("ugt", a, other), a, other)
+
+    def rounded_up(self, a: Value, b: int) -> Value:
+        return self.mul(self.binary("udiv", self.add(a, b - 1), b), b)
+
+    def first_lanes(self, count: Value, lanes: int) -> Value:
+        """The mask of the first `count` lanes; all of them for a count beyond."""
+        steps = Value("<" + ", ".join(f"i64 {k}" for k in range(lanes)) + ">", "i64", lanes)
+        return self.compare("ult", steps, self.splat(count, lanes))
+
+    def masked_load(self, place: Value, mask: Value) -> Value:
+        """Floats where the mask says so, zero elsewhere, where nothing is read."""
+        n = mask.lanes
+        self.declare(f"declare <{n} x float> @llvm.masked.load.v{n}f32.p0(ptr, i32, <{n} x i1>, <{n} x float>)")
+        call = f"@llvm.masked.load.v{n}f32.p0({place.typed}, i32 4, {mask.typed}, <{n} x float> zeroinitializer)"
+        return self.emit(f"call <{n} x float> {call}", "float", n)
+
+    def masked_store(self, value: Value, place: Value, mask: Value) -> None:
+        n = mask.lanes
+        self.declare(f"declare void @llvm.masked.store.v{n}f32.p0(<{n} x float>, ptr, i32, <{n} x i1>)")
+        self.line(f"call void @llvm.masked.store.v{n}f32.p0({value.typed}, {place.typed}, i32 4, {mask.typed})")
+
+    def prefetch(self, place: Value, written: bool = False) -> None:
+        """Ask for the cache line of an address, which need not be one."""
+        self.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.line(f"call void @llvm.prefetch.p0({place.typed}, i32 {int(written)}, i32 3, i32 1)")
+
+    def _label(self, hint: str) -> str:
+        return f"{hint}{self.name()[2:]}"
+
+    @contextmanager
+    def loop(self, first: Value, last: Value, step: Value | int = 1) -> Iterator[Value]:
+        """From `first` while below `last`."""
+        head, body, done = self._label("head"), self._label("body"), self._label("done")
+        cell = self.cell(first)
+        self.line(f"br label %{head}")
+        self.line(f"{head}:")
+        now = self.read(cell, "i64")
+        self.line(f"br i1 {self.compare('ult', now, last).text}, label %{body}, label %{done}")
+        self.line(f"{body}:")
+        yield now
+        self.store(self.add(now, step), cell, 0)
+        self.line(f"br label %{head}")
+        self.line(f"{done}:")
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        then, done = self._label("then"), self._label("done")
+        self.line(f"br i1 {condition.text}, label %{then}, label %{done}")
+        self.line(f"{then}:")
+        yield
+        self.line(f"br label %{done}")
+        self.line(f"{done}:")
+
+    def function(self, head: str, result: str = "ret void") -> str:
+        """All of it as a function."""
+        lines = [*self.entry, *self.out]
+        return "\n".join([f"{head} #0 {{", "entry:", *(f"  {line}" for line in lines), f"  {result}", "}"])
+
+
+def parameters(*names: str) -> dict[str, Value]:
+    """Values named `kind name`, as the parameters of a function are written."""
+    pairs = [name.split() for name in names]
+    return {name: Value(f"%{name}", kind) for kind, name in pairs}

@@ -1,0 +1,89 @@
+"""The cost table: classes, what is measured, what is kept, what is not believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from framesmith_backends.products import storage, table
+from framesmith_backends.products.table import CostTable, class_of
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_sizes_are_of_the_class_of_the_nearest_power_of_two() -> None:
+    one = class_of("nt", 300, 1000, 1, True)
+    assert (one.m, one.n, one.k) == (256, 1024, 1)
+    assert class_of("nt", 363, 364, 23, True).m == 512 and class_of("nt", 362, 1, 1, True).m == 256
+    assert one.key != class_of("nn", 300, 1000, 1, True).key != class_of("nn", 300, 1000, 1, False).key
+
+
+def test_a_class_is_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = class_of("nt", 64, 64, 64, True)
+    first = CostTable()
+    chosen = first.fastest(one)
+    assert chosen in table.PROVIDERS
+    assert set(first.seconds[one.key]) == {p for p in table.PROVIDERS if table.why_not(p) is None}
+
+    def never(_: object) -> dict[str, float]:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(table, "measured", never)
+    assert CostTable().fastest(one) == chosen
+
+
+def test_another_provider_must_be_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = class_of("nt", 64, 64, 64, True)
+    for seconds, wanted in (
+        ({"aten": 1.0, "onednn": 0.95, "own": 0.99}, "aten"),
+        ({"aten": 1.0, "onednn": 0.8, "own": 0.7}, "own"),
+        ({"aten": 1.0, "onednn": 0.8}, "onednn"),
+    ):
+        monkeypatch.setattr(table, "measured", lambda _, row=seconds: row)
+        assert CostTable.fastest(_empty(), one) == wanted
+
+
+def _empty() -> CostTable:
+    found = CostTable()
+    found.seconds = {}
+    return found
+
+
+@pytest.mark.parametrize("row", [{}, {"aten": 1.0}, {"aten": "1", "onednn": 1.0, "own": 1.0}, 3, {"aten": -1.0}])
+def test_rows_that_make_no_sense_are_left_out(row: object) -> None:
+    storage.write(table.file_name(), json.dumps({"key": row}).encode())
+    assert CostTable().seconds == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"null", b'["a"]'])
+def test_content_that_is_no_table_is_left_out(content: bytes) -> None:
+    storage.write(table.file_name(), content)
+    assert CostTable().seconds == {}
+
+
+def test_two_tables_add_to_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    usable = [p for p in table.PROVIDERS if table.why_not(p) is None]
+    monkeypatch.setattr(table, "measured", lambda _: dict.fromkeys(usable, 1.0))
+    one, other = CostTable(), CostTable()
+    one.fastest(class_of("nt", 8, 8, 8, True))
+    other.fastest(class_of("nn", 8, 8, 8, True))
+    assert len(CostTable().seconds) == 2
+
+
+def test_the_number_of_threads_is_part_of_the_class() -> None:
+    before = class_of("nt", 8, 8, 8, True)
+    torch.set_num_threads(1)
+    assert class_of("nt", 8, 8, 8, True) != before
+
+
+def test_a_measurement_is_of_real_tensors_whatever_is_around() -> None:
+    with FakeTensorMode(), torch.device("meta"):
+        found = table.measured(class_of("tn", 16, 16, 16, True))
+    assert all(seconds > 0 for seconds in found.values())
