@@ -6,6 +6,7 @@ the source, never before its first pixel. The elements beside it are at places t
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,15 @@ def factors(sizes: Sequence[Size], results: Sequence[Size], scales: Sequence[flo
     return found
 
 
+def _why_not_nearest(factor: int, size: int) -> str | None:
+    """Why eager's pixel is not `o // factor`: it multiplies by a reciprocal in float32, which is rounded; or None."""
+    step = ctypes.c_float(1.0 / factor).value
+    for at in range(factor - 1, size * factor):
+        if int(ctypes.c_float(at * step).value) != at // factor:
+            return f"at {at}, eager's rounding takes another pixel"
+    return None
+
+
 def _sum(x: Tensor, outer: Sequence[Ix], taps: Sequence[list[Tap]], chosen: Sequence[Tap], dtype: str) -> Expr:
     """The weighted sum over the taps of the dimensions that are left, for those chosen before."""
     if not taps:
@@ -104,6 +114,10 @@ def _resample(s: Scope, x: Tensor, rank: int, taps: Taps, growth: Sequence[int],
     """The weighted sums; `sizes` are those of the smaller images."""
     shape = s.result.shape
     here, inner = point(shape), compute_type(x.dtype)
+    if taps in (_nearest, _nearest_backward):
+        for factor, size in zip(growth, sizes, strict=True):
+            if (reason := _why_not_nearest(factor, size)) is not None:  # type: ignore[arg-type]
+                raise Decline(reason)
     each = [taps(ix, k, size, inner) for ix, k, size in zip(here[-rank:], growth, sizes, strict=True)]
     terms = math.prod(map(len, each))
     if terms > MOST_TERMS or (terms > 1 and not is_float(x.dtype)):

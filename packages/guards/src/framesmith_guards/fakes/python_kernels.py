@@ -1,9 +1,8 @@
 """Torch's rules in Python for operators on symbolic sizes, in place of C++ that asks what a size is at present.
 
 Note [Rules that are not asked]: torch's rules for upsampling have other intermediate results than the operators, which
-shows in half types, that for dropout copies its input where nothing is dropped, where the operator gives back the
-input itself, and those for elementwise operators (`hardshrink`) let the backward pass keep something else than the
-operator does, so that a change of the input is not noticed. A program can tell, so these operators stay what they are.
+shows in half types, and that for dropout copies its input where nothing is dropped, where the operator gives back the
+input itself. A program can tell, so these operators stay what they are.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ def _keep_operators() -> None:
     import torch._decomp.decompositions  # adds the rules
 
     for name in torch.ops.aten:
-        packet = getattr(torch.ops.aten, name)
-        for op in [getattr(packet, overload) for overload in packet]:
-            if name == "dropout" or "upsample_" in name or torch.Tag.pointwise in op.tags:
+        if name == "dropout" or "upsample_" in name:
+            packet = getattr(torch.ops.aten, name)
+            for op in [getattr(packet, overload) for overload in packet]:
                 for key in [key for key in _TAKING_APART if key in op.py_kernels]:
                     op.py_kernels[key] = _unless_asked(op, op.py_kernels[key])
-                    op._dispatch_cache.clear()
+                op._dispatch_cache.clear()
 
 
 _TAKING_APART: Final = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
@@ -66,11 +65,11 @@ _EXACT_ENOUGH: Final = (torch.float32, torch.float64)
 
 
 def _unless_asked(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
-    always = op is torch.ops.aten.dropout.default or torch.Tag.pointwise in op.tags
+    drops = op is torch.ops.aten.dropout.default
 
     @functools.wraps(rule)
     def choose(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not _asked.now or (input.dtype in _EXACT_ENOUGH and not always):
+        if not _asked.now or (input.dtype in _EXACT_ENOUGH and not drops):
             return rule(input, *args, **kwargs)
         with torch._C._DisablePythonDispatcher():
             return op(input, *args, **kwargs)
