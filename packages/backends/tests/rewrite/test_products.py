@@ -84,9 +84,9 @@ def test_our_own_kernel_takes_each_form(form: str, biased: bool) -> None:
 def test_the_table_chooses_for_each_product(monkeypatch: pytest.MonkeyPatch) -> None:
     table = CostTable()
     monkeypatch.setattr("framesmith_backends.rewrite.products.cost_table", lambda: table)
-    x, w = torch.randn(512, 256), torch.randn(256, 256)
+    x, w = torch.randn(16, 1024), torch.randn(1024, 1024)
     gm = trace(F.linear, [x, w])
-    key = class_of("nt", 512, 256, 256, False).key
+    key = class_of("nt", 16, 1024, 1024, False).key
     for best, target in (("own", "framesmith_backends.product"), ("onednn", "mkldnn._linear"), ("aten", "aten.mm")):
         table.seconds[key] = {name: 0.5 if name == best else 1.0 for name in PROVIDERS}
         assert any(t.startswith(target) for t in targets(with_fastest_products(gm))), best

@@ -29,6 +29,9 @@ Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], object]
 WORTHWHILE = 1.1
 # Products are measured with fewer rows if they have more multiplications than this.
 LARGEST_TRIAL = 1 << 24
+# Products of more rows are not tried with our own kernel: the libraries are within 5% of it there, and its compilation,
+# 0.2 s once for the machine, would be part of a program's first call.
+MOST_ROWS_OF_OWN = 32
 ROUNDS = 7
 
 
@@ -86,6 +89,12 @@ def why_not(provider: str) -> str | None:
     return None
 
 
+def candidates(one: ProductClass) -> list[str]:
+    """The providers that are tried for a class of products."""
+    few_rows = one.m <= MOST_ROWS_OF_OWN
+    return [name for name in PROVIDERS if (few_rows or name != "own") and why_not(name) is None]
+
+
 class CostTable:
     """Seconds of each provider for each class that was asked for."""
 
@@ -97,7 +106,7 @@ class CostTable:
         """The provider to use; measured now if it never was."""
         with self.lock:
             found = self.seconds.get(one.key)
-            if found is None:
+            if found is None or found.keys() != set(candidates(one)):
                 found = self.seconds[one.key] = measured(one)
                 # Another process may have written since.
                 self.seconds = {**_loaded(file_name()), **self.seconds}
@@ -142,15 +151,16 @@ def _loaded(name: str) -> dict[str, dict[str, float]]:
 
 
 def _is_row(row: dict[str, object]) -> bool:
-    """Whether every provider that can be used here was measured, and no other."""
-    usable = {provider for provider in PROVIDERS if why_not(provider) is None}
-    return set(row) == usable and all(isinstance(v, float) and v > 0 for v in row.values())
+    """Whether these are seconds of providers, ATen among them."""
+    return (
+        "aten" in row and row.keys() <= PROVIDERS.keys() and all(isinstance(v, float) and v > 0 for v in row.values())
+    )
 
 
 def measured(one: ProductClass) -> dict[str, float]:
     """Seconds of each provider, interleaved; the median of several runs, the first of which is left out."""
     m = max(min(one.m, LARGEST_TRIAL // (one.n * one.k)), min(one.m, 64))
-    usable = {name: call for name, call in PROVIDERS.items() if why_not(name) is None}
+    usable = {name: PROVIDERS[name] for name in candidates(one)}
     times: dict[str, list[float]] = {name: [] for name in usable}
     # The graph may be compiled under a mode of fake tensors.
     with _disable_current_modes(), torch.no_grad():
