@@ -75,3 +75,11 @@ def test_nothing_changes_without_symbols() -> None:
     x = torch.randn(3)
     with python_kernels(new_fake_mode()):
         assert torch.dropout(x, 0.5, False) is x
+
+
+def test_one_hot_takes_no_floats() -> None:
+    mode = _with_symbols()
+    with mode, python_kernels(mode):
+        assert torch.nn.functional.one_hot(torch.arange(3), 4).shape == (3, 4)
+        with pytest.raises(RuntimeError, match="LongTensor"):
+            torch.nn.functional.one_hot(torch.randn(3), 4)

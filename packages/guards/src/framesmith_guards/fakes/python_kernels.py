@@ -2,7 +2,8 @@
 
 Note [Rules that are not asked]: torch's rules for upsampling have other intermediate results than the operators, which
 shows in half types, and that for dropout copies its input where nothing is dropped, where the operator gives back the
-input itself. A program can tell, so these operators stay what they are.
+input itself. That for one_hot takes floats, which the operator refuses. A program can tell, so these operators stay what
+they are, but for the types of which the rule is as exact.
 """
 
 from __future__ import annotations
@@ -52,24 +53,29 @@ def _keep_operators() -> None:
     import torch._decomp.decompositions  # adds the rules
 
     for name in torch.ops.aten:
-        if name == "dropout" or "upsample_" in name:
+        types = _served(name)
+        if types is not None:
             packet = getattr(torch.ops.aten, name)
             for op in [getattr(packet, overload) for overload in packet]:
                 for key in [key for key in _TAKING_APART if key in op.py_kernels]:
-                    op.py_kernels[key] = _unless_asked(op, op.py_kernels[key])
+                    op.py_kernels[key] = _unless_asked(op, op.py_kernels[key], types)
                 op._dispatch_cache.clear()
 
 
 _TAKING_APART: Final = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
-_EXACT_ENOUGH: Final = (torch.float32, torch.float64)
 
 
-def _unless_asked(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
-    drops = op is torch.ops.aten.dropout.default
+def _served(name: str) -> tuple[torch.dtype, ...] | None:
+    """The types that torch's rule for an operator serves, if it does not serve all."""
+    if "upsample_" in name:
+        return (torch.float32, torch.float64)
+    return {"dropout": (), "one_hot": (torch.int64,)}.get(name)
 
+
+def _unless_asked(op: Any, rule: Callable[..., Any], types: tuple[torch.dtype, ...]) -> Callable[..., Any]:
     @functools.wraps(rule)
     def choose(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not _asked.now or (input.dtype in _EXACT_ENOUGH and not drops):
+        if not _asked.now or input.dtype in types:
             return rule(input, *args, **kwargs)
         with torch._C._DisablePythonDispatcher():
             return op(input, *args, **kwargs)
