@@ -2,8 +2,8 @@
 
 Note [Rules that are not asked]: torch's rules for upsampling have other intermediate results than the operators, which
 shows in half types, and that for dropout copies its input where nothing is dropped, where the operator gives back the
-input itself. That for one_hot takes floats, which the operator refuses. A program can tell, so these operators stay what
-they are, but for the types of which the rule is as exact.
+input itself. That for one_hot takes floats, which the operator refuses. A program can tell, so these operators stay
+what they are, but for the types of which the rule is as exact.
 """
 
 from __future__ import annotations
