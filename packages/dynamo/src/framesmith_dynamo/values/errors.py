@@ -67,7 +67,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, answer: Value) -> Value:
     """What `function`, `len` say, makes of the answer of `owner`'s own method `name`: some types are refused."""
     if answer.is_symbolic() and (name, answer.python_type()) in _NUMBERS_OF:
-        if name != "__len__" or not _is_negative(tr, answer):
+        if name != "__len__" or not _relied_on_as_negative(tr, answer):
             return answer
         answer = tr.constant(-1)  # each negative length is refused in the same words
     known = answer.is_constant() and isinstance(answer.as_constant(), int | float | complex | str | bytes)
@@ -85,8 +85,8 @@ def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, 
     return answer if result is given else tr.constant(result)
 
 
-def _is_negative(tr: Tracer, number: Value) -> bool:
-    """Whether a number that changes between calls is below zero at this one."""
+def _relied_on_as_negative(tr: Tracer, number: Value) -> bool:
+    """Whether a number that changes between calls is below zero at this one; its sign is relied on from now on."""
     negative = number.compare(tr, "<", tr.constant(0))
     return negative is not None and negative.bool_(tr)
 
