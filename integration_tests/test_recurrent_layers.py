@@ -65,3 +65,26 @@ def test_lengths_that_change(kind: type[nn.RNNBase]) -> None:
     for steps in (STEPS, 3, STEPS + 20):
         x = torch.randn(steps, 3, 5)
         torch.testing.assert_close(trained(layer, compiled, x)[0], trained(layer, layer, x)[0])
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_dropout_and_types_where_lengths_change(kind: type[torch.nn.Module]) -> None:
+    """Torch's rules for symbolic sizes leave out dropout between layers, and what autocast makes of a layer."""
+    torch.manual_seed(0)
+    layers = kind(3, 4, num_layers=2, dropout=0.9)
+    dropping = framesmith.compile(lambda x: layers(x)[0], strict=True, dynamic=True)
+    casting = framesmith.compile(lambda x: layers(x)[0], strict=True, dynamic=True)
+    for length in (5, 7, 1):
+        x = torch.randn(length, 2, 3)
+        torch.manual_seed(1)
+        expected, following = layers(x)[0], torch.rand(())
+        torch.manual_seed(1)
+        torch.testing.assert_close(dropping(x), expected)
+        assert torch.equal(torch.rand(()), following)
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.manual_seed(1)
+            expected = layers(x)[0]
+            torch.manual_seed(1)
+            found = casting(x)
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)

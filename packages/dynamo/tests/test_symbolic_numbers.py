@@ -272,3 +272,27 @@ def test_a_tensor_of_numbers_that_do_not_fit_raises() -> None:
     assert torch.equal(subject(5), make(5))
     with pytest.raises(RuntimeError, match="overflow"):
         subject(300)
+
+
+def test_numbers_beyond_those_of_graphs_are_pythons() -> None:
+    """A graph computes in 64 bits: large integers are compiled for one by one, whatever the entries before took."""
+
+    def use(x: torch.Tensor, n: int) -> tuple[object, ...]:
+        return x * (n // 3), n * n, n == n + 0.0, (n - 1) * (n + 1)
+
+    run = compiled(use, dynamic=True)
+    for n in (3, 6, 2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1, -(2**63)):
+        x = torch.ones(2, dtype=torch.float64)
+        expected, found = use(x, n), run(x, n)
+        assert torch.equal(expected[0], found[0]) and expected[1:] == found[1:], n
+
+
+def test_there_are_two_zeros() -> None:
+    def use(x: torch.Tensor, n: float) -> tuple[object, ...]:
+        return x / abs(n), abs(n)
+
+    run = compiled(use, dynamic=True)
+    for n in (0.3, 0.7, -2.5, -0.0, 0.0, float("inf")):
+        x = torch.tensor([-1.0, 1.0])
+        expected, found = use(x, n), run(x, n)
+        assert torch.equal(expected[0], found[0]) and repr(expected[1]) == repr(found[1]), n

@@ -13,6 +13,9 @@ import torch
 #: What a number in a graph is while tracing.
 SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
+#: Integers of this magnitude and beyond are no symbols: graphs compute in 64 bits, where Python is exact.
+LARGEST_SYMBOL: Final = 2**31
+
 #: What stands for a number of which nothing is known but at a call: an unbacked symbol.
 UNKNOWN: Final = 2
 

@@ -28,12 +28,11 @@ aten = torch.ops.aten
 ELEMENTS_FOR_A_WEIGHT = 4
 #: Of the elements that convolutions read and write, the share that may be laid out anew for the rest of the graph.
 MOST_CONVERTED = 0.5
-#: Operators beside elementwise ones whose results are laid out as their inputs are.
+#: Operators beside those with a rule that keep the shape whose results are laid out as their inputs are.
 FOLLOWING = frozenset((
     aten.cat.default, aten.constant_pad_nd.default, aten.max_pool2d_with_indices.default, aten.avg_pool2d.default,
     aten._adaptive_avg_pool2d.default, aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec,
     aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default,
-    aten._native_batch_norm_legit_no_training.default,
 ))  # fmt: skip
 #: Operators that read any layout, and whose results have none of it.
 READING = frozenset((aten.mean.dim, aten.sum.dim_IntList))
@@ -151,9 +150,16 @@ class _Relaid:
             return False
         if node.target is operator.getitem:
             return isinstance(self._any_layout(node.args[0]).meta["val"], (tuple, list)) and node.args[0] in self.moved  # type: ignore[arg-type]
-        target = node.target
-        elementwise = isinstance(target, OpOverload) and torch.Tag.pointwise in target.tags and str(target) in RULES
-        return (elementwise or target in FOLLOWING) and _is_contiguous(node.meta.get("val"))
+        return (self._keeps_shape(node) or node.target in FOLLOWING) and _is_contiguous(node.meta.get("val"))
+
+    def _keeps_shape(self, node: fx.Node) -> bool:
+        """Whether a kernel makes elements of the shape of a moved operand: elementwise operators, normalisations."""
+        target, value = node.target, node.meta.get("val")
+        if not isinstance(target, OpOverload) or str(target) not in RULES:
+            return False
+        first = value[0] if isinstance(value, (tuple, list)) and value else value
+        shapes = [source.meta["val"].shape for source in node.all_input_nodes if source in self.moved]
+        return isinstance(first, torch.Tensor) and first.shape in shapes
 
     def _follow(self, node: fx.Node) -> None:
         if node.target is operator.getitem:

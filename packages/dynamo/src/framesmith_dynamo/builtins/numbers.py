@@ -33,6 +33,8 @@ def _len(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(abs)
 def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     value = one(tr, abs, args, kwargs)
+    if value.is_symbolic() and value.python_type() is float:  # there are two zeros
+        return tr.call(tr.constant(math.fabs), (value,), {})
     if value.is_symbolic():
         negative = operations.compare(tr, "<", value, tr.constant(0)).bool_(tr)
         return value.unary_op(tr, "-" if negative else "+")

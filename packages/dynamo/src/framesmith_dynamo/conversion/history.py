@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from framesmith_aten.symbolic import LARGEST_SYMBOL
 from framesmith_dynamo.conversion.marks import marks_of
 from framesmith_dynamo.graph.symbols import STATIC, Dims
-from framesmith_dynamo.values.constants.constant import LARGEST_SYMBOL
 from framesmith_guards import LocalSource
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from framesmith_aten.symbolic import known_value
+from framesmith_aten.symbolic import LARGEST_SYMBOL, known_value
 from framesmith_guards.fakes.symbols import (
     attach_shape_env,
     bounds_of,
@@ -122,7 +122,7 @@ class Symbols:
         """The symbol of a number; None for one that stays."""
         if not self._policy.is_symbol(real, source):
             return None
-        number = symbolic_number(self._mode, real, source)
+        number = symbolic_number(self._mode, real, source, below=LARGEST_SYMBOL)
         self.numbers.append((source, number))
         return number
 

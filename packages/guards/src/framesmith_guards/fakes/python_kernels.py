@@ -2,8 +2,9 @@
 
 Note [Rules that are not asked]: torch's rules for upsampling have other intermediate results than the operators, which
 shows in half types, and that for dropout copies its input where nothing is dropped, where the operator gives back the
-input itself. That for one_hot takes floats, which the operator refuses. A program can tell, so these operators stay
-what they are, but for the types of which the rule is as exact.
+input itself. That for one_hot takes floats, which the operator refuses. Those for recurrent layers leave out dropout,
+and what autocast does. A program can tell, so these operators stay what they are, but for the types of which the rule
+is as exact.
 """
 
 from __future__ import annotations
@@ -69,7 +70,12 @@ def _served(name: str) -> tuple[torch.dtype, ...] | None:
     """The types that torch's rule for an operator serves, if it does not serve all."""
     if "upsample_" in name:
         return (torch.float32, torch.float64)
-    return {"dropout": (), "one_hot": (torch.int64,)}.get(name)
+    return _SERVED.get(name)
+
+
+_SERVED: Final[dict[str, tuple[torch.dtype, ...]]] = {
+    "one_hot": (torch.int64,), **dict.fromkeys(("dropout", "lstm", "gru", "rnn_tanh", "rnn_relu"), ()),
+}  # fmt: skip
 
 
 def _unless_asked(op: Any, rule: Callable[..., Any], types: tuple[torch.dtype, ...]) -> Callable[..., Any]:

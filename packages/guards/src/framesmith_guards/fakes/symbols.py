@@ -185,13 +185,19 @@ def specialised_at(env: ShapeEnv, number: Any) -> Location | None:
     return getattr(place, "location", None)
 
 
-def symbolic_number(mode: FakeTensorMode, number: int | float, source: Source) -> Any:
-    """A SymInt or SymFloat for a number found at `source`: any int, negative ones included; any float."""
+def symbolic_number(mode: FakeTensorMode, number: int | float, source: Source, *, below: int | None = None) -> Any:
+    """A SymInt or SymFloat for a number found at `source`: an int whose magnitude is `below` a bound, or any float.
+
+    A guard says that an int is: graphs compute in 64 bits, and compare with floats, where Python is exact.
+    """
     env = attach_shape_env(mode)
     place = to_torch(source)
     symbol = env.create_unspecified_symbol(number, place, DimDynamic.DYNAMIC)
     make = env.create_symintnode if type(number) is int else env.create_symfloatnode
-    return make(symbol, hint=number, source=place)
+    made = make(symbol, hint=number, source=place)
+    if below is not None:
+        _limit(env, made, 1 - below, below - 1)
+    return made
 
 
 def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]) -> Any:

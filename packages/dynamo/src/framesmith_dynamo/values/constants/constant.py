@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
+from framesmith_aten.symbolic import LARGEST_SYMBOL
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
@@ -45,9 +46,6 @@ CONSTANT_TYPES: Final = (
 )
 #: Constants that guards do not compare; they have no source.
 FOLDED_TYPES: Final = (torch.finfo, torch.iinfo)
-
-#: Beyond this, torch's symbols are no longer Python's integers.
-LARGEST_SYMBOL: Final = 2**31
 
 _NO_SINGLETONS: Final = frozenset({int, float, complex, str, bytes})
 #: Folding gives up beyond this many items or characters, so that a trace never builds what it would then have to emit.
