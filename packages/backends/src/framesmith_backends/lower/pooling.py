@@ -42,10 +42,6 @@ class Windows:
     def count(self) -> int:
         return math.prod(self.kernel)
 
-    def steps(self) -> Iterator[tuple[int, ...]]:
-        """The places within a window, in eager's order."""
-        return itertools.product(*(range(k) for k in self.kernel))
-
     def first(self, where: Sequence[Ix]) -> list[Ix]:
         """Where the windows at these places of the result begin, padding included: it may be outside."""
         return [
@@ -53,9 +49,15 @@ class Windows:
             for ix, stride, padding in zip(where, self.stride, self.padding, strict=True)
         ]
 
-    def places(self, first: Sequence[Ix], step: Sequence[int]) -> list[Ix]:
-        """The place in the tensor of one step within a window."""
-        return [index.add(ix, index.const(k * d)) for ix, k, d in zip(first, step, self.dilation, strict=True)]
+    def elements(
+        self, x: Tensor, outer: Sequence[Ix], first: Sequence[Ix], dtype: str
+    ) -> Iterator[tuple[list[Ix], Expr | None, Expr]]:
+        """Each element of the window that begins at `first`, in eager's order: place, when it is no padding, value."""
+        for step in itertools.product(*(range(k) for k in self.kernel)):
+            places = [index.add(ix, index.const(k * d)) for ix, k, d in zip(first, step, self.dilation, strict=True)]
+            valid = conjunction([inside(ix, size) for ix, size in zip(places, self.sizes, strict=True)])
+            element = x.at((*outer, *places))
+            yield places, valid, cast(element if valid is None else guarded(element, valid), dtype)
 
 
 def _numbers(values: Sequence[int] | int, rank: int, name: str) -> tuple[int, ...]:
@@ -82,10 +84,6 @@ def windows(
     if found.count > LARGEST_WINDOW:
         raise Decline(f"windows of {found.count} elements")
     return found
-
-
-def _within(places: Sequence[Ix], sizes: Sequence[Size]) -> Expr | None:
-    return conjunction([inside(ix, size) for ix, size in zip(places, sizes, strict=True)])
 
 
 def _flat(places: Sequence[Ix], sizes: Sequence[Size]) -> Expr:
@@ -123,11 +121,7 @@ def _max_pool(
     inner = compute_type(x.dtype)
     best: Expr = number(REDUCTIONS["max"].start(inner), inner)
     place = _first_inside(first, window)
-    for step in window.steps():
-        places = window.places(first, step)
-        valid = _within(places, window.sizes)
-        element = x.at((*outer, *places))
-        value = cast(element if valid is None else guarded(element, valid), inner)
+    for places, valid, value in window.elements(x, outer, first, inner):
         larger: Expr = Op("gt", value, best)
         if is_float(inner):
             larger = Op("or", larger, Op("isnan", value))
@@ -195,11 +189,7 @@ def _avg_pool(
     outer, first = here[: len(shape) - rank], window.first(here[len(shape) - rank :])
     inner = compute_type(x.dtype)
     total: Expr | None = None
-    for step in window.steps():
-        places = window.places(first, step)
-        valid = _within(places, window.sizes)
-        element = x.at((*outer, *places))
-        value = cast(element if valid is None else guarded(element, valid), inner)
+    for _, _, value in window.elements(x, outer, first, inner):
         total = value if total is None else Op("add", total, value)
     assert total is not None
     count = Average(count_include_pad, divisor_override).over(window, first, inner)

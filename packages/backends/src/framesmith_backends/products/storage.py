@@ -8,7 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-LOG = logging.getLogger("framesmith.products")
+LOG = logging.getLogger("framesmith.kernels")
 
 
 def folder() -> Path | None:
