@@ -250,3 +250,37 @@ def test_zeros_without_memory_are_taken() -> None:
         one, two = compiled(x, x)
         (one.sgn() + two).sum().backward()
     assert torch.equal(x.grad, torch.zeros(3))
+
+
+def _contiguous(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous()
+
+
+COPIES_OF_WHAT_HAS_GAPS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    _contiguous,
+    lambda x: x[:2].contiguous(),
+    lambda x: x.view(2, 1).contiguous(),
+    lambda x: x.expand(3, 2)[1].contiguous(),
+    lambda x: torch.as_strided(x, (2,), (3,), 1).contiguous(),
+]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "auto"])
+@pytest.mark.parametrize("copy", COPIES_OF_WHAT_HAS_GAPS)
+def test_a_copy_of_an_input_with_gaps_is_none_of_it(copy: Callable[[torch.Tensor], torch.Tensor], backend: str) -> None:
+    """Behind a write in place, too: the functional value has no gaps, and its `contiguous` would be itself."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x.add_(x)
+        copied = copy(x)
+        x[0] = 0
+        return copied * 1, copied
+
+    x, y = (torch.arange(1.0, 7).view(2, 3)[:, 1] for _ in range(2))
+    expected, found = program(x), framesmith.compile(program, backend=backend, strict=True)(y)
+    assert torch.equal(x, y)
+    for one, other in zip(expected, found, strict=True):
+        assert torch.equal(one, other) and one.stride() == other.stride()
+    x.fill_(7)
+    y.fill_(7)
+    assert torch.equal(expected[1], found[1])

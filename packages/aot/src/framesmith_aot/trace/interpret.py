@@ -15,7 +15,7 @@ from framesmith_aot.trace import derivatives, functional, numbers, recurrent
 from framesmith_aten import tensor_methods
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.ignored_warnings import without_warnings
-from framesmith_aten.layouts import storage_id
+from framesmith_aten.layouts import share_storage, storage_id
 from framesmith_aten.operators import op_name
 from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.symbolic import has_symbols, is_symbolic
@@ -95,12 +95,29 @@ def _call(
     with without_warnings():  # whoever made the graph was told
         result = _run(node, args, kwargs)
     numbers.note_result(tracer, node, result)
+    result = _apart_as_captured(node, env, result)
     for value, count, size, stride in before:
         if functional.mutation_count(value) != count:
             overlaps.check(value, str(node.target))
             functional.keep_layout(value, size, stride)
             if torch.is_grad_enabled() and value.requires_grad:
                 writers[storage_id(value)] = node.name
+    return result
+
+
+def _apart_as_captured(node: fx.Node, env: Mapping[fx.Node, Any], result: Any) -> Any:
+    """The result as memory of its own where it was so when the graph was captured: `contiguous` of what was not.
+
+    An operand that was written to in place may be laid out otherwise here: eager's memory has gaps, a value has none.
+    """
+    example = node.meta.get(numbers.EXAMPLE) if node.meta else None
+    if not isinstance(example, torch.Tensor) or not functional.is_functional(result):
+        return result
+    for source in node.all_input_nodes:
+        operand, before = env[source], source.meta.get(numbers.EXAMPLE)
+        aliased = functional.is_functional(operand) and storage_id(operand) == storage_id(result)
+        if aliased and isinstance(before, torch.Tensor) and not share_storage(before, example):
+            return result.clone()
     return result
 
 
