@@ -72,8 +72,8 @@ def test_what_breaks_by_a_registered_kind(operation: Callable[..., object]) -> N
     check_strictly(registered.CASES[names[-1]], backend="auto")
 
 
-#: In one run of all tests the place drawn for this program ended the process inside torch's multiplication of a fake,
-#: twice; alone, and in runs of this file, it does not. Which place it is has to be found.
+#: Where this file runs in a worker of its own, the place drawn for this program ends the process inside torch's
+#: multiplication of a fake; in one process, or alone, another place is drawn. Which one it is has to be found.
 ENDED_THE_PROCESS = "hooks_in_order_around_an_error"
 
 
