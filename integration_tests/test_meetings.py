@@ -72,13 +72,8 @@ def test_what_breaks_by_a_registered_kind(operation: Callable[..., object]) -> N
     check_strictly(registered.CASES[names[-1]], backend="auto")
 
 
-#: Where this file runs in a worker of its own, the place drawn for this program ends the process inside torch's
-#: multiplication of a fake; in one process, or alone, another place is drawn. Which one it is has to be found.
-ENDED_THE_PROCESS = "hooks_in_order_around_an_error"
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != ENDED_THE_PROCESS])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_failure_inside(name: str) -> None:
     """One place in the compiler raises, drawn by the program's name: each effect happens once nevertheless."""
     chance = random.Random(name)

@@ -286,6 +286,19 @@ def test_a_failure_to_find_out_is_no_error_of_the_operator(function, monkeypatch
             torch.ones(2)
 
 
+def test_a_device_is_told_whatever_fails(monkeypatch):
+    """Torch asks for it where an exception ends the process: nothing is noted on the way."""
+    with new_fake_mode():
+        w = torch.ones(2, requires_grad=True)
+
+    def fail(log, op, *args):
+        raise ValueError("planted")
+
+    monkeypatch.setattr(OperatorLog, "_noted", fail)
+    with w.fake_mode, OperatorLog(), pytest.raises(RecordingFailed, match=r"aten\.mul"):
+        w * 1
+
+
 def test_an_error_of_the_operator_goes_on_as_it_is():
     with new_fake_mode(), OperatorLog(), pytest.raises(RuntimeError) as caught:
         torch.ones(2) @ torch.ones(3)

@@ -57,6 +57,11 @@ def is_view(op: Any) -> bool:
     return isinstance(op, OpOverload) and (bool(op.is_view) or row(op).undeclared_view)
 
 
+def asks_device(op: Any) -> bool:
+    """Whether this is torch's question for a tensor's device, asked where an exception ends the process."""
+    return op is torch.ops.prim.device.default
+
+
 def is_random(op: Any) -> bool:
     """Whether running the operator may advance a random generator."""
     return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags

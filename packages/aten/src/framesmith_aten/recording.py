@@ -15,6 +15,7 @@ from framesmith_aten import trials
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
 from framesmith_aten.operators import (
+    asks_device,
     changes_metadata,
     gives_unknown_value,
     is_composite,
@@ -85,6 +86,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def dispatch(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if asks_device(func):
+            return args[0].device
         self._of_operator = 0
         try:
             return self._noted(func, args, kwargs or {})
@@ -96,8 +99,6 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise RecordingFailed(f"{func}: {type(error).__name__}: {error}") from error
 
     def _noted(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func.namespace == "prim":
-            return self._called(func, args, kwargs)
         if is_composite(func):  # in inference mode autograd has not taken it apart
             with self:
                 return self._called(partial(run_parts, func), (args, kwargs), {})

@@ -11,7 +11,7 @@ value that another library's operator returns beside tensors is not known, and i
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,14 +25,21 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import within_storage
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
-from framesmith_aten.operators import arguments, gives_unknown_value, is_composite, is_view, row, undeclared_writes
+from framesmith_aten.operators import (
+    arguments,
+    asks_device,
+    gives_unknown_value,
+    is_composite,
+    is_view,
+    row,
+    undeclared_writes,
+)
 from framesmith_aten.overlaps import OUTSIDE_VIEW
 from framesmith_aten.symbolic import SYMBOLIC, has_symbols, holds, is_symbolic
 from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
-_QUERIES: dict[Any, Callable[..., Any]] = {torch.ops.prim.device.default: lambda tensor: tensor.device}
 _LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
 
 
@@ -77,10 +84,9 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def dispatch(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if asks_device(func):
+            return args[0].device
         kwargs = kwargs or {}
-        query = _QUERIES.get(func)
-        if query is not None:
-            return query(*args, **kwargs)
         rule = self.rules.get(func) or decomposition_of(func, self.whole)
         if rule is not None:
             with self:

@@ -235,9 +235,8 @@ class GraphBuilder:
     def run(self, log: OperatorLog, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call on fakes: its fake result. The log is told what its operators do.
 
-        Exceptions of the operation pass through, with nothing recorded.
+        Exceptions of the operation pass through, with nothing recorded. `check_assumptions` comes before it.
         """
-        self._check_assumptions()  # those of the calls before: what they gave is known now
         with self.fake_mode, log, python_kernels(self.fake_mode):
             return call(*args, **kwargs)
 
@@ -263,8 +262,8 @@ class GraphBuilder:
         self._note(node, effects)
         return node
 
-    def _check_assumptions(self) -> None:
-        """Check, when the graph runs, what operations have assumed of numbers that data becomes.
+    def check_assumptions(self) -> None:
+        """Check, when the graph runs, what the calls before have assumed of numbers that data becomes.
 
         What is of numbers that no node gives is between the parts of one operation, which checks it itself.
         """
@@ -331,7 +330,7 @@ class GraphBuilder:
 
     def finish(self, outputs: Sequence[TensorRef | NumberRef]) -> FinishedGraph | None:
         """End the graph: state put back, outputs returned, dead code gone. None when nothing is left to compute."""
-        self._check_assumptions()
+        self.check_assumptions()
         for target, args in self.state.closing_calls():
             self._placed(self.graph.call_function(target, args)).meta["mode"] = True
         self._placed(self.graph.output(tuple(ref.node for ref in outputs)))

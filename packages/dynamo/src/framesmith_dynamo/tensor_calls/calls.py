@@ -233,6 +233,7 @@ def _tried(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mappin
     except AttributeError as error:
         raise GraphBreak(OPERATION_FAILED, _describe(target, error)) from error
     call = called_from(at, frame.globals, call)
+    frame.state.builder.check_assumptions()
     try:
         return frame.state.builder.run(log, call, rest, named_fakes), log.effects
     except RecordingFailed:
