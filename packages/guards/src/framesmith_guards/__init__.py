@@ -9,6 +9,7 @@ from framesmith_guards.contexts import (
     compile_context,
 )
 from framesmith_guards.errors import GuardError
+from framesmith_guards.fakes.defects import is_defect
 from framesmith_guards.fakes.modes import fake_mode_of, new_fake_mode
 from framesmith_guards.fakes.python_kernels import python_kernels
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
@@ -99,6 +100,7 @@ __all__ = [
     "explain",
     "fake_mode_of",
     "is_constant",
+    "is_defect",
     "located",
     "location_of",
     "mapping_behind",

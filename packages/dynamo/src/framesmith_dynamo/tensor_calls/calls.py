@@ -28,7 +28,7 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import DYNAMIC_OUTPUT_SHAPE
-from framesmith_guards import called_from
+from framesmith_guards import called_from, is_defect
 
 if TYPE_CHECKING:
     from framesmith_aten.recording import Effects
@@ -243,7 +243,10 @@ def _tried(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mappin
             return _tried(frame, target, args, kwargs)
         raise GraphBreak(_kind(error), _describe(target, error)) from error
     except Exception as error:
-        raise GraphBreak(_kind(error), _describe(target, error)) from error
+        kind = _kind(error)
+        if kind is OPERATION_FAILED and is_defect(error):
+            raise
+        raise GraphBreak(kind, _describe(target, error)) from error
 
 
 def _name(target: Any) -> str:
