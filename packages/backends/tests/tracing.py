@@ -28,3 +28,19 @@ def trace(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.Gr
     canonicalise(tracer.graph)
     eliminate_dead(tracer.graph)
     return fx.GraphModule(tracer.attributes, tracer.graph)
+
+
+def mutating(function: Callable[..., Any], inputs: Sequence[torch.Tensor], written: Sequence[int]) -> fx.GraphModule:
+    """The graph of the function, whose first results go to the inputs `written` by trailing copies."""
+    gm = trace(function, inputs)
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    output = gm.graph.output_node()
+    values = list(output.args[0])
+    with gm.graph.inserting_before(output):
+        for target, value in zip(written, values):
+            gm.graph.call_function(torch.ops.aten.copy_.default, (placeholders[target], value)).meta = dict(
+                placeholders[target].meta
+            )
+    output.args = (tuple(values[len(written) :]),)
+    gm.recompile()
+    return gm

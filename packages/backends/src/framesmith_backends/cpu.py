@@ -37,6 +37,7 @@ PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
 LAYOUTS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {"auto": channels_last, "traced": lambda gm: gm}
 CHOICES: dict[str, tuple[object, ...]] = {
     "numerics": ("strict", "contract"), "matmul": tuple(PROVIDERS), "images": tuple(LAYOUTS),
+    "launch": ("native", "python"),
 }  # fmt: skip
 
 
@@ -52,7 +53,7 @@ class Stages:
     def text(self) -> str:
         """All stages, under headings."""
         notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
-        kernels = "\n\n".join(k.text() for k in self.plan.kernels)
+        kernels = "\n\n".join([*(k.text() for k in self.plan.kernels), *(p.text() for p in self.plan.products)])
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("kernels", kernels),
             ("plan", self.plan.text()), ("launcher", self.source), ("LLVM", self.llvm),
@@ -69,12 +70,14 @@ class CpuBackend:
     every tensor in the layout it was traced with.
     Option `matmul`: what multiplies large float32 matrices, "aten", "onednn" or "own", the kernel of this package;
     "auto" asks the cost table, which measures each class of product once for the machine.
+    Option `launch`: "native" runs products of float32 matrices between kernels, without tensor objects, and keeps what
+    lives there in one piece of memory; "python" calls every operator of ATen's from Python.
     """
 
     name = "cpu"
     devices: tuple[str, ...] = ("cpu",)
     roles: tuple[Role, ...] = ROLES
-    options: Mapping[str, object] = {"numerics": "strict", "matmul": "auto", "images": "auto"}
+    options: Mapping[str, object] = {"numerics": "strict", "matmul": "auto", "images": "auto", "launch": "native"}
 
     def takes_whole(self, op: OpOverload) -> bool:
         return has_rule(op)
@@ -106,7 +109,7 @@ class CpuBackend:
     def _launcher(
         self, gm: fx.GraphModule, options: Mapping[str, object], role: Role, on_error: OnError | None = None
     ) -> tuple[BoxedFn, Stages]:
-        from framesmith_backends.launch.native import compile_module, machine
+        from framesmith_backends.launch.native import compile_module, machine, why_no_products
         from framesmith_backends.render.llvm.module import Launch, Module, add_entry
 
         gm = PROVIDERS[str(options["matmul"])](gm)
@@ -114,7 +117,7 @@ class CpuBackend:
             gm = LAYOUTS[str(options["images"])](gm)
         gm = with_calls_in_place(with_cheaper_attention(gm), has_rule)
         lowering = lower_graph(gm, "cpu", on_error)
-        plan = make_plan(lowering.program)
+        plan = make_plan(lowering.program, native=options["launch"] == "native" and why_no_products() is None)
         source, space = write(plan, gm)
         runs = [step for step in plan.steps if isinstance(step, Run)]
         llvm = ""
@@ -124,13 +127,14 @@ class CpuBackend:
             for run in runs:
                 launches = [
                     Launch(
-                        kernel,
-                        tuple(run.buffers.index(p.name) for p in kernel.params),
-                        tuple(map(run.numbers.index, kernel.numbers)),
+                        item,
+                        tuple(run.places.index(p.name) for p in item.params),
+                        tuple(map(run.numbers.index, item.numbers)),
                     )
-                    for kernel in run.kernels
+                    for item in run.items
                 ]
-                add_entry(module, run.entry, len(run.buffers), launches, run.numbers)
+                offsets = [offset for _, offset in run.inner]
+                add_entry(module, run.entry, len(run.buffers), launches, run.numbers, offsets)
             llvm = module.text()
             space.update(compile_module(llvm, [run.entry for run in runs]))
         PLAN.info("%d steps", len(plan.steps))

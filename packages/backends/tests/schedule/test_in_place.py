@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 from random_programs import random_program
-from torch import fx
-from tracing import trace
+from tracing import mutating
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
@@ -19,20 +18,6 @@ from framesmith_backends.schedule.steps import Allocate, CallStep
 
 Tensor = torch.Tensor
 copy = torch.ops.aten.copy_.default
-
-
-def mutating(function: Callable[..., Any], inputs: Sequence[Tensor], written: Sequence[int]) -> fx.GraphModule:
-    """The graph of the function, whose first results go to the inputs `written` by trailing copies."""
-    gm = trace(function, inputs)
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    output = gm.graph.output_node()
-    values = list(output.args[0])
-    with gm.graph.inserting_before(output):
-        for target, value in zip(written, values):
-            gm.graph.call_function(copy, (placeholders[target], value)).meta = dict(placeholders[target].meta)
-    output.args = (tuple(values[len(written) :]),)
-    gm.recompile()
-    return gm
 
 
 def check(function: Callable[..., Any], inputs: Sequence[Tensor], written: Sequence[int]) -> Plan:

@@ -36,6 +36,16 @@ class Layout:
         return count
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a view lies: elements of the buffer `source`, from `offset` on, so many strides apart."""
+
+    source: str
+    offset: Size
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Def:
     """`name[axes] = body`, or a reduction of `body` over the variables in `reduced`.
@@ -97,7 +107,8 @@ class Program:
     """A lowered graph. `layouts` has every buffer whose elements definitions read or write.
 
     `kept` are definitions that must exist in memory; `runtime` says under which name a graph node's value is
-    found when the graph runs. `tellers` says where symbols are read, `numbers` which runtime values are numbers.
+    found when the graph runs. `places` says of calls that give views where these lie. `tellers` says where symbols are
+    read, `numbers` which runtime values are numbers.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -107,12 +118,19 @@ class Program:
     kept: set[str] = field(default_factory=set)
     outputs: list[object] = field(default_factory=list)
     runtime: dict[str, str] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
     tellers: dict[Symbol, Teller] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
 
     @property
     def is_symbolic(self) -> bool:
         return bool(self.tellers or self.numbers)
+
+    def place(self, name: str) -> Place | None:
+        """Where the tensor of that runtime name lies, if it is one that kernels can read."""
+        layout = self.layouts.get(name)
+        whole = None if layout is None else Place(name, 0, layout.shape, layout.strides)
+        return self.places.get(name, whole)
 
     def numbers_for(self, item: Def | Call) -> tuple[str, ...]:
         """The runtime values that tell the numbers of a definition, or of a call's result."""

@@ -109,6 +109,9 @@ def _add_symbols() -> None:
         binding.add_symbol(name, _find(name, [*libraries, process]))
     # at::get_num_threads(), which also tells OpenMP on a thread's first use what torch.set_num_threads said.
     binding.add_symbol("fs_num_threads", _find("_ZN2at15get_num_threadsEv", [*libraries, process]))
+    if why_no_products() is None:
+        for name, exported in PRODUCTS.items():
+            binding.add_symbol(name, _find(exported, libraries))
     for name in (
         "PyEval_SaveThread",
         "PyEval_RestoreThread",
@@ -120,10 +123,31 @@ def _add_symbols() -> None:
         "PyFloat_AsDouble",
     ):
         binding.add_symbol(name, _address(getattr(ctypes.pythonapi, name)))
-    for name in ("_Py_NoneStruct", "PyExc_TypeError"):
+    for name in ("_Py_NoneStruct", "PyExc_TypeError", "PyExc_OverflowError", "PyExc_RuntimeError"):
         binding.add_symbol(name, ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name)))
     for name in ("sinf", "cosf", "fmodf", "fmod", "malloc", "free"):
         binding.add_symbol(name, _find(name, [process]))
+
+
+#: What products call -> its name in torch's library.
+PRODUCTS = {
+    "sgemm_": "sgemm_",
+    "aoti_torch_create_tensor_from_blob": "aoti_torch_create_tensor_from_blob",
+    "aoti_torch_delete_tensor_object": "aoti_torch_delete_tensor_object",
+    "aoti_torch_cpu_mm_out": "aoti_torch_cpu_mm_out",
+    "aoti_torch_cpu_addmm_out": "aoti_torch_cpu_addmm_out",
+    "torch_exception_get_what_without_backtrace": "torch_exception_get_what_without_backtrace",
+    "fs_context": "_ZN2at13globalContextEv",
+    "fs_float32_precision": "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",
+}
+
+
+@functools.cache
+def why_no_products() -> str | None:
+    """Why products cannot be called without tensor objects here, or None."""
+    libraries = [ctypes.CDLL(path) for path in _torch_libraries()]
+    missing = [name for name in PRODUCTS.values() if not any(hasattr(library, name) for library in libraries)]
+    return f"torch's library has no {missing[0]}" if missing else None
 
 
 def _torch_libraries() -> list[str]:

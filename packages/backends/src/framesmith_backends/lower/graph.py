@@ -20,7 +20,7 @@ from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Number, Op, walk
 from framesmith_backends.ir.ops import FLOAT32_ONLY
-from framesmith_backends.ir.program import Call, Layout, Program
+from framesmith_backends.ir.program import Call, Layout, Place, Program
 from framesmith_backends.ir.size import Size, Sym, Undecided, where_not_empty
 from framesmith_backends.lower import (
     losses,
@@ -321,7 +321,26 @@ def realize(low: Lowering, node: fx.Node) -> str:
     needs = tuple(dict.fromkeys(realize(low, n) for n in node.all_input_nodes))
     low.program.calls[node.name] = Call(node.name, node, needs, low.positions[node])
     low.notes[node.name] = "a view needed as a tensor"
+    place = _place(low, node)
+    if place is not None:
+        low.program.places[node.name] = place
     return node.name
+
+
+def _place(low: Lowering, node: fx.Node) -> Place | None:
+    """Where a view lies in the buffer that it is a view of, or None."""
+    viewed = node.args[0] if node.target is not operator.getitem else node.args[0].args[0]  # type: ignore[union-attr]
+    base = low.program.place(low.runtime[viewed]) if isinstance(viewed, fx.Node) else None
+    value, whole = node.meta.get("val"), viewed.meta.get("val") if isinstance(viewed, fx.Node) else None
+    if base is None or not isinstance(value, torch.Tensor) or not isinstance(whole, torch.Tensor):
+        return None
+    if value.dtype != whole.dtype or value.untyped_storage()._cdata != whole.untyped_storage()._cdata:
+        return None
+    shape, strides = low.numbers.sizes(value.shape), low.numbers.sizes(value.stride())
+    moved = low.numbers.sizes([value.storage_offset() - whole.storage_offset()])
+    if shape is None or strides is None or moved is None:
+        return None
+    return Place(base.source, base.offset + moved[0], shape, strides)
 
 
 def _is_view_item(node: fx.Node) -> bool:

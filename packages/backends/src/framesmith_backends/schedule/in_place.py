@@ -8,7 +8,7 @@ fails before its inputs change, and whoever reads the input reads it before, or 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -16,6 +16,7 @@ import torch
 from framesmith_aten.operators import is_view
 from framesmith_backends.ir.expr import Expr, Load, loads, transform
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Param, Pass, Store
+from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.program import Program
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
 
@@ -39,7 +40,7 @@ def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
         private = uses[target] == uses[source] == 1 and not {target, source} & {*program.outputs}
         if target not in program.inputs or not private or made.get(source) != program.layouts.get(target):
             continue
-        if _may_write(run.kernels, source, target):
+        if _may_write(run.items, source, target):
             targets[source] = target
             run = _renamed(run, {source: target})
             done.add(at)
@@ -63,16 +64,16 @@ def _copy(step: Step) -> tuple[str, str] | None:
     return None
 
 
-def _may_write(kernels: Sequence[Kernel], source: str, target: str) -> bool:
+def _may_write(items: Sequence[Item], source: str, target: str) -> bool:
     """Whether the kernel that makes `source` may write it to `target` instead.
 
     Every kernel after it leaves the target alone, and it reads the target only where, and before, it writes.
     """
-    at = next((k for k, kernel in enumerate(kernels) if _names(kernel, written=True) & {source}), None)
-    if at is None or any(target in _names(kernel) for kernel in kernels[at + 1 :]):
+    at = next((k for k, item in enumerate(items) if _names(item, written=True) & {source}), None)
+    if at is None or any(target in _names(item) for item in items[at + 1 :]):
         return False
-    kernel = kernels[at]
-    if len(kernel.passes) != 1 or target in _names(kernel, written=True):
+    kernel = items[at]
+    if not isinstance(kernel, Kernel) or len(kernel.passes) != 1 or target in _names(kernel, written=True):
         return False
     [one] = kernel.passes
     if one.before or one.reductions:
@@ -82,18 +83,20 @@ def _may_write(kernels: Sequence[Kernel], source: str, target: str) -> bool:
     return all(index == (written,) for index in read)
 
 
-def _names(kernel: Kernel, written: bool = False) -> set[str]:
-    return {param.name for param in kernel.params if param.written or not written}
+def _names(item: Item, written: bool = False) -> set[str]:
+    return {param.name for param in item.params if param.written or not written}
 
 
-def _renamed(run: Run, names: Mapping[str, str]) -> Run:
-    kernels = tuple(_with_names(kernel, names) if _names(kernel) & {*names} else kernel for kernel in run.kernels)
+def _renamed(run: Run, names: dict[str, str]) -> Run:
+    items = tuple(_with_names(item, names) if _names(item) & {*names} else item for item in run.items)
     buffers = tuple(dict.fromkeys(names.get(buffer, buffer) for buffer in run.buffers))
-    return replace(run, kernels=kernels, buffers=buffers)
+    return replace(run, items=items, buffers=buffers)
 
 
-def _with_names(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
-    """The kernel on buffers of other names; two parameters that get one name become one."""
+def _with_names(kernel: Item, names: dict[str, str]) -> Item:
+    """The kernel or product on buffers of other names; two parameters that get one name become one."""
+    if isinstance(kernel, Product):
+        return kernel.on(names)
 
     def rule(e: Expr) -> Expr | None:
         if isinstance(e, Load) and e.source in names:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.program import Layout, Program, Teller
 from framesmith_backends.ir.size import Symbol
+from framesmith_backends.schedule.arena import with_arenas
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.group import CallNode, Group, Node, group
 from framesmith_backends.schedule.in_place import write_in_place
 from framesmith_backends.schedule.inline import inline
 from framesmith_backends.schedule.liveness import needed
+from framesmith_backends.schedule.products import native_product
 from framesmith_backends.schedule.split import split_reductions
 from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run, Step, step_text
 
@@ -31,6 +34,11 @@ class Plan:
     @property
     def kernels(self) -> list[Kernel]:
         return [k for step in self.steps if isinstance(step, Run) for k in step.kernels]
+
+    @property
+    def products(self) -> list[Product]:
+        runs = [step for step in self.steps if isinstance(step, Run)]
+        return [item for run in runs for item in run.items if isinstance(item, Product)]
 
     def text(self) -> str:
         lines = [f"inputs {', '.join(self.inputs)}"]
@@ -56,46 +64,80 @@ def stored_names(program: Program, nodes: list[Node]) -> frozenset[str]:
     return frozenset(stored)
 
 
-def make_plan(program: Program, scratch: bool = True) -> Plan:
-    """Schedule the program and lay out its launch list. Without `scratch`, kernels compute again instead."""
+def make_plan(program: Program, scratch: bool = True, native: bool = False) -> Plan:
+    """Schedule the program and lay out its launch list.
+
+    Without `scratch`, kernels compute again instead. With `native`, matrix products run between kernels, and what
+    lives within a run lies in its arena.
+    """
     program, nodes = scheduled(program)
     stored = stored_names(program, nodes)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, tellers=program.tellers)
+    products = _products(program, nodes) if native else {}
+    views = _late_views(program, nodes, products)
     read = {load.source for d in program.defs.values() for load in loads(d.body)}
+    read.update(param.name for product in products.values() for param in product.params)
+    calls: list[CallStep] = []  # views, to be taken when the run at hand has ended
+    items: list[Item] = []
     count = 0
-    for is_group, some in groupby(nodes, key=lambda n: isinstance(n, Group)):
-        if not is_group:
-            for node in some:
-                assert isinstance(node, CallNode)
-                layout = program.layouts.get(node.call.name) if node.call.name in read else None
-                plan.steps.append(CallStep(node.call, layout))
-            continue
-        kernels = []
-        for node in some:
-            assert isinstance(node, Group)
-            kernels.append(build_kernel(f"kernel{count}", program, node, stored, scratch))
+    for node in nodes:
+        if isinstance(node, Group):
+            items.append(build_kernel(f"kernel{count}", program, node, stored, scratch))
             count += 1
-        plan.steps += _run_steps(f"run{len(plan.steps)}", kernels, program)
+        elif node.call.name in products:
+            items.append(products[node.call.name])
+        elif node.call.name not in views:
+            layout = program.layouts.get(node.call.name) if node.call.name in read else None
+            plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls, CallStep(node.call, layout)]
+            items, calls = [], []
+        elif views[node.call.name]:
+            calls.append(CallStep(node.call, None))
+    plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls]
     plan.steps = write_in_place(plan.steps, program)
-    _drop_dead(plan, _fixed(program), program.numbers)
+    outputs = {name for name in plan.outputs if isinstance(name, str)}
+    if native:
+        plan.steps = with_arenas(plan.steps, outputs)
+    _drop_dead(plan, outputs | _called_with(plan.steps), outputs | program.numbers)
     return plan
 
 
-def _run_steps(entry: str, kernels: list[Kernel], program: Program) -> list[Step]:
-    written = dict.fromkeys(p.name for k in kernels for p in k.params if p.written)
-    used = dict.fromkeys(p.name for k in kernels for p in k.params)
+def _products(program: Program, nodes: list[Node]) -> dict[str, Product]:
+    calls = [node.call for node in nodes if isinstance(node, CallNode) and not node.call.effect]
+    found = {call.name: native_product(program, call) for call in calls}
+    return {name: product for name, product in found.items() if isinstance(product, Product)}
+
+
+def _late_views(program: Program, nodes: list[Node], products: Mapping[str, Product]) -> dict[str, bool]:
+    """Views that no kernel or product needs as a tensor, by name: whether an output or an ATen call needs them."""
+    needed = {name for name in program.outputs if isinstance(name, str)}
+    tellers = {teller.source for teller in program.tellers.values()}
+    views: dict[str, bool] = {}
+    for node in reversed(nodes):
+        if not isinstance(node, CallNode) or node.call.name in products:
+            continue
+        is_view = node.call.name in program.places and not node.call.effect and node.call.name not in tellers
+        if is_view:
+            views[node.call.name] = node.call.name in needed
+        if not is_view or views[node.call.name]:
+            needed.update(node.call.needs)
+    return views
+
+
+def _run_steps(entry: str, items: list[Item], program: Program) -> list[Step]:
+    """What runs them, if there are any."""
+    if not items:
+        return []
+    written = dict.fromkeys(p.name for item in items for p in item.params if p.written)
+    used = dict.fromkeys(p.name for item in items for p in item.params)
     allocations: list[Step] = [Allocate(name, program.layouts[name]) for name in written]
-    numbers = dict.fromkeys(n for k in kernels for n in k.numbers)
-    return [*allocations, Run(entry, tuple(kernels), tuple(used), tuple(numbers))]
+    numbers = dict.fromkeys(n for item in items for n in item.numbers)
+    return [*allocations, Run(entry, tuple(items), tuple(used), tuple(numbers))]
 
 
-def _fixed(program: Program) -> set[str]:
-    """Buffers whose memory may be seen after their last use by name: outputs and what calls may alias."""
-    fixed = {name for name in program.outputs if isinstance(name, str)}
-    for call in program.calls.values():
-        fixed.update(call.needs)
-        fixed.add(call.name)
-    return fixed
+def _called_with(steps: list[Step]) -> set[str]:
+    """Buffers that calls may alias: their memory may be seen after their last use by name."""
+    calls = [step.call for step in steps if isinstance(step, CallStep)]
+    return {name for call in calls for name in (call.name, *call.needs)}
 
 
 def _uses(step: Step) -> tuple[str, ...]:
@@ -106,21 +148,23 @@ def _uses(step: Step) -> tuple[str, ...]:
     return ()
 
 
-def _drop_dead(plan: Plan, fixed: set[str], numbers: set[str]) -> None:
-    """Put a Drop after each tensor's last use, and give dead buffers of equal layout to later allocations."""
+def _drop_dead(plan: Plan, fixed: set[str], kept: set[str]) -> None:
+    """Put a Drop after each tensor's last use, and give dead buffers of equal layout to later allocations.
+
+    The memory of those in `fixed` may be seen later; those in `kept` are needed to the end.
+    """
     last: dict[str, int] = {}
     for position, step in enumerate(plan.steps):
         for name in (*_uses(step), *_makes(step)):
             last[name] = position
-    outputs = {name for name in plan.outputs if isinstance(name, str)} | numbers
     layouts = {s.name: s.layout for s in plan.steps if isinstance(s, Allocate)}
     free: dict[Layout, list[str]] = {}
     steps: list[Step] = []
     for position, step in enumerate(plan.steps):
-        if isinstance(step, Allocate) and step.name not in outputs and free.get(step.layout):
+        if isinstance(step, Allocate) and step.name not in kept and free.get(step.layout):
             step = Allocate(step.name, step.layout, free[step.layout].pop())
         steps.append(step)
-        dead = tuple(n for n in (*_uses(step), *_makes(step)) if last.get(n) == position and n not in outputs)
+        dead = tuple(n for n in (*_uses(step), *_makes(step)) if last.get(n) == position and n not in kept)
         dead = tuple(dict.fromkeys(dead))
         for name in dead:
             if name in layouts and name not in fixed:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.product import Item
 from framesmith_backends.ir.program import Call, Layout
 from framesmith_backends.ir.size import Symbol
 
@@ -21,12 +22,25 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Kernels launched by one native entry on `buffers`, in order, and on the `numbers` that the call tells."""
+    """Kernels and products run by one native entry on `buffers`, in order, and on the `numbers` that the call tells.
+
+    `inner` are buffers that no other step sees: each lies so many bytes from the start of the last of `buffers`.
+    """
 
     entry: str
-    kernels: tuple[Kernel, ...]
+    items: tuple[Item, ...]
     buffers: tuple[str, ...]
     numbers: tuple[Symbol | Number, ...] = ()
+    inner: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(item for item in self.items if isinstance(item, Kernel))
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Every buffer of the items: those that the entry is given, then the inner ones."""
+        return (*self.buffers, *(name for name, _ in self.inner))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,7 @@ def step_text(step: Step) -> str:
         return f"{step.name} = {source}"
     if isinstance(step, Run):
         arguments = ", ".join((*step.buffers, *(n.name for n in step.numbers)))
-        return f"{step.entry}({arguments})  # {', '.join(k.name for k in step.kernels)}"
+        return f"{step.entry}({arguments})  # {', '.join(item.name for item in step.items)}"
     if isinstance(step, CallStep) and step.call.size is not None:
         return f"{step.call.name} = {step.call.size}"
     if isinstance(step, CallStep):

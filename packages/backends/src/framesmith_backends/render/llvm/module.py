@@ -1,4 +1,4 @@
-"""A module of kernels and the native entries that launch them.
+"""A module of kernels and the native entries that launch them, and matrix products between them.
 
 An entry is a CPython function in the vectorcall style of METH_FASTCALL: it takes the tensors of one launch
 list, reads their data pointers through torch's stable C shim, and runs the kernels in order, those with
@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 from framesmith_backends.ir.expr import Number, cost
 from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.size import Sym, Symbol, hint
+from framesmith_backends.render.llvm.blas import BLAS, PRODUCTS_BEGIN, PRODUCTS_END, emit_product, emit_too_large
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.kernel import Shape, render_kernel
 from framesmith_backends.render.llvm.sizes import emit_size
@@ -26,9 +28,9 @@ RELEASE_CYCLES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel on the entry's tensors, and on its numbers, at these positions."""
+    """One kernel or product on the entry's buffers, and on its numbers, at these positions."""
 
-    kernel: Kernel
+    item: Item
     arguments: tuple[int, ...]
     numbers: tuple[int, ...] = ()
 
@@ -165,12 +167,14 @@ bad:
 }}"""
 
 
-def cycles(kernel: Kernel, target: Target) -> int:
-    """A rough count of cycles the kernel takes on one thread, by the hints of its sizes."""
-    return hint(kernel.points) * _point_cycles(kernel) // target.float_lanes
+def cycles(item: Item, target: Target) -> int:
+    """A rough count of cycles the kernel or product takes on one thread, by the hints of its sizes."""
+    return hint(item.points) * _point_cycles(item) // target.float_lanes
 
 
-def _point_cycles(kernel: Kernel) -> int:
+def _point_cycles(kernel: Item) -> int:
+    if isinstance(kernel, Product):
+        return 1
     roots = [s.value for p in kernel.passes for s in (*p.stores, *p.before)]
     roots += [a.value for p in kernel.passes for a in p.reductions]
     return cost(*roots) + 4
@@ -190,15 +194,28 @@ def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
 
 
 def add_entry(
-    m: Module, name: str, count: int, launches: Sequence[Launch], numbers: Sequence[Symbol | Number] = ()
+    m: Module,
+    name: str,
+    count: int,
+    launches: Sequence[Launch],
+    numbers: Sequence[Symbol | Number] = (),
+    inner: Sequence[int] = (),
 ) -> None:
-    """An entry taking `count` tensors, then numbers, that runs the launches in order."""
+    """An entry taking `count` tensors, then numbers, that runs the launches in order.
+
+    The buffers after the tensors lie in the last of these, `inner` bytes from its start.
+    """
     lines = [
         f"define ptr @{name}(ptr %self, ptr %args, i64 %n) {{",
         "entry:",
-        f"  %table = alloca [{count} x ptr], align 16",
+        f"  %table = alloca [{count + len(inner)} x ptr], align 16",
     ]
-    body: list[str] = []
+    body = _inner_lines(count, inner)
+    has_products = any(isinstance(launch.item, Product) for launch in launches)
+    if has_products:
+        m.declarations.update(dict.fromkeys(BLAS))
+        lines.append("  %failure = alloca i32")
+        body += [f"  {line}" for line in PRODUCTS_BEGIN]
     for number, launch in enumerate(launches):
         body += _launch_lines(m, number, launch, lines)
     lines += [
@@ -220,22 +237,56 @@ def add_entry(
             "  br i1 %fine, label %begin, label %error",
             "begin:",
         ]
-    lines += _unlocked(m, launches, body, "begin" if numbers else "run")
+    block = "begin" if numbers else "run"
+    counts = _counts_lines(launches)
+    if counts:
+        lines, block = [*lines, *counts], "counted"
+    lines += _unlocked(m, launches, body, block)
+    if has_products:
+        lines += PRODUCTS_END
     lines += ["  call void @Py_IncRef(ptr @_Py_NoneStruct)", "  ret ptr @_Py_NoneStruct", "}"]
     m.entries.append("\n".join(lines))
+
+
+def _counts_lines(launches: Sequence[Launch]) -> list[str]:
+    """An error where a product has a size that BLAS cannot count."""
+    b = Builder(prefix="c")
+    large = emit_too_large(b, ((one.item, _known(one)) for one in launches if isinstance(one.item, Product)))
+    if large is None:
+        return []
+    return [
+        *(f"  {line}" for line in b.out), f"  br i1 {large.text}, label %large, label %counted",
+        "large:", "  %overflow = load ptr, ptr @PyExc_OverflowError",
+        "  call void @PyErr_SetString(ptr %overflow, ptr @fs.large)", "  ret ptr null",
+        "counted:",
+    ]  # fmt: skip
+
+
+def _inner_lines(count: int, inner: Sequence[int]) -> list[str]:
+    """Fill the table's places after the first `count`."""
+    if not inner:
+        return []
+    lines = [f"  %arena.slot = getelementptr ptr, ptr %table, i64 {count - 1}", "  %arena = load ptr, ptr %arena.slot"]
+    for k, offset in enumerate(inner):
+        lines += [
+            f"  %inner{k} = getelementptr i8, ptr %arena, i64 {offset}",
+            f"  %inner{k}.slot = getelementptr ptr, ptr %table, i64 {count + k}",
+            f"  store ptr %inner{k}, ptr %inner{k}.slot",
+        ]
+    return lines
 
 
 def _unlocked(m: Module, launches: Sequence[Launch], body: list[str], block: str) -> list[str]:
     """The launches, with the interpreter lock released where they take long; written in the block of that name."""
     save, restore = "call ptr @PyEval_SaveThread()", "call void @PyEval_RestoreThread(ptr"
-    points = [one.kernel.points for one in launches]
+    points = [one.item.points for one in launches]
     if not any(isinstance(n, Sym) for n in points):
-        total = sum(cycles(one.kernel, m.target) for one in launches)
+        total = sum(cycles(one.item, m.target) for one in launches)
         return body if total <= RELEASE_CYCLES else [f"  %state = {save}", *body, f"  {restore} %state)"]
     b = Builder(prefix="w")
     work = constant(0, "i64")
     for launch, count in zip(launches, points, strict=True):
-        work = b.add(work, b.mul(emit_size(b, count, _known(launch)), _point_cycles(launch.kernel)))
+        work = b.add(work, b.mul(emit_size(b, count, _known(launch)), _point_cycles(launch.item)))
     long = b.compare("ugt", work, RELEASE_CYCLES * m.target.float_lanes).text
     return [
         *(f"  {line}" for line in b.out), f"  br i1 {long}, label %release, label %start", "release:",
@@ -250,7 +301,7 @@ def _known(launch: Launch) -> dict[Symbol, Value]:
     """The entry's values of the symbols of a launch."""
     return {
         symbol: Value(f"%number{at}", "i64")
-        for symbol, at in zip(launch.kernel.numbers, launch.numbers, strict=True)
+        for symbol, at in zip(launch.item.numbers, launch.numbers, strict=True)
         if isinstance(symbol, Symbol)
     }
 
@@ -271,7 +322,7 @@ def _measured_launch(m: Module, number: int, launch: Launch, function: str, shap
     b = Builder(prefix=f"m{number}.")
     extent, points = emit_size(b, shape.extent, known), emit_size(b, shape.points, known)
     # As many threads as have enough to do each.
-    most = b.binary("udiv", b.mul(points, 2 * _point_cycles(launch.kernel)), PARALLEL_CYCLES * m.target.float_lanes)
+    most = b.binary("udiv", b.mul(points, 2 * _point_cycles(launch.item)), PARALLEL_CYCLES * m.target.float_lanes)
     most = b.select(b.compare("ult", most, extent), most, extent)
     most = b.convert("trunc", b.select(b.compare("ult", most, 1 << 16), most, constant(1 << 16, "i64")), "i32")
     text = [f"  {line}" for line in b.out]
@@ -279,29 +330,44 @@ def _measured_launch(m: Module, number: int, launch: Launch, function: str, shap
 
 
 def _launch_lines(m: Module, number: int, launch: Launch, head: list[str]) -> list[str]:
-    """Fill the kernel's own table of buffers and numbers, and call it."""
-    function, shape = add_kernel(m, launch.kernel)
-    table = f"%t{number}"
-    head.append(f"  {table} = alloca [{len(launch.arguments) + len(launch.numbers)} x ptr], align 16")
+    """Read the item's buffers, and run it."""
     lines: list[str] = []
     for k, argument in enumerate(launch.arguments):
         lines += [
             f"  %f{number}.{k} = getelementptr ptr, ptr %table, i64 {argument}",
             f"  %p{number}.{k} = load ptr, ptr %f{number}.{k}",
+        ]
+    pointers = [Value(f"%p{number}.{k}", "ptr") for k in range(len(launch.arguments))]
+    if isinstance(launch.item, Product):
+        names = [param.name for param in launch.item.params]
+        b = Builder(prefix=f"b{number}.", declared=m.declarations)
+        emit_product(b, launch.item, dict(zip(names, pointers, strict=True)), _known(launch), head)
+        return [*lines, *(f"  {line}" for line in b.out)]
+    return [*lines, *_kernel_lines(m, number, launch, launch.item, head)]
+
+
+def _kernel_lines(m: Module, number: int, launch: Launch, kernel: Kernel, head: list[str]) -> list[str]:
+    """Fill the kernel's own table of buffers and numbers, and call it."""
+    function, shape = add_kernel(m, kernel)
+    table = f"%t{number}"
+    head.append(f"  {table} = alloca [{len(launch.arguments) + len(launch.numbers)} x ptr], align 16")
+    lines: list[str] = []
+    for k in range(len(launch.arguments)):
+        lines += [
             f"  %g{number}.{k} = getelementptr ptr, ptr {table}, i64 {k}",
             f"  store ptr %p{number}.{k}, ptr %g{number}.{k}",
         ]
     for k, at in enumerate(launch.numbers):
-        slot, kind = f"%h{number}.{k}", "i64" if isinstance(launch.kernel.numbers[k], Symbol) else "double"
+        slot, kind = f"%h{number}.{k}", "i64" if isinstance(kernel.numbers[k], Symbol) else "double"
         lines += [
             f"  {slot} = getelementptr ptr, ptr {table}, i64 {len(launch.arguments) + k}",
             f"  store {kind} %number{at}, ptr {slot}",
         ]
-    if launch.kernel.points == 0:
+    if kernel.points == 0:
         return []
     if isinstance(shape.extent, Sym) or isinstance(shape.points, Sym):
         return [*lines, *_measured_launch(m, number, launch, function, shape)]
-    work = cycles(launch.kernel, m.target)
+    work = cycles(kernel, m.target)
     most = min(shape.extent, work * 2 // PARALLEL_CYCLES, 1 << 16)
     if most < 2:
         lines.append(f"  call void @{function}(ptr {table}, i64 0, i64 {shape.extent})")

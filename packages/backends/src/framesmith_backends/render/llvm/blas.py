@@ -1,0 +1,194 @@
+"""Matrix products as calls of the Fortran `sgemm` in torch's own library, which takes everything by address.
+
+BLAS knows columns, torch rows: a matrix of rows is to BLAS the transposed one of columns, so it is asked for the
+transposed product, of the transposed operands in the other order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from framesmith_backends.ir.product import LARGEST, Product
+from framesmith_backends.ir.size import Size, Sym, Symbol
+from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.sizes import emit_size
+
+_FLOAT_BYTES = 4
+
+#: Declarations that modules with products need.
+BLAS = (
+    "declare void @sgemm_(ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr)",
+    "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
+    '@fs.as.it.is = private constant [2 x i8] c"N\\00"',
+    '@fs.transposed = private constant [2 x i8] c"T\\00"',
+    "@fs.f32.0 = private constant float 0.0",
+    "@fs.f32.1 = private constant float 1.0",
+    "@PyExc_OverflowError = external global ptr",
+    "@PyExc_RuntimeError = external global ptr",
+    '@fs.large = private constant [57 x i8] c"a matrix has more rows or columns than BLAS counts, 2^31\\00"',
+    "declare ptr @fs_context()",
+    "declare i32 @fs_float32_precision(ptr, i32, i32)",
+    "declare i32 @aoti_torch_create_tensor_from_blob(ptr, i64, ptr, ptr, i64, i32, i32, i32, ptr)",
+    "declare i32 @aoti_torch_delete_tensor_object(ptr)",
+    "declare i32 @aoti_torch_cpu_mm_out(ptr, ptr, ptr)",
+    "declare i32 @aoti_torch_cpu_addmm_out(ptr, ptr, ptr, ptr, double, double)",
+    "declare ptr @torch_exception_get_what_without_backtrace()",
+    # Whether products of float32 matrices are computed in float32: torch may be told to round their elements.
+    # at::Float32Backend::MKLDNN is 2, at::Float32Op::MATMUL 3; at::Float32Precision::NONE and IEEE are below 2.
+    """define internal i1 @fs.exact() {
+  %context = call ptr @fs_context()
+  %precision = call i32 @fs_float32_precision(ptr %context, i32 2, i32 3)
+  %exact = icmp ult i32 %precision, 2
+  ret i1 %exact
+}""",
+    # The row in each of the rows.
+    """define internal void @fs.rows(ptr %to, ptr %row, i64 %rows, i64 %bytes) {
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %at = mul i64 %k, %bytes
+  %place = getelementptr i8, ptr %to, i64 %at
+  call void @llvm.memcpy.p0.p0.i64(ptr %place, ptr %row, i64 %bytes, i1 false)
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, %rows
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}""",
+    # A tensor of two dimensions on memory that it does not own.
+    """define internal i32 @fs.matrix(ptr %data, i64 %rows, i64 %columns, i64 %down, i64 %right, ptr %handle) {
+  %sizes = alloca [2 x i64]
+  %strides = alloca [2 x i64]
+  store i64 %rows, ptr %sizes
+  %s1 = getelementptr i64, ptr %sizes, i64 1
+  store i64 %columns, ptr %s1
+  store i64 %down, ptr %strides
+  %t1 = getelementptr i64, ptr %strides, i64 1
+  store i64 %right, ptr %t1
+  %e = call i32 @aoti_torch_create_tensor_from_blob(ptr %data, i64 2, ptr %sizes, ptr %strides, i64 0, i32 6, i32 0, \
+i32 0, ptr %handle)
+  ret i32 %e
+}""".replace("\\\n", ""),
+    # The product by ATen: nonzero where it failed.
+    """define internal i32 @fs.by.aten(ptr %c, ptr %a, ptr %b, i64 %m, i64 %n, i64 %k, i64 %a0, i64 %a1, i64 %b0, \
+i64 %b1, i1 %biased) {
+  %cs = alloca ptr
+  %as = alloca ptr
+  %bs = alloca ptr
+  %e0 = call i32 @fs.matrix(ptr %c, i64 %m, i64 %n, i64 %n, i64 1, ptr %cs)
+  %e1 = call i32 @fs.matrix(ptr %a, i64 %m, i64 %k, i64 %a0, i64 %a1, ptr %as)
+  %e2 = call i32 @fs.matrix(ptr %b, i64 %k, i64 %n, i64 %b0, i64 %b1, ptr %bs)
+  %some = or i32 %e0, %e1
+  %any = or i32 %some, %e2
+  %none = icmp ne i32 %any, 0
+  br i1 %none, label %failed, label %made
+failed:
+  ret i32 %any
+made:
+  %ch = load ptr, ptr %cs
+  %ah = load ptr, ptr %as
+  %bh = load ptr, ptr %bs
+  br i1 %biased, label %sum, label %plain
+sum:
+  %e3 = call i32 @aoti_torch_cpu_addmm_out(ptr %ch, ptr %ch, ptr %ah, ptr %bh, double 1.0, double 1.0)
+  br label %done
+plain:
+  %e4 = call i32 @aoti_torch_cpu_mm_out(ptr %ch, ptr %ah, ptr %bh)
+  br label %done
+done:
+  %e = phi i32 [ %e3, %sum ], [ %e4, %plain ]
+  %d0 = call i32 @aoti_torch_delete_tensor_object(ptr %ch)
+  %d1 = call i32 @aoti_torch_delete_tensor_object(ptr %ah)
+  %d2 = call i32 @aoti_torch_delete_tensor_object(ptr %bh)
+  ret i32 %e
+}""".replace("\\\n", ""),
+)
+
+#: What an entry with products begins with: whether BLAS may compute them, and a place for ATen's failures.
+PRODUCTS_BEGIN = (
+    "%threads = call i32 @fs_num_threads()",  # tells OpenMP, and so BLAS, on a thread's first use
+    "%exact = call i1 @fs.exact()",
+    "store i32 0, ptr %failure",
+)
+
+#: And what it ends with, before it returns.
+PRODUCTS_END = (
+    "  %failures = load i32, ptr %failure",
+    "  %none.failed = icmp eq i32 %failures, 0",
+    "  br i1 %none.failed, label %well, label %failed.products",
+    "failed.products:",
+    "  %what = call ptr @torch_exception_get_what_without_backtrace()",
+    "  %runtime.error = load ptr, ptr @PyExc_RuntimeError",
+    "  call void @PyErr_SetString(ptr %runtime.error, ptr %what)",
+    "  ret ptr null",
+    "well:",
+)
+
+
+def emit_product(
+    b: Builder, product: Product, buffers: Mapping[str, Value], known: dict[Symbol, Value], head: list[str]
+) -> None:
+    """The product on the buffers' addresses, by BLAS if `%exact`, else by ATen, where `%failure` tells of errors.
+
+    `head` gets what the function reserves at its start.
+    """
+
+    def address(buffer: str, offset: Size) -> str:
+        if offset == 0:
+            return buffers[buffer].text
+        moved = emit_size(b, offset * _FLOAT_BYTES, known)
+        return b.emit(f"getelementptr i8, ptr {buffers[buffer].text}, {moved.typed}", "ptr").text
+
+    def counted(size: Size) -> str:
+        """The address of the number, in 32 bits."""
+        if not isinstance(size, Sym):
+            b.declare(f"@fs.i32.{size} = private constant i32 {size}")
+            return f"@fs.i32.{size}"
+        slot = f"{b.name()}.slot"
+        head.append(f"  {slot} = alloca i32")
+        b.line(f"store {b.convert('trunc', emit_size(b, size, known), 'i32').typed}, ptr {slot}")
+        return slot
+
+    result = buffers[product.result].text
+    if product.bias is not None:
+        row = address(product.bias.source, product.bias.offset)
+        rows, columns = emit_size(b, product.m, known), emit_size(b, product.n, known)
+        b.line(f"call void @fs.rows(ptr {result}, ptr {row}, {rows.typed}, {b.mul(columns, _FLOAT_BYTES).typed})")
+    left, right = (address(one.buffer, one.offset) for one in (product.a, product.b))
+    letters = ["@fs.transposed" if one.transposed else "@fs.as.it.is" for one in (product.b, product.a)]
+    first, second = [right, counted(product.b.leading)], [left, counted(product.a.leading)]
+    sizes = [counted(product.n), counted(product.m), counted(product.k)]
+    beta = "@fs.f32.0" if product.bias is None else "@fs.f32.1"
+    arguments = [*letters, *sizes, "@fs.f32.1", *first, *second, beta, result, counted(product.n)]
+    strides = [
+        emit_size(b, size, known).typed
+        for one in (product.a, product.b)
+        for size in ((1, one.leading) if one.transposed else (one.leading, 1))
+    ]
+    counts = [emit_size(b, size, known).typed for size in (product.m, product.n, product.k)]
+    here = b.prefix
+    b.line(f"br i1 %exact, label %{here}blas, label %{here}aten")
+    b.line(f"{here}blas:")
+    b.line(f"call void @sgemm_({', '.join(f'ptr {one}' for one in arguments)})")
+    b.line(f"br label %{here}done")
+    b.line(f"{here}aten:")
+    biased = "false" if product.bias is None else "true"
+    given = [f"ptr {result}", f"ptr {left}", f"ptr {right}", *counts, *strides, f"i1 {biased}"]
+    error = b.emit(f"call i32 @fs.by.aten({', '.join(given)})", "i32")
+    b.line(f"%{here}before = load i32, ptr %failure")
+    b.line(f"%{here}both = or i32 %{here}before, {error.text}")
+    b.line(f"store i32 %{here}both, ptr %failure")
+    b.line(f"br label %{here}done")
+    b.line(f"{here}done:")
+
+
+def emit_too_large(b: Builder, products: Iterable[tuple[Product, dict[Symbol, Value]]]) -> Value | None:
+    """Whether a size is more than BLAS counts; None where no size changes."""
+    found: Value | None = None
+    for product, known in products:
+        for size in (product.m, product.n, product.k, product.a.leading, product.b.leading):
+            if isinstance(size, Sym):
+                large = b.compare("sgt", emit_size(b, size, known), LARGEST)
+                found = large if found is None else b.binary("or", found, large)
+    return found
