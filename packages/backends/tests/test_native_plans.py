@@ -1,4 +1,4 @@
-"""Random graphs of kernels, products, ATen calls, views and updates in place: the native plan, the one in Python, eager.
+"""Random graphs of kernels, products, ATen calls, views and updates in place: native plan, Python plan, eager.
 
 `FRAMESMITH_LONG=1` runs 2,000 of them.
 """
@@ -37,8 +37,10 @@ def _products(x: Tensor, y: Tensor, rng: random.Random) -> Tensor:
 STEPS: tuple[Callable[[Tensor, Tensor, random.Random], Tensor], ...] = (
     _products, _products, _products,
     lambda x, y, rng: x.tanh() * 0.5, lambda x, y, rng: x.relu() + 1, lambda x, y, rng: x.softmax(rng.randrange(2)),
-    lambda x, y, rng: x - x.mean(rng.randrange(2), keepdim=True), lambda x, y, rng: x * y if x.shape == y.shape else -x,
-    lambda x, y, rng: x.t(), lambda x, y, rng: x[rng.randrange(x.shape[0]) :], lambda x, y, rng: x[:, : rng.randint(1, 9)],
+    lambda x, y, rng: x - x.mean(rng.randrange(2), keepdim=True),
+    lambda x, y, rng: x * y if x.shape == y.shape else -x,
+    lambda x, y, rng: x.t(), lambda x, y, rng: x[rng.randrange(x.shape[0]) :],
+    lambda x, y, rng: x[:, : rng.randint(1, 9)],
     lambda x, y, rng: x.chunk(2, rng.randrange(2))[0], lambda x, y, rng: x.contiguous().view(x.shape[1], x.shape[0]),
     lambda x, y, rng: x.cumsum(rng.randrange(2)) * 0.1, lambda x, y, rng: x.sort(rng.randrange(2))[0],
     lambda x, y, rng: torch.cat([x, x * 2], rng.randrange(2)) if x.numel() < 4000 else x,
