@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
@@ -94,6 +95,7 @@ def make_plan(program: Program, scratch: bool = True, native: bool = False) -> P
             calls.append(CallStep(node.call, None))
     plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls]
     plan.steps = write_in_place(plan.steps, program)
+    _shape_outputs(plan, program)
     outputs = {name for name in plan.outputs if isinstance(name, str)}
     if native:
         plan.steps = with_arenas(plan.steps, outputs)
@@ -121,6 +123,30 @@ def _late_views(program: Program, nodes: list[Node], products: Mapping[str, Prod
         if not is_view or views[node.call.name]:
             needed.update(node.call.needs)
     return views
+
+
+def _shape_outputs(plan: Plan, program: Program) -> None:
+    """Give buffers of which nothing is needed but a view of the whole, an output, that view's shape from the start."""
+    uses = Counter(name for step in plan.steps if isinstance(step, CallStep) for name in step.call.needs)
+    uses.update(name for name in plan.outputs if isinstance(name, str))
+    made = {step.name: step.layout for step in plan.steps if isinstance(step, Allocate)}
+    shaped: dict[str, Layout] = {}
+    given: dict[str, str] = {}
+    for step in plan.steps:
+        place = program.places.get(step.call.name) if isinstance(step, CallStep) else None
+        if not isinstance(step, CallStep) or place is None or step.call.name not in plan.outputs:
+            continue
+        base = made.get(place.source)
+        if base is not None and uses[step.call.name] == uses[place.source] == 1 and place.offset == 0:
+            layout = Layout(place.shape, place.strides, base.dtype, base.device)
+            if layout.numel == base.numel:
+                shaped[place.source], given[step.call.name] = layout, place.source
+    steps = [step for step in plan.steps if not (isinstance(step, CallStep) and step.call.name in given)]
+    plan.steps = [
+        replace(step, layout=shaped.get(step.name, step.layout)) if isinstance(step, Allocate) else step
+        for step in steps
+    ]
+    plan.outputs = [given.get(name, name) if isinstance(name, str) else name for name in plan.outputs]
 
 
 def _run_steps(entry: str, items: list[Item], program: Program) -> list[Step]:
