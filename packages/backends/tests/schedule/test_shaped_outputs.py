@@ -20,7 +20,8 @@ R = torch.randn
 CASES: dict[str, tuple[Callable[..., Any], bool]] = {
     "flat": (lambda x: x.sum(0, keepdim=True).view(6), False),
     "transposed": (lambda x: x.exp().t(), False),
-    "as an image": (lambda x: (x * 2).view(2, 2, 3, 2).permute(0, 3, 1, 2), True),
+    "as an image": (lambda x: (x * 2).view(2, 2, 3, 2).permute(0, 3, 1, 2), False),
+    "a chain of which a link is used": (lambda x: (lambda v: (v.t(), v.sort(0)[0]))(x.exp().view(3, 8)), True),
     "a part": (lambda x: x.exp()[1:], True),
     "both": (lambda x: (lambda h: (h, h.t()))(x.exp()), True),
     "two views": (lambda x: (lambda h: (h.view(-1), h.t()))(x.exp()), True),

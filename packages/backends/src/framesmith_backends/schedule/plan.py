@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
-from framesmith_backends.ir.program import Layout, Program, Teller
+from framesmith_backends.ir.program import Call, Layout, Program, Teller
 from framesmith_backends.ir.size import Symbol
 from framesmith_backends.schedule.arena import with_arenas
 from framesmith_backends.schedule.build import build_kernel
@@ -127,26 +127,37 @@ def _late_views(program: Program, nodes: list[Node], products: Mapping[str, Prod
 
 def _shape_outputs(plan: Plan, program: Program) -> None:
     """Give buffers of which nothing is needed but a view of the whole, an output, that view's shape from the start."""
-    uses = Counter(name for step in plan.steps if isinstance(step, CallStep) for name in step.call.needs)
+    calls = {step.call.name: step.call for step in plan.steps if isinstance(step, CallStep)}
+    uses = Counter(name for call in calls.values() for name in call.needs)
     uses.update(name for name in plan.outputs if isinstance(name, str))
     made = {step.name: step.layout for step in plan.steps if isinstance(step, Allocate)}
     shaped: dict[str, Layout] = {}
-    given: dict[str, str] = {}
-    for step in plan.steps:
-        place = program.places.get(step.call.name) if isinstance(step, CallStep) else None
-        if not isinstance(step, CallStep) or place is None or step.call.name not in plan.outputs:
+    given: dict[object, str] = {}
+    gone: set[str] = set()
+    for name in dict.fromkeys(plan.outputs):
+        place = program.places.get(name) if isinstance(name, str) else None
+        base = None if place is None else made.get(place.source)
+        chain = _chain(str(name), calls, program)
+        if base is None or place is None or chain[-1] != place.source or any(uses[link] != 1 for link in chain):
             continue
-        base = made.get(place.source)
-        if base is not None and uses[step.call.name] == uses[place.source] == 1 and place.offset == 0:
-            layout = Layout(place.shape, place.strides, base.dtype, base.device)
-            if layout.numel == base.numel:
-                shaped[place.source], given[step.call.name] = layout, place.source
-    steps = [step for step in plan.steps if not (isinstance(step, CallStep) and step.call.name in given)]
+        layout = Layout(place.shape, place.strides, base.dtype, base.device)
+        if place.offset == 0 and layout.numel == base.numel:
+            shaped[place.source], given[name] = layout, place.source
+            gone.update(chain[:-1])
+    steps = [step for step in plan.steps if not (isinstance(step, CallStep) and step.call.name in gone)]
     plan.steps = [
         replace(step, layout=shaped.get(step.name, step.layout)) if isinstance(step, Allocate) else step
         for step in steps
     ]
-    plan.outputs = [given.get(name, name) if isinstance(name, str) else name for name in plan.outputs]
+    plan.outputs = [given.get(name, name) for name in plan.outputs]
+
+
+def _chain(name: str, calls: Mapping[str, Call], program: Program) -> list[str]:
+    """The view, what it is a view of, and so on."""
+    found = [name]
+    while found[-1] in program.places and found[-1] in calls:
+        found.append(calls[found[-1]].needs[0])
+    return found
 
 
 def _run_steps(entry: str, items: list[Item], program: Program) -> list[Step]:
