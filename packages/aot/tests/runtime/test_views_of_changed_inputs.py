@@ -1,4 +1,4 @@
-"""Views of inputs that the graph changes, returned beside what is computed of them: as autograd sees them in eager mode."""
+"""Views of inputs that the graph changes, returned beside what is computed of them: autograd sees eager mode's."""
 
 from __future__ import annotations
 
