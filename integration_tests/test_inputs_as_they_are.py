@@ -68,3 +68,27 @@ def test_a_tensor_of_inference_mode_beside_one_that_is_changed(dynamic: bool | N
                 torch.testing.assert_close(one, two)
             else:
                 assert one == two
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["auto", "aot_eager"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.nonzero() * 1,
+        lambda x: (x.argwhere(), torch.nonzero(x) + 2),
+        lambda x: torch.argwhere(x > 0).float().sin(),
+        lambda x: x[x > 0.5] * 2,
+    ],
+)
+def test_places_in_what_is_not_contiguous_are_laid_out_as_in_eager(
+    program: Callable[[torch.Tensor], Any], backend: str, dynamic: bool | None
+) -> None:
+    run = framesmith.compile(program, dynamic=dynamic, backend=backend)
+    whole = torch.arange(60.0).view(3, 4, 5) % 7
+    parts = [whole[0], whole[0].t(), whole[:, :, 1], whole.permute(2, 0, 1), whole[0] * 0, whole[2].t(), whole[:, 1]]
+    for part in [*parts, torch.arange(4.0).as_strided((2, 2), (1, 1))]:
+        both = [found if isinstance(found, tuple) else (found,) for found in (run(part), program(part))]
+        for one, two in zip(*both, strict=True):
+            torch.testing.assert_close(one, two)
+            assert one.stride() == two.stride() or not one.numel()  # where nothing lies no address depends on them
