@@ -211,3 +211,28 @@ def test_a_write_outside_of_what_the_input_shows_is_refused(view):
 
     with pytest.raises(AotUnsupported, match="outside-view"):
         compiled(graph_of(fn), [view(torch.zeros(3, 8))])
+
+
+@pytest.mark.parametrize(
+    ("target", "rest"), [(F.max_pool1d, (2,)), (torch.max_pool1d, (2,)), (F.max_pool1d, (3, 2, 1))]
+)
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_pooling_of_a_transposed_input_is_laid_out_as_in_eager(target, rest, needs_grad):
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_function(target, (x, *rest)),))
+    for size in ((2, 4, 6), (3, 4), (1, 2, 8)):
+        value = torch.randn(size).transpose(-1, -2).contiguous().transpose(-1, -2).requires_grad_(needs_grad)
+        [found] = compiled(fx.GraphModule({}, graph), [value])(value)
+        expected = target(value, *rest)
+        assert found.stride() == expected.stride() and torch.equal(found, expected)
+
+
+def test_pooling_that_gives_indices():
+    gm = fx.GraphModule({}, fx.Graph())
+    x = gm.graph.placeholder("x")
+    both = gm.graph.call_function(F.max_pool1d, (x, 2), {"return_indices": True})
+    gm.graph.output(tuple(gm.graph.call_function(operator.getitem, (both, at)) for at in (0, 1)))
+    value = torch.randn(2, 4, 6)
+    for one, two in zip(compiled(gm, [value])(value), F.max_pool1d(value, 2, return_indices=True), strict=True):
+        assert torch.equal(one, two) and one.stride() == two.stride()

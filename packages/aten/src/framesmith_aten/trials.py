@@ -184,8 +184,9 @@ def _has_choice_of_one(tensor: torch.Tensor) -> bool:
 def _layouts_of_real(
     op: OpOverload, args: Any, kwargs: Any, count: int, *, exact: bool, keeps: bool
 ) -> tuple[Layout | None, ...]:
-    """For each tensor of the real result how its strides come about; None where it is not dense.
+    """For each tensor of the real result how its strides come about; None where it is not dense, or tells nothing.
 
+    What is empty has no order: of as many elements as data tell (`nonzero`), none may have been asked for.
     `exact`: the arguments are as large as those of the call; `keeps`: these have symbols, of which a result keeps some.
     """
     with _real(), _generator_kept(op):
@@ -196,10 +197,11 @@ def _layouts_of_real(
     if len(real) != count:
         return (None,) * count
     operands = list(tensors_in((*args, *kwargs.values()))) if keeps else []
-    return tuple(
-        _layout_of(one, operands, exact and not keeps) if _is_plain(one) and memory_order(one) is not None else None
-        for one in real
-    )
+    return tuple(_layout_of(one, operands, exact and not keeps) if _tells_order(one) else None for one in real)
+
+
+def _tells_order(real: torch.Tensor) -> bool:
+    return _is_plain(real) and real.numel() > 0 and memory_order(real) is not None
 
 
 def _layout_of(real: torch.Tensor, operands: Sequence[torch.Tensor], exact: bool) -> Layout:

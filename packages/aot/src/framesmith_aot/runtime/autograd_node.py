@@ -19,7 +19,7 @@ from framesmith_aot.runtime.replay import (
     unwatching,
 )
 from framesmith_aot.runtime.second_order import SecondOrder, check_versions
-from framesmith_aot.trace.metadata import CopyBack, GraphMeta
+from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.regions import Hidden
 from framesmith_aten.contract import BoxedFn
 
@@ -45,9 +45,10 @@ class Changes:
         return {*self.watched, *self.receivers.values()}
 
 
-def changes_of(node: AutogradNode, meta: GraphMeta, copies: Mapping[int, CopyBack]) -> Changes:
+def changes_of(node: AutogradNode, meta: GraphMeta) -> Changes:
     watched = [at for at in node.part.node.kept.inputs if at in meta.changed]
-    received = {slot: copies[slot].index for slot, _ in _kept_results(node.part) if slot in copies}
+    early = meta.early
+    received = {slot: early[slot].index for slot, _ in _kept_results(node.part) if slot in early}
     return Changes(watched, received)
 
 

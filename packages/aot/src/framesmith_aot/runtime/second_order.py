@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
 from framesmith_aot.runtime.again import Again, are_alike, gradients_through, operands_of
@@ -44,6 +45,9 @@ from framesmith_guards.contexts import ambient
 #: Results of a functional batch norm before its updated running statistics.
 OWN_RESULTS = 3
 
+#: Calls with which a graph turns autocast on.
+ENTERS_AUTOCAST = frozenset({torch.amp.autocast_mode._enter_autocast})
+
 #: What it takes to run a call again: its inputs, by position what counts their versions and the version they had, the
 #: generators' states before it.
 Rerun = tuple[tuple[torch.Tensor, ...], Mapping[int, tuple[torch.Tensor, int]], tuple[torch.Tensor, ...]]
@@ -63,8 +67,8 @@ class SecondOrder:
     slots with gradients come from, `makers` and `writers` are those of `Collected`, `requires_grad` says what the
     inputs are, `is_leaf` which of them are leaves, `needed` which of them results with gradients depend on, `changed`
     which the graph writes to, `detached` of which only an alias is kept, `unversioned` which count no versions,
-    `numbers` which are no tensors, `modes` and `dtype` (the default) are what it ran under, `devices` whose generators
-    it draws from beside the CPU's (`random`: whether it draws at all).
+    `numbers` which are no tensors, `modes` and `dtype` (the default) are what it ran under, `casting` whether autocast
+    is on somewhere, `devices` whose generators it draws from beside the CPU's (`random`: whether it draws at all).
     """
 
     module: fx.GraphModule
@@ -84,6 +88,7 @@ class SecondOrder:
     numbers: frozenset[int]
     modes: ambient.Ambient
     dtype: torch.dtype
+    casting: bool
     random: bool
     devices: tuple[int, ...]
 
@@ -124,7 +129,7 @@ class SecondOrder:
         found: dict[int, Operand] = {}
         for operand in node.operands:
             if isinstance(operand, int):
-                if operand - inputs in self.makers:
+                if operand >= inputs:
                     found[operand] = operand
                 continue
             maker = self.nodes[operand[0]]
@@ -135,7 +140,7 @@ class SecondOrder:
             origin = self.origins[slot]
             if origin.kind == "input" and origin.index in self.writers:
                 found[origin.index] = operand
-            elif origin.kind == "output" and origin.index in self.makers:
+            elif origin.kind == "output":
                 found[inputs + origin.index] = operand
         return found
 
@@ -156,27 +161,32 @@ class SecondOrder:
         values, versions, states = rerun
         check_versions(versions.values())
         check_memory(values)
-        ends, roots, regions = self._run(values, states, held)
+        ends, roots, regions, views = self._run(values, states, held)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
         found = gradients_through(regions[index], ends, seeds)
         of = dict(zip(operands_of(regions[index], regions), found, strict=True))
         grads = tuple([of[operand] for operand in self.nodes[index].operands])
-        if not results:
+        if not (results or views or self.casting):
             return grads
         instead = {edge_of(roots[slot]): result for slot, result in results.items()}
         instead.update((edge, values[at]) for edge, at in ends.items() if 0 <= at < len(values))
         instead.update((edge_of(tensor), tensor) for tensor in held.values())
+        instead.update(views)
         return led_elsewhere(grads, instead | edges_of(seeds, tangents))
 
     def _run(
         self, values: Sequence[torch.Tensor], states: Sequence[torch.Tensor], held: Held
-    ) -> tuple[Ends, Mapping[int, torch.Tensor], list[Region]]:
-        """The ends, the tensors of slots and the regions of another run, which leads to what is `held`."""
+    ) -> tuple[Ends, Mapping[int, torch.Tensor], list[Region], Mapping[GradientEdge, torch.Tensor]]:
+        """The ends, the tensors of slots and the regions of another run, which leads to what is `held`.
+
+        Then what it does not lead to, since it is written to through views: the edges where it has it, and the held.
+        """
         inputs = [self._alias(at, value) for at, value in enumerate(values)]
         count = len(inputs)
         ends = {edge_of(value): at for at, value in enumerate(inputs) if at not in self.numbers and value.requires_grad}
         ends.update((edge_of(tensor), -1 - at) for at, tensor in held.items())
-        made = {self.makers[at - count]: tensor for at, tensor in held.items() if at not in self.writers}
+        views = {at: tensor for at, tensor in held.items() if at >= count and at - count not in self.makers}
+        made = {self.makers[at - count]: held[at] for at in held if at not in self.writers and at not in views}
         changed: dict[str, tuple[int | str, torch.Tensor]] = {
             self.writers[at]: (at if at < count else self.makers[at - count], tensor)
             for at, tensor in held.items()
@@ -186,13 +196,15 @@ class SecondOrder:
         with ambient.preserved(), self._random_numbers_from(states), default_dtype(self.dtype):
             ambient.write(replace(self.modes, nesting=ambient.read().nesting))
             outputs = again.run(*[inputs[at] for at in self.placeholders])
+            if self.casting and not ambient.read().nesting:
+                torch.clear_autocast_cache()
         roots = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
         ends.update((edge_of(outputs[at]), count + at) for at in self.views)
         bases = {count + at: slot for at, slot in self.views.items() if slot is not None}
         regions = regions_of(roots, ends, bases)
         if not are_alike(self.nodes, regions):
             raise DoubleBackwardError("the graph is another one when it is run again")
-        return ends, roots, regions
+        return ends, roots, regions, {edge_of(outputs[at - count]): tensor for at, tensor in views.items()}
 
     def _alias(self, at: int, value: torch.Tensor) -> torch.Tensor:
         """An input of the second run: with a node of its own to stop at, and memory of its own if it is written to."""
@@ -205,6 +217,8 @@ class SecondOrder:
                 return own(value.detach().requires_grad_(self.requires_grad[at]))
             if not self.requires_grad[at] or not (value.requires_grad or self.is_leaf[at]):
                 return value.detach().requires_grad_(self.requires_grad[at])  # whatever it has become since
+            if self.casting and self.is_leaf[at]:
+                return value.detach().requires_grad_()  # of which autocast remembers the cast: history is led elsewhere
             with unfrozen(value):
                 return value.view_as(value)
 
@@ -320,6 +334,7 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
         numbers,
         ambient.read(),
         torch.get_default_dtype(),
+        ambient.read().any_autocast or any(node.target in ENTERS_AUTOCAST for node in gm.graph.nodes),
         any(is_random(node.target) for node in _forward_calls(joint)),
         tuple(device.index or 0 for device in cuda),
     )

@@ -29,7 +29,7 @@ from framesmith_aot.runtime.replay import (
     write_outputs,
 )
 from framesmith_aot.runtime.second_order import SecondOrder, history_text, leading_to_inputs
-from framesmith_aot.trace.metadata import CopyBack, GraphMeta
+from framesmith_aot.trace.metadata import GraphMeta, InputView
 from framesmith_aot.trace.regions import Hidden, Operand
 from framesmith_aot.trace.views import numbers_of_steps
 from framesmith_aten.contract import BoxedFn
@@ -50,10 +50,9 @@ def training_function(
     """
     text = begin(shape)
     numbers.write(text, shape.names())
-    early = {copy.slot: copy for copy in meta.copy_back if not (copy.no_grad or copy.index in meta.unversioned)}
-    changes = [changes_of(node, meta, early) for node in nodes]
+    changes = [changes_of(node, meta) for node in nodes]
     writing = _Writing(
-        text, meta, shape.names(), nodes, second, early, changes, [_read(node.part, second) for node in nodes], numbers
+        text, meta, shape.names(), nodes, second, changes, [_read(node.part, second) for node in nodes], numbers
     )
     given = _given_to_all(writing)
     for name, value in given.items():
@@ -68,7 +67,7 @@ def training_function(
         calls += _node_calls(writing, index, applied, [*given])
         if index == 0:
             calls += [f"{number_name(at)} = results[{place}]" for at, place in numbers.results.items()]
-    counted = [at for at in meta.written if _is_moved(meta, at)]
+    counted = [at for at in meta.written if _is_moved(meta, at) or at in _viewed(nodes, meta)]
     count_versions(text, [writing.inputs[at] for at in counted])
     write_calls(text, calls, replace(calling, unwatched=False))
     for index in _apart(meta):
@@ -83,10 +82,9 @@ def training_function(
 class _Writing:
     """The function being written, for graph inputs of these names.
 
-    `early` are copies, by slot, with which inputs receive their history as soon as something reads it. For each node
-    there are its `changes` and what it has `read` (see `SecondOrder.read_by`). `made` are positions of views made so
-    far, `copied` the names of inputs that have received slots, `before` those of what inputs were until then, by
-    position.
+    For each node there are its `changes` and what it has `read` (see `SecondOrder.read_by`). `made` are positions of
+    views made so far, `copied` the names of inputs that have received slots, `before` those of what inputs were until
+    then, by position.
     """
 
     text: FunctionText
@@ -94,7 +92,6 @@ class _Writing:
     inputs: Sequence[str]
     nodes: Sequence[AutogradNode]
     second: SecondOrder | str
-    early: Mapping[int, CopyBack]
     changes: Sequence[Changes]
     read: Sequence[Mapping[int, Operand]]
     numbers: Numbers
@@ -116,6 +113,14 @@ def _apart(meta: GraphMeta) -> list[int]:
 def _is_moved(meta: GraphMeta, at: int) -> bool:
     """Whether a written input may be a view with a history: it gets another one, which what reads it is to have."""
     return meta.requires_grad[at] and not meta.is_leaf[at] and at not in meta.unversioned
+
+
+def _viewed(nodes: Sequence[AutogradNode], meta: GraphMeta) -> set[int]:
+    """The inputs of which nodes read a view that is returned: its history would begin anew at each later change."""
+    first = len(meta.requires_grad)
+    operands = {at for node in nodes for at in node.part.node.operands if isinstance(at, int) and at >= first}
+    forms = [meta.outputs[at - first] for at in operands]
+    return {form.index for form in forms if isinstance(form, InputView)} - meta.unversioned
 
 
 def _given_to_all(writing: _Writing) -> dict[str, str]:
@@ -142,23 +147,31 @@ def _node_calls(writing: _Writing, index: int, applied: str, given: Sequence[str
     node = writing.nodes[index].part.node
     inputs = writing.inputs
     for at in node.operands:
-        if isinstance(at, int) and at >= len(inputs):
+        view = at - len(inputs) if isinstance(at, int) else -1
+        slot = writing.meta.base_slot(view) if view >= 0 else -1 if isinstance(at, int) else _slot(writing.nodes, *at)
+        yield from _receiving(writing, index, slot)
+        if view >= 0:
             if index == 0:
-                _refuse_unknown_numbers(writing, at - len(inputs))
-            yield from view_statements(writing.text, writing.meta, at - len(inputs), inputs, writing.made)
-        copy = None if isinstance(at, int) else writing.early.get(_slot(writing.nodes, *at))
-        if copy is not None and copy.slot not in writing.copied:
-            writing.copied[copy.slot] = inputs[copy.index]
-            if any(copy.index in later.part.node.operands for later in writing.nodes[index:]):
-                before = writing.before[copy.index] = f"before{copy.index}"
-                yield f"{before} = {history_text(writing.text, inputs[copy.index])}"
-            yield f"{inputs[copy.index]}.copy_(r{copy.slot})"
+                _refuse_unknown_numbers(writing, view)
+            yield from view_statements(writing.text, writing.meta, view, inputs, writing.made)
     for at, operand in writing.read[index].items():
         name = _operand(writing, operand)
         yield f"held[{at}] = {history_text(writing.text, name)}"
     operands = [_operand(writing, at) for at in node.operands]
     results = [_name(writing.nodes, index, position) for position in range(len(node.results))]
     yield f"{unpacking(results)} = {applied}({', '.join([*operands, *given])})"
+
+
+def _receiving(writing: _Writing, index: int, slot: int | None) -> Iterator[str]:
+    """The statements with which an input receives this slot, if one does, before node `index` reads it."""
+    copy = writing.meta.early.get(-1 if slot is None else slot)
+    if copy is None or copy.slot in writing.copied:
+        return
+    name = writing.copied[copy.slot] = writing.inputs[copy.index]
+    if any(copy.index in later.part.node.operands for later in writing.nodes[index:]):
+        before = writing.before[copy.index] = f"before{copy.index}"
+        yield f"{before} = {history_text(writing.text, name)}"
+    yield f"{name}.copy_(r{copy.slot})"
 
 
 def _refuse_unknown_numbers(writing: _Writing, position: int) -> None:
@@ -173,7 +186,7 @@ def _refuse_unknown_numbers(writing: _Writing, position: int) -> None:
 
 def _note_changes(writing: _Writing) -> None:
     """Tell the nodes what inputs are that have been written: by an alias, for the input would hold what holds it."""
-    with_history = {copy.index for copy in writing.early.values()}
+    with_history = {copy.index for copy in writing.meta.early.values()}
     for at in writing.noted:
         name = writing.inputs[at]
         alias = f"{name}.detach()" if at in with_history else name

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.kept import CHANGED_SINCE, NO_DERIVATIVE, NOTHING_KEPT, Kept, kept_by
-from framesmith_aot.trace.metadata import Collected, InputPair, Numbers, SlotView
+from framesmith_aot.trace.metadata import Collected, InputPair, Numbers
 from framesmith_aot.trace.regions import (
     Ends,
     Hidden,
@@ -58,8 +58,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     roots = {index: wrapper for index, wrapper in enumerate(slots) if functional.differentiable(wrapper)}
     ends = _ends(pairs)
     ends.update((edge_of(view), len(pairs) + at) for at, view in found.views.items())
-    forms = {at: found.meta.outputs[at] for at in found.views}
-    views = {at: form.index if isinstance(form, SlotView) else None for at, form in forms.items()}
+    views = {at: found.meta.base_slot(at) for at in found.views}
     bases = {len(pairs) + at: slot for at, slot in views.items() if slot is not None}
     regions = regions_of(roots, ends, bases)
     if not all(region.into for region in regions):

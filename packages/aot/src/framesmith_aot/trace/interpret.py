@@ -257,6 +257,20 @@ def _max_pool1d(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return out if recorded or not input.is_cpu else out.contiguous()
 
 
+def _functional_max_pool1d(
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    if return_indices:
+        return F.max_pool1d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
+    return _max_pool1d(input, kernel_size, [] if stride is None else stride, padding, dilation, ceil_mode)
+
+
 #: Torch calls, and methods of tensors, run through another function of the same meaning.
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **recurrent.REPLACEMENTS,
@@ -264,6 +278,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     F.batch_norm: _functional_batch_norm,
     F.one_hot: _one_hot,
     torch.max_pool1d: _max_pool1d,
+    F.max_pool1d: _functional_max_pool1d,
     torch.Tensor.tolist: _tolist,
     **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), _masked_select),
     torch.bernoulli: _bernoulli,

@@ -41,7 +41,7 @@ class JointGraph:
     compiled graph; `tangents` and `grads` hold, for one after the other, a tangent for each of its results and the
     gradient of each of its operands (None: no gradient). For inference all three are empty. `origins` tells of slots
     with gradients where the torch-level graph has them, `views` of the outputs at which autograd nodes end as they do
-    at inputs: the slots they are views of (None: views of an input). `makers`, `writers` and `numbers` are
+    at inputs: the slots they are views of (see `GraphMeta.base_slot`). `makers`, `writers` and `numbers` are
     those of `Collected`.
     """
 

@@ -7,7 +7,7 @@ again outside the graph, on the run-time tensors, so that they alias (and differ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -115,6 +115,18 @@ class GraphMeta:
         """The inputs that the call writes to."""
         return [*self.written, *(copy.index for copy in self.copy_back)]
 
+    @property
+    def early(self) -> dict[int, CopyBack]:
+        """The copies, by slot, with which inputs receive their history as soon as something reads it."""
+        return {copy.slot: copy for copy in self.copy_back if not (copy.no_grad or copy.index in self.unversioned)}
+
+    def base_slot(self, position: int) -> int | None:
+        """The slot that an output is a view of, also by way of an input that receives it; None for other inputs."""
+        form = self.outputs[position]
+        if isinstance(form, SlotView):
+            return form.index
+        return next((slot for slot, copy in self.early.items() if copy.index == form.index), None)  # type: ignore[union-attr]
+
 
 @dataclass(frozen=True)
 class InputPair:
@@ -184,8 +196,9 @@ def collect(
     slots = _Slots(tracer)
     written, copies = _mutations(inputs, slots, keep_input_mutations)
     forms = _outputs(inputs, outputs, slots)
-    changed = [*written, *(copy.index for copy in copies)]
-    views = {at: outputs[at] for at, form in enumerate(forms) if _is_recorded_view(outputs[at], form, changed)}
+    unversioned = frozenset(at for at, pair in _tensors(inputs) if pair.run._version == pair.version)
+    late = {copy.index for copy in copies if copy.no_grad or copy.index in unversioned}
+    views = {at: outputs[at] for at, form in enumerate(forms) if _is_recorded_view(outputs[at], form, late)}
     for at in views:
         forms[at] = _over_another(forms[at], at, views, slots)
     meta = GraphMeta(
@@ -195,7 +208,7 @@ def collect(
         outputs=tuple(forms),
         copy_back=tuple(copies),
         written=tuple(written),
-        unversioned=frozenset(at for at, pair in _tensors(inputs) if pair.run._version == pair.version),
+        unversioned=unversioned,
         grad_mode_after=grad_mode_after,
     )
     values = [functional.current_value(inputs[index].run) for index in written]
@@ -218,11 +231,12 @@ def _tensors(inputs: Sequence[InputPair]) -> Iterator[tuple[int, InputPair]]:
     return ((at, pair) for at, pair in enumerate(inputs) if pair.is_tensor)
 
 
-def _is_recorded_view(value: Any, form: Output, changed: Sequence[int]) -> bool:
-    """Whether gradients flow through a view that is made anew, from a base that is there before the copies."""
+def _is_recorded_view(value: Any, form: Output, late: Collection[int]) -> bool:
+    """Whether gradients flow through a view that is made anew, from a base that is not one of the inputs that are
+    what they will be only behind all nodes (`late`)."""
     if not isinstance(form, InputView | SlotView) or form.no_grad or not functional.differentiable(value):
         return False
-    return isinstance(form, SlotView) or form.index not in changed
+    return isinstance(form, SlotView) or form.index not in late
 
 
 def _over_another(form: Any, position: int, views: Mapping[int, torch.Tensor], slots: _Slots) -> Output:

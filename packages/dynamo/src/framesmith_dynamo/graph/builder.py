@@ -372,7 +372,7 @@ def _as_before(mode: FakeTensorMode, ref: TensorRef) -> torch.Tensor:
     shape, strides, requires_grad, dtype = ref.spec
     if not any(map(is_symbolic, (*shape, *strides))):
         return mode.from_tensor(ref.real, static_shapes=True)
-    with mode, torch.enable_grad():
+    with mode, torch.inference_mode(ref.real.is_inference()), torch.enable_grad():
         leaf = torch.empty_strided(shape, strides, dtype=dtype, device=ref.fake.device, requires_grad=requires_grad)
         if ref.real.is_leaf:
             return leaf

@@ -26,6 +26,7 @@ from framesmith_dynamo.graph.spelling import Unspeakable
 from framesmith_dynamo.tensor_calls.undoing import changed_histories, check_undoing, guard_change
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
+from framesmith_dynamo.values.tensors.offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import DYNAMIC_OUTPUT_SHAPE
 from framesmith_guards import called_from, is_defect
@@ -108,6 +109,12 @@ OTHER_ORDER = register_break(
     what="normal random numbers are drawn into memory with gaps",
     why="a graph fills dense memory, in which torch draws them in another way",
     hint="draw them with `torch.randn` and copy them to where they belong",
+)
+STRIDED_FROM_INSIDE = register_break(
+    "strided-gradient",
+    what="the gradient of a view by strides of an input with symbolic sizes that does not begin where its storage does",
+    why="eager mode works out which elements both show from where they begin, and the trace does not know that",
+    hint="make the view of the whole tensor that owns the memory, or mark the input static",
 )
 OUT_RESIZED = register_break(
     "out-resized",
@@ -201,6 +208,9 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     if effects_of(node).reshaped and any(map(builder.is_input, effects_of(node).written)):
         raise GraphBreak(INPUT_RESHAPED, _name(target))
     check_undoing(builder, node, _name(target))
+    for fake in effects_of(node).restrided if torch.is_grad_enabled() else ():
+        if fake.requires_grad and any(guarded_offsets(frame, builder, fake)):
+            raise GraphBreak(STRIDED_FROM_INSIDE, _name(target))
     for ref in changed_histories(builder, node):
         guard_change(frame, ref)
     if isinstance(result, list | tuple) and effects_of(node).written and isinstance(graph_args[0], list | tuple):

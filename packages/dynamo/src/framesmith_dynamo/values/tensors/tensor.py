@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from framesmith_aten.layouts import share_storage
 from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, CMethod, c_method
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
+from framesmith_dynamo.values.tensors.offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject
 from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE, BREAKING_METHODS, FOLDED_METHODS
 from framesmith_dynamo.values.wrap_registry import wraps_family
-from framesmith_guards import TensorPropertySource
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -141,16 +140,8 @@ def _type_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> V
 
 @c_method("storage_offset", torch.Tensor)
 def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    """Guarded of the inputs whose memory the tensor is in: nothing else looks at where in its storage one starts.
-
-    The fakes of inputs with symbolic sizes begin where their storage does.
-    """
-    skipped = 0
-    for ref in self.ref.builder.refs.values():
-        if ref.real is not None and ref.source is not None and share_storage(ref.fake, self.fake):
-            real = int(ref.real.storage_offset())
-            tr.guard(TensorPropertySource(ref.source, "storage_offset"), "EQUALS_MATCH", real)
-            skipped = (real - int(ref.fake.storage_offset())) * ref.real.element_size()
+    """Guarded of the inputs whose memory the tensor is in."""
+    skipped = [0, *guarded_offsets(tr, self.ref.builder, self.fake)][-1]
     offset = int(self.fake.storage_offset(*args, **kwargs))
     return tr.constant(offset + skipped // self.fake.element_size())
 

@@ -1,0 +1,94 @@
+"""What sizes do not tell of an input: where in its storage it begins, whether it was made in inference mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import framesmith
+
+STRIDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "from the first element of the storage": lambda x: x.as_strided((x.shape[0],), (1,), 0) * 3,
+    "from a later one": lambda x: torch.as_strided(x, (2,), (2,), 1) * x.sum(),
+    "from where the tensor begins": lambda x: x.as_strided((2,), (1,)).exp(),
+    "of a part": lambda x: x[1:].as_strided((2,), (1,), 2).sin(),
+    "of what is computed": lambda x: (x * 2).as_strided((2,), (1,), 1).sin(),
+}
+
+
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True, False])
+@pytest.mark.parametrize("name", STRIDED)
+def test_gradients_of_views_by_strides(name: str, dynamic: bool | None, history: bool) -> None:
+    program = STRIDED[name]
+    run = framesmith.compile(program, dynamic=dynamic, backend="aot_eager")
+    for size, at in ((3, 1), (3, 2), (3, 0), (4, 1), (5, 0), (5, 3)):
+        seen = []
+        for call in (program, run):
+            memory = torch.arange(24.0) / 24
+            leaf = memory[at : at + 2 * size : 2].detach().requires_grad_()
+            if history:
+                leaf = memory.clone().requires_grad_()
+            result = call(leaf[at : at + 2 * size : 2] if history else leaf)
+            (result * torch.arange(1.0, 1 + result.numel())).sum().backward()
+            seen.append((result.detach(), leaf.grad))
+        for one, two in zip(*seen, strict=True):
+            torch.testing.assert_close(one, two)
+
+
+def changed_beside(made: torch.Tensor, other: torch.Tensor, w: torch.Tensor) -> Any:
+    result = made @ w
+    other.cumsum_(0)
+    return result, other
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_a_tensor_of_inference_mode_beside_one_that_is_changed(dynamic: bool | None, autocast: bool) -> None:
+    run = framesmith.compile(changed_beside, dynamic=dynamic, backend="aot_eager")
+    for size in (2, 3, 5):
+        seen: list[Any] = []
+        for call in (changed_beside, run):
+            torch.manual_seed(0)
+            with torch.inference_mode():
+                made = torch.randn(size)
+            other, w = torch.randn(size, 2), torch.randn(size, size, requires_grad=True)
+            try:
+                with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                    results = call(made, other, w)
+                results[0].float().sum().backward()
+                seen.append([*(one.detach() for one in results), w.grad])
+            except RuntimeError as error:
+                seen.append([str(error)[:40], other])
+        for one, two in zip(*seen, strict=True):
+            if isinstance(one, torch.Tensor):
+                torch.testing.assert_close(one, two)
+            else:
+                assert one == two
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["auto", "aot_eager"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.nonzero() * 1,
+        lambda x: (x.argwhere(), torch.nonzero(x) + 2),
+        lambda x: torch.argwhere(x > 0).float().sin(),
+        lambda x: x[x > 0.5] * 2,
+    ],
+)
+def test_places_in_what_is_not_contiguous_are_laid_out_as_in_eager(
+    program: Callable[[torch.Tensor], Any], backend: str, dynamic: bool | None
+) -> None:
+    run = framesmith.compile(program, dynamic=dynamic, backend=backend)
+    whole = torch.arange(60.0).view(3, 4, 5) % 7
+    parts = [whole[0], whole[0].t(), whole[:, :, 1], whole.permute(2, 0, 1), whole[0] * 0, whole[2].t(), whole[:, 1]]
+    for part in [*parts, torch.arange(4.0).as_strided((2, 2), (1, 1))]:
+        both = [found if isinstance(found, tuple) else (found,) for found in (run(part), program(part))]
+        for one, two in zip(*both, strict=True):
+            torch.testing.assert_close(one, two)
+            assert one.stride() == two.stride() or not one.numel()  # where nothing lies no address depends on them
