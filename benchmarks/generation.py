@@ -1,7 +1,7 @@
 """Text generated token by token with a cache that grows: eager and framesmith in turn, once everything is compiled.
 
-Small models with random weights, prompts of 7 tokens, 64 tokens generated. The first pass, in which framesmith compiles, and
-the second are rows of their own; the tokens must be eager's. torch.compile is left out: its first passes take minutes.
+Small models with random weights, prompts of 7 tokens, 64 tokens generated. The first pass, in which all is compiled,
+and the second are rows of their own; the tokens must be eager's.
 """
 
 from __future__ import annotations
