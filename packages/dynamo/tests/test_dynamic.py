@@ -229,7 +229,7 @@ DATA: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
     "item": (lambda x: x * x.sum().item() + 1, [(torch.full((3,), float(n)),) for n in range(5)]),
     "number": (lambda x: (float(x.sum()), int(x[0]), x * float(x.mean())), [(torch.full((3,), n + 0.5),) for n in range(5)]),
     "index": (lambda x, i: (x[: i.item()], x.shape[0] + i.item(), int(i) * 2), [(torch.ones(5, 3), torch.tensor(i)) for i in (2, 3, 0, 5, 1)]),
-    "nonzero": (lambda x: (x.nonzero() * 2, torch.nonzero(x, as_tuple=True)), [(torch.arange(6.0).reshape(2, 3) - k,) for k in range(-1, 4)]),
+    "nonzero": (lambda x: (x.nonzero() * 2, torch.nonzero(x, as_tuple=True)), [((torch.arange(6.0).reshape(2, 3) - k).relu(),) for k in (-1, 0, 2, 5, 6)]),
     "mask": (lambda x: (x[x > 0].exp().sum(), x[x > 0] * 2), [(torch.arange(6.0) - k,) for k in (-1, 0, 2, 5, 6)]),
     "masked_select": (lambda x: torch.masked_select(x, x > 0) + 1, [(torch.arange(6.0) - k,) for k in (-1, 0, 2, 5, 6)]),
     "unique": (lambda x: torch.unique(x) * 2, [(torch.arange(6) // k,) for k in (1, 2, 3, 6)] + [(torch.ones(6, dtype=torch.int64),)]),
