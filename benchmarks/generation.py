@@ -72,6 +72,9 @@ def generator(name: str, strategy: str, candidate: str) -> Callable[[], torch.Te
 
 def measure(name: str, strategy: str) -> list[Row]:
     """The first pass of each candidate, and the passes that follow."""
+    import framesmith
+
+    framesmith.reset()  # strategies share the code of the model, and each is to compile all that it needs
     case = f"generation, {name}, {strategy}"
     steps = {candidate: generator(name, strategy, candidate) for candidate in CANDIDATES}
     rows, expected = [], steps[CANDIDATES[0]]()
