@@ -13,6 +13,7 @@ SUITES = {
     "compile_time": "seconds of a first call, in fresh processes",
     "dynamic": "sentences of changing lengths through a small transformer",
     "foreign": "code that has nothing to do with tensors, inside compiled functions",
+    "generation": "text generated token by token with a cache that grows",
     "guards": "what checking many inputs costs",
     "kernels": "pointwise chains and reductions",
     "memory": "peak memory of a step of whole models",

@@ -1,19 +1,25 @@
-"""Seconds until a first call returns, each measured in a process of its own with empty caches, imports excluded."""
+"""Seconds until a first call returns, each measured in a process of its own with empty caches, imports excluded.
+
+The last rows are framesmith alone, least of the rounds: graphs whose sizes are known, and graphs that take all sizes.
+"""
 
 from __future__ import annotations
 
 import statistics
 import subprocess
 import sys
+from typing import Any
 
 from benchmarks.candidates import available
-from benchmarks.harness import Row, print_rows
+from benchmarks.harness import Row, print_rows, ratios
 
 CASES = ("pointwise", "digits", "bert")
 ROUNDS = 3
+#: Models that are compiled once for their sizes, and once for all.
+DYNAMIC_CASES = ("bert",)
 
 
-def first_call(case: str, candidate: str) -> float:
+def first_call(case: str, candidate: str, **settings: Any) -> float:
     """Seconds of the first call in this process; torch (and framesmith) are imported before the clock starts."""
     import time
 
@@ -28,29 +34,40 @@ def first_call(case: str, candidate: str) -> float:
         import framesmith  # noqa: F401
     if case == "pointwise":
         x, y = torch.randn(1 << 20), torch.randn(1 << 20)
-        fn = wrap(candidate, pointwise)
+        fn = wrap(candidate, pointwise, **settings)
         step = lambda: fn(x, y)  # noqa: E731
     elif case == "digits":
         torch.manual_seed(0)
         model = DigitsNet()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         batch = torch.randn(64, 1, 8, 8), torch.randint(0, 10, (64,))
-        step = training_step(wrap(candidate, model), optimizer, *batch)
+        step = training_step(wrap(candidate, model, **settings), optimizer, *batch)
     else:
         (row,) = select(case)
-        step = make_step(row, "inference", "float32", lambda module: wrap(candidate, module))
+        step = make_step(row, "inference", "float32", lambda module: wrap(candidate, module, **settings))
     start = time.perf_counter()
     step()
     return time.perf_counter() - start
 
 
-def measure(case: str, candidate: str) -> float:
+def measure(case: str, candidate: str, **settings: Any) -> float:
     """`first_call` in a fresh interpreter."""
-    code = f"from benchmarks.compile_time import first_call; print(first_call({case!r}, {candidate!r}))"
+    call = f"first_call({case!r}, {candidate!r}, **{settings!r})"
+    code = f"from benchmarks.compile_time import first_call; print({call})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{candidate} failed on {case}:\n{done.stderr[-2000:]}")
     return float(done.stdout.splitlines()[-1])
+
+
+def of_symbols(case: str) -> list[Row]:
+    """A model whose sizes are known, and the same with symbols from the first call on."""
+    times: dict[str, list[float]] = {"static": [], "dynamic": []}
+    for _ in range(ROUNDS):
+        for name, mine in times.items():
+            mine.append(measure(case, "framesmith", dynamic=name == "dynamic"))
+    least = {name: [min(mine)] for name, mine in times.items()}
+    return [Row(f"first call, {case}, symbols", n, s[0], ratios(s, least, n), ROUNDS) for n, s in least.items()]
 
 
 def run() -> list[Row]:
@@ -67,5 +84,8 @@ def run() -> list[Row]:
             for name, seconds in medians.items()
         ]
         print_rows(found)
+        rows += found
+    for case in DYNAMIC_CASES:
+        print_rows(found := of_symbols(case))
         rows += found
     return rows

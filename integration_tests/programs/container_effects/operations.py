@@ -210,6 +210,7 @@ SET = Holder(
         "discard": lambda c, x: c.discard(2),
         "remove": lambda c, x: attempt(c.remove, 2),
         "update": lambda c, x: c.update([4, 5]),
+        "exchange": lambda c, x: (c.discard(True), c.update([True])),
         "intersect": lambda c, x: operator.iand(c, {1, 8, 10}),
         "subtract": lambda c, x: operator.isub(c, {1}),
         "toggle": lambda c, x: operator.ixor(c, {1, 5}),

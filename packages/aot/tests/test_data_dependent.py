@@ -45,6 +45,11 @@ CASES = {
     "masked_select": (lambda x: torch.masked_select(x, x > 0) * 2, lambda k: [selected(k)]),
     "mask": (lambda x: x[x.sum(1) > 0].sum(0), lambda k: [selected(k)]),
     "masks, returned": (lambda x: (x[x.sum(1) > 0], x[x > 0].exp()), lambda k: [selected(k)]),
+    "mask, twice": (lambda x: (x[x > 0].exp(), x[x > 0].sum(), x[x > 0].sin().sum()), lambda k: [selected(k)]),
+    "nonzero, twice": (
+        lambda x: (x[(x > 0).nonzero()[:, 0]].sum(), x[(x > 0).nonzero()[:, 0]].exp()),
+        lambda k: [selected(k)],
+    ),
     "mask, changed": (lambda x, y: (y * 1).index_put_((y > 0,), x.sum()), lambda k: [rows(k), rows(k)]),
     "unique": (lambda x: torch.unique(x), lambda k: [torch.randint(0, 3, (k * 2,))]),
     "unique, all of it": (

@@ -95,7 +95,9 @@ def same(a: Any, b: Any, seen: frozenset[tuple[int, int]] = frozenset()) -> bool
         return True
     seen |= {(id(a), id(b))}
     if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return a.numel() == 0 or torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
     if isinstance(a, list | tuple | collections.deque):
         return len(a) == len(b) and all(same(x, y, seen) for x, y in zip(a, b)) and same_attributes(a, b, seen)
     if isinstance(a, dict):

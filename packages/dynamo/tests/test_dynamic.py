@@ -167,6 +167,13 @@ def test_nothing_is_decided_by_an_unbacked_size() -> None:
         (lambda x: mark_dynamic(torch.nn.Parameter(x), 0), ValueError, "the sizes of a parameter stay"),
         (lambda x: mark_dynamic(5, 0), TypeError, "marks a tensor, not a int"),
         (lambda x: mark_dynamic(x, True), TypeError, "a dimension is an int, not True"),
+        (lambda x: mark_dynamic(x, None), TypeError, "a dimension is an int, not None"),
+        (lambda x: mark_static(x, 1.5), TypeError, "a dimension is an int, not 1.5"),
+        (lambda x: maybe_mark_dynamic(x, "0"), TypeError, "a dimension is an int, not '0'"),
+        (lambda x: mark_dynamic(x, 0, min=2.5), TypeError, "min is an int, not 2.5"),
+        (lambda x: mark_dynamic(x, 0, max="9"), TypeError, "max is an int, not '9'"),
+        (lambda x: maybe_mark_dynamic(torch.nn.Parameter(x), 0), ValueError, "the sizes of a parameter stay"),
+        (lambda x: mark_unbacked(torch.nn.Parameter(x), 0), ValueError, "the sizes of a parameter stay"),
         (lambda x: (mark_static(x, 0), mark_dynamic(x, 0)), ValueError, "mark_static was called for dimension 0"),
         (lambda x: (mark_dynamic(x, 0), mark_static(x)), ValueError, "mark_dynamic was called for dimension 0"),
         (lambda x: (mark_unbacked(x, 1), mark_static(x, -1)), ValueError, "mark_unbacked was called for dimension 1"),
@@ -175,6 +182,37 @@ def test_nothing_is_decided_by_an_unbacked_size() -> None:
 def test_bad_marks(call: Callable[[torch.Tensor], object], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call(torch.ones(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("marks", "words"),
+    [
+        ([(torch._dynamo.mark_dynamic, 5, {})], r"L\['x'\] is marked: there is no dimension 5; the tensor has 2"),
+        ([(torch._dynamo.maybe_mark_dynamic, -3, {})], "there is no dimension -3"),
+        ([(torch._dynamo.mark_static, 2, {})], "there is no dimension 2"),
+        ([(torch._dynamo.mark_dynamic, 0, {"min": 8, "max": 3})], "min=8 is greater than max=3"),
+        ([(torch._dynamo.mark_dynamic, 0, {"min": 8, "max": 12})], "dimension 0 has size 5, which is not from min=8"),
+        (
+            [(torch._dynamo.mark_dynamic, 0, {}), (torch._dynamo.mark_static, 0, {})],
+            r"size\(0\) is marked both dynamic",
+        ),
+        ([(mark_static, 1, {}), (torch._dynamo.mark_dynamic, -1, {})], r"size\(1\) is marked both dynamic and static"),
+    ],
+)
+def test_bad_marks_of_torch_raise_at_the_compiled_call(
+    marks: list[tuple[Any, int, dict[str, int]]], words: str
+) -> None:
+    x = torch.ones(5, 3)
+    for mark, dim, bounds in marks:
+        mark(x, dim, **bounds)
+    for dynamic in (None, True):
+        with pytest.raises(MarkViolated, match=words):
+            compiled(doubled, strict=False, dynamic=dynamic)(x)
+    assert entries_for(doubled, [(x,)], dynamic=False) == [1]  # nothing is a symbol, and no mark is read
+
+
+def test_marks_of_torch_may_count_from_the_end() -> None:
+    assert entries_for(doubled, [(marked(torch._dynamo.mark_dynamic, -2),), *rows(7, 9)]) == [1, 1, 1]
 
 
 # Numbers that data becomes
@@ -191,7 +229,7 @@ DATA: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
     "item": (lambda x: x * x.sum().item() + 1, [(torch.full((3,), float(n)),) for n in range(5)]),
     "number": (lambda x: (float(x.sum()), int(x[0]), x * float(x.mean())), [(torch.full((3,), n + 0.5),) for n in range(5)]),
     "index": (lambda x, i: (x[: i.item()], x.shape[0] + i.item(), int(i) * 2), [(torch.ones(5, 3), torch.tensor(i)) for i in (2, 3, 0, 5, 1)]),
-    "nonzero": (lambda x: (x.nonzero() * 2, torch.nonzero(x, as_tuple=True)), [(torch.arange(6.0).reshape(2, 3) - k,) for k in range(-1, 4)]),
+    "nonzero": (lambda x: (x.nonzero() * 2, torch.nonzero(x, as_tuple=True)), [((torch.arange(6.0).reshape(2, 3) - k).relu(),) for k in (-1, 0, 2, 5, 6)]),
     "mask": (lambda x: (x[x > 0].exp().sum(), x[x > 0] * 2), [(torch.arange(6.0) - k,) for k in (-1, 0, 2, 5, 6)]),
     "masked_select": (lambda x: torch.masked_select(x, x > 0) + 1, [(torch.arange(6.0) - k,) for k in (-1, 0, 2, 5, 6)]),
     "unique": (lambda x: torch.unique(x) * 2, [(torch.arange(6) // k,) for k in (1, 2, 3, 6)] + [(torch.ones(6, dtype=torch.int64),)]),

@@ -296,3 +296,25 @@ def test_there_are_two_zeros() -> None:
         x = torch.tensor([-1.0, 1.0])
         expected, found = use(x, n), run(x, n)
         assert torch.equal(expected[0], found[0]) and repr(expected[1]) == repr(found[1]), n
+
+
+COMPUTED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "an input's size and one computed of it": lambda x: f"{x.shape[0] + round(x.shape[0])}",
+    "the same, of both signs": lambda x: (f"{2 * x.shape[0] - round(x.shape[0])}", x.shape[0], x + round(x.shape[0])),
+    "equal": lambda x: x * 2 if round(x.shape[0]) == x.shape[0] else x,
+    "equal, with another size": lambda x: x * 2 if round(x.shape[0]) + x.shape[1] == x.shape[0] + 3 else x,
+    "two computed ones": lambda x: (f"{round(x.shape[0]) - round(x.shape[1])}", round(x.shape[0]) == round(x.shape[1])),
+    "one computed of another": lambda x: (round(round(x.shape[0])) == round(x.shape[0]), f"{round(round(x.shape[0]))}"),
+    "a size of a computed one": lambda x: torch.zeros(round(int(x.shape[0] / 2))) + (round(x.shape[0]) == x.shape[0]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_is_known_of_numbers_and_of_what_is_computed_of_them(name: str, dynamic: bool | None) -> None:
+    """Torch solves such relations for one of the two; a guard has to be about what a call has."""
+    program = COMPUTED[name]
+    frames.reset()
+    run = compiled(program, dynamic=dynamic, recompile_limit=20)
+    for rows in (4, 6, 5, 1, 0, 9, 4, 3):
+        assert same(run(torch.ones(rows, 3)), program(torch.ones(rows, 3))), rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from driver import Compiled, compiled, same
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import framesmith_frames as frames
@@ -117,6 +117,9 @@ def outcome(fn: Any, rows: int, columns: int, k: int, f: float) -> Any:
         return type(error), str(error).splitlines()[:1]
 
 
+@example(body=["a.append(x.expand(-(y.shape[-1]), -1, -1))"], dynamic=True)  # of no rows, eager mode's size is negative
+@example(body=["a.append(f'{abs(x.shape[0]) + round(x.shape[0])}')"], dynamic=None)
+@example(body=["for i in range(len(x) % 4):\n        a.append(i * f)", "a.append(f ** 2)"], dynamic=None)
 @given(body=BODIES, dynamic=st.sampled_from([None, True]))
 @settings(max_examples=PROGRAMS, deadline=None, suppress_health_check=list(HealthCheck), derandomize=PROGRAMS <= 500)
 def test_programs_agree_at_all_sizes(body: list[str], dynamic: bool | None) -> None:

@@ -5,7 +5,7 @@ Of what is not symbolic they ask nothing of torch's symbolic shapes, which take 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -87,3 +87,35 @@ def holds_at_present(condition: Any) -> bool:
 def is_data_dependent(error: BaseException) -> bool:
     """Whether an error says that the value of a number was asked for which only a call has."""
     return any(kind.__name__ == "GuardOnDataDependentSymNode" for kind in type(error).__mro__)
+
+
+def is_the_same(new: Any, old: Any) -> list[tuple[Any, Any]]:
+    """Say that two results are of one computation: numbers of data in the new one are those of the old one.
+
+    Gives the pairs of symbols that have become one, each new one first.
+    """
+    return [pair for mine, theirs in _pairs(new, old) if (pair := _become(mine, theirs)) is not None]
+
+
+def _pairs(new: Any, old: Any) -> Iterator[tuple[Any, Any]]:
+    """What is symbolic in both of two results of a call, number by number."""
+    if isinstance(new, (list, tuple)) and isinstance(old, (list, tuple)):
+        for one, two in zip(new, old, strict=False):
+            yield from _pairs(one, two)
+    elif isinstance(new, torch.Tensor) and isinstance(old, torch.Tensor):
+        if has_symbols(new) and has_symbols(old):
+            yield from _pairs(tuple(new.shape), tuple(old.shape))
+    elif is_symbolic(new) and is_symbolic(old):
+        yield new, old
+
+
+def _become(new: Any, old: Any) -> tuple[Any, Any] | None:
+    mine, theirs = new.node.expr, old.node.expr
+    if mine == theirs or not (mine.is_Symbol and theirs.is_Symbol):
+        return None
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    if not free_unbacked_symbols(mine) or not free_unbacked_symbols(theirs):
+        return None
+    new.node.shape_env._rename_unbacked_to(mine, theirs)
+    return mine, theirs

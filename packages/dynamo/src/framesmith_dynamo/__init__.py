@@ -3,9 +3,15 @@
 from framesmith_dynamo.__about__ import __version__
 from framesmith_dynamo.admission.frame_policy import CONCERNED_PACKAGES, disable, is_disabled
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak
-from framesmith_dynamo.conversion.convert import BreakNotAllowed, FrameConverter, MarkViolated, RecompileLimit
+from framesmith_dynamo.conversion.convert import BreakNotAllowed, FrameConverter, RecompileLimit
 from framesmith_dynamo.conversion.events import FrameEvent
-from framesmith_dynamo.conversion.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
+from framesmith_dynamo.conversion.marks import (
+    MarkViolated,
+    mark_dynamic,
+    mark_static,
+    mark_unbacked,
+    maybe_mark_dynamic,
+)
 from framesmith_dynamo.conversion.other_hooks import skipped_by_torch
 from framesmith_dynamo.graph.builder import GraphInput
 from framesmith_dynamo.residual.raising import raising

@@ -77,11 +77,25 @@ class _Symbols:
         node = getattr(value, "node", None)
         if node is None:
             return
-        expr = self.shape_env.replace(node.expr)
+        expr = self.opened(node._expr)
         if isinstance(expr, sympy.Symbol) and expr.name not in self.sources:
             self.sources[expr.name] = source
         else:
             self.equalities.append((source, expr))
+
+    def opened(self, expr: sympy.Basic) -> sympy.Basic:
+        """An expression of inputs' symbols alone: with the calls that computed numbers, and what has come to be known.
+
+        Torch may have solved an input's symbol for a computed one, or a computed one for a later one: the first stays,
+        and of the second its call is taken, which is about earlier ones.
+        """
+        while (found := expr.xreplace({symbol: self._known(symbol) for symbol in expr.free_symbols})) != expr:
+            expr = found
+        return expr
+
+    def _known(self, symbol: sympy.Symbol) -> sympy.Basic:
+        known = self.shape_env.replace(symbol)
+        return known if self.computed.keys().isdisjoint(known.free_symbols) else self.computed.get(symbol, symbol)
 
 
 def _meet_tensor(symbols: _Symbols, source: Source, tensor: torch.Tensor) -> None:
@@ -145,7 +159,7 @@ def _evaluated(symbols: _Symbols) -> tuple[list[Guard], _Lines]:
     guards: list[Guard] = []
     lines: _Lines = {}
     for guard in symbols.shape_env.guards:
-        expr = _opened(symbols, guard.expr)
+        expr = symbols.opened(guard.expr)
         location = getattr(guard.sloc, "location", None)
         if expr is sympy.true:
             continue
@@ -177,20 +191,13 @@ def _follows(expr: sympy.Basic, ranges: dict[Any, Any]) -> bool:
 
 
 def _settled(symbols: _Symbols) -> Iterator[ShapeExpr]:
-    """Of the computed numbers (see `fakes.symbols.computed_number`), those that the trace has come to know."""
-    for symbol, call in symbols.computed.items():
+    """What has come to be known of computed numbers (see `fakes.symbols.computed_number`), or of inputs by them."""
+    met = [symbol for symbol in symbols.shape_env.replacements if symbol.name in symbols.sources]
+    for symbol in [*symbols.computed, *met]:
         known = symbols.shape_env.replace(symbol)
         if known != symbol:
-            yield _condition(sympy.Eq(_opened(symbols, call), _opened(symbols, known), evaluate=False), symbols.sources)
-
-
-def _opened(symbols: _Symbols, expr: sympy.Basic) -> sympy.Basic:
-    """An expression with the calls that computed its numbers in place of these, and with what has come to be known."""
-    computed = symbols.computed
-    expr = symbols.shape_env.replace(expr)
-    while not computed.keys().isdisjoint(expr.free_symbols):
-        expr = symbols.shape_env.replace(expr.xreplace(computed))
-    return expr
+            call = symbols.opened(symbols.computed.get(symbol, symbol))
+            yield _condition(sympy.Eq(call, symbols.opened(known), evaluate=False), symbols.sources)
 
 
 def _condition(expr: sympy.Basic, sources: dict[str, Source]) -> ShapeExpr:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aten.symbolic import is_symbolic, known_value
+from framesmith_aten.symbolic import is_symbolic, is_the_same, known_value
 from framesmith_aten.tracing.tracer import GraphTracer
 
 #: Where nodes of torch-level graphs keep what they gave when they were made.
@@ -35,8 +35,8 @@ def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
     """Symbols that a call has made of data are those that it made when the graph was captured."""
     if not node.meta or (known := node.meta.get(EXAMPLE)) is None:
         return
-    for old, new in _pairs(known, result):
-        _rename(tracer, new, old)
+    for new, old in is_the_same(result, known):
+        tracer.numbers.rename(new, old)
 
 
 class Facts:
@@ -79,25 +79,3 @@ class Facts:
 def _may_broadcast(expr: Any) -> bool:
     """Whether a condition says that a size is another: torch's rules say so of sizes that eager mode broadcasts too."""
     return expr.is_Relational and expr.rel_op == "==" and all(side.is_Symbol or side.is_number for side in expr.args)
-
-
-def _pairs(known: Any, result: Any) -> Iterator[tuple[Any, Any]]:
-    """What is symbolic in both of two results of a call, number by number."""
-    if isinstance(known, (list, tuple)) and isinstance(result, (list, tuple)):
-        for one, two in zip(known, result, strict=False):
-            yield from _pairs(one, two)
-    elif isinstance(known, torch.Tensor) and isinstance(result, torch.Tensor):
-        yield from _pairs(tuple(known.shape), tuple(result.shape))
-    elif is_symbolic(known) and is_symbolic(result):
-        yield known, result
-
-
-def _rename(tracer: GraphTracer, new: Any, old: Any) -> None:
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
-    mine, theirs = new.node.expr, old.node.expr
-    if mine == theirs or not (mine.is_Symbol and theirs.is_Symbol):
-        return
-    if free_unbacked_symbols(mine) and free_unbacked_symbols(theirs):
-        new.node.shape_env._rename_unbacked_to(mine, theirs)
-        tracer.numbers.rename(mine, theirs)

@@ -12,7 +12,7 @@ from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
 from framesmith_aten.graphs.numbers import NumberNodes, numbers_in
 from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.operators import IDENTITY_VIEWS, is_view
-from framesmith_aten.symbolic import all_equal, has_symbols
+from framesmith_aten.symbolic import all_equal, has_symbols, is_the_same
 
 aten = torch.ops.aten
 
@@ -180,7 +180,10 @@ def eliminate_dead(graph: fx.Graph) -> None:
 
 
 def merge_equal(graph: fx.Graph) -> None:
-    """Makes equal pure calls one. Results that the caller must get apart may then be one node, or views of one."""
+    """Makes equal pure calls one. Results that the caller must get apart may then be one node, or views of one.
+
+    So are numbers that both tell of data: sizes of what depends on the call that goes are those of the one that stays.
+    """
     seen: dict[Any, fx.Node] = {}
     for node in graph.nodes:
         if node.op != "call_function" or not is_pure(node):
@@ -188,6 +191,7 @@ def merge_equal(graph: fx.Graph) -> None:
         key = _key((node.target, node.args, node.kwargs))
         other = seen.setdefault(key, node)
         if other is not node:
+            is_the_same(node.meta.get("val"), other.meta.get("val"))
             node.replace_all_uses_with(other)
             graph.erase_node(node)
 

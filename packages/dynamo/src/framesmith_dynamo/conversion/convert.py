@@ -15,6 +15,7 @@ from framesmith_dynamo.admission.surroundings import surrounding_guards, why_not
 from framesmith_dynamo.breaks import GraphBreak, forget_frames
 from framesmith_dynamo.conversion.events import EventKind, FrameEvent
 from framesmith_dynamo.conversion.history import Histories
+from framesmith_dynamo.conversion.marks import MarkViolated
 from framesmith_dynamo.conversion.naming import next_compile_id
 from framesmith_dynamo.conversion.other_hooks import keep_from_torch, skipped_by_torch
 from framesmith_dynamo.interpreter.loop import Ending, EscapedException, outermost_frame, run_outermost
@@ -63,10 +64,6 @@ class BreakNotAllowed(RuntimeError):
     def __init__(self, broken: GraphBreak) -> None:
         super().__init__(f"fullgraph=True, but the graph breaks: {broken.explain()}")
         self.broken = broken
-
-
-class MarkViolated(RuntimeError):
-    """A size that was marked dynamic has to be one number."""
 
 
 class RecompileLimit(RuntimeError):

@@ -44,9 +44,9 @@ class History:
 
     def dims(self, tensor: torch.Tensor, source: Source) -> Dims:
         """The dimensions that are symbols: marked ones, those that have changed, all if everything is to be."""
-        marks = marks_of(tensor)
         if not self.allows_symbols or tensor.layout is not torch.strided or tensor.dim() == 0:
             return STATIC
+        marks = marks_of(tensor, source.name)
         changed = self._changed_dims(tensor, source.name)
         if isinstance(tensor, torch.nn.Parameter) and not marks.symbolic:
             return STATIC

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -40,17 +40,33 @@ class Marks:
 NO_MARKS: Final = Marks()
 
 
-def marks_of(tensor: torch.Tensor) -> Marks:
-    """The marks of a tensor."""
+class MarkViolated(RuntimeError):
+    """A size that was marked dynamic has to be one number, or the marks of a tensor do not fit it."""
+
+
+def marks_of(tensor: torch.Tensor, name: str) -> Marks:
+    """The marks of a tensor; `name` is what the program calls it.
+
+    Torch's own functions check nothing: MarkViolated for dimensions that the tensor does not have, for a range that is
+    empty or does not hold the size, and for a dimension marked both to change and to stay.
+    """
     entries = vars(tensor)
-    if not any(name.startswith("_dynamo_") for name in entries):
+    if not any(attribute.startswith("_dynamo_") for attribute in entries):
         return NO_MARKS
-    required = frozenset(entries.get(MARKED, ()))
-    unbacked = frozenset(entries.get(WITHOUT_VALUE, ()))
+    required, maybe, static, unbacked = (
+        frozenset(_place(tensor, dim, name) for dim in entries.get(attribute, ()))
+        for attribute in (MARKED, MAYBE, STAYS, WITHOUT_VALUE)
+    )
+    if both := required & static:
+        raise MarkViolated(f"{name}.size({min(both)}) is marked both dynamic and static; it is one or the other")
     ranges: dict[int, tuple[int, int | None]] = dict.fromkeys(required, (0, None))
-    ranges |= {each.dim: (each.min or 0, each.max) for each in entries.get(RANGES, ()) if each.dim in required}
-    symbolic = required | frozenset(entries.get(MAYBE, ())) | unbacked
-    return Marks(symbolic, required, frozenset(entries.get(STAYS, ())), unbacked, ranges)
+    for each in entries.get(RANGES, ()):
+        dim = _place(tensor, each.dim, name)
+        if dim in required:
+            if reason := _why_not_within(tensor, dim, each.min, each.max):
+                raise MarkViolated(f"{name} is marked dynamic: {reason}")
+            ranges[dim] = (each.min or 0, each.max)
+    return Marks(required | maybe | unbacked, required, static, unbacked, ranges)
 
 
 def mark_dynamic(tensor: Any, dims: Any, *, min: int | None = None, max: int | None = None) -> None:
@@ -99,26 +115,47 @@ def _dimensions(tensor: Any, dims: Any, function: str, *, parameters: bool = Fal
         raise TypeError(f"{function} marks a tensor, not a {type(tensor).__name__}")
     if isinstance(tensor, torch.nn.Parameter) and not parameters:
         raise ValueError(f"{function}: the sizes of a parameter stay; mark the tensors that are passed to the function")
-    given = [dims] if isinstance(dims, int) else list(dims)
+    given = list(dims) if isinstance(dims, Iterable) else [dims]
     for dim in given:
-        if isinstance(dim, bool) or not isinstance(dim, int):
-            raise TypeError(f"{function}: a dimension is an int, not {dim!r}")
+        _check_int(dim, f"{function}: a dimension")
         if not -tensor.dim() <= dim < tensor.dim():
-            raise ValueError(
-                f"{function}: there is no dimension {dim}; the tensor has {tensor.dim()} (sizes {tuple(tensor.shape)})"
-            )
+            raise ValueError(f"{function}: {_no_dimension(tensor, dim)}")
     return frozenset(dim % tensor.dim() for dim in given)
 
 
-def _check_range(tensor: torch.Tensor, dims: frozenset[int], least: int | None, most: int | None) -> None:
+def _place(tensor: torch.Tensor, dim: int, name: str) -> int:
+    """A marked dimension, counted from the beginning."""
+    if not -tensor.dim() <= dim < tensor.dim():
+        raise MarkViolated(f"{name} is marked: {_no_dimension(tensor, dim)}")
+    return dim % tensor.dim()
+
+
+def _no_dimension(tensor: torch.Tensor, dim: int) -> str:
+    return f"there is no dimension {dim}; the tensor has {tensor.dim()} (sizes {tuple(tensor.shape)})"
+
+
+def _check_int(value: object, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} is an int, not {value!r}")
+
+
+def _why_not_within(tensor: torch.Tensor, dim: int, least: int | None, most: int | None) -> str:
+    """Why a dimension cannot be one whose sizes are from `least` to `most`; empty if it can."""
     if least is not None and most is not None and least > most:
-        raise ValueError(f"mark_dynamic: min={least} is greater than max={most}")
+        return f"min={least} is greater than max={most}"
+    size = tensor.size(dim)
+    if (least is not None and size < least) or (most is not None and size > most):
+        return f"dimension {dim} has size {size}, which is not from min={least} to max={most}"
+    return ""
+
+
+def _check_range(tensor: torch.Tensor, dims: frozenset[int], least: int | None, most: int | None) -> None:
+    for name, bound in (("min", least), ("max", most)):
+        if bound is not None:
+            _check_int(bound, f"mark_dynamic: {name}")
     for dim in dims:
-        size = tensor.size(dim)
-        if (least is not None and size < least) or (most is not None and size > most):
-            raise ValueError(
-                f"mark_dynamic: dimension {dim} has size {size}, which is not from min={least} to max={most}"
-            )
+        if reason := _why_not_within(tensor, dim, least, most):
+            raise ValueError(f"mark_dynamic: {reason}")
 
 
 def _refuse_both(tensor: torch.Tensor, dims: frozenset[int], attribute: str, now: str, before: str) -> None:

@@ -360,8 +360,9 @@ class SetValue(FrozenSetValue, MutableContainer):
     def item_changes(self) -> Any:
         if self.found is None:
             return None
-        gone = [(member, DELETED) for key, member in self.found.items() if key not in self.members]
-        return gone + [(member, member) for key, member in self.members.items() if key not in self.found]
+        # of equal ones (1 and True) it may be another than before: not the keys are compared but the members
+        gone = [(member, DELETED) for key, member in self.found.items() if self.members.get(key) is not member]
+        return gone + [(member, member) for key, member in self.members.items() if self.found.get(key) is not member]
 
     def reconstruct_contents(self, codegen: Codegen) -> None:
         self.push_members(codegen)

@@ -35,6 +35,12 @@ MEMORYLESS = register_break(
     why="autograd gives such gradients (that of `sgn`); a kernel reads memory",
     hint="clone it before",
 )
+NEGATIVE_SIZE = register_break(
+    "tensor-of-negative-size",
+    what="an empty tensor one of whose sizes is negative is used",
+    why="eager mode makes one (`expand(-4, -1)` of no elements), and then refuses nearly every operation on it",
+    hint="give expand() sizes that are not negative",
+)
 
 _NUMBERS = (int, float, complex, bool)
 
@@ -228,6 +234,8 @@ def wrap_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
         raise GraphBreak(TENSOR_SUBCLASS, f"{type(obj).__qualname__} at {source.name}")
     if obj._is_zerotensor():
         raise GraphBreak(MEMORYLESS, source.name)
+    if not obj.is_nested and min(obj.shape, default=0) < 0:
+        raise GraphBreak(NEGATIVE_SIZE, f"{tuple(obj.shape)} of {source.name}")
     hidden = next((name for name in vars(obj) if hasattr(type(obj), name)), None)
     if hidden is not None:
         raise GraphBreak(TENSOR_ATTRIBUTE, f"{hidden!r}, which torch.Tensor has too, of {source.name}")

@@ -1,0 +1,98 @@
+"""Numbers and sizes that data tell, through the default backend: one whole graph, right at five inputs each.
+
+Among the five are ones whose result is empty. Each case runs without gradients, and with them where it has any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import framesmith
+
+Case = tuple[Callable[..., Any], list[tuple[torch.Tensor, ...]]]
+
+
+def around(*below: int) -> list[tuple[torch.Tensor, ...]]:
+    """Six numbers, the last of which are above zero: none, if six or more are to be below."""
+    return [(torch.arange(6.0) - k + 0.5,) for k in below]
+
+
+def with_counts(rows: int, *counts: list[int]) -> list[tuple[torch.Tensor, ...]]:
+    """Rows, and a tensor of numbers."""
+    return [(torch.randn(rows, 3), torch.tensor(each)) for each in counts]
+
+
+def with_number(*numbers: int) -> list[tuple[torch.Tensor, ...]]:
+    """Six rows, and a tensor that holds one number."""
+    return [(torch.randn(6, 3), torch.tensor(n)) for n in numbers]
+
+
+SOME = (3, 0, 6, 5, 1)
+CASES: dict[str, Case] = {
+    "item": (lambda x, n: (x * n.item() + 1, n.item() + 1), with_number(2, 0, 1, -3, 7)),
+    "item of a float": (lambda x: x * x.detach().sum().item(), around(*SOME)),
+    "int": (lambda x, n: (x[: int(n)] * 2, x.new_ones(int(n)).sum()), with_number(3, 0, 6, 2, 1)),
+    "float": (lambda x: x * float(x.detach().mean()), around(*SOME)),
+    "tolist": (lambda x, n: x * n.tolist()[1] + n.tolist()[0], with_counts(4, [1, 2], [0, 0], [3, 1], [5, 9], [1, 1])),
+    "nonzero": (lambda x: ((x > 0).nonzero() * 2, x[(x > 0).nonzero()[:, 0]]), around(*SOME)),
+    "nonzero as a tuple": (lambda x: x[torch.nonzero(x > 0, as_tuple=True)].exp(), around(*SOME)),
+    "masked_select": (lambda x: torch.masked_select(x, x > 0) * 2, around(*SOME)),
+    "mask": (lambda x: (x[x > 0].exp(), x[x > 0].sum()), around(*SOME)),
+    "mask of rows": (
+        lambda x, n: x[n > 0].sin(),
+        with_counts(3, [1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [0, 0, 1]),
+    ),
+    "unique": (lambda x: torch.unique(x.detach().round()) * 2, around(*SOME)),
+    "unique of a mask": (
+        lambda x: torch.unique(x.detach()[x > 0], return_inverse=True, return_counts=True),
+        around(*SOME),
+    ),
+    "repeat_interleave": (
+        lambda x, n: torch.repeat_interleave(x, n, dim=0) * 2,
+        with_counts(3, [1, 2, 3], [0, 0, 0], [4, 0, 1], [1, 1, 1], [0, 1, 0]),
+    ),
+    "split": (
+        lambda x, n: [part.sum() for part in torch.split(x, n.tolist())],
+        with_counts(6, [1, 2, 3], [0, 0, 6], [6, 0, 0], [2, 2, 2], [0, 6, 0]),
+    ),
+    "split of three": (
+        lambda x, n: [part * 2 for part in x.split([n[0].item(), n[1].item(), n[2].item()])],
+        with_counts(6, [1, 2, 3], [0, 0, 6], [6, 0, 0], [2, 2, 2], [0, 6, 0]),
+    ),
+}
+
+
+def flat(found: Any) -> list[Any]:
+    """What a case gives, containers opened."""
+    return [each for part in found for each in flat(part)] if isinstance(found, tuple | list) else [found]
+
+
+def outcome(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...], gradients: bool) -> list[Any]:
+    """The results of a call, and the gradient of what is floating."""
+    first = inputs[0].clone().requires_grad_(gradients)
+    found = flat(fn(first, *inputs[1:]))
+    wanted = [each for each in found if isinstance(each, torch.Tensor) and each.requires_grad]
+    if wanted:
+        torch.manual_seed(1)
+        found += torch.autograd.grad(wanted, first, [torch.randn(each.shape) for each in wanted])
+    return found
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", CASES)
+def test_one_graph_for_all_data(name: str, gradients: bool) -> None:
+    framesmith.reset()
+    fn, calls = CASES[name]
+    compiled = framesmith.compile(fn, fullgraph=True, strict=True)
+    for inputs in calls:
+        expected, actual = outcome(fn, inputs, gradients), outcome(compiled, inputs, gradients)
+        assert len(expected) == len(actual)
+        for one, other in zip(expected, actual, strict=True):
+            assert type(one) is type(other)
+            torch.testing.assert_close(other, one)
+    found = framesmith.stats()
+    assert (found["frames_compiled"], found["graphs"], found["breaks"]) == (1, 1, 0), found
