@@ -1,7 +1,8 @@
 """A floor for each model: FLOPs over the best measured product, plus bytes of what must move over measured bandwidth.
 
-Bytes are the inputs, parameters, buffers and the result, and in training the parameters' gradients. Intermediates
-are not counted, so the floor is low for models whose intermediates exceed the caches.
+Bytes are the inputs, parameters, buffers and the result, in training the parameters' gradients, and of what products,
+convolutions and attention give, tensors that no cache holds: written and read once. What lies between these could stay
+in registers.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from benchmarks.harness import Row, readable
 from benchmarks.zoo import DTYPES, Model, build, make_step
@@ -47,15 +51,39 @@ def bandwidth() -> float:
     return 2 * source.nbytes / best_time(lambda: target.copy_(source))
 
 
+@functools.cache
+def cache() -> int:
+    """Bytes of the last cache before memory, as Linux tells them; elsewhere a usual size."""
+    sizes = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    units = {"K": 1 << 10, "M": 1 << 20}
+    return max((int(size[:-1]) * units[size[-1]] for size in sizes), default=32 << 20)
+
+
+class Intermediates(TorchDispatchMode):
+    """Bytes of the results of operators with FLOPs that are larger than the cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket in flop_registry:
+            results = out if isinstance(out, (tuple, list)) else (out,)
+            sizes = [one.nbytes for one in results if isinstance(one, torch.Tensor)]
+            self.bytes += sum(size for size in sizes if size > cache())
+        return out
+
+
 def floor(row: Model, mode: str, dtype: str) -> float:
     """Seconds below which a step cannot go on this machine."""
     module, inputs = build(row, mode, dtype)
     step = make_step(row, mode, dtype, lambda made: made)
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter, Intermediates() as between:
         out = step()
     weights = sum(p.nbytes for p in module.parameters())
     moved = weights * (2 if mode == "training" else 1) + sum(b.nbytes for b in module.buffers())
-    moved += sum(x.nbytes for x in inputs.values()) + out.nbytes
+    moved += sum(x.nbytes for x in inputs.values()) + out.nbytes + 2 * between.bytes
     return counter.get_total_flops() / peak(dtype) + moved / bandwidth()
 
 

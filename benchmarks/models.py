@@ -9,6 +9,7 @@ import torch
 from benchmarks.candidates import wrap
 from benchmarks.floor import print_floor
 from benchmarks.harness import Row, compare, print_rows
+from benchmarks.operators_called import FIGURE, operators_called
 from benchmarks.selection import Selection, title
 from benchmarks.zoo import Model, build, make_step
 
@@ -47,7 +48,12 @@ def run(selection: Selection | None = None) -> list[Row]:
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 refused.append(Row(case, name, float("nan"), {}, 0, reason))
         found = compare(case, steps, rounds=selection.rounds, target=0.1) + refused if steps else refused
+        for one in found:
+            if one.candidate != "openvino" and not one.reason:
+                one.figures[FIGURE] = operators_called(steps[one.candidate])
         print_rows(found)
+        calls = "  ".join(f"{one.figures[FIGURE]} {one.candidate}" for one in found if FIGURE in one.figures)
+        print(f"    {FIGURE}: {calls}", flush=True)
         if selection.floor and steps:
             print_floor(row, mode, dtype, found)
         selection.keep(found)

@@ -19,7 +19,7 @@ _FLOAT_BYTES = 4
 BLAS = (
     "declare void @sgemm_(ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr)",
     "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
-    '@fs.as.it.is = private constant [2 x i8] c"N\\00"',
+    '@fs.plain = private constant [2 x i8] c"N\\00"',
     '@fs.transposed = private constant [2 x i8] c"T\\00"',
     "@fs.f32.0 = private constant float 0.0",
     "@fs.f32.1 = private constant float 1.0",
@@ -69,7 +69,7 @@ done:
   %e = call i32 @aoti_torch_create_tensor_from_blob(ptr %data, i64 2, ptr %sizes, ptr %strides, i64 0, i32 6, i32 0, \
 i32 0, ptr %handle)
   ret i32 %e
-}""".replace("\\\n", ""),
+}""",
     # The product by ATen: nonzero where it failed.
     """define internal i32 @fs.by.aten(ptr %c, ptr %a, ptr %b, i64 %m, i64 %n, i64 %k, i64 %a0, i64 %a1, i64 %b0, \
 i64 %b1, i1 %biased) {
@@ -102,7 +102,7 @@ done:
   %d1 = call i32 @aoti_torch_delete_tensor_object(ptr %ah)
   %d2 = call i32 @aoti_torch_delete_tensor_object(ptr %bh)
   ret i32 %e
-}""".replace("\\\n", ""),
+}""",
 )
 
 #: What an entry with products begins with: whether BLAS may compute them, and a place for ATen's failures.
@@ -156,7 +156,7 @@ def emit_product(
         rows, columns = emit_size(b, product.m, known), emit_size(b, product.n, known)
         b.line(f"call void @fs.rows(ptr {result}, ptr {row}, {rows.typed}, {b.mul(columns, _FLOAT_BYTES).typed})")
     left, right = (address(one.buffer, one.offset) for one in (product.a, product.b))
-    letters = ["@fs.transposed" if one.transposed else "@fs.as.it.is" for one in (product.b, product.a)]
+    letters = ["@fs.transposed" if one.transposed else "@fs.plain" for one in (product.b, product.a)]
     first, second = [right, counted(product.b.leading)], [left, counted(product.a.leading)]
     sizes = [counted(product.n), counted(product.m), counted(product.k)]
     beta = "@fs.f32.0" if product.bias is None else "@fs.f32.1"
