@@ -340,8 +340,8 @@ def _launch_lines(m: Module, number: int, launch: Launch, head: list[str]) -> li
     pointers = [Value(f"%p{number}.{k}", "ptr") for k in range(len(launch.arguments))]
     if isinstance(launch.item, Product):
         names = [param.name for param in launch.item.params]
-        b = Builder(prefix=f"b{number}.", declared=m.declarations)
-        emit_product(b, launch.item, dict(zip(names, pointers, strict=True)), _known(launch), head)
+        b = Builder(prefix=f"b{number}.")
+        emit_product(b, launch.item, dict(zip(names, pointers, strict=True)), _known(launch))
         return [*lines, *(f"  {line}" for line in b.out)]
     return [*lines, *_kernel_lines(m, number, launch, launch.item, head)]
 
