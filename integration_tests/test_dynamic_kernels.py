@@ -57,6 +57,7 @@ PROGRAMS = (
     Program("sums", lambda x: (x.sum(1), x.mean(0), x.sum())),
     Program("layer norm", norm, lambda a, b: (R(a, b, 16), R(16), R(16))),
     Program("concatenation", lambda x, y: torch.cat([x, y * 2], 1), twice),
+    Program("pairs", lambda x: (x * 2).reshape(-1, 2).relu(), lambda a, b: (R(2 * a, 2 * a),)),
     Program("expansion", lambda x: x.unsqueeze(0).expand(4, -1, -1) + 1),
     Program("heads", lambda x: (x.view(*x.shape[:2], 2, 4).transpose(1, 2) + 1).flatten(1), lambda a, b: (R(a, b, 8),)),
     Program("linear", lambda x, w, c: torch.addmm(c, x, w).relu(), lambda a, b: (R(a, b), R(b, 8), R(8))),

@@ -125,10 +125,11 @@ class CpuBackend:
             known = machine()
             module = Module(known.target, known.bytes_to_handle, known.tensor_types, options["numerics"] == "strict")
             for run in runs:
+                places = run.places
                 launches = [
                     Launch(
                         item,
-                        tuple(run.places.index(p.name) for p in item.params),
+                        tuple(places[p.name] for p in item.params),
                         tuple(map(run.numbers.index, item.numbers)),
                     )
                     for item in run.items

@@ -35,7 +35,8 @@ def sizes(draw: st.DrawFn, depth: int = 3) -> tuple[Size, list[int]]:
         operation: Callable[[Size, Size], Size] = [lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y][kind - 2]
         return operation(a, b), [operation(i, j) for i, j in zip(left, right)]  # type: ignore[misc]
     if kind == 5:
-        divisor, by = draw(st.sampled_from([(N, [v[N.terms[0][0][0]] for v in VALUES]), (3, [3] * len(VALUES))]))
+        divisor = draw(st.sampled_from([N, 3, 2 * N, N * N, N + 1]))
+        by = [size.evaluate(divisor, values) for values in VALUES]
         if draw(st.booleans()):
             return a // divisor, [i // j for i, j in zip(left, by)]
         return a % divisor, [i % j for i, j in zip(left, by)]
@@ -75,6 +76,13 @@ def test_what_is_decided_holds_for_all_values(one: tuple[Size, list[int]], other
     if quotient is not None:
         parts = [size.evaluate(quotient, values) for values in VALUES]
         assert [i for i, j in zip(left, right) if j] == [p * j for p, j in zip(parts, right) if j]
+
+
+def test_the_text_of_a_product_as_divisor() -> None:
+    text = size.size_text(
+        (M * M + 1) // (2 * N), {symbol: symbol.name for symbol in (*size.symbols(N), *size.symbols(M))}
+    )
+    assert eval(text, {"n": 5, "m": 9}) == 82 // 10
 
 
 def test_strides_where_nothing_is_empty() -> None:

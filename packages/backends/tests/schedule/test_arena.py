@@ -1,13 +1,18 @@
 """Buffers in an arena: none that live at the same time share bytes, and not more is asked for than they need."""
 
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tracing_symbolic import trace_symbolic
 
-from framesmith_backends.schedule.arena import ALIGNMENT, Span, placed
+from framesmith_backends import CpuBackend
+from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.schedule.arena import ALIGNMENT, Span, placed, taken
+from framesmith_backends.schedule.plan import make_plan
 
 
 @st.composite
-def spans(draw: st.DrawFn) -> list[Span]:
+def spans(draw: st.DrawFn) -> list[Span[int]]:
     found = []
     for k in range(draw(st.integers(1, 24))):
         first = draw(st.integers(0, 30))
@@ -18,7 +23,7 @@ def spans(draw: st.DrawFn) -> list[Span]:
 
 @settings(max_examples=300, deadline=None)
 @given(spans())
-def test_living_buffers_do_not_overlap(given_spans: list[Span]) -> None:
+def test_living_buffers_do_not_overlap(given_spans: list[Span[int]]) -> None:
     offsets, size = placed(given_spans)
     assert offsets.keys() == {span.name for span in given_spans}
     for one in given_spans:
@@ -38,3 +43,30 @@ def test_a_chain_takes_two_places() -> None:
 def test_a_small_one_goes_into_a_gap() -> None:
     found = [Span("long", 640, 0, 9), Span("early", 1280, 0, 2), Span("late", 1280, 4, 9), Span("small", 64, 1, 8)]
     assert placed(found)[1] == 640 + 1280 + 64
+
+
+@settings(max_examples=300, deadline=None)
+@given(spans())
+def test_no_two_of_a_shared_place_live_at_the_same_time(given_spans: list[Span[int]]) -> None:
+    found = taken(given_spans)
+    for one in given_spans:
+        for other in given_spans:
+            if one is not other and found.get(one.name, one.name) == found.get(other.name, other.name):
+                assert one.size == other.size and not one.meets(other), (one, other)
+    assert not {*found.values()} & found.keys()
+
+
+def test_a_chain_of_symbolic_sizes_takes_two_buffers() -> None:
+    def chain(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for weight in weights:
+            x = torch.mm(x, weight).relu()
+        return x
+
+    inputs = [torch.randn(8, 16), *(torch.randn(16, 16) for _ in range(6))]
+    gm = trace_symbolic(chain, inputs)
+    text = make_plan(lower_graph(gm).program, native=True).text()
+    assert text.count(" = new ") == 3, text  # the result's is one of its own
+    call = CpuBackend().compile(gm, [])
+    for rows in (5, 8, 300):
+        inputs[0] = torch.randn(rows, 16)
+        torch.testing.assert_close(call(list(inputs))[0], chain(*inputs))

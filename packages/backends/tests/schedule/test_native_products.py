@@ -13,6 +13,7 @@ from tracing_symbolic import by_eager, takes, trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.render.llvm.module import PART
 from framesmith_backends.schedule.plan import make_plan
 from framesmith_backends.schedule.products import native_product
 from framesmith_backends.schedule.steps import CallStep
@@ -98,6 +99,22 @@ def test_nothing_is_allocated_between_products() -> None:
     text = make_plan(lower_graph(trace(chain, inputs)).program, native=True).text()
     # The result, and one arena of two places.
     assert text.count(" = new ") == 2 and f"new u8[{2 * 8 * 16 * 4}]" in text, text
+
+
+@pytest.mark.parametrize("tracer", [trace, trace_symbolic])
+def test_long_lists_are_several_functions(tracer: Callable[..., Any]) -> None:
+    def chain(x: Tensor, factor: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
+        for k in range(100):
+            x = torch.addmm(factor, x, weights[k % 3]).tanh()
+        return x, x.t()
+
+    inputs = [R(8, 12), R(12), *(R(12, 12) / 6 for _ in range(3))]
+    gm = tracer(chain, inputs)
+    functions = CpuBackend().explain(gm).llvm.split("\ndefine ")
+    assert max(f.count(" call ") for f in functions) <= PART + 8 and any(".part3(" in f for f in functions)
+    for one, eager in zip(CpuBackend().compile(gm, inputs)(list(inputs)), chain(*inputs), strict=True):
+        assert one.stride() == eager.stride()
+        torch.testing.assert_close(one, eager)
 
 
 @contextmanager

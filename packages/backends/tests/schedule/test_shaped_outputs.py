@@ -27,6 +27,8 @@ CASES: dict[str, tuple[Callable[..., Any], bool]] = {
     "two views": (lambda x: (lambda h: (h.view(-1), h.t()))(x.exp()), True),
     "twice the same": (lambda x: (lambda h: (h, h))(x.exp().t()), True),
     "expanded": (lambda x: x.sum(0).expand(3, 6), True),
+    "a part, expanded to as many": (lambda x: x.exp()[:2, :1].expand(2, 12), True),
+    "a diagonal, expanded to as many": (lambda x: x[:, :4].exp().diagonal().expand(4, 4), True),
     "used by a call": (lambda x: (lambda h: (h.t(), h.sort(0)[0]))(x.exp()), True),
     "view used by a call": (lambda x: (lambda h: (h, h.sort(0)[0]))(x.exp().t()), True),
     "read by a kernel": (lambda x: (lambda h: (h.t(), h.sum(0)))(x.exp()), False),

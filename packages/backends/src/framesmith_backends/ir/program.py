@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
+from framesmith_aten import layouts
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Index, Load, Number, walk
 from framesmith_backends.ir.index import Var
@@ -170,6 +171,20 @@ def describe(layout: Layout) -> str:
 
 def is_contiguous(layout: Layout) -> bool:
     return layout.strides == contiguous_strides(layout.shape) or layout.numel == 0
+
+
+def is_dense(layout: Layout) -> bool:
+    """Whether the elements fill memory without gaps or overlaps, for all sizes."""
+    if all(type(n) is int for n in (*layout.shape, *layout.strides)):
+        return layouts.is_dense(layout.shape, layout.strides)
+    rest = [(size, step) for size, step in zip(layout.shape, layout.steps, strict=True) if size != 1]
+    expected: Size = 1
+    while rest:
+        at = next((k for k, (_, step) in enumerate(rest) if step == expected), None)
+        if at is None:
+            return False
+        expected = expected * where_not_empty(rest.pop(at)[0])
+    return True
 
 
 def contiguous_strides(shape: Iterable[Size]) -> tuple[Size, ...]:

@@ -436,5 +436,5 @@ def _atom_text(atom: Atom, names: Mapping[Symbol, str]) -> str:
         return names[atom]
     a, b = (size_text(x, names) for x in operands(atom))
     if isinstance(atom, Quotient):
-        return f"({a} // {b})"
+        return f"({a} // {b})" if b.isidentifier() or b.isdecimal() else f"({a} // ({b}))"
     return f"{'max' if atom.largest else 'min'}({a}, {b})"

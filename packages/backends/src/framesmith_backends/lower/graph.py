@@ -14,14 +14,13 @@ from torch._ops import OpOverload
 from framesmith_aten.contract import OnError
 from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.graphs.numbers import FUNCTIONS
-from framesmith_aten.layouts import is_dense
 from framesmith_aten.operators import is_mutable
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Number, Op, walk
 from framesmith_backends.ir.ops import FLOAT32_ONLY
-from framesmith_backends.ir.program import Call, Layout, Place, Program
-from framesmith_backends.ir.size import Size, Sym, Undecided, where_not_empty
+from framesmith_backends.ir.program import Call, Layout, Place, Program, is_dense
+from framesmith_backends.ir.size import Sym, Undecided
 from framesmith_backends.lower import (
     losses,
     movement,
@@ -277,7 +276,7 @@ def _in_layout(low: Lowering, scope: Scope, t: Tensor, layout: Layout) -> Tensor
         raise RuntimeError(
             f"rule for {scope.origin} made {t.dtype}{t.shape}, the graph says {layout.dtype}{layout.shape}"
         )
-    if not _is_dense(layout):
+    if not is_dense(layout):
         raise Decline(f"a result with gaps or overlaps: strides {layout.strides}")
     fresh = t.source.rpartition(".")[0] == scope.name
     if fresh and t.index == point(t.shape) and t.guard is None and low.program.layouts[t.source] == layout:
@@ -286,20 +285,6 @@ def _in_layout(low: Lowering, scope: Scope, t: Tensor, layout: Layout) -> Tensor
     low.program.layouts[copied.source] = layout
     low.program.defs[copied.source] = replace(low.program.defs[copied.source], layout=layout)
     return copied
-
-
-def _is_dense(layout: Layout) -> bool:
-    """Whether the elements fill memory without gaps or overlaps, for all sizes."""
-    if all(type(n) is int for n in (*layout.shape, *layout.strides)):
-        return is_dense(layout.shape, layout.strides)
-    rest = [(size, step) for size, step in zip(layout.shape, layout.steps, strict=True) if size != 1]
-    expected: Size = 1
-    while rest:
-        at = next((k for k, (_, step) in enumerate(rest) if step == expected), None)
-        if at is None:
-            return False
-        expected = expected * where_not_empty(rest.pop(at)[0])
-    return True
 
 
 def realize(low: Lowering, node: fx.Node) -> str:

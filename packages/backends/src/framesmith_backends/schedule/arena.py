@@ -1,53 +1,61 @@
 """Buffers that live within one run, side by side in one piece of memory that is asked for once.
 
 Two share bytes when one is last read before the other is first written. The largest are placed first, each at the
-lowest offset where no buffer lies that lives at the same time.
+lowest offset where no buffer lies that lives at the same time. Buffers of symbolic sizes, whose offsets only a call
+could tell, take dead ones of as many elements instead.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
+from framesmith_backends.ir.size import Size
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
 
 #: Each buffer starts at a multiple of so many bytes, as ATen's do.
 ALIGNMENT = 64
 
 
+SizeT = TypeVar("SizeT", int, Size)
+
+
 @dataclass(frozen=True, slots=True)
-class Span:
+class Span(Generic[SizeT]):
     """A buffer of so many bytes, from the item that writes it to the last one that reads it."""
 
     name: str
-    size: int
+    size: SizeT
     first: int
     last: int
 
-    def meets(self, other: Span) -> bool:
+    def meets(self, other: Span[SizeT]) -> bool:
         return self.first <= other.last and other.first <= self.last
 
 
 def with_arenas(steps: Sequence[Step], outputs: set[str]) -> list[Step]:
-    """The steps with what lives within one run in that run's arena, `name.arena`."""
+    """The steps with what lives within one run in that run's arena, `name.arena`, or in a dead buffer's place."""
     seen = Counter(name for step in steps for name in _names(step))
     layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
     found: list[Step] = []
     gone: set[str] = set()
     for step in steps:
         if isinstance(step, Run):
-            inner = [b for b in step.buffers if b in layouts and seen[b] == 1 and b not in outputs]
-            spans = [span for span in (_span(step, name, layouts[name]) for name in inner) if span is not None]
+            inner = [name for name in step.buffers if name in layouts and seen[name] == 1 and name not in outputs]
+            spans, symbolic = _spans(step, {name: layouts[name] for name in inner})
+            step = replace(step, shared=tuple(taken(symbolic).items()))
             if spans:
                 offsets, size = placed(spans)
                 arena = f"{step.entry}.arena"
-                gone |= offsets.keys()
-                rest = tuple(b for b in step.buffers if b not in offsets)
-                step = replace(step, buffers=(*rest, arena), inner=tuple(offsets.items()))
+                step = replace(step, buffers=(*step.buffers, arena), inner=tuple(offsets.items()))
                 found.append(Allocate(arena, Layout((size,), (1,), "u8")))
+            away = {name for name, _ in (*step.inner, *step.shared)}
+            step = replace(step, buffers=tuple(name for name in step.buffers if name not in away))
+            gone |= away
         found.append(step)
     return [step for step in found if not (isinstance(step, Allocate) and step.name in gone)]
 
@@ -58,19 +66,41 @@ def _names(step: Step) -> tuple[str, ...]:
     return (*step.call.needs, step.call.name) if isinstance(step, CallStep) else ()
 
 
-def _span(run: Run, name: str, layout: Layout) -> Span | None:
-    """The life of a buffer in a run, in numbers of items; None for one of unknown size."""
-    if not isinstance(layout.numel, int) or layout.device != "cpu":
-        return None
-    used = [at for at, item in enumerate(run.items) if any(param.name == name for param in item.params)]
-    size = -(-layout.numel * DTYPES[layout.dtype].itemsize // ALIGNMENT) * ALIGNMENT
-    return Span(name, size, used[0], used[-1])
+def _spans(run: Run, layouts: Mapping[str, Layout]) -> tuple[list[Span[int]], list[Span[Size]]]:
+    """The lives of buffers in a run, in numbers of items: of those whose sizes are known, and of the others."""
+    used: dict[str, list[int]] = {}
+    for at, item in enumerate(run.items):
+        for param in item.params:
+            used.setdefault(param.name, []).append(at)
+    known: list[Span[int]] = []
+    symbolic: list[Span[Size]] = []
+    for name, layout in layouts.items():
+        first, last = used[name][0], used[name][-1]
+        size = layout.numel * DTYPES[layout.dtype].itemsize
+        if isinstance(size, int):
+            known.append(Span(name, -(-size // ALIGNMENT) * ALIGNMENT, first, last))
+        else:
+            symbolic.append(Span(name, size, first, last))
+    return known, symbolic
 
 
-def placed(spans: Sequence[Span]) -> tuple[dict[str, int], int]:
+def taken(spans: Iterable[Span[Size]]) -> dict[str, str]:
+    """Buffers that lie where another of their size lay, which is dead: their names, and that of the first one there."""
+    found: dict[str, str] = {}
+    last: dict[Size, dict[str, int]] = {}  # size -> the first buffer of each place, and when the place is free
+    for span in sorted(spans, key=lambda span: span.first):
+        places = last.setdefault(span.size, {})
+        place = next((name for name, end in places.items() if end < span.first), span.name)
+        places[place] = span.last
+        if place != span.name:
+            found[span.name] = place
+    return found
+
+
+def placed(spans: Sequence[Span[int]]) -> tuple[dict[str, int], int]:
     """Offsets in bytes by name, and the size of the whole."""
     offsets: dict[str, int] = {}
-    done: list[Span] = []
+    done: list[Span[int]] = []
     for span in sorted(spans, key=lambda s: (-s.size, s.first)):
         at = 0
         for other in sorted((s for s in done if s.meets(span)), key=lambda s: offsets[s.name]):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
-from framesmith_backends.ir.program import Call, Layout, Program, Teller
+from framesmith_backends.ir.program import Call, Layout, Program, Teller, is_dense
 from framesmith_backends.ir.size import Symbol
 from framesmith_backends.schedule.arena import with_arenas
 from framesmith_backends.schedule.build import build_kernel
@@ -141,7 +141,7 @@ def _shape_outputs(plan: Plan, program: Program) -> None:
         if base is None or place is None or chain[-1] != place.source or any(uses[link] != 1 for link in chain):
             continue
         layout = Layout(place.shape, place.strides, base.dtype, base.device)
-        if place.offset == 0 and layout.numel == base.numel:
+        if place.offset == 0 and layout.numel == base.numel and is_dense(layout):
             shaped[place.source], given[name] = layout, place.source
             gone.update(chain[:-1])
     steps = [step for step in plan.steps if not (isinstance(step, CallStep) and step.call.name in gone)]

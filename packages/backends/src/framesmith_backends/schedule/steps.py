@@ -25,6 +25,7 @@ class Run:
     """Kernels and products run by one native entry on `buffers`, in order, and on the `numbers` that the call tells.
 
     `inner` are buffers that no other step sees: each lies so many bytes from the start of the last of `buffers`.
+    `shared` are others of these: each lies where one of `buffers` lay, which is dead by then.
     """
 
     entry: str
@@ -32,15 +33,17 @@ class Run:
     buffers: tuple[str, ...]
     numbers: tuple[Symbol | Number, ...] = ()
     inner: tuple[tuple[str, int], ...] = ()
+    shared: tuple[tuple[str, str], ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         return tuple(item for item in self.items if isinstance(item, Kernel))
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """Every buffer of the items: those that the entry is given, then the inner ones."""
-        return (*self.buffers, *(name for name, _ in self.inner))
+    def places(self) -> dict[str, int]:
+        """Where the entry finds every buffer of the items: those that it is given come first, then the inner ones."""
+        found = {name: at for at, name in enumerate((*self.buffers, *(name for name, _ in self.inner)))}
+        return found | {name: found[first] for name, first in self.shared}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,19 @@ from framesmith_backends.render.llvm.sizes import emit_size
 
 _FLOAT_BYTES = 4
 
+#: BLAS takes 32 bits, and by address.
+_COUNTS = "\n".join(
+    f"  %{name}.32 = trunc i64 %{name} to i32\n"
+    f"  %{name}.at = getelementptr i32, ptr %counts, i64 {at}\n"
+    f"  store i32 %{name}.32, ptr %{name}.at"
+    for at, name in enumerate(("m", "n", "k", "a.leading", "b.leading"))
+)
+
 #: Declarations that modules with products need.
 BLAS = (
     "declare void @sgemm_(ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr)",
     "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
-    '@fs.plain = private constant [2 x i8] c"N\\00"',
+    '@fs.as.it.is = private constant [2 x i8] c"N\\00"',
     '@fs.transposed = private constant [2 x i8] c"T\\00"',
     "@fs.f32.0 = private constant float 0.0",
     "@fs.f32.1 = private constant float 1.0",
@@ -69,7 +77,7 @@ done:
   %e = call i32 @aoti_torch_create_tensor_from_blob(ptr %data, i64 2, ptr %sizes, ptr %strides, i64 0, i32 6, i32 0, \
 i32 0, ptr %handle)
   ret i32 %e
-}""",
+}""".replace("\\\n", ""),
     # The product by ATen: nonzero where it failed.
     """define internal i32 @fs.by.aten(ptr %c, ptr %a, ptr %b, i64 %m, i64 %n, i64 %k, i64 %a0, i64 %a1, i64 %b0, \
 i64 %b1, i1 %biased) {
@@ -102,7 +110,40 @@ done:
   %d1 = call i32 @aoti_torch_delete_tensor_object(ptr %ah)
   %d2 = call i32 @aoti_torch_delete_tensor_object(ptr %bh)
   ret i32 %e
-}""",
+}""".replace("\\\n", ""),
+    # One product, with the row in each of the result's rows first if there is one; %failure tells whether ATen failed.
+    # One function for all: a branch on %exact for each product in the entry took LLVM half of its time.
+    """define internal void @fs.product(i1 %exact, ptr %failure, ptr %c, ptr %a, ptr %b, ptr %row, i64 %m, \
+i64 %n, i64 %k, i64 %a.leading, i1 %a.transposed, i64 %b.leading, i1 %b.transposed) {
+  %counts = alloca [5 x i32]
+  %biased = icmp ne ptr %row, null
+  br i1 %biased, label %add, label %choose
+add:
+  %bytes = mul i64 %n, 4
+  call void @fs.rows(ptr %c, ptr %row, i64 %m, i64 %bytes)
+  br label %choose
+choose:
+  br i1 %exact, label %blas, label %aten
+blas:
+COUNTS
+  %a.letter = select i1 %a.transposed, ptr @fs.transposed, ptr @fs.as.it.is
+  %b.letter = select i1 %b.transposed, ptr @fs.transposed, ptr @fs.as.it.is
+  %beta = select i1 %biased, ptr @fs.f32.1, ptr @fs.f32.0
+  call void @sgemm_(ptr %b.letter, ptr %a.letter, ptr %n.at, ptr %m.at, ptr %k.at, ptr @fs.f32.1, \
+ptr %b, ptr %b.leading.at, ptr %a, ptr %a.leading.at, ptr %beta, ptr %c, ptr %n.at)
+  ret void
+aten:
+  %a.down = select i1 %a.transposed, i64 1, i64 %a.leading
+  %a.right = select i1 %a.transposed, i64 %a.leading, i64 1
+  %b.down = select i1 %b.transposed, i64 1, i64 %b.leading
+  %b.right = select i1 %b.transposed, i64 %b.leading, i64 1
+  %error = call i32 @fs.by.aten(ptr %c, ptr %a, ptr %b, i64 %m, i64 %n, i64 %k, i64 %a.down, i64 %a.right, \
+i64 %b.down, i64 %b.right, i1 %biased)
+  %before = load i32, ptr %failure
+  %both = or i32 %before, %error
+  store i32 %both, ptr %failure
+  ret void
+}""".replace("\\\n", "").replace("COUNTS", _COUNTS),
 )
 
 #: What an entry with products begins with: whether BLAS may compute them, and a place for ATen's failures.
@@ -126,61 +167,25 @@ PRODUCTS_END = (
 )
 
 
-def emit_product(
-    b: Builder, product: Product, buffers: Mapping[str, Value], known: dict[Symbol, Value], head: list[str]
-) -> None:
-    """The product on the buffers' addresses, by BLAS if `%exact`, else by ATen, where `%failure` tells of errors.
-
-    `head` gets what the function reserves at its start.
-    """
+def emit_product(b: Builder, product: Product, buffers: Mapping[str, Value], known: dict[Symbol, Value]) -> None:
+    """The product on the buffers' addresses, by BLAS if `%exact`, else by ATen, where `%failure` tells of errors."""
 
     def address(buffer: str, offset: Size) -> str:
         if offset == 0:
-            return buffers[buffer].text
+            return buffers[buffer].typed
         moved = emit_size(b, offset * _FLOAT_BYTES, known)
-        return b.emit(f"getelementptr i8, ptr {buffers[buffer].text}, {moved.typed}", "ptr").text
+        return b.emit(f"getelementptr i8, ptr {buffers[buffer].text}, {moved.typed}", "ptr").typed
 
-    def counted(size: Size) -> str:
-        """The address of the number, in 32 bits."""
-        if not isinstance(size, Sym):
-            b.declare(f"@fs.i32.{size} = private constant i32 {size}")
-            return f"@fs.i32.{size}"
-        slot = f"{b.name()}.slot"
-        head.append(f"  {slot} = alloca i32")
-        b.line(f"store {b.convert('trunc', emit_size(b, size, known), 'i32').typed}, ptr {slot}")
-        return slot
-
-    result = buffers[product.result].text
-    if product.bias is not None:
-        row = address(product.bias.source, product.bias.offset)
-        rows, columns = emit_size(b, product.m, known), emit_size(b, product.n, known)
-        b.line(f"call void @fs.rows(ptr {result}, ptr {row}, {rows.typed}, {b.mul(columns, _FLOAT_BYTES).typed})")
-    left, right = (address(one.buffer, one.offset) for one in (product.a, product.b))
-    letters = ["@fs.transposed" if one.transposed else "@fs.plain" for one in (product.b, product.a)]
-    first, second = [right, counted(product.b.leading)], [left, counted(product.a.leading)]
-    sizes = [counted(product.n), counted(product.m), counted(product.k)]
-    beta = "@fs.f32.0" if product.bias is None else "@fs.f32.1"
-    arguments = [*letters, *sizes, "@fs.f32.1", *first, *second, beta, result, counted(product.n)]
-    strides = [
-        emit_size(b, size, known).typed
-        for one in (product.a, product.b)
-        for size in ((1, one.leading) if one.transposed else (one.leading, 1))
-    ]
+    row = "ptr null" if product.bias is None else address(product.bias.source, product.bias.offset)
+    operands = [address(one.buffer, one.offset) for one in (product.a, product.b)]
     counts = [emit_size(b, size, known).typed for size in (product.m, product.n, product.k)]
-    here = b.prefix
-    b.line(f"br i1 %exact, label %{here}blas, label %{here}aten")
-    b.line(f"{here}blas:")
-    b.line(f"call void @sgemm_({', '.join(f'ptr {one}' for one in arguments)})")
-    b.line(f"br label %{here}done")
-    b.line(f"{here}aten:")
-    biased = "false" if product.bias is None else "true"
-    given = [f"ptr {result}", f"ptr {left}", f"ptr {right}", *counts, *strides, f"i1 {biased}"]
-    error = b.emit(f"call i32 @fs.by.aten({', '.join(given)})", "i32")
-    b.line(f"%{here}before = load i32, ptr %failure")
-    b.line(f"%{here}both = or i32 %{here}before, {error.text}")
-    b.line(f"store i32 %{here}both, ptr %failure")
-    b.line(f"br label %{here}done")
-    b.line(f"{here}done:")
+    layouts = [
+        text
+        for one in (product.a, product.b)
+        for text in (emit_size(b, one.leading, known).typed, f"i1 {str(one.transposed).lower()}")
+    ]
+    given = ["i1 %exact", "ptr %failure", buffers[product.result].typed, *operands, row, *counts, *layouts]
+    b.line(f"call void @fs.product({', '.join(given)})")
 
 
 def emit_too_large(b: Builder, products: Iterable[tuple[Product, dict[Symbol, Value]]]) -> Value | None:

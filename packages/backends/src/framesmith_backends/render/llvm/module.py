@@ -17,6 +17,7 @@ from framesmith_backends.ir.size import Sym, Symbol, hint
 from framesmith_backends.render.llvm.blas import BLAS, PRODUCTS_BEGIN, PRODUCTS_END, emit_product, emit_too_large
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.kernel import Shape, render_kernel
+from framesmith_backends.render.llvm.runtime import INNER, NUMBERS, RUNTIME
 from framesmith_backends.render.llvm.sizes import emit_size
 from framesmith_backends.render.target import Target
 
@@ -24,6 +25,8 @@ from framesmith_backends.render.target import Target
 PARALLEL_CYCLES = 60_000
 # Above this many the interpreter lock is released.
 RELEASE_CYCLES = 100_000
+# So many launches are one function: LLVM's time for it grows with the square of its calls, its stack with their number.
+PART = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,70 +59,6 @@ class Module:
         metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
         parts = [*self.declarations, RUNTIME, _pointers(self), *self.functions.values(), *self.entries]
         return "\n\n".join([*parts, attributes, metadata])
-
-
-# What entries that take numbers call.
-NUMBERS = (
-    "declare i64 @PyLong_AsLongLong(ptr)", "declare double @PyFloat_AsDouble(ptr)", "declare ptr @PyErr_Occurred()"
-)  # fmt: skip
-
-RUNTIME = """declare void @GOMP_parallel(ptr, ptr, i32, i32)
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-declare i32 @omp_in_parallel()
-declare i32 @fs_num_threads()
-declare ptr @PyEval_SaveThread()
-declare void @PyEval_RestoreThread(ptr)
-declare void @PyErr_SetString(ptr, ptr)
-declare void @Py_IncRef(ptr)
-declare i32 @PyType_IsSubtype(ptr, ptr)
-declare i32 @aoti_torch_get_data_ptr(ptr, ptr)
-@_Py_NoneStruct = external global i8
-@PyExc_TypeError = external global ptr
-@fs.message = private constant [59 x i8] c"a compiled graph's argument is not a dense torch.Tensor   \\00"
-
-define internal void @fs.worker(ptr %job) {
-  %rank32 = call i32 @omp_get_thread_num()
-  %count32 = call i32 @omp_get_num_threads()
-  %rank = zext i32 %rank32 to i64
-  %count = zext i32 %count32 to i64
-  %fn = load ptr, ptr %job
-  %s1 = getelementptr ptr, ptr %job, i64 1
-  %buffers = load ptr, ptr %s1
-  %s2 = getelementptr i64, ptr %job, i64 2
-  %extent = load i64, ptr %s2
-  %lo = mul i64 %rank, %extent
-  %begin = udiv i64 %lo, %count
-  %hi = add i64 %lo, %extent
-  %end = udiv i64 %hi, %count
-  call void %fn(ptr %buffers, i64 %begin, i64 %end)
-  ret void
-}
-
-define internal void @fs.parallel(ptr %fn, ptr %buffers, i64 %extent, i32 %most) {
-entry:
-  %job = alloca [3 x i64]
-  %threads = call i32 @fs_num_threads()
-  %fewer = icmp slt i32 %threads, %most
-  %n = select i1 %fewer, i32 %threads, i32 %most
-  %one = icmp slt i32 %n, 2
-  br i1 %one, label %serial, label %ask
-ask:
-  %nested = call i32 @omp_in_parallel()
-  %inside = icmp ne i32 %nested, 0
-  br i1 %inside, label %serial, label %team
-serial:
-  call void %fn(ptr %buffers, i64 0, i64 %extent)
-  ret void
-team:
-  store ptr %fn, ptr %job
-  %s1 = getelementptr ptr, ptr %job, i64 1
-  store ptr %buffers, ptr %s1
-  %s2 = getelementptr i64, ptr %job, i64 2
-  store i64 %extent, ptr %s2
-  call void @GOMP_parallel(ptr @fs.worker, ptr %job, i32 %n, i32 0)
-  ret void
-}"""
 
 
 def _pointers(m: Module) -> str:
@@ -210,14 +149,15 @@ def add_entry(
         "entry:",
         f"  %table = alloca [{count + len(inner)} x ptr], align 16",
     ]
-    body = _inner_lines(count, inner)
+    body = _inner_lines(m, name, count, inner)
     has_products = any(isinstance(launch.item, Product) for launch in launches)
     if has_products:
         m.declarations.update(dict.fromkeys(BLAS))
         lines.append("  %failure = alloca i32")
         body += [f"  {line}" for line in PRODUCTS_BEGIN]
-    for number, launch in enumerate(launches):
-        body += _launch_lines(m, number, launch, lines)
+    given = [f"{'i64' if isinstance(one, Symbol) else 'double'} %number{k}" for k, one in enumerate(numbers)]
+    given += ["ptr %table", *(["i1 %exact", "ptr %failure"] if has_products else [])]
+    body += _launches_lines(m, name, launches, lines, ", ".join(given))
     lines += [
         f"  %failed = call i32 @fs.pointers(ptr %args, i64 {count}, ptr %table)",
         "  %bad = icmp ne i32 %failed, 0",
@@ -248,6 +188,21 @@ def add_entry(
     m.entries.append("\n".join(lines))
 
 
+def _launches_lines(m: Module, name: str, launches: Sequence[Launch], head: list[str], given: str) -> list[str]:
+    """The launches in order; many are in functions of their own, which take the values `given`."""
+    if len(launches) <= PART:
+        return [line for number, launch in enumerate(launches) for line in _launch_lines(m, number, launch, head)]
+    calls: list[str] = []
+    for start in range(0, len(launches), PART):
+        part = f"{name}.part{start // PART}"
+        lines: list[str] = []
+        body = _launches_lines(m, part, launches[start : start + PART], lines, given)
+        define = f"define internal void @{part}({given}) {{"
+        m.entries.append("\n".join([define, "entry:", *lines, *body, "  ret void", "}"]))
+        calls.append(f"  call void @{part}({given})")
+    return calls
+
+
 def _counts_lines(launches: Sequence[Launch]) -> list[str]:
     """An error where a product has a size that BLAS cannot count."""
     b = Builder(prefix="c")
@@ -262,18 +217,17 @@ def _counts_lines(launches: Sequence[Launch]) -> list[str]:
     ]  # fmt: skip
 
 
-def _inner_lines(count: int, inner: Sequence[int]) -> list[str]:
+def _inner_lines(m: Module, name: str, count: int, inner: Sequence[int]) -> list[str]:
     """Fill the table's places after the first `count`."""
     if not inner:
         return []
-    lines = [f"  %arena.slot = getelementptr ptr, ptr %table, i64 {count - 1}", "  %arena = load ptr, ptr %arena.slot"]
-    for k, offset in enumerate(inner):
-        lines += [
-            f"  %inner{k} = getelementptr i8, ptr %arena, i64 {offset}",
-            f"  %inner{k}.slot = getelementptr ptr, ptr %table, i64 {count + k}",
-            f"  store ptr %inner{k}, ptr %inner{k}.slot",
-        ]
-    return lines
+    m.declarations[INNER] = None
+    offsets = f"[{len(inner)} x i64]"
+    m.declarations[f"@{name}.inner = private constant {offsets} [{', '.join(f'i64 {at}' for at in inner)}]"] = None
+    return [
+        f"  %arena.slot = getelementptr ptr, ptr %table, i64 {count - 1}",
+        f"  call void @fs.inner(ptr %arena.slot, ptr @{name}.inner, i64 {len(inner)})",
+    ]
 
 
 def _unlocked(m: Module, launches: Sequence[Launch], body: list[str], block: str) -> list[str]:
@@ -340,8 +294,8 @@ def _launch_lines(m: Module, number: int, launch: Launch, head: list[str]) -> li
     pointers = [Value(f"%p{number}.{k}", "ptr") for k in range(len(launch.arguments))]
     if isinstance(launch.item, Product):
         names = [param.name for param in launch.item.params]
-        b = Builder(prefix=f"b{number}.", declared=m.declarations)
-        emit_product(b, launch.item, dict(zip(names, pointers, strict=True)), _known(launch), head)
+        b = Builder(prefix=f"b{number}.")
+        emit_product(b, launch.item, dict(zip(names, pointers, strict=True)), _known(launch))
         return [*lines, *(f"  {line}" for line in b.out)]
     return [*lines, *_kernel_lines(m, number, launch, launch.item, head)]
 

@@ -1,0 +1,85 @@
+"""What entries call, as LLVM text: declarations of what Python, OpenMP and torch give, and functions of our own."""
+
+from __future__ import annotations
+
+# What entries that take numbers call.
+NUMBERS = (
+    "declare i64 @PyLong_AsLongLong(ptr)", "declare double @PyFloat_AsDouble(ptr)", "declare ptr @PyErr_Occurred()"
+)  # fmt: skip
+
+# What entries with arenas call: the address so many bytes into the arena, for each of the places behind its own.
+INNER = """define internal void @fs.inner(ptr %slot, ptr %offsets, i64 %count) {
+entry:
+  %arena = load ptr, ptr %slot
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %at = getelementptr i64, ptr %offsets, i64 %k
+  %offset = load i64, ptr %at
+  %address = getelementptr i8, ptr %arena, i64 %offset
+  %next = add i64 %k, 1
+  %place = getelementptr ptr, ptr %slot, i64 %next
+  store ptr %address, ptr %place
+  %more = icmp ult i64 %next, %count
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}"""
+
+RUNTIME = """declare void @GOMP_parallel(ptr, ptr, i32, i32)
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+declare i32 @omp_in_parallel()
+declare i32 @fs_num_threads()
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)
+declare void @PyErr_SetString(ptr, ptr)
+declare void @Py_IncRef(ptr)
+declare i32 @PyType_IsSubtype(ptr, ptr)
+declare i32 @aoti_torch_get_data_ptr(ptr, ptr)
+@_Py_NoneStruct = external global i8
+@PyExc_TypeError = external global ptr
+@fs.message = private constant [59 x i8] c"a compiled graph's argument is not a dense torch.Tensor   \\00"
+
+define internal void @fs.worker(ptr %job) {
+  %rank32 = call i32 @omp_get_thread_num()
+  %count32 = call i32 @omp_get_num_threads()
+  %rank = zext i32 %rank32 to i64
+  %count = zext i32 %count32 to i64
+  %fn = load ptr, ptr %job
+  %s1 = getelementptr ptr, ptr %job, i64 1
+  %buffers = load ptr, ptr %s1
+  %s2 = getelementptr i64, ptr %job, i64 2
+  %extent = load i64, ptr %s2
+  %lo = mul i64 %rank, %extent
+  %begin = udiv i64 %lo, %count
+  %hi = add i64 %lo, %extent
+  %end = udiv i64 %hi, %count
+  call void %fn(ptr %buffers, i64 %begin, i64 %end)
+  ret void
+}
+
+define internal void @fs.parallel(ptr %fn, ptr %buffers, i64 %extent, i32 %most) {
+entry:
+  %job = alloca [3 x i64]
+  %threads = call i32 @fs_num_threads()
+  %fewer = icmp slt i32 %threads, %most
+  %n = select i1 %fewer, i32 %threads, i32 %most
+  %one = icmp slt i32 %n, 2
+  br i1 %one, label %serial, label %ask
+ask:
+  %nested = call i32 @omp_in_parallel()
+  %inside = icmp ne i32 %nested, 0
+  br i1 %inside, label %serial, label %team
+serial:
+  call void %fn(ptr %buffers, i64 0, i64 %extent)
+  ret void
+team:
+  store ptr %fn, ptr %job
+  %s1 = getelementptr ptr, ptr %job, i64 1
+  store ptr %buffers, ptr %s1
+  %s2 = getelementptr i64, ptr %job, i64 2
+  store i64 %extent, ptr %s2
+  call void @GOMP_parallel(ptr @fs.worker, ptr %job, i32 %n, i32 0)
+  ret void
+}"""
