@@ -71,7 +71,7 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
         else:
             env[node] = _call(node, env, overlaps, writers, tracer, facts)
             overlaps.note(env[node])
-            facts.check()
+            facts.check(node)
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
 
 

@@ -10,11 +10,15 @@ from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aten.graphs.numbers import FUNCTIONS
+from framesmith_aten.operators import op_name
 from framesmith_aten.symbolic import is_symbolic, is_the_same, known_value
 from framesmith_aten.tracing.tracer import GraphTracer
 
 #: Where nodes of torch-level graphs keep what they gave when they were made.
 EXAMPLE = "example_value"
+
+#: Operators that broadcast nothing: a size that they take for another is an error where it is one element.
+OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy"})
 
 ASSERT = torch.ops.aten._assert_scalar.default
 
@@ -82,8 +86,8 @@ class Facts:
 
         self._messages[canonicalize_bool_expr(condition.node._expr)] = message
 
-    def check(self) -> None:
-        """Record the checks of what has been taken for granted since. Raises AotUnsupported."""
+    def check(self, node: fx.Node) -> None:
+        """Record the checks of what the call `node` has taken for granted. Raises AotUnsupported."""
         env = self._tracer.fake_mode.shape_env
         if env is None or len(self._checked) == env.num_deferred_runtime_asserts:
             return
@@ -91,7 +95,7 @@ class Facts:
             if assumed.expr not in self._checked and self._tracer.numbers.knows_expression(assumed.expr):
                 self._checked.add(assumed.expr)
                 message = self._messages.get(assumed.expr)
-                if message is None and _may_broadcast(assumed.expr):
+                if message is None and _may_broadcast(assumed.expr) and op_name(node.target) not in OF_ONE_LENGTH:
                     why = f"it is taken for granted that {assumed.expr}, but one element would do as well"
                     raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
                 self._tracer.check_number(assumed.expr, message or assumed.msg)
