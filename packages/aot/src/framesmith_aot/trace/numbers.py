@@ -79,7 +79,7 @@ class Facts:
             condition = _anew(node, env)
             if isinstance(condition, torch.SymBool) and known_value(condition) is None:
                 self._say(condition, self._asserted[node])
-                torch._check(condition)
+                torch._check(condition)  # type: ignore[no-untyped-call]
 
     def _say(self, condition: torch.SymBool, message: str) -> None:
         from torch.fx.experimental.symbolic_shapes import canonicalize_bool_expr
