@@ -96,3 +96,57 @@ def test_one_graph_for_all_data(name: str, gradients: bool) -> None:
             torch.testing.assert_close(other, one)
     found = framesmith.stats()
     assert (found["frames_compiled"], found["graphs"], found["breaks"]) == (1, 1, 0), found
+
+
+def checked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    chosen = x[x > 0]
+    torch._check(chosen.shape[0] == 3)
+    return chosen + y
+
+
+def made(x: torch.Tensor, make: Callable[[torch.Tensor], Any], y: torch.Tensor) -> torch.Tensor:
+    """What is made of the numbers above zero has an error of its own, and nobody reads it."""
+    make(x[x > 0])
+    return y * 2
+
+
+ROW, ROWS = torch.ones(3), torch.ones(2, 3)
+#: What is right for three numbers above zero, and perhaps for one.
+FITTING: dict[str, Callable[..., Any]] = {
+    "added": lambda x: x[x > 0] + ROWS,
+    "added in place": lambda x: ROWS.clone().add_(x[x > 0]),
+    "checked": lambda x: checked(x, ROWS),
+    "expanded": lambda x: x[x > 0].expand(2, 3).exp(),
+    "as a row": lambda x: x[x > 0].view(3) * 2,
+    "stacked": lambda x: torch.stack([x[x > 0], ROW]),
+    "narrowed": lambda x: x.narrow(0, (x > 0).sum(), 3) * 2,
+    "added, unread": lambda x: made(x, lambda chosen: chosen + ROWS, x),
+    "broadcast, unread": lambda x: made(x, lambda chosen: torch.broadcast_tensors(chosen, ROWS), x),
+    "expanded, unread": lambda x: made(x, lambda chosen: chosen.expand(2, 3), x),
+    "as a row, unread": lambda x: made(x, lambda chosen: chosen.view(3), x),
+    "stacked, unread": lambda x: made(x, lambda chosen: torch.stack([chosen, ROW]), x),
+}
+
+
+@pytest.mark.parametrize("backend", ["auto", "aot_eager"])
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", FITTING)
+def test_sizes_that_have_to_be_others(name: str, gradients: bool, backend: str) -> None:
+    """They are checked when the graph runs, before anything is computed with them; what fails is eager mode's."""
+    framesmith.reset()
+    fn = FITTING[name]
+    compiled = framesmith.compile(fn, strict=True, backend=backend)
+    seen = []
+    for (inputs,) in around(3, 4, 5, 6, 2, 3):
+        for run in (fn, compiled):
+            try:
+                seen.append([each.tolist() for each in outcome(run, (inputs,), gradients)])
+            except RuntimeError as error:
+                seen.append([str(error)])
+    for expected, actual in zip(seen[::2], seen[1::2], strict=True):
+        if isinstance(expected[0], str):
+            assert actual == expected
+        else:
+            torch.testing.assert_close([torch.tensor(one) for one in actual], [torch.tensor(one) for one in expected])
+    assert any(isinstance(one[0], str) for one in seen)
+    assert framesmith.stats()["graphs"] > 0

@@ -120,6 +120,23 @@ def checked_graph(message):
     return fx.GraphModule({}, graph)
 
 
+def test_a_size_that_the_graph_asserts_further_on_is_checked_first():
+    """As a captured graph says: there the size is known behind the operation that has taken it for granted."""
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    chosen = graph.call_method("masked_select", (x, graph.call_function(operator.gt, (x, 0))))
+    fits = graph.call_function(operator.eq, (graph.call_function(torch.ops.aten.sym_size.int, (chosen, 0)), 2))
+    added = graph.call_function(operator.add, (chosen, y))
+    graph.call_function(torch.ops.aten._assert_scalar.default, (fits, "two, please"))
+    graph.output((added,))
+    gm = fx.GraphModule({}, graph)
+    symbolic = compile_symbolic(gm, [torch.tensor([1.0, 2.0]), torch.ones(3, 2)], [[0], []])
+    check(symbolic, gm, [torch.tensor([1.0, 0.0, 2.0]), torch.ones(3, 2)])
+    for values in ([1.0, 0.0, 0.0], [1.0, 2.0, 3.0]):
+        with pytest.raises(RuntimeError, match="two, please"):
+            symbolic(torch.tensor(values), torch.ones(3, 2))
+
+
 def test_checks_are_made_at_calls():
     gm = checked_graph("too many")
     graph = compile_symbolic(gm, [torch.zeros(2), number(2)], [[], []])

@@ -228,6 +228,29 @@ def test_a_change_of_history_breaks_before_what_may_fail() -> None:
     assert subject.of_kind("break")[0].broken.kind.id == "cannot-undo"
 
 
+def history_and_length(x: Any, mask: Any) -> Any:
+    x += mask.masked_select(mask > 0)
+    return x * 2
+
+
+def test_a_change_of_history_breaks_before_what_a_length_of_data_may_refuse() -> None:
+    """That one element is broadcast, the trace does not know: the graph fails where it is one, and began to change."""
+    subject = compiled(history_and_length)
+    for values in ([1.0, 0.0, 2.0, 3.0], [0.0, 0.0, 4.0, 0.0], [1.0, 1.0, 1.0, 0.0], [0.0, 5.0, 5.0, 0.0]):
+        seen = []
+        for fn in (history_and_length, subject):
+            leaf = torch.tensor(values, requires_grad=True)
+            x = torch.ones(2, 3)
+            try:
+                out: Any = fn(x, leaf)
+                out.pow(2).sum().backward()
+                seen.append((out.tolist(), leaf.grad.tolist(), x._version))
+            except RuntimeError as error:
+                seen.append(str(error))
+        assert seen[0] == seen[1]
+    assert subject.of_kind("break")[0].broken.kind.id == "cannot-undo"
+
+
 def drawn_behind_a_change(x: Any) -> Any:
     x.mul_(2)
     return torch.rand(2)

@@ -178,6 +178,35 @@ def test_an_input_changed_since_is_refused_as_in_eager() -> None:
         torch.autograd.grad(result.sum(), x, create_graph=True)
 
 
+def three_apart(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.sin() * x, w.clone(), x.cos() * v.cos()
+
+
+@pytest.mark.parametrize(("changed", "read"), [(at, result) for at in range(3) for result in range(3)])
+def test_an_input_changed_since_matters_to_what_is_computed_of_it(changed: int, read: int) -> None:
+    """Each result has a node of its own, which asks for what is behind its gradients: nothing is behind a copy's."""
+
+    def operands() -> list[torch.Tensor]:
+        return [torch.linspace(-1, 1, 4).requires_grad_() for _ in range(3)]
+
+    found: list[Any] = []
+    for run in (three_apart, of(three_apart, *operands())):
+        inputs = operands()
+        loss = run(*inputs)[read].pow(2).sum()
+        with torch.no_grad():
+            inputs[changed].add_(1)
+        try:
+            grads = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True, materialize_grads=True)
+            second = torch.autograd.grad(sum(one.pow(2).sum() for one in grads), inputs, materialize_grads=True)
+            found.append([*grads, *second])
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+            found.append([])
+    assert bool(found[0]) == bool(found[1]) == ((changed, read) not in {(0, 0), (0, 2), (2, 2)})
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
 def test_it_is_said() -> None:
     x, w = pair()
     [result] = of(one_result, x, w)(x, w)

@@ -2,6 +2,7 @@
 
 import gc
 import linecache
+import operator
 
 import pytest
 import torch
@@ -16,6 +17,17 @@ def adding_one(x):
 
 def graph_of(function):
     return fx.symbolic_trace(function).graph
+
+
+@pytest.mark.parametrize("make", [new_module, new_lazy_module])
+@pytest.mark.parametrize("base", [-2.0, -2, 2])
+def test_a_power_of_a_constant(make, base):
+    graph = fx.Graph()
+    exponent = graph.placeholder("exponent")
+    powers = [graph.call_function(operator.pow, pair) for pair in ((base, exponent), (exponent, base))]
+    graph.output(tuple(powers))
+    module = make(torch.nn.Module(), graph)
+    assert [module(number) for number in (2, 3)] == [(base**2, 2**base), (base**3, 3**base)]
 
 
 @pytest.mark.parametrize("make", [new_module, new_lazy_module])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.utils._sympy import functions as torch_functions
 
 from framesmith_guards import Guard, GuardError, LocalSource, ShapeEnvSource, ShapeExpr, compile_guards
-from framesmith_guards.kinds.shapes import HELPERS, text, value
+from framesmith_guards.kinds.shapes import HELPERS, call_expr, text, value
 
 A, B = sympy.symbols("a b", integer=True, positive=True)
 
@@ -63,6 +63,8 @@ def test_text_reference_and_sympy_agree(condition, a, b):
         (torch_functions.ToFloat(A), 7.0),
         (torch_functions.Where(sympy.Gt(A, B), A, B), 7),
         (torch_functions.PowByNatural(A, B), 49),
+        (torch_functions.PowByNatural(sympy.Integer(-3), B), 9),
+        (call_expr("exact_pow", [sympy.Float(-3), B]), 9.0),
         (torch_functions.TruncToInt(torch_functions.IntTrueDiv(A, B)), 3),
         (sympy.Piecewise((A, sympy.Lt(A, 3)), (B, True)), 2),
         (torch_functions.Max(A, B), 7),

@@ -9,7 +9,6 @@ for each region, and only then. The inputs are kept for it as long as autograd k
 from __future__ import annotations
 
 import functools
-import operator
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,11 +17,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
 from framesmith_aot.runtime.again import Again, are_alike, gradients_through, operands_of
+from framesmith_aot.runtime.dependence import behind, needed
 from framesmith_aot.runtime.histories import Grads, edges_of, history_of, led_elsewhere, own
 from framesmith_aot.runtime.replay import FunctionText, tuple_text
 from framesmith_aot.trace.joint import Binding, JointGraph
@@ -38,12 +37,9 @@ from framesmith_aot.trace.regions import (
     regions_of,
 )
 from framesmith_aten.graphs.numbers import is_number_node
-from framesmith_aten.operators import arguments, is_custom, is_random, updated_statistics
+from framesmith_aten.operators import is_custom, is_random
 from framesmith_guards import warn_user
 from framesmith_guards.contexts import ambient
-
-#: Results of a functional batch norm before its updated running statistics.
-OWN_RESULTS = 3
 
 #: Calls with which a graph turns autocast on.
 ENTERS_AUTOCAST = frozenset({torch.amp.autocast_mode._enter_autocast})
@@ -65,10 +61,11 @@ class SecondOrder:
     `views` are the positions of outputs that nodes read as they read inputs, and the slots they are views of.
     `placeholders` and `attributes` say which input each of the module's operands is, `origins` where the tensors of
     slots with gradients come from, `makers` and `writers` are those of `Collected`, `requires_grad` says what the
-    inputs are, `is_leaf` which of them are leaves, `needed` which of them results with gradients depend on, `changed`
-    which the graph writes to, `detached` of which only an alias is kept, `unversioned` which count no versions,
-    `numbers` which are no tensors, `modes` and `dtype` (the default) are what it ran under, `casting` whether autocast
-    is on somewhere, `devices` whose generators it draws from beside the CPU's (`random`: whether it draws at all).
+    inputs are, `is_leaf` which of them are leaves, `needed` which of them results with gradients depend on, `behind`
+    which the gradients of each node depend on, `changed` which the graph writes to, `detached` of which only an alias
+    is kept, `unversioned` which count no versions, `numbers` which are no tensors, `modes` and `dtype` (the default)
+    are what it ran under, `casting` whether autocast is on somewhere, `devices` whose generators it draws from beside
+    the CPU's (`random`: whether it draws at all).
     """
 
     module: fx.GraphModule
@@ -82,6 +79,7 @@ class SecondOrder:
     requires_grad: Sequence[bool]
     is_leaf: Sequence[bool]
     needed: frozenset[int]
+    behind: Sequence[frozenset[int]]
     changed: frozenset[int]
     detached: frozenset[int]
     unversioned: frozenset[int]
@@ -155,11 +153,11 @@ class SecondOrder:
         """The gradients of the operands of autograd node `index`, with their history.
 
         It passes what is `held`, and those `results` of the node itself, by slot, that eager mode keeps for it.
-        Raises RuntimeError where an input was changed in place since, as eager mode does.
+        Raises RuntimeError where an input that they depend on was changed in place since, as eager mode does.
         """
         warn_user(SecondDerivativeWarning())
         values, versions, states = rerun
-        check_versions(versions.values())
+        check_versions([each for at, each in versions.items() if at in self.behind[index]])
         check_memory(values)
         ends, roots, regions, views = self._run(values, states, held)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
@@ -294,23 +292,6 @@ def why_not_again(gm: fx.GraphModule, joint: JointGraph) -> str | None:
     return None
 
 
-def _read_by(node: fx.Node) -> set[fx.Node]:
-    """The operands that a call's results depend on.
-
-    Normalisation in training computes its own results without the running statistics, which it only updates.
-    """
-    if node.target is operator.getitem and node.args[1] >= OWN_RESULTS:  # type: ignore[operator]
-        return {node.args[0], *_updated(node.args[0])}  # type: ignore[arg-type]
-    return {*node.all_input_nodes} - _updated(node)
-
-
-def _updated(node: fx.Node) -> set[fx.Node]:
-    if not isinstance(node.target, OpOverload):
-        return set()
-    values = arguments(node.target, node.args, node.kwargs)
-    return {values[name] for name in updated_statistics(node.target, node.args, node.kwargs)}
-
-
 def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, examples: Sequence[Any]) -> SecondOrder:
     """What runs `gm`, which was traced as `joint` for inputs like `examples`, again."""
     numbers = frozenset(at for at, node in enumerate(joint.inputs) if is_number_node(node))
@@ -327,7 +308,8 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
         joint.writers,
         joint.meta.requires_grad,
         joint.meta.is_leaf,
-        _needed(joint),
+        needed(joint),
+        behind(joint),
         frozenset(joint.meta.changed),
         frozenset(_detached(joint)),
         frozenset(at for at, example in enumerate(examples) if at not in numbers and example.is_inference()),
@@ -340,15 +322,6 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
     )
 
 
-def _needed(joint: JointGraph) -> frozenset[int]:
-    """The inputs that some result with gradients depends on."""
-    read = {slot for slot, flows in zip(joint.slots, joint.meta.slots, strict=True) if flows}
-    for node in reversed(joint.graph.nodes):
-        if node in read:
-            read.update(_read_by(node))
-    return frozenset(at for at, node in enumerate(joint.inputs) if node in read)
-
-
 def _detached(joint: JointGraph) -> Iterator[int]:
     """The inputs of which a call keeps no more than an alias: autograd's nodes would hold what holds them.
 
@@ -357,7 +330,7 @@ def _detached(joint: JointGraph) -> Iterator[int]:
     """
     held = {index for node in joint.nodes for index in node.kept.inputs} | {*joint.meta.changed}
     yield from (copy.index for copy in joint.meta.copy_back if not copy.no_grad)
-    yield from {*range(len(joint.inputs))} - _needed(joint)
+    yield from {*range(len(joint.inputs))} - needed(joint)
     yield from (at for at, requires in enumerate(joint.meta.requires_grad) if not requires and at not in held)
 
 

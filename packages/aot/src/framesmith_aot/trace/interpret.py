@@ -71,7 +71,7 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
         else:
             env[node] = _call(node, env, overlaps, writers, tracer, facts)
             overlaps.note(env[node])
-            facts.check()
+            facts.check(node)
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
 
 
@@ -87,6 +87,9 @@ def _call(
     kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
     if node.target is torch._check:
         facts.note_check(node, args)
+    facts.note_asserted(node, env)
+    if node.target is numbers.ASSERT and args[0] is True:
+        return None
     if node.target in FUNCTIONS and any(map(is_symbolic, args)) and not any(map(torch.is_tensor, args)):
         return numbers.call(tracer, node, args, kwargs)
     before = [

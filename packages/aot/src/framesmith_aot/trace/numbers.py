@@ -9,11 +9,18 @@ import torch
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aten.graphs.numbers import FUNCTIONS
+from framesmith_aten.operators import op_name
 from framesmith_aten.symbolic import is_symbolic, is_the_same, known_value
 from framesmith_aten.tracing.tracer import GraphTracer
 
 #: Where nodes of torch-level graphs keep what they gave when they were made.
 EXAMPLE = "example_value"
+
+#: Operators that broadcast nothing: a size that they take for another is an error where it is one element.
+OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy"})
+
+ASSERT = torch.ops.aten._assert_scalar.default
 
 
 def call(tracer: GraphTracer, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -46,6 +53,11 @@ class Facts:
         self._tracer = tracer
         self._checked: set[Any] = set()
         self._messages: dict[Any, str] = {}
+        self._asserted = {
+            node.args[0]: str(node.args[1])
+            for node in reversed(graph.nodes)
+            if node.target is ASSERT and isinstance(node.args[0], fx.Node)
+        }
         if tracer.fake_mode.shape_env is not None:
             for node in graph.nodes:
                 if node.target is torch._check:
@@ -54,15 +66,28 @@ class Facts:
     def note_check(self, node: fx.Node, args: Sequence[Any]) -> None:
         """Take in what a call of `torch._check` of a condition says where it fails."""
         if node.target is torch._check and isinstance(args[0], torch.SymBool):
-            from torch.fx.experimental.symbolic_shapes import canonicalize_bool_expr
-
             message = args[1] if len(args) > 1 else "Expected cond to be True, but got False"
-            self._messages[canonicalize_bool_expr(args[0].node._expr)] = str(
-                message() if callable(message) else message
-            )
+            self._say(args[0], str(message() if callable(message) else message))
 
-    def check(self) -> None:
-        """Record the checks of what has been taken for granted since. Raises AotUnsupported."""
+    def note_asserted(self, node: fx.Node, env: Mapping[fx.Node, Any]) -> None:
+        """Take in that `node`, if it is one, gives a condition of which the graph asserts further on that it holds.
+
+        Whoever captured the graph relies on it, and knows what it says to be so; here it is found out, and checked
+        before anything is computed that relies on it.
+        """
+        if node in self._asserted:
+            condition = _anew(node, env)
+            if isinstance(condition, torch.SymBool) and known_value(condition) is None:
+                self._say(condition, self._asserted[node])
+                torch._check(condition)  # type: ignore[no-untyped-call]
+
+    def _say(self, condition: torch.SymBool, message: str) -> None:
+        from torch.fx.experimental.symbolic_shapes import canonicalize_bool_expr
+
+        self._messages[canonicalize_bool_expr(condition.node._expr)] = message
+
+    def check(self, node: fx.Node) -> None:
+        """Record the checks of what the call `node` has taken for granted. Raises AotUnsupported."""
         env = self._tracer.fake_mode.shape_env
         if env is None or len(self._checked) == env.num_deferred_runtime_asserts:
             return
@@ -70,10 +95,18 @@ class Facts:
             if assumed.expr not in self._checked and self._tracer.numbers.knows_expression(assumed.expr):
                 self._checked.add(assumed.expr)
                 message = self._messages.get(assumed.expr)
-                if message is None and _may_broadcast(assumed.expr):
+                if message is None and _may_broadcast(assumed.expr) and op_name(node.target) not in OF_ONE_LENGTH:
                     why = f"it is taken for granted that {assumed.expr}, but one element would do as well"
                     raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
                 self._tracer.check_number(assumed.expr, message or assumed.msg)
+
+
+def _anew(node: Any, env: Mapping[fx.Node, Any]) -> Any:
+    """What a call of numbers gives, computed of what tensors tell here."""
+    if not isinstance(node, fx.Node) or node.target not in FUNCTIONS:
+        return env[node] if isinstance(node, fx.Node) else node
+    function: Any = node.target
+    return function(*[_anew(one, env) for one in node.args])
 
 
 def _may_broadcast(expr: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import operator
 import weakref
 from typing import Any
 
@@ -13,12 +14,21 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 def new_module(root: torch.nn.Module | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
     """A module running the graph, with the attributes of `root` that it names."""
+    _spell_powers(graph)
     return _forgetting(fx.GraphModule(root, graph))
 
 
 def new_lazy_module(root: torch.nn.Module | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
     """The same, made into Python text only when it is asked for."""
+    _spell_powers(graph)
     return _forgetting(_LazyGraphModule(root, graph))
+
+
+def _spell_powers(graph: fx.Graph) -> None:
+    """Let powers of constants be calls: FX writes `-2.0 ** n`, which is -(2.0**n), for `operator.pow` of -2.0."""
+    for node in graph.find_nodes(op="call_function", target=operator.pow):
+        if not isinstance(node.args[0], fx.Node):
+            node.target = pow
 
 
 def _forgetting(module: fx.GraphModule) -> fx.GraphModule:

@@ -153,13 +153,22 @@ def _call(low: Lowering, node: fx.Node) -> None:
             return
     if isinstance(node.meta.get("val"), torch.SymInt):
         size = low.numbers.readable(node.meta["val"])
-        if size is not None:
+        if size is not None and not _taken_for(node.meta["val"]):
             low.values[node] = size
             return
     reason = _lowered(low, node)
     if reason is not None:
         low.notes[node.name] = reason
         run_as_call(low, node)
+
+
+def _taken_for(number: torch.SymInt) -> bool:
+    """Whether what data tell is taken for another number: the check that it is that one asks for it at a call."""
+    if number.node._expr == number.node.expr:
+        return False
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(number.node._expr))
 
 
 def run_as_call(low: Lowering, node: fx.Node) -> None:

@@ -262,13 +262,19 @@ class GraphBuilder:
         self._note(node, effects)
         return node
 
+    @property
+    def has_assumed(self) -> bool:
+        """Whether the last call has assumed something of numbers that data becomes, which is not checked yet."""
+        env = self.fake_mode.shape_env
+        return env is not None and env.num_deferred_runtime_asserts != self.assumptions
+
     def check_assumptions(self) -> None:
         """Check, when the graph runs, what the calls before have assumed of numbers that data becomes.
 
         What is of numbers that no node gives is between the parts of one operation, which checks it itself.
         """
         env = self.fake_mode.shape_env
-        if env is None or env.num_deferred_runtime_asserts == self.assumptions:
+        if env is None or not self.has_assumed:
             return
         self.assumptions = env.num_deferred_runtime_asserts
         for asserted in env.deferred_runtime_asserts.values():

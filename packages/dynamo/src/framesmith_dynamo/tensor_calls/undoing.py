@@ -29,9 +29,11 @@ CANNOT_UNDO = register_break(
 def check_undoing(builder: GraphBuilder, node: fx.Node, name: str) -> None:
     """Break before a call with which the graph could fail after it did what cannot be undone.
 
-    An operator that acts outside of tensors can fail, but others of its kind may stand beside it.
+    An operator that acts outside of tensors can fail, but others of its kind may stand beside it. What a call takes for
+    granted of numbers that data tell can fail as well: it is checked behind the call.
     """
     builder.lasts |= bool(changed_histories(builder, node))
+    builder.may_fail |= builder.has_assumed
     if sum((builder.may_fail, builder.lasts, builder.acts_elsewhere)) > 1:
         raise GraphBreak(CANNOT_UNDO, name)
 

@@ -40,6 +40,10 @@ def _infix(symbol: str, combine: Callable[[Any, Any], Any]) -> Operator:
     return Operator(lambda args: f"({f' {symbol} '.join(args)})", lambda *args: reduce(combine, args))
 
 
+def _power(function: Callable[[Any, Any], Any]) -> Operator:
+    return Operator(lambda args: f"(({args[0]}) ** {args[1]})", function)  # `-2 ** n` is -(2**n)
+
+
 def _call(name: str, function: Callable[..., Any]) -> Operator:
     return Operator(lambda args: f"{name}({', '.join(args)})", function)
 
@@ -63,9 +67,9 @@ def _where_text(args: list[str]) -> str:
 OPERATORS: Final[dict[str, Operator]] = {
     "Add": _infix("+", operator.add),
     "Mul": _infix("*", operator.mul),
-    "Pow": _infix("**", operator.pow),
-    "PowByNatural": _infix("**", operator.pow),
-    "FloatPow": _infix("**", operator.pow),
+    "Pow": _power(operator.pow),
+    "PowByNatural": _power(operator.pow),
+    "FloatPow": _power(operator.pow),
     "FloorDiv": _infix("//", operator.floordiv),
     "CleanDiv": _infix("//", operator.floordiv),
     "Mod": _infix("%", operator.mod),
@@ -105,11 +109,11 @@ OPERATORS: Final[dict[str, Operator]] = {
 }
 
 _FLOAT_OPERATORS: Final = {
-    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"
 }  # fmt: skip
 #: Functions of numbers that sympy is told nothing of, by name: they are computed as the program does, in its order.
 EXACT: Final[dict[str, Callable[..., Any]]] = {
-    **{f"exact_{name}": getattr(operator, name) for name in (*_FLOAT_OPERATORS, "neg", "abs")},
+    **{f"exact_{name}": getattr(operator, name) for name in (*_FLOAT_OPERATORS, "pow", "neg", "abs")},
     **{f"math_{name}": function for name, function in vars(math).items() if isinstance(function, BuiltinFunctionType)},
     "exact_int": int,
     "exact_float": float,

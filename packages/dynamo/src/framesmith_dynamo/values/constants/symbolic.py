@@ -133,8 +133,7 @@ def compute(tr: Tracer, op: str, left: Value, right: Value) -> Value | None:
         integers = False
     if integers and (op in EXACT_OF_INTEGERS or (op == "**" and type(numbers[1]) is int and numbers[1] in POWERS)):
         return tr.constant(BINARY[op](*numbers))
-    function = pow if op == "**" else BINARY[op]  # fx writes `-2.0 ** 2`, which is -4.0, for operator.pow of -2.0
-    return tr.compute_number(function, f"exact_{BINARY_SLOTS[op]}", numbers)
+    return tr.compute_number(BINARY[op], f"exact_{BINARY_SLOTS[op]}", numbers)
 
 
 def _is_not_zero(number: Any) -> bool:

@@ -1,0 +1,66 @@
+"""Which inputs of a joint graph its results and its gradients depend on."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Iterable
+
+from torch import fx
+from torch._ops import OpOverload
+
+from framesmith_aot.trace.joint import JointGraph
+from framesmith_aten.operators import arguments, updated_statistics
+
+#: Results of a functional batch norm before its updated running statistics.
+OWN_RESULTS = 3
+
+
+def needed(joint: JointGraph) -> frozenset[int]:
+    """The inputs that some result with gradients depends on."""
+    return _Reading(joint).inputs(slot for slot, flows in zip(joint.slots, joint.meta.slots, strict=True) if flows)
+
+
+def behind(joint: JointGraph) -> list[frozenset[int]]:
+    """For each autograd node the inputs that the gradients of its operands depend on, and so all their derivatives."""
+    reading, grads = _Reading(joint), iter(joint.grads)
+    return [
+        reading.inputs(grad for grad in itertools.islice(grads, len(node.operands)) if grad is not None)
+        for node in joint.nodes
+    ]
+
+
+class _Reading:
+    """Which inputs each node of a graph depends on, as the bits of an integer."""
+
+    def __init__(self, joint: JointGraph) -> None:
+        self._bits = {node: 1 << at for at, node in enumerate(joint.inputs)}
+        for node in joint.graph.nodes:
+            if node not in self._bits:
+                self._bits[node] = self._union(_read_by(node))
+
+    def _union(self, nodes: Iterable[fx.Node]) -> int:
+        return functools.reduce(operator.or_, (self._bits[node] for node in nodes), 0)
+
+    def inputs(self, nodes: Iterable[fx.Node]) -> frozenset[int]:
+        """The positions of the inputs that some of these nodes depend on."""
+        bits = self._union(nodes)
+        return frozenset(at for at in range(bits.bit_length()) if bits >> at & 1)
+
+
+def _read_by(node: fx.Node) -> set[fx.Node]:
+    """The operands that a call's results depend on.
+
+    Normalisation in training computes its own results without the running statistics, which it only updates.
+    """
+    if node.target is operator.getitem and node.args[1] >= OWN_RESULTS:  # type: ignore[operator]
+        return {node.args[0], *_updated(node.args[0])}  # type: ignore[arg-type]
+    return {*node.all_input_nodes} - _updated(node)
+
+
+def _updated(node: fx.Node) -> set[fx.Node]:
+    if not isinstance(node.target, OpOverload):
+        return set()
+    values = arguments(node.target, node.args, node.kwargs)
+    return {values[name] for name in updated_statistics(node.target, node.args, node.kwargs)}
