@@ -27,7 +27,7 @@ _COUNTS = "\n".join(
 BLAS = (
     "declare void @sgemm_(ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr)",
     "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
-    '@fs.as.it.is = private constant [2 x i8] c"N\\00"',
+    '@fs.plain = private constant [2 x i8] c"N\\00"',
     '@fs.transposed = private constant [2 x i8] c"T\\00"',
     "@fs.f32.0 = private constant float 0.0",
     "@fs.f32.1 = private constant float 1.0",
@@ -77,7 +77,7 @@ done:
   %e = call i32 @aoti_torch_create_tensor_from_blob(ptr %data, i64 2, ptr %sizes, ptr %strides, i64 0, i32 6, i32 0, \
 i32 0, ptr %handle)
   ret i32 %e
-}""".replace("\\\n", ""),
+}""",
     # The product by ATen: nonzero where it failed.
     """define internal i32 @fs.by.aten(ptr %c, ptr %a, ptr %b, i64 %m, i64 %n, i64 %k, i64 %a0, i64 %a1, i64 %b0, \
 i64 %b1, i1 %biased) {
@@ -110,7 +110,7 @@ done:
   %d1 = call i32 @aoti_torch_delete_tensor_object(ptr %ah)
   %d2 = call i32 @aoti_torch_delete_tensor_object(ptr %bh)
   ret i32 %e
-}""".replace("\\\n", ""),
+}""",
     # One product, with the row in each of the result's rows first if there is one; %failure tells whether ATen failed.
     # One function for all: a branch on %exact for each product in the entry took LLVM half of its time.
     """define internal void @fs.product(i1 %exact, ptr %failure, ptr %c, ptr %a, ptr %b, ptr %row, i64 %m, \
@@ -126,8 +126,8 @@ choose:
   br i1 %exact, label %blas, label %aten
 blas:
 COUNTS
-  %a.letter = select i1 %a.transposed, ptr @fs.transposed, ptr @fs.as.it.is
-  %b.letter = select i1 %b.transposed, ptr @fs.transposed, ptr @fs.as.it.is
+  %a.letter = select i1 %a.transposed, ptr @fs.transposed, ptr @fs.plain
+  %b.letter = select i1 %b.transposed, ptr @fs.transposed, ptr @fs.plain
   %beta = select i1 %biased, ptr @fs.f32.1, ptr @fs.f32.0
   call void @sgemm_(ptr %b.letter, ptr %a.letter, ptr %n.at, ptr %m.at, ptr %k.at, ptr @fs.f32.1, \
 ptr %b, ptr %b.leading.at, ptr %a, ptr %a.leading.at, ptr %beta, ptr %c, ptr %n.at)
@@ -143,7 +143,7 @@ i64 %b.down, i64 %b.right, i1 %biased)
   %both = or i32 %before, %error
   store i32 %both, ptr %failure
   ret void
-}""".replace("\\\n", "").replace("COUNTS", _COUNTS),
+}""".replace("COUNTS", _COUNTS),
 )
 
 #: What an entry with products begins with: whether BLAS may compute them, and a place for ATen's failures.
