@@ -20,8 +20,6 @@ EXAMPLE = "example_value"
 #: Operators that broadcast nothing: a size that they take for another is an error where it is one element.
 OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy"})
 
-ASSERT = torch.ops.aten._assert_scalar.default
-
 
 def call(tracer: GraphTracer, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a call of a function of numbers gives. What its expression does not tell is a node of its own."""
@@ -56,7 +54,7 @@ class Facts:
         self._asserted = {
             node.args[0]: str(node.args[1])
             for node in reversed(graph.nodes)
-            if node.target is ASSERT and isinstance(node.args[0], fx.Node)
+            if node.target is torch.ops.aten._assert_scalar.default and isinstance(node.args[0], fx.Node)
         }
         if tracer.fake_mode.shape_env is not None:
             for node in graph.nodes:
