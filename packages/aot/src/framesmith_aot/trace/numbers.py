@@ -21,6 +21,11 @@ EXAMPLE = "example_value"
 OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy"})
 
 
+def is_assertion(node: fx.Node) -> bool:
+    """Whether the node checks a condition of numbers at a call."""
+    return node.target is torch.ops.aten._assert_scalar.default
+
+
 def call(tracer: GraphTracer, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a call of a function of numbers gives. What its expression does not tell is a node of its own."""
     function: Any = node.target
@@ -54,7 +59,7 @@ class Facts:
         self._asserted = {
             node.args[0]: str(node.args[1])
             for node in reversed(graph.nodes)
-            if node.target is torch.ops.aten._assert_scalar.default and isinstance(node.args[0], fx.Node)
+            if is_assertion(node) and isinstance(node.args[0], fx.Node)
         }
         if tracer.fake_mode.shape_env is not None:
             for node in graph.nodes:
