@@ -6,15 +6,15 @@ A third of the models; long runs, `FRAMESMITH_LONG=1`, take all.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 import torch
 
 import framesmith
+from benchmarks.generation import BATCH, MODELS, PROMPT, STRATEGIES, TOKENS, WORDS, model_of
 from integration_tests.test_transformers import ARCHITECTURES, TRAINED, VOCABULARY, build, tensors
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 EACH = 1 if os.environ.get("FRAMESMITH_LONG") else 3
 #: Batch and sequence sizes, all different from those of `build`, and from the sizes within the models.
@@ -89,42 +89,14 @@ def test_training_at_three_sizes(name: str) -> None:
     assert found["recompilations"] <= found["frames_compiled"] - found["recompilations"], found
 
 
-GENERATING = {
-    "gpt2": ("GPT2Config", "GPT2LMHeadModel", {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 256}),
-    "llama": (
-        "LlamaConfig",
-        "LlamaForCausalLM",
-        {
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 2,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-        },
-    ),
-    "t5": (
-        "T5Config",
-        "T5ForConditionalGeneration",
-        {"num_layers": 2, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_heads": 2, "decoder_start_token_id": 0},
-    ),
-}
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "greedy": {"do_sample": False},
-    "sampling": {"do_sample": True, "temperature": 0.9, "top_k": 20},
-    "beams": {"do_sample": False, "num_beams": 3},
-}
-
-
-GENERATED = [(name, strategy) for name in GENERATING for strategy in STRATEGIES]
+GENERATED = [(name, strategy) for name in MODELS for strategy in STRATEGIES]
 
 
 @pytest.mark.parametrize(("name", "strategy"), GENERATED[:: 1 if EACH == 1 else 4])
 def test_generation_with_a_growing_cache(name: str, strategy: str) -> None:
-    config_name, model_name, settings = GENERATING[name]
-    torch.manual_seed(0)
-    model = getattr(transformers, model_name)(getattr(transformers, config_name)(vocab_size=100, **settings)).eval()
-    options = {"max_new_tokens": 64, "pad_token_id": 0, "eos_token_id": None, **STRATEGIES[strategy]}
-    prompt = torch.randint(2, 100, (2, 7))
+    model = model_of(name)
+    options = {"max_new_tokens": TOKENS, "pad_token_id": 0, "eos_token_id": None, **STRATEGIES[strategy]}
+    prompt = torch.randint(2, WORDS, (BATCH, PROMPT))
 
     def generate() -> torch.Tensor:
         torch.manual_seed(1)
