@@ -119,6 +119,7 @@ def outcome(fn: Any, rows: int, columns: int, k: int, f: float) -> Any:
 
 @example(body=["a.append(x.expand(-(y.shape[-1]), -1, -1))"], dynamic=True)  # of no rows, eager mode's size is negative
 @example(body=["a.append(f'{abs(x.shape[0]) + round(x.shape[0])}')"], dynamic=None)
+@example(body=["f = math.exp(f)", "f = 0.5"], dynamic=None)  # what it gave is used by nobody; it raises all the same
 @example(body=["for i in range(len(x) % 4):\n        a.append(i * f)", "a.append(f ** 2)"], dynamic=None)
 @given(body=BODIES, dynamic=st.sampled_from([None, True]))
 @settings(max_examples=PROGRAMS, deadline=None, suppress_health_check=list(HealthCheck), derandomize=PROGRAMS <= 500)

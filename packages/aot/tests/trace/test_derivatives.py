@@ -53,6 +53,23 @@ def test_types_and_results(call: Callable[[Any], torch.Tensor]) -> None:
             torch.testing.assert_close(*(torch.autograd.grad(one.sum(), x)[0] for one in (result, expected)))
 
 
+def test_what_autocast_copied_for_a_product_may_be_changed() -> None:
+    def f(x: Any) -> Any:
+        y = x * 1
+        z = y.prod(0)
+        y.mul_(2)
+        return (z,)
+
+    x = torch.tensor([[1.0, 0.5], [2.0, -1.0]], dtype=torch.bfloat16, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        [result], [expected] = compiled(graph_of(f), [x])(x), f(x)
+    assert result.dtype == expected.dtype == torch.float32
+    assert torch.equal(*(torch.autograd.grad(one.sum(), x)[0] for one in (result, expected)))
+    [result] = compiled(graph_of(f), [x])(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
 def test_second_derivatives_of_a_product() -> None:
     x = torch.tensor([[1.0, 0.0, 3.0], [2.0, -1.0, 4.0]], dtype=torch.float64, requires_grad=True)
     run = compiled(graph_of(lambda x: (x.prod(0) * x.max(),)), [x])

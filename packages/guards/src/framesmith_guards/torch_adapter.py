@@ -18,7 +18,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.guard import Guard
-from framesmith_guards.kinds.shapes import ShapeExpr
+from framesmith_guards.kinds.shapes import NEVER_RAISE, ShapeExpr, gives
 from framesmith_guards.sources import GuardSource, ShapeEnvSource, Source, TensorPropertySource, origin_of
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ def shape_guards(
     for source, tensor in tensors:
         _meet_tensor(symbols, source, tensor)
     evaluated, lines = _evaluated(symbols)
-    guards = [Guard(ShapeEnvSource(), "SHAPE", each) for found in (_equalities, _settled) for each in found(symbols)]
+    found = (*_equalities(symbols), *_settled(symbols), *_not_raising(symbols))
+    guards = [Guard(ShapeEnvSource(), "SHAPE", each) for each in found]
     return [*guards, *_ranges(symbols, lines), *evaluated]
 
 
@@ -198,6 +199,17 @@ def _settled(symbols: _Symbols) -> Iterator[ShapeExpr]:
         if known != symbol:
             call = symbols.opened(symbols.computed.get(symbol, symbol))
             yield _condition(sympy.Eq(call, symbols.opened(known), evaluate=False), symbols.sources)
+
+
+def _not_raising(symbols: _Symbols) -> Iterator[ShapeExpr]:
+    """That the calls that computed numbers raise nothing: where nobody uses their results, nothing else calls."""
+    for computed in symbols.computed.values():
+        if type(computed).__name__ not in NEVER_RAISE:
+            call = symbols.opened(computed)
+            if all(
+                symbol.name in symbols.sources for symbol in call.free_symbols
+            ):  # of data: known when the graph runs
+                yield _condition(gives(call), symbols.sources)
 
 
 def _condition(expr: sympy.Basic, sources: dict[str, Source]) -> ShapeExpr:

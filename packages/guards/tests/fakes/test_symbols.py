@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from framesmith_guards import (
     Guard,
@@ -220,6 +224,34 @@ def test_a_size_is_checked_with_its_relations() -> None:
         torch.ones(6, 9, dtype=torch.int),
     ):
         assert not check((other,), NOTHING)
+
+
+def test_what_a_shape_env_remembers_goes_with_it() -> None:
+    mode = new_fake_mode()
+    fake = symbolic_fake(mode, torch.ones(5, 7), X, (0, 1))
+    assert (fake.shape[0] * 2) // 2 + fake.shape[1] > 4
+    gone = weakref.ref(attach_shape_env(mode))
+    del mode, fake
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_range_that_is_learnt_is_not_forgotten_for_what_was_remembered() -> None:
+    mode = new_fake_mode()
+    size: Any = symbolic_fake(mode, torch.ones(8), X, (0,)).shape[0]
+    env = attach_shape_env(mode)
+    condition = size.node.expr > 6
+    assert env._maybe_evaluate_static(condition) is None
+    env._update_var_to_range(size.node.expr, ValueRanges(7, 100))
+    assert env._maybe_evaluate_static(condition) is sympy.true
+
+
+def test_calls_that_may_raise_are_guarded_whether_or_not_their_numbers_are_used() -> None:
+    mode = new_fake_mode()
+    number = symbolic_number(mode, 2.5, X)
+    computed_number(mode, "math_exp", [computed_number(mode, "exact_mul", [number, 2.0])])
+    check = check_of(mode, {}, {"x": number})
+    assert check((3.5,), NOTHING) and not check((1e6,), NOTHING)
 
 
 def _nothing() -> None:

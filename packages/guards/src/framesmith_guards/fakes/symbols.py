@@ -4,6 +4,10 @@ Note [Light symbols]: torch's own way imports torch._dynamo and torch._inductor 
 of a debugging tool, for classes that name a size's place, and for a list of files to leave out of stack traces. The
 ShapeEnv made here does without: its methods are rebuilt as light_torch.py says; where a condition comes from is told by
 `current_location`, the user's line, which is what a guard is to name; and torch's structured log is not told.
+
+Note [What a ShapeEnv remembers]: torch keeps what some methods gave in caches of the class, with the ShapeEnv in the
+key: each that ever was asked stays alive until the cache is full or cleared, and two of them in turn clear each other's
+results. Here each remembers for itself: for good what is always the same, and until it learns more what is not.
 """
 
 from __future__ import annotations
@@ -48,9 +52,40 @@ class _Place(symbolic_shapes.SLoc):  # type: ignore[name-defined, misc]
 def _methods() -> Iterator[tuple[str, FunctionType]]:
     """ShapeEnv's plain methods, without the recording around them."""
     for name, member in vars(ShapeEnv).items():
-        method = member.__wrapped__ if getattr(member, "__code__", None) is _RECORDING else member
+        method = _unrecorded(member)
         if isinstance(method, FunctionType) and not vars(method):  # others are caches, or context managers
             yield name, method
+
+
+def _remembering_methods() -> Iterator[tuple[str, FunctionType, bool]]:
+    """ShapeEnv's methods whose results are remembered, plain; whether what it learns clears them."""
+    for name, member in vars(ShapeEnv).items():
+        if hasattr(member, "cache_clear"):
+            learns = isinstance(member, FunctionType)
+            method = member.__wrapped__
+            yield name, _unrecorded(method.__wrapped__ if hasattr(method, "cache_clear") else method), learns
+
+
+def _unrecorded(member: Any) -> Any:
+    return member.__wrapped__ if getattr(member, "__code__", None) is _RECORDING else member
+
+
+def _remembering(name: str, method: FunctionType, learns: bool) -> Any:
+    """`method` with what it gave remembered by each ShapeEnv: see Note [What a ShapeEnv remembers]."""
+
+    def remembering(self: Any, *args: Any, **kwargs: Any) -> Any:
+        version = self._version_counter if learns else None
+        known = self.remembered.get(name)
+        if known is None or known[0] != version:
+            known = self.remembered[name] = (version, {})
+        results = known[1]
+        key = (args, *kwargs.items()) if kwargs else args
+        if key not in results:
+            results[key] = method(self, *args, **kwargs)
+        return results[key]
+
+    remembering.cache_clear = tell_nobody  # type: ignore[attr-defined]  # asked of the class: see `_update_var_to_range`
+    return remembering
 
 
 @cache
@@ -59,6 +94,8 @@ def _light_env_class() -> type[ShapeEnv]:
         vars(symbolic_shapes), trace_structured=tell_nobody, dtrace_structured=tell_nobody, SymNode=LightNode
     )
     members: dict[str, Any] = {name: rebuilt(method, names) for name, method in _methods()}
+    for name, method, learns in _remembering_methods():
+        members[name] = _remembering(name, rebuilt(method, names), learns)
 
     def _get_stack_summary(self: ShapeEnv, is_debug: bool = False, framework_loc: str | None = None) -> Any:
         place = current_location()
@@ -71,8 +108,15 @@ def _light_env_class() -> type[ShapeEnv]:
     def __init__(self: ShapeEnv, **options: Any) -> None:
         self.computed = {}  # type: ignore[attr-defined]
         self.results = {}  # type: ignore[attr-defined]
+        self.remembered = {}  # type: ignore[attr-defined]
         initialise(self, **options)
 
+    def _update_var_to_range(self: ShapeEnv, *args: Any, **options: Any) -> None:
+        update(self, *args, **options)
+        self.remembered.pop("_maybe_evaluate_static", None)  # type: ignore[attr-defined]  # a new range is no new version
+
+    update = members["_update_var_to_range"]
+    members["_update_var_to_range"] = _update_var_to_range
     initialise = members["__init__"]
     members["__init__"] = __init__
     members["_get_stack_summary"] = _get_stack_summary

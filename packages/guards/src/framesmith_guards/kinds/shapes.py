@@ -125,6 +125,18 @@ GIVES: Final[dict[str, type]] = {
     **{f"exact_{name}": float for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "float")},
     **{f"math_{name}": float for name in ("sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "fabs")},
 }
+#: Those that raise for no number that a symbol stands for; of any other, a call is guarded not to raise.
+NEVER_RAISE: Final = frozenset({
+    *(f"exact_{name}" for name in ("add", "sub", "mul", "neg", "abs", "float")),
+    *(f"math_{name}" for name in ("fabs", "atan", "atan2", "tanh", "asinh", "copysign", "isnan", "isinf", "isfinite")),
+})  # fmt: skip
+
+
+def _any(value: Any) -> bool:
+    return True
+
+
+OPERATORS["gives"] = _call("gives", _any)
 OPERATORS.update({
     name: _infix(_FLOAT_OPERATORS[name[6:]], function) if name[6:] in _FLOAT_OPERATORS else _call(name, function)
     for name, function in EXACT.items()
@@ -138,8 +150,16 @@ def call_expr(name: str, operands: Sequence[sympy.Basic]) -> sympy.Basic:
     return sympy.Function(name)(*operands)
 
 
+def gives(call: sympy.Basic) -> sympy.Basic:
+    """The condition that a call of a function of `EXACT` gives a number, whichever: that it does not raise."""
+    import sympy
+
+    return sympy.Function("gives")(call)
+
+
 HELPERS: Final[dict[str, object]] = {
     **EXACT,
+    "gives": _any,
     "ceil": math.ceil,
     "floor": math.floor,
     "Fraction": Fraction,
