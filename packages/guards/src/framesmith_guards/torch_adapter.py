@@ -206,9 +206,7 @@ def _not_raising(symbols: _Symbols) -> Iterator[ShapeExpr]:
     for computed in symbols.computed.values():
         if type(computed).__name__ not in NEVER_RAISE:
             call = symbols.opened(computed)
-            if all(
-                symbol.name in symbols.sources for symbol in call.free_symbols
-            ):  # of data: known when the graph runs
+            if symbols.sources.keys() >= {symbol.name for symbol in call.free_symbols}:  # data is known in the graph
                 yield _condition(gives(call), symbols.sources)
 
 
