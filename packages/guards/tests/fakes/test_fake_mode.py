@@ -7,7 +7,8 @@ import textwrap
 import pytest
 import torch
 
-from framesmith_guards import GuardError, fake_mode_of, new_fake_mode
+from framesmith_guards import GuardError, LocalSource, fake_mode_of, new_fake_mode
+from framesmith_guards.fakes.symbols import symbolic_fake
 
 
 def run(script):
@@ -185,3 +186,19 @@ def test_derivatives_of_losses_of_no_elements(name, reduction):
     expected = operator(gradient, nothing, nothing, reduction, *more)
     found = operator(*(mode.from_tensor(value) for value in (gradient, nothing, nothing)), reduction, *more)
     assert found.shape == expected.shape and found.stride() == expected.stride() and found.dtype is expected.dtype
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", ["_batch_norm_with_update_functional", "_native_batch_norm_legit_functional"])
+def test_new_values_of_arguments_have_their_types(name: str, dynamic: bool) -> None:
+    op = getattr(torch.ops.aten, name).default
+    training = (True,) if "legit" in name else ()
+    real = [torch.ones(2, 3, 4), *(torch.ones(3) for _ in range(4))]
+    real = [each.bfloat16() for each in real]
+    mode = new_fake_mode()
+    fakes = [mode.from_tensor(each) for each in real]
+    if dynamic:
+        fakes[0] = symbolic_fake(mode, real[0], LocalSource("x"), (0, 1, 2))
+    with mode:
+        found = op(*fakes, *training, 0.1, 1e-5)
+    assert [each.dtype for each in found] == [each.dtype for each in op(*real, *training, 0.1, 1e-5)]

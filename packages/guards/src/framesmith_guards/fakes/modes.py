@@ -3,7 +3,9 @@
 Note [Rules that are wrong]: torch's rule for packing a padded sequence, asked only where sizes may be symbols, gives
 batch sizes of the data's dtype and data of one sequence's shape. What is told is that the result depends on data, as
 it is without symbols. Torch's rules for the derivative of a loss divide by the number of elements, and there may be
-none: the derivative of their sum looks like that of their mean.
+none: the derivative of their sum looks like that of their mean. And its rules for the functional forms of batch norm
+give the running statistics the type in which they are computed, where they have the arguments' type: a kernel reads
+memory as its fake says.
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ MOST_RESULTS = 2048
 
 #: See Note [Rules that are wrong].
 _WRONG_RULES = frozenset({torch.ops.aten._pack_padded_sequence.default})
+
+#: Operators whose last results are new values of arguments, by these arguments' positions; see the same note.
+_NEW_VALUES = {
+    torch.ops.aten._batch_norm_with_update_functional.default: (3, 4),
+    torch.ops.aten._native_batch_norm_legit_functional.default: (3, 4),
+}
 
 
 @cache
@@ -107,6 +115,8 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
     """
     if mode.shape_env is not None and func in _WRONG_RULES:
         raise DynamicOutputShapeException(func)
+    if func in _NEW_VALUES:
+        return _with_types_of(mode, [args[at] for at in _NEW_VALUES[func]], run(args))
     try:
         return run(args) if mode.shape_env is None else dispatched(mode, func, args, kwargs, lambda: run(args))
     except ZeroDivisionError:
@@ -114,6 +124,16 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
         if "reduction" not in named or args[at := named.index("reduction")] != Reduction.MEAN.value:
             raise
         return run((*args[:at], Reduction.SUM.value, *args[at + 1 :]))
+
+
+def _with_types_of(mode: FakeTensorMode, old: list[torch.Tensor], results: Any) -> Any:
+    """`results`, of which the last ones have the types of `old`."""
+    with mode:
+        new = [
+            value if value.dtype == like.dtype else torch.empty_like(value, dtype=like.dtype)
+            for like, value in zip(old, results[-len(old) :], strict=True)
+        ]
+    return (*results[: -len(old)], *new)
 
 
 def _is_static(mode: FakeTensorMode, options: Mapping[str, Any]) -> bool:
