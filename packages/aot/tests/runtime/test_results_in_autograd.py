@@ -381,6 +381,40 @@ def test_views_by_way_of_data_need_no_gradient(call: Callable[[Any], Any]) -> No
     assert result.shape == call(x).shape
 
 
+@pytest.mark.parametrize(
+    ("way", "counts"),
+    [
+        (lambda y: y.view(torch.int32), True),
+        (lambda y: y[1:].view(torch.int32), True),
+        (lambda y: y.detach().view(torch.int32), True),
+        (lambda y: y.data.view(torch.int32), False),
+        (lambda y: y.data[1:], False),
+    ],
+)
+def test_changes_by_views_in_another_type_count_as_changes_and_those_by_data_do_not(
+    way: Callable[[Any], Any], counts: bool
+) -> None:
+    def of_a_result(x: Any) -> Any:
+        y = x.exp()
+        return y, way(y)
+
+    def of_an_input(x: Any) -> Any:
+        return x.square(), way(x)
+
+    for f in (of_a_result, of_an_input):
+        for compiles in (False, True):
+            leaf = torch.linspace(-2, 2, 4, requires_grad=True)
+            x = leaf * 1
+            result, seen = (compiled(graph_of(f), [x]) if compiles else f)(x)
+            assert not seen.requires_grad
+            seen.zero_()
+            if counts:
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    result.sum().backward()
+            else:
+                result.sum().backward()
+
+
 def test_what_one_result_keeps_may_be_changed_where_another_does_not_need_it() -> None:
     def f(a: Any, b: Any) -> Any:
         return torch.where(a > b, a, b), b.exp() * b.max()

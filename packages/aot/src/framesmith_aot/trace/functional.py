@@ -91,6 +91,18 @@ def differentiable(wrapper: torch.Tensor) -> bool:
     return wrapper.grad_fn is not None
 
 
+def counted_together(wrapper: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a change of the one counts, for autograd, as a change of the other: they share a version counter.
+
+    No tensor is asked for its counter: the wrapper's is moved on, and set back.
+    """
+    version, others = wrapper._version, other._version
+    torch.autograd.graph.increment_version(wrapper)
+    together = other._version != others
+    torch._C._autograd._unsafe_set_version_counter((wrapper,), (version,))
+    return together
+
+
 def mutation_count(wrapper: torch.Tensor) -> int:
     """How often the memory the wrapper shows was written to."""
     return int(_api._functionalize_mutation_counter(wrapper))

@@ -458,7 +458,8 @@ def _strided_steps(value: torch.Tensor, base: torch.Tensor) -> Steps | None:
 def _made_again(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> tuple[Steps, bool]:
     """The steps to a view, and whether they have to be taken in no_grad."""
     detached = any(isinstance(step, ViewStep) and step.target in IDENTITY_VIEWS for step in steps)
-    by_data = base.requires_grad and not value.requires_grad and not detached
+    without = base.requires_grad and not value.requires_grad and not detached
+    by_data = without and not functional.counted_together(value, base)
     if by_data or not steps:  # another tensor, and no operator has made it
         if functional.differentiable(value):
             raise AotUnsupported("view-replay", "a tensor made by `.data`", "it was changed, and has gradients since")
