@@ -67,3 +67,52 @@ def test_complex_numbers_are_left_to_aten() -> None:
     x = torch.tensor([0.0, 1.0])
     (found,) = CPU.compile(trace(lambda a: a == 1j, [x]), [x])([x])
     assert found.tolist() == [False, False]
+
+
+def _normed(normalise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    return lambda x, w: normalise(x.reshape(4, 6, 20), w[:6])
+
+
+WITHIN: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "mean": lambda x, w: x.mean(1),
+    "variance": lambda x, w: x.var(1),
+    "deviation and mean": lambda x, w: torch.cat(torch.std_mean(x, 1)),
+    "vector norm": lambda x, w: torch.linalg.vector_norm(x, 2, 1),
+    "logsumexp": lambda x, w: x.logsumexp(1),
+    "softmax": lambda x, w: x.softmax(1),
+    "log_softmax": lambda x, w: x.log_softmax(1),
+    "mse_loss": lambda x, w: F.mse_loss(x, w.expand_as(x)),
+    "smooth_l1_loss": lambda x, w: F.smooth_l1_loss(x, w.expand_as(x)),
+    "layer_norm": lambda x, w: F.layer_norm(x, (x.shape[1],), w, w),
+    "group_norm": _normed(lambda x, w: F.group_norm(x, 3, w, w)),
+    "batch_norm": _normed(lambda x, w: F.batch_norm(x, None, None, w, w, training=True)),
+    "batch_norm of inference": _normed(lambda x, w: F.batch_norm(x, w, w.abs() + 1, w, w)),
+    "average pooling": _normed(lambda x, w: F.avg_pool2d(x, 2)),
+    "softmax gradient": lambda x, w: torch.ops.aten._softmax_backward_data(x, x.softmax(1), 1, x.dtype),
+    "log_softmax gradient": lambda x, w: torch.ops.aten._log_softmax_backward_data(x, x.log_softmax(1), 1, x.dtype),
+    "layer_norm gradient": lambda x, w: torch.ops.aten.native_layer_norm_backward(
+        x.sin(), x, (x.shape[1],), x.float().mean(1, keepdim=True).to(x.dtype), x.mean(1, keepdim=True) + 1, w, w,
+        [True, False, False],
+    )[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", WITHIN)
+def test_one_operator_rounds_its_result_alone(name: str, dtype: torch.dtype) -> None:
+    """Within an operator, values are float32: the result is as near to float64's as eager mode's."""
+    f = WITHIN[name]
+    torch.manual_seed(0)
+    x, w = (3 * torch.randn(4, 120) + 1).to(dtype), torch.randn(120).to(dtype)
+    (found,) = CPU.compile(trace(f, [x, w]), [x, w])([x, w])
+    eager, exact = f(x, w), f(x.double(), w.double())
+    assert found.dtype == eager.dtype == dtype
+    errors = [float((one.double() - exact).norm()) for one in (found, eager)]
+    assert errors[0] <= 1.02 * errors[1] + 1e-6, errors
+
+
+def test_sums_beyond_float16_within_an_operator() -> None:
+    x = torch.full((100000,), 3.0, dtype=torch.float16)
+    for f in (lambda x: x.mean(), lambda x: F.mse_loss(x, -x), lambda x: x.reshape(2, -1).mean(1)):
+        (found,) = CPU.compile(trace(f, [x]), [x])([x])
+        assert torch.equal(found, f(x)) and found.isfinite().all()

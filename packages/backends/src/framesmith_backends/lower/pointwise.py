@@ -111,11 +111,19 @@ def _declined(reason: str) -> Expr:
     raise Decline(reason)
 
 
+def _met(
+    s: Scope, formula: Callable[..., Expr], *operands: Operand, within: str | None = None, exact: bool = False
+) -> Tensor:
+    """The result of an operator whose operands are cast to its result's type first (see `Scope.compute`)."""
+    dtype = s.result.dtype
+    return s.compute(formula, *operands, shape=s.result.shape, dtype=dtype, within=within, meet=dtype, exact=exact)
+
+
 def _same(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
     exact = formula in EXACT
 
     def lowered(s: Scope, *operands: Operand) -> Tensor:
-        return s.compute(formula, *operands, shape=s.result.shape, dtype=s.result.dtype, exact=exact)
+        return _met(s, formula, *operands, exact=exact)
 
     return lowered
 
@@ -167,22 +175,22 @@ def _scaled_sum(sign: int, alpha: int | float, dtype: str) -> Callable[[Expr, Ex
 
 @rule("add.Tensor", "add.Scalar")
 def add(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return s.compute(_scaled_sum(1, alpha, s.result.dtype), a, b, shape=s.result.shape, dtype=s.result.dtype)
+    return _met(s, _scaled_sum(1, alpha, s.result.dtype), a, b)
 
 
 @rule("sub.Tensor", "sub.Scalar")
 def sub(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return s.compute(_scaled_sum(-1, alpha, s.result.dtype), a, b, shape=s.result.shape, dtype=s.result.dtype)
+    return _met(s, _scaled_sum(-1, alpha, s.result.dtype), a, b)
 
 
 @rule("rsub.Tensor", "rsub.Scalar")
 def rsub(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return s.compute(_scaled_sum(-1, alpha, s.result.dtype), b, a, shape=s.result.shape, dtype=s.result.dtype)
+    return _met(s, _scaled_sum(-1, alpha, s.result.dtype), b, a)
 
 
 @rule("div.Tensor", "div.Scalar")
 def div(s: Scope, a: Operand, b: Operand) -> Tensor:
-    return s.compute(lambda x, y: x / y, a, b, shape=s.result.shape, dtype=s.result.dtype, exact=True)
+    return _met(s, lambda x, y: x / y, a, b, exact=True)
 
 
 @rule("div.Tensor_mode")
@@ -196,37 +204,37 @@ def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None = None)
         raise Decline("a truncated quotient in half precision, which ATen rounds before it truncates")
     integer = not is_float(s.result.dtype)
     formula = _core("idiv") if integer else (lambda x, y: Op("trunc", x / y))
-    return s.compute(formula, a, b, shape=s.result.shape, dtype=s.result.dtype)
+    return _met(s, formula, a, b)
 
 
 @rule("floor_divide")
 def floor_divide(s: Scope, a: Operand, b: Operand) -> Tensor:
     _check_integer_divisor(s, b)
-    return s.compute(formulas.floor_divide, a, b, shape=s.result.shape, dtype=s.result.dtype, exact=True)
+    return _met(s, formulas.floor_divide, a, b, exact=True)
 
 
 @rule("remainder.Tensor", "remainder.Scalar")
 def remainder(s: Scope, a: Operand, b: Operand) -> Tensor:
     _check_integer_divisor(s, b)
-    return s.compute(formulas.remainder, a, b, shape=s.result.shape, dtype=s.result.dtype)
+    return _met(s, formulas.remainder, a, b)
 
 
 @rule("fmod.Tensor", "fmod.Scalar")
 def fmod(s: Scope, a: Operand, b: Operand) -> Tensor:
     _check_integer_divisor(s, b)
     formula = _core("fmod") if is_float(s.result.dtype) else (lambda x, y: x - Op("idiv", x, y) * y)
-    return s.compute(formula, a, b, shape=s.result.shape, dtype=s.result.dtype)
+    return _met(s, formula, a, b)
 
 
 @rule("atan2")
 def atan2(s: Scope, y: Operand, x: Operand) -> Tensor:
     within = compute_type(float_of(promoted(y, x)))
-    return s.compute(_core("atan2"), y, x, shape=s.result.shape, dtype=s.result.dtype, within=within)
+    return _met(s, _core("atan2"), y, x, within=within)
 
 
 @rule("hypot")
 def hypot(s: Scope, x: Tensor, y: Tensor) -> Tensor:
-    return s.compute(_core("hypot"), x, y, shape=s.result.shape, dtype=s.result.dtype)
+    return _met(s, _core("hypot"), x, y)
 
 
 def _check_integer_divisor(s: Scope, b: Operand) -> None:
@@ -251,7 +259,7 @@ def pow_scalar(s: Scope, x: Tensor, exponent: int | float) -> Tensor:
             return _SPECIAL_POWERS[exponent](v)
         return Op("pow", v, Const(nearest(exponent, s.result.dtype), v.dtype))
 
-    return s.compute(formula, x, shape=s.result.shape, dtype=s.result.dtype)
+    return _met(s, formula, x)
 
 
 # What ATen has kernels of their own for. (For float16 it has none of roots: they differ for -0 and -inf.)
@@ -267,7 +275,7 @@ _SPECIAL_POWERS: dict[int | float, Callable[[Expr], Expr]] = {
 def pow_tensor(s: Scope, x: Operand, y: Operand) -> Tensor:
     if not is_float(s.result.dtype):
         raise Decline("an integer power")
-    return s.compute(_core("pow"), x, y, shape=s.result.shape, dtype=s.result.dtype)
+    return _met(s, _core("pow"), x, y)
 
 
 _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -275,12 +283,12 @@ _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 @rule("gelu")
 def gelu(s: Scope, x: Tensor, *, approximate: str = "none") -> Tensor:
-    return s.compute(_core(_GELUS[approximate]), x, dtype=s.result.dtype)
+    return _met(s, _core(_GELUS[approximate]), x)
 
 
 @rule("gelu_backward")
 def gelu_backward(s: Scope, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
-    return s.compute(_times_derivative(f"d{_GELUS[approximate]}"), grad, x, dtype=s.result.dtype)
+    return _met(s, _times_derivative(f"d{_GELUS[approximate]}"), grad, x)
 
 
 def _with_parameters(formula: Callable[..., Expr], tensors: int, *defaults: Any) -> Callable[..., Tensor]:
@@ -291,7 +299,7 @@ def _with_parameters(formula: Callable[..., Expr], tensors: int, *defaults: Any)
         values = (*given, *defaults[len(given) :])
         if any(isinstance(v, Tensor) for v in values):
             raise Decline("a parameter given as a tensor")
-        return s.compute(lambda *xs: formula(*xs, *values), *args[:tensors], shape=s.result.shape, dtype=s.result.dtype)
+        return _met(s, lambda *xs: formula(*xs, *values), *args[:tensors])
 
     return lowered
 
@@ -315,7 +323,7 @@ def elu_backward(
     s: Scope, grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, y: Tensor
 ) -> Tensor:
     formula = lambda g, v: formulas.elu_backward(g, v, alpha, scale, input_scale, is_result)  # noqa: E731
-    return s.compute(formula, grad, y, dtype=s.result.dtype)
+    return _met(s, formula, grad, y)
 
 
 def _clamp(low: Operand | None, high: Operand | None, s: Scope, x: Tensor) -> Tensor:
@@ -330,7 +338,7 @@ def _clamp(low: Operand | None, high: Operand | None, s: Scope, x: Tensor) -> Te
             v = Op(name, limit, v)
         return v
 
-    return s.compute(formula, x, *(b for _, b in bounds), shape=s.result.shape, dtype=s.result.dtype)
+    return _met(s, formula, x, *(b for _, b in bounds))
 
 
 @rule("clamp", "clamp.Tensor")
@@ -420,9 +428,9 @@ def _copy_type(source: str, target: str) -> str:
 
 @rule("addcmul")
 def addcmul(s: Scope, x: Tensor, a: Tensor, b: Tensor, *, value: int | float = 1) -> Tensor:
-    return s.compute(lambda v, p, q: v + p * value * q, x, a, b, dtype=s.result.dtype)
+    return _met(s, lambda v, p, q: v + p * value * q, x, a, b)
 
 
 @rule("addcdiv")
 def addcdiv(s: Scope, x: Tensor, a: Tensor, b: Tensor, *, value: int | float = 1) -> Tensor:
-    return s.compute(lambda v, p, q: v + p * value / q, x, a, b, dtype=s.result.dtype)
+    return _met(s, lambda v, p, q: v + p * value / q, x, a, b)

@@ -169,8 +169,9 @@ def _moments(s: Scope, x: Tensor, dim: Dims, correction: Any) -> tuple[Tensor, T
 def std_mean(
     s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    variance, center = var_mean(s, x, dim, correction=correction, keepdim=keepdim)
-    return s.compute(lambda v: Op("sqrt", v), variance, dtype=s.result.dtype), center
+    mean, variance = _moments(s, x, dim, correction)
+    deviation = s.compute(lambda v: Op("sqrt", v), variance, dtype=s.results[0].dtype)
+    return deviation, stored(s, mean, s.results[1].dtype)
 
 
 @rule("linalg_vector_norm")

@@ -82,15 +82,15 @@ class Scope:
     ) -> Tensor:
         """`formula` of the operands' elements, computed in `within` (dtype's own compute type), stored as dtype.
 
-        Before that, operands are rounded to the type in which they `meet` (dtype), the last one only if it is a tensor
-        with dimensions where `exact` is given: that is how ATen multiplies and divides by a number.
+        Before that, operands are rounded to the type in which they `meet`, if one is given (ATen casts the operands of
+        a pointwise operator to their common type), the last one only if it is a tensor with dimensions where `exact`
+        is given: that is how ATen multiplies and divides by a number.
         """
         if shape is None:
             shape = broadcast_shape([o.shape for o in operands if isinstance(o, Tensor)])
-        meet = meet or dtype
-        inner = compute_type(meet) if within is None else within
+        inner = compute_type(meet or dtype) if within is None else within
         where = point(shape)
-        types = [meet if inner == compute_type(meet) else None for _ in operands]
+        types = [meet for _ in operands]
         if exact and not (isinstance(operands[-1], Tensor) and operands[-1].shape):
             types[-1] = None
         elements = [element(o, where, shape, inner, at) for o, at in zip(operands, types, strict=True)]
