@@ -22,6 +22,16 @@ OnError = Callable[[str, Exception], None]
 ENTRY_POINTS = "framesmith.backends"
 
 
+def mark_as_writing_last(run: Callable[..., Any]) -> None:
+    """Says of what runs a graph that, if it raises, its inputs are as if it had not run, or may be written to again."""
+    run.writes_last = True  # type: ignore[attr-defined]
+
+
+def writes_last(run: Callable[..., Any]) -> bool:
+    """Whether `mark_as_writing_last` was said of it."""
+    return bool(getattr(run, "writes_last", False))
+
+
 class Compiler(Protocol):
     """Turns one functional ATen graph into a callable.
 
@@ -29,7 +39,8 @@ class Compiler(Protocol):
     on every node, input mutations as trailing `aten.copy_` calls onto placeholders. Calls with effects
     (`operators.is_effect`) run in the graph's order, used or not; what else is unused may raise, and runs too. Outputs
     of inference and forward graphs are fresh tensors that alias neither each other nor an input, with the strides of
-    their `meta["val"]`.
+    their `meta["val"]`. A call that raises has written to no input, or only what is the same when the graph is run
+    again.
     """
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role, /) -> BoxedFn: ...

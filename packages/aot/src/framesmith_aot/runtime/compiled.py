@@ -22,7 +22,7 @@ from framesmith_aot.runtime.replay import (
     write_outputs,
 )
 from framesmith_aot.trace.metadata import GraphMeta
-from framesmith_aten.contract import BoxedFn
+from framesmith_aten.contract import BoxedFn, mark_as_writing_last
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class CompiledGraph:
         overwritten: tuple[int, ...],
     ) -> None:
         self.function = function
+        mark_as_writing_last(function)  # the graph's writes are its last calls, and what stands behind them cannot fail
         self.text = text
         self.forward_graph = forward_graph
         self.backward_passes = backward_passes

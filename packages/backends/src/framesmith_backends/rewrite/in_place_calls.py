@@ -1,12 +1,13 @@
 """ATen calls that write to an input themselves, where the graph copies what they give onto it at its end.
 
 `input.index_copy_(...)` of a program arrives as a functional call, which copies the whole input, and a copy back: of
-the cache of a language model that is all of it for each new word. Here such a call is done in place again.
+the cache of a language model that is all of it for each new word. Here such a call is done in place again, also on a
+part of an input (`rewrite/written_parts.py`).
 
 Note [In place]: other calls run before the write and others behind it, so it is done only where nobody can tell. The
-call alone reads the input, and what it gives is no result, nor is a view of that. Where a call behind it fails, the
-program runs again as it is, from inputs of which one is written already: so it has to be a call that may be repeated
-(`operators.overwrites`). What stands before it in the graph runs before it.
+call alone reads that part of the input, and what it gives is no result, nor is a view of that. Where a call behind it
+fails, the program runs again as it is, from inputs of which one is written already: so it has to be a call that may be
+repeated (`operators.overwrites`). What stands before it in the graph runs before it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.graphs.modules import new_module
-from framesmith_aten.graphs.nodes import view_root
-from framesmith_aten.operators import in_place_form, overwrites
+from framesmith_aten.graphs.nodes import view_root, view_source
+from framesmith_aten.operators import in_place_form, is_view, overwrites
 from framesmith_aten.symbolic import all_equal
+from framesmith_backends.rewrite.regions import Region, region_of
 
 
 def with_calls_in_place(gm: fx.GraphModule, has_kernel: Callable[[OpOverload], bool]) -> fx.GraphModule:
@@ -51,17 +53,33 @@ def why_not_in_place(write: fx.Node, has_kernel: Callable[[OpOverload], bool]) -
     target, call = write.args[:2]
     if not isinstance(target, fx.Node) or not isinstance(call, fx.Node) or write.kwargs or len(write.args) != 2:
         return "no plain copy"
-    if target.op != "placeholder" or not isinstance(call.target, OpOverload) or has_kernel(call.target):
+    part = region_of(target)
+    if part is None or not isinstance(call.target, OpOverload) or has_kernel(call.target):
         return "no input, or no ATen call"
-    if call.args[:1] != (target,) or in_place_form(call.target) is None:
+    source = call.args[0] if call.args else None
+    if not isinstance(source, fx.Node) or region_of(source) != part or in_place_form(call.target) is None:
         return "the call is of no form that writes to the input"
     if not overwrites(call.target, call.args, call.kwargs):
         return "the call must not be repeated"
-    if {*target.users} != {call, write} or _count(call, target) != 1 or write.users:
+    if _count(call, source) != 1 or write.users or _is_read(part, {(target, write), (source, call)}):
         return "the input is read elsewhere"
     if not _is_alike(target, call):
         return "the result is laid out in another way"
-    return "its result is one of the graph's" if _is_shown(call) else None
+    return "its result is one of the graph's" if _is_shown({call, part.root}) else None
+
+
+def _is_read(part: Region, known: set[tuple[fx.Node, fx.Node]]) -> bool:
+    """Whether others than the `known` pairs (what shows it, its user) may read, or write to, that part of an input."""
+    views = [part.root]
+    for view in views:  # grows
+        region = region_of(view)
+        is_apart = region is not None and region.is_apart_from(part)
+        for user in view.users:
+            if view_source(user) is not None or is_view(user.target):
+                views.append(user)
+            elif not is_apart and (view, user) not in known:
+                return True
+    return False
 
 
 def _count(call: fx.Node, operand: fx.Node) -> int:
@@ -76,7 +94,7 @@ def _is_alike(one: fx.Node, two: fx.Node) -> bool:
     return same and all_equal(first.shape, second.shape) and all_equal(first.stride(), second.stride())
 
 
-def _is_shown(call: fx.Node) -> bool:
-    """Whether a result of the graph shows the call's memory."""
-    [output] = call.graph.find_nodes(op="output")
-    return any(view_root(result) is call for result in output.all_input_nodes)
+def _is_shown(roots: set[fx.Node]) -> bool:
+    """Whether a result of the graph shows the memory of one of these."""
+    graph = next(iter(roots)).graph
+    return any(view_root(result) in roots for result in graph.output_node().all_input_nodes)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from framesmith_aten.contract import writes_last
 from framesmith_aten.layouts import copies
 from framesmith_bytecode import Label
 from framesmith_dynamo.graph.builder import effects_of
@@ -136,7 +137,7 @@ def transaction(graph: FinishedGraph, run: Callable[..., Any]) -> Callable[..., 
     nodes = calls_in(graph)
     random = any(effects_of(node).random for node in nodes)
     state = any("mode" in node.meta for node in nodes)
-    changed = graph.changed
+    changed = () if writes_last(run) else graph.changed
     return Transaction(run, changed, random=random, state=state) if changed or random or state else run
 
 
