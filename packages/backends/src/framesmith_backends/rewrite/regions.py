@@ -130,7 +130,7 @@ def _step(view: OpOverload, source: fx.Node, values: dict[str, Any]) -> tuple[fx
 def part_written(node: fx.Node) -> tuple[fx.Node, fx.Node, Step] | None:
     """(what is copied, what is written into the copy, to which part), of `select_scatter` and `slice_scatter`."""
     view = view_written(node.target)
-    if view not in (aten.select.int, aten.slice.Tensor):
+    if not isinstance(node.target, OpOverload) or view not in (aten.select.int, aten.slice.Tensor):
         return None
     values = arguments(node.target, node.args, node.kwargs)
     source, value = values["self"], values["src"]

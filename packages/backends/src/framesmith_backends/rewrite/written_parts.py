@@ -92,9 +92,9 @@ def _written(node: fx.Node, known: dict[fx.Node, Version]) -> Version | None:
 
 def _parts(end: fx.Node, ends: Sequence[fx.Node], known: dict[fx.Node, Version]) -> list[Write]:
     """The writes to parts of an input that a copy onto it at the graph's end comes to; none where it stays whole."""
-    if end.kwargs or len(end.args) != 2 or not all(isinstance(arg, fx.Node) for arg in end.args):
+    target, source = end.args[:2]
+    if end.kwargs or len(end.args) != 2 or not isinstance(target, fx.Node) or not isinstance(source, fx.Node):
         return []
-    target, source = end.args
     version = known.get(source)
     if version is None or version.region != Region(target):
         return []
@@ -169,7 +169,8 @@ class _Rewriting:
         pairs = []
         for end in ends:
             if end not in self.parts:
-                pairs.append((end, self.copies[end.args[0]], self.copies[end.args[1]]))
+                target, value = (self.copies[arg] for arg in end.args if isinstance(arg, fx.Node))
+                pairs.append((end, target, value))
                 continue
             for write in self.parts[end]:
                 target = self._view(self.copies[write.region.root], write.region.steps)
