@@ -74,6 +74,7 @@ WHOLE: dict[str, Callable[..., Any]] = {
     "a slice from behind": lambda c, n, i: (torch.slice_scatter(c, c[:, :, -2:].exp(), 2, -2), n.sin()),
     "every other": lambda c, n, i: (torch.slice_scatter(c, c[..., ::2].exp(), 3, 0, 6, 2), c[..., 1] * 2),
     "calls": two_layers,
+    "of another type": lambda c, n, i: (v := put(c, c[0, 1].double() * 2, 0, 1), n * 2, v[1, 1] + 1),
 }
 
 
@@ -131,6 +132,7 @@ def test_what_could_be_told_stays_whole(name: str) -> None:
 
 
 SEEN: dict[str, Callable[..., Any]] = {
+    "computed of another type": lambda c, n, i: (v := put(c, c[0, 1].double().exp(), 0, 1), v[0, 1] * 2),
     "a version": lambda c, n, i: (v := put(c, c[0, 1] * 2, 0, 1), v),
     "a part of a version": lambda c, n, i: (v := put(c, c[0, 1] * 2, 0, 1), v[0, 1]),
     "what was written, and the part": lambda c, n, i: (v := put(c, w := c[0, 1] * 2, 0, 1), v[0, 1], w),

@@ -132,8 +132,9 @@ class _Rewriting:
                 self._write(ends)
             read = None if node in shown else self._read(node)
             self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__) if read is None else read
+        run_though_unused = {self.copies[node] for node in self.copies if not node.users}
         for node in reversed(self.graph.nodes):
-            if not node.users and _only_lays_out(node):
+            if not node.users and node not in run_though_unused and _only_lays_out(node):
                 self.graph.erase_node(node)
         return new_module(self.gm, self.graph)
 
@@ -150,7 +151,8 @@ class _Rewriting:
             if not version.region.is_apart_from(write.region):
                 return None
         found = self._view(base, steps)
-        return found if has_stride(found.meta["val"], node.meta["val"].stride()) else None
+        have, want = found.meta["val"], node.meta["val"]
+        return found if have.dtype == want.dtype and has_stride(have, want.stride()) else None
 
     def _view(self, base: fx.Node, steps: Sequence[Step]) -> fx.Node:
         for step in steps:
