@@ -31,7 +31,7 @@ from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.light_fakes import is_described_by_layout
 from framesmith_guards.fakes.light_nodes import LightNode
 from framesmith_guards.fakes.light_torch import NamedSource, rebuilt, rebuilt_globals, tell_nobody
-from framesmith_guards.kinds.shapes import EXACT, GIVES, call_expr
+from framesmith_guards.kinds.shapes import EXACT, call_expr, type_given
 from framesmith_guards.stacks import Location, current_location
 from framesmith_guards.torch_adapter import to_torch
 
@@ -255,7 +255,7 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
     env = attach_shape_env(mode)
     hints = [hint_of(operand) for operand in operands]
     if None in hints:
-        kind = GIVES.get(function)
+        kind = type_given(function, [type_of(operand) for operand in operands])
         return None if kind is None else env.create_unbacked_symint() if kind is int else env.create_unbacked_symfloat()
     try:
         result = EXACT[function](*hints)
@@ -274,6 +274,14 @@ def hint_of(number: Any) -> Any:
     if not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
         return number
     return number.node.hint if number.node.has_hint() else None
+
+
+def type_of(number: Any) -> type:
+    """What Python's type of a number is, symbolic or not."""
+    if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+        given: type = number.node.pytype
+        return given
+    return type(number)
 
 
 def expr_of(number: Any) -> sympy.Basic:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
@@ -119,24 +119,34 @@ EXACT: Final[dict[str, Callable[..., Any]]] = {
     "exact_float": float,
     "exact_round": round,
 }
-#: What those give that can be said without knowing their operands: an int, or a float.
-GIVES: Final[dict[str, type]] = {
+#: What those give of operands that are not known, where that can be said: an int, or a float.
+_GIVES: Final[dict[str, type]] = {
     **dict.fromkeys(("exact_int", "math_floor", "math_ceil", "math_trunc"), int),
-    **{f"exact_{name}": float for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "float")},
+    **{f"exact_{name}": float for name in ("truediv", "float")},
     **{f"math_{name}": float for name in ("sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "fabs")},
 }
-#: Those that raise for no number that a symbol stands for; of any other, a call is guarded not to raise.
+#: Those that give a float where an operand is one, else an int.
+_GIVE_WHAT_THEY_TAKE: Final = frozenset({f"exact_{name}" for name in ("add", "sub", "mul", "floordiv", "mod", "neg")})
+#: Those that raise for no number that a symbol stands for, and always give the same type; other calls are guarded.
 NEVER_RAISE: Final = frozenset({
     *(f"exact_{name}" for name in ("add", "sub", "mul", "neg", "abs", "float")),
     *(f"math_{name}" for name in ("fabs", "atan", "atan2", "tanh", "asinh", "copysign", "isnan", "isinf", "isfinite")),
 })  # fmt: skip
 
 
-def _any(value: Any) -> bool:
-    return True
+def type_given(name: str, operands: Collection[type]) -> type | None:
+    """The type of what a function of `EXACT` gives for operands of these types; None where their values tell it."""
+    if name in _GIVE_WHAT_THEY_TAKE:
+        return float if float in operands else int
+    return _GIVES.get(name)
 
 
-OPERATORS["gives"] = _call("gives", _any)
+#: Conditions that a call gives a number of a type, whichever, and does not raise; by the type.
+_GIVING: Final[dict[type, tuple[str, Callable[[Any], bool]]]] = {
+    int: ("gives_int", lambda value: type(value) is int),
+    float: ("gives_float", lambda value: type(value) is float),
+}
+OPERATORS.update({name: _call(name, test) for name, test in _GIVING.values()})
 OPERATORS.update({
     name: _infix(_FLOAT_OPERATORS[name[6:]], function) if name[6:] in _FLOAT_OPERATORS else _call(name, function)
     for name, function in EXACT.items()
@@ -150,16 +160,16 @@ def call_expr(name: str, operands: Sequence[sympy.Basic]) -> sympy.Basic:
     return sympy.Function(name)(*operands)
 
 
-def gives(call: sympy.Basic) -> sympy.Basic:
-    """The condition that a call of a function of `EXACT` gives a number, whichever: that it does not raise."""
+def gives(call: sympy.Basic, kind: type) -> sympy.Basic:
+    """The condition that a call of a function of `EXACT` gives an int, or a float: a power may give either."""
     import sympy
 
-    return sympy.Function("gives")(call)
+    return sympy.Function(_GIVING[kind][0])(call)
 
 
 HELPERS: Final[dict[str, object]] = {
     **EXACT,
-    "gives": _any,
+    **dict(_GIVING.values()),
     "ceil": math.ceil,
     "floor": math.floor,
     "Fraction": Fraction,
