@@ -1,6 +1,6 @@
 """Relations between symbolic sizes: sympy expressions whose symbols are sources of numbers.
 
-One row per operator gives its Python text and its exact meaning on Python numbers.
+One row per operator gives its Python text, which is what it means.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial, reduce
+from functools import cached_property
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,33 +23,24 @@ if TYPE_CHECKING:
 Number = Any
 """An int, a float or, inside a product with a rational coefficient, a Fraction."""
 
-
-@dataclass(frozen=True)
-class Operator:
-    """How an operator of a shape expression is printed from its operands' texts, and computed.
-
-    A lazy operator is given functions that give its operands, and asks only for those that Python would evaluate.
-    """
-
-    text: Callable[[list[str]], str]
-    value: Callable[..., Number]
-    lazy: bool = False
+Text = Callable[[list[str]], str]
+"""How an operator of a shape expression is written in Python, from its operands' texts."""
 
 
-def _infix(symbol: str, combine: Callable[[Any, Any], Any]) -> Operator:
-    return Operator(lambda args: f"({f' {symbol} '.join(args)})", lambda *args: reduce(combine, args))
+def _infix(symbol: str) -> Text:
+    return lambda args: f"({f' {symbol} '.join(args)})"
 
 
-def _power(function: Callable[[Any, Any], Any]) -> Operator:
-    return Operator(lambda args: f"(({args[0]}) ** {args[1]})", function)  # `-2 ** n` is -(2**n)
+def _power(args: list[str]) -> str:
+    return f"(({args[0]}) ** {args[1]})"  # `-2 ** n` is -(2**n)
 
 
-def _call(name: str, function: Callable[..., Any]) -> Operator:
-    return Operator(lambda args: f"{name}({', '.join(args)})", function)
+def _call(name: str) -> Text:
+    return lambda args: f"{name}({', '.join(args)})"
 
 
-def _template(template: str, function: Callable[..., Any]) -> Operator:
-    return Operator(lambda args: template.format(*args), function)
+def _template(template: str) -> Text:
+    return lambda args: template.format(*args)
 
 
 def _piecewise(*branches: tuple[Number, bool]) -> Number:
@@ -59,53 +50,48 @@ def _piecewise(*branches: tuple[Number, bool]) -> Number:
     raise ValueError("no branch of the piecewise expression applies")
 
 
-def _where_text(args: list[str]) -> str:
-    condition, then, otherwise = args
-    return f"({then} if {condition} else {otherwise})"
-
-
-OPERATORS: Final[dict[str, Operator]] = {
-    "Add": _infix("+", operator.add),
-    "Mul": _infix("*", operator.mul),
-    "Pow": _power(operator.pow),
-    "PowByNatural": _power(operator.pow),
-    "FloatPow": _power(operator.pow),
-    "FloorDiv": _infix("//", operator.floordiv),
-    "CleanDiv": _infix("//", operator.floordiv),
-    "Mod": _infix("%", operator.mod),
-    "PythonMod": _infix("%", operator.mod),
-    "IntTrueDiv": _infix("/", operator.truediv),
-    "FloatTrueDiv": _infix("/", operator.truediv),
-    "ModularIndexing": _template("(({0} // {1}) % {2})", lambda a, b, c: (a // b) % c),
-    "CeilDiv": _template("(-(-{0} // {1}))", lambda a, b: -(-a // b)),
-    "CeilToInt": _call("ceil", math.ceil),
-    "ceiling": _call("ceil", math.ceil),
-    "FloorToInt": _call("floor", math.floor),
-    "floor": _call("floor", math.floor),
-    "TruncToInt": _call("int", int),
-    "TruncToFloat": _template("float(int({0}))", lambda a: float(int(a))),
-    "ToFloat": _call("float", float),
-    "RoundToInt": _call("round", round),
-    "Identity": _template("{0}", lambda a: a),
-    "Abs": _call("abs", abs),
-    "Max": _call("max", max),
-    "Min": _call("min", min),
-    "LShift": _infix("<<", operator.lshift),
-    "RShift": _infix(">>", operator.rshift),
-    "BitwiseFn_bitwise_and": _infix("&", operator.and_),
-    "BitwiseFn_bitwise_or": _infix("|", operator.or_),
-    "Equality": _infix("==", operator.eq),
-    "Unequality": _infix("!=", operator.ne),
-    "StrictLessThan": _infix("<", operator.lt),
-    "LessThan": _infix("<=", operator.le),
-    "StrictGreaterThan": _infix(">", operator.gt),
-    "GreaterThan": _infix(">=", operator.ge),
-    "And": Operator(lambda args: f"({' and '.join(args)})", lambda *args: all(arg() for arg in args), lazy=True),
-    "Or": Operator(lambda args: f"({' or '.join(args)})", lambda *args: any(arg() for arg in args), lazy=True),
-    "Not": _template("(not {0})", operator.not_),
-    "Where": Operator(_where_text, lambda c, a, b: a() if c() else b(), lazy=True),
-    "ExprCondPair": Operator(lambda args: f"({args[0]}, {args[1]})", lambda a, c: (a, c)),
-    "Piecewise": _call("piecewise", _piecewise),
+OPERATORS: Final[dict[str, Text]] = {
+    "Add": _infix("+"),
+    "Mul": _infix("*"),
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloatPow": _power,
+    "FloorDiv": _infix("//"),
+    "CleanDiv": _infix("//"),
+    "Mod": _infix("%"),
+    "PythonMod": _infix("%"),
+    "IntTrueDiv": _infix("/"),
+    "FloatTrueDiv": _infix("/"),
+    "ModularIndexing": _template("(({0} // {1}) % {2})"),
+    "CeilDiv": _template("(-(-{0} // {1}))"),
+    "CeilToInt": _call("ceil"),
+    "ceiling": _call("ceil"),
+    "FloorToInt": _call("floor"),
+    "floor": _call("floor"),
+    "TruncToInt": _call("int"),
+    "TruncToFloat": _template("float(int({0}))"),
+    "ToFloat": _call("float"),
+    "RoundToInt": _call("round"),
+    "Identity": _template("{0}"),
+    "Abs": _call("abs"),
+    "Max": _call("max"),
+    "Min": _call("min"),
+    "LShift": _infix("<<"),
+    "RShift": _infix(">>"),
+    "BitwiseFn_bitwise_and": _infix("&"),
+    "BitwiseFn_bitwise_or": _infix("|"),
+    "Equality": _infix("=="),
+    "Unequality": _infix("!="),
+    "StrictLessThan": _infix("<"),
+    "LessThan": _infix("<="),
+    "StrictGreaterThan": _infix(">"),
+    "GreaterThan": _infix(">="),
+    "And": _infix("and"),
+    "Or": _infix("or"),
+    "Not": _template("(not {0})"),
+    "Where": _template("({1} if {0} else {2})"),
+    "ExprCondPair": _template("({0}, {1})"),
+    "Piecewise": _call("piecewise"),
 }
 
 _FLOAT_OPERATORS: Final = {
@@ -146,10 +132,9 @@ _GIVING: Final[dict[type, tuple[str, Callable[[Any], bool]]]] = {
     int: ("gives_int", lambda value: type(value) is int),
     float: ("gives_float", lambda value: type(value) is float),
 }
-OPERATORS.update({name: _call(name, test) for name, test in _GIVING.values()})
+OPERATORS.update({name: _call(name) for name, _ in _GIVING.values()})
 OPERATORS.update({
-    name: _infix(_FLOAT_OPERATORS[name[6:]], function) if name[6:] in _FLOAT_OPERATORS else _call(name, function)
-    for name, function in EXACT.items()
+    name: _infix(_FLOAT_OPERATORS[name[6:]]) if name[6:] in _FLOAT_OPERATORS else _call(name) for name in EXACT
 })  # fmt: skip
 
 
@@ -179,7 +164,7 @@ HELPERS: Final[dict[str, object]] = {
 """What the printed text may call besides builtins."""
 
 
-def _operator(expr: sympy.Basic) -> Operator:
+def _operator(expr: sympy.Basic) -> Text:
     """The row of an expression's head, found along its class's bases. GuardError if there is none."""
     for cls in type(expr).__mro__:
         row = OPERATORS.get(cls.__name__)
@@ -217,22 +202,7 @@ def text(expr: sympy.Basic, names: Mapping[str, str]) -> str:
     value = _constant(expr)
     if value is not None:
         return repr(value) if value != -math.inf else "(-inf)"
-    return _operator(expr).text([text(arg, names) for arg in expr.args])
-
-
-def value(expr: sympy.Basic, numbers: Mapping[str, Number]) -> Number:
-    """The value of `expr` with `numbers` for its symbols."""
-    import sympy
-
-    if isinstance(expr, sympy.Symbol):
-        return numbers[expr.name]
-    constant = _constant(expr)
-    if constant is not None:
-        return constant
-    row = _operator(expr)
-    if row.lazy:
-        return row.value(*(partial(value, arg, numbers) for arg in expr.args))
-    return row.value(*(value(arg, numbers) for arg in expr.args))
+    return _operator(expr)([text(arg, names) for arg in expr.args])
 
 
 @dataclass(frozen=True)
@@ -267,7 +237,13 @@ class ShapeExpr:
 
     def holds(self, *numbers: Number) -> bool:
         """Whether the condition holds for the sources' values."""
-        return bool(value(self.expr, dict(zip((name for name, _ in self.symbols), numbers, strict=True))))
+        return bool(self._function(*numbers))
+
+    @cached_property
+    def _function(self) -> Callable[..., Number]:
+        names = tuple(f"n{at}" for at in range(len(self.symbols)))
+        made: Callable[..., Number] = eval(f"lambda {', '.join(names)}: {self.text(names)}", dict(HELPERS))
+        return made
 
     def __str__(self) -> str:
         return text(self.expr, {name: source.name for name, source in self.symbols})

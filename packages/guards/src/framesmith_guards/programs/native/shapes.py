@@ -49,7 +49,7 @@ def steps_of(expr: sympy.Basic, leaf: Callable[[str], Step], operators: Mapping[
 
 
 def slow_check(condition: ShapeExpr, order: tuple[str, ...], read: Mapping[str, Callable[[Any], Any]]) -> Any:
-    """The condition by the reference, over the values of the program's leaves in their order."""
+    """The condition by its Python text, over the values of the program's leaves in their order."""
 
     def check(values: list[Any]) -> bool:
         numbers = {name: read[name](value) for name, value in zip(order, values, strict=True)}
