@@ -249,8 +249,7 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
 
     Nothing is known of the symbol but its value now: floats are not to be computed with in another order than the
     program's. Guards about it compute it again. None where the function raises for the values now, or gives what no
-    symbol stands for: no number, one that is not finite, or a float zero, of which there are two. Of operands without a
-    value the result has none either.
+    symbol stands for. Of operands without a value the result has none either.
     """
     env = attach_shape_env(mode)
     hints = [hint_of(operand) for operand in operands]
@@ -261,12 +260,19 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
         result = EXACT[function](*hints)
     except Exception:
         return None
-    if type(result) not in (int, float) or not math.isfinite(result) or (type(result) is float and result == 0.0):
+    if not _has_symbol(result):
         return None
     symbol = env.create_unspecified_symbol(result, NamedSource(f"{function}()"), DimDynamic.DYNAMIC)
     env.computed[symbol] = call_expr(function, [expr_of(operand) for operand in operands])  # type: ignore[attr-defined]
     make = env.create_symintnode if type(result) is int else env.create_symfloatnode
     return make(symbol, hint=result)
+
+
+def _has_symbol(result: Any) -> bool:
+    """Whether a symbol may stand for a number: an int of 64 bits, or a finite float that is not one of the zeros."""
+    if type(result) is int:
+        return -(2**63) <= result < 2**63
+    return type(result) is float and math.isfinite(result) and result != 0.0
 
 
 def hint_of(number: Any) -> Any:

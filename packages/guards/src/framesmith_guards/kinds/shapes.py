@@ -127,9 +127,9 @@ def type_given(name: str, operands: Collection[type]) -> type | None:
     return _GIVES.get(name)
 
 
-#: Conditions that a call gives a number of a type, whichever, and does not raise; by the type.
+#: Conditions that a call gives a number of a type that graphs compute with, and does not raise; by the type.
 _GIVING: Final[dict[type, tuple[str, Callable[[Any], bool]]]] = {
-    int: ("gives_int", lambda value: type(value) is int),
+    int: ("gives_int", lambda value: type(value) is int and -(2**63) <= value < 2**63),
     float: ("gives_float", lambda value: type(value) is float),
 }
 OPERATORS.update({name: _call(name) for name, _ in _GIVING.values()})
