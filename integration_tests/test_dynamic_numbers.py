@@ -71,3 +71,16 @@ def test_numbers_that_fit_are_compiled_for_once() -> None:
     for n, f in ((5, 0.5), (-7, 1e30), (2**30, -2.5)):
         torch.testing.assert_close(compiled(X, n, f), program(X, n, f))
     assert len(frames.entries(program.__code__)) == 1
+
+
+@pytest.mark.parametrize("power", [lambda x, n: x**n, lambda x, n: n**x, lambda x, n: (x + n) ** (n + 1)])
+@pytest.mark.parametrize("numbers", [(2, 3, 5, 0, 1), (0.5, 1.5, 3.0, 0.0)])
+def test_powers_with_gradients(power: Callable[..., torch.Tensor], numbers: tuple[Any, ...]) -> None:
+    framesmith.reset()
+    compiled = framesmith.compile(power, dynamic=True, strict=True)
+    for n in numbers:
+        leaf, twin = (torch.tensor([0.5, 1.5, 3.0], requires_grad=True) for _ in range(2))
+        found, expected = compiled(leaf, n), power(twin, n)
+        torch.testing.assert_close(found, expected)
+        torch.autograd.backward([found, expected], [torch.ones(3)] * 2)
+        torch.testing.assert_close(leaf.grad, twin.grad)
