@@ -34,6 +34,10 @@ def with_number(*numbers: int) -> list[tuple[torch.Tensor, ...]]:
 SOME = (3, 0, 6, 5, 1)
 CASES: dict[str, Case] = {
     "item": (lambda x, n: (x * n.item() + 1, n.item() + 1), with_number(2, 0, 1, -3, 7)),
+    "item divided by what is negative": (
+        lambda x, n: (x * (n.item() // -3), n.expand(2) * (n.item() % -3), n * (-(n.item() > 2))),
+        with_number(2, 0, 1, -3, 7),
+    ),
     "item of a float": (lambda x: x * x.detach().sum().item(), around(*SOME)),
     "int": (lambda x, n: (x[: int(n)] * 2, x.new_ones(int(n)).sum()), with_number(3, 0, 6, 2, 1)),
     "float": (lambda x: x * float(x.detach().mean()), around(*SOME)),

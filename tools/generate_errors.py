@@ -65,14 +65,21 @@ def refusals() -> Iterator[str]:
 
 def raised(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """(id, reason) of each refusal in a module; the reason is empty where it depends on the call."""
+    constants = {
+        ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target): literal(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+    }
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             assigned = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
             named = {ast.unparse(node.targets[0]): literal(node.value) for node in assigned}
             for node in ast.walk(function):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) in REFUSALS and literal(node.args[0]):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in REFUSALS:
+                    id = literal(node.args[0]) or constants.get(ast.unparse(node.args[0]), "")
                     why = node.args[2]
-                    yield literal(node.args[0]), literal(why) or named.get(ast.unparse(why), "")
+                    if id:
+                        yield id, literal(why) or named.get(ast.unparse(why), "")
 
 
 def literal(node: ast.expr) -> str:

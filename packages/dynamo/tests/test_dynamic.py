@@ -297,3 +297,20 @@ def test_parts_of_one_memory_of_changing_sizes(dynamic: bool | None) -> None:
         spans = ((4, 4), (5, 5), (6, 3), (7, 6), (4, 2))
         found.append([fn(memory[1 : 1 + n], memory[at : at + n]).tolist() for n, at in spans])
     assert found[0] == found[1]
+
+
+def test_a_dimension_that_is_not_there_is_the_programs_error() -> None:
+    def sizes(x: torch.Tensor, dim: Any) -> list[Any]:
+        found: list[Any] = []
+        for ask in (x.size, x.stride):
+            try:
+                found.append(ask(dim))
+            except (IndexError, TypeError) as error:
+                found.append(str(error))
+        return [x + 1, *found]
+
+    frames.reset()
+    subject = compiled(sizes, dynamic=True)
+    for dim in (0, 1, 2, -3, 1.5):
+        assert same(subject(torch.ones(3, 4), dim), sizes(torch.ones(3, 4), dim)), dim
+    assert not subject.of_kind("break") and not subject.of_kind("error")

@@ -318,3 +318,38 @@ def test_what_is_known_of_numbers_and_of_what_is_computed_of_them(name: str, dyn
     run = compiled(program, dynamic=dynamic, recompile_limit=20)
     for rows in (4, 6, 5, 1, 0, 9, 4, 3):
         assert same(run(torch.ones(rows, 3)), program(torch.ones(rows, 3))), rows
+
+
+TYPED: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "a truth compared with truths": lambda x, n: ((n > 5) == True, (n > 5) != False, True == (n > 5)),  # noqa: E712
+    "a truth compared with numbers": lambda x, n: ((n > 5) == 1, (n > 5) < 1, (n > 5) >= n, 0.5 < (n > 5)),
+    "two truths": lambda x, n: ((n > 5) == (n > 7), (n > 5) <= (n < 9), (n > 5) is (n > 5)),
+    "operators of a truth": lambda x, n: (abs(n > 5), -(n > 5), +(n > 5), ~(n > 5), (n > 5) + n, x * (n > 5)),
+    "data divided by what is negative": lambda x, n: (
+        isinstance(x.sum().item() // -3, int),
+        isinstance(x.sum().item() % -n, int),
+        x * (x.sum().item() // -n),
+    ),
+    "a truth of data": lambda x, n: (isinstance(-(x.sum().item() > 12), int), x * -(x.sum().item() > 12)),
+    "a power that may be a float": lambda x, n: (
+        isinstance(2 ** (n - 4), int),
+        torch.tensor(2 ** (n - 4)),
+        x * 2 ** (n - 4),
+    ),
+    "a power that may be complex": lambda x, n: (
+        isinstance((n - 3.5) ** 0.5, float),
+        type((n - 3.5) ** 0.5),
+        x * (n - 3.5) ** 0.5,
+    ),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", TYPED)
+def test_numbers_have_the_types_that_python_gives(name: str, dynamic: bool | None) -> None:
+    program = TYPED[name]
+    frames.reset()
+    run = compiled(program, dynamic=dynamic, recompile_limit=20)
+    for n in (5, 7, 6, 2, 9, 3):
+        x = torch.arange(n, n + 4)
+        assert same(run(x, n), program(x, n)), n

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.numbers import numbers_at_calls
 from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
+from framesmith_aot.trace.backward import BACKWARD_ERROR
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
-from framesmith_aot.trace.numbers import EXAMPLE
+from framesmith_aot.trace.numbers import EXAMPLE, specialise, unknown
 from framesmith_aten.contract import Compiler, OnError
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap
@@ -61,7 +63,8 @@ def compile_graph(
         training = _records(gm) and any(value.requires_grad for value in _tensors(call.examples))
     fake_mode = _fake_mode(gm, call.examples)
     fakes = [_as_normal(_as_fake(value, fake_mode), fake_mode) for value in call.examples]
-    joint = trace_joint(
+    trace = partial(
+        trace_joint,
         gm,
         fakes,
         call.binding,
@@ -70,6 +73,14 @@ def compile_graph(
         training=training,
         keep_input_mutations=keep_input_mutations,
     )
+    changing = unknown(call.examples)
+    try:
+        joint = trace()
+    except AotUnsupported as error:
+        if error.id != BACKWARD_ERROR or not changing:
+            raise
+        specialise(changing)  # some of torch's formulas ask for a number: those of powers
+        joint = trace()
     _refuse_shared_memory(call.examples, joint)
     return _assemble(gm, joint, call, compiler, training, on_error)
 

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from framesmith_aten import trials
+from framesmith_aten import limits, trials
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
 from framesmith_aten.operators import (
@@ -120,6 +120,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         answer = trials.verdict(op, args, kwargs)
         if answer.refusal is not None:
             raise KernelRefuses(f"{op}: {answer.refusal}")
+        limits.rely_on_taken(op, args, kwargs)
         if is_custom(op) and is_mutable(op):
             functional_forms.check(op, args, kwargs)
         changed = written(op, args, kwargs)

@@ -128,7 +128,7 @@ def shape_guards(
     for source, tensor in tensors:
         _meet_tensor(symbols, source, tensor)
     evaluated, lines = _evaluated(symbols)
-    found = (*_equalities(symbols), *_settled(symbols), *_not_raising(symbols))
+    found = (*_equalities(symbols), *_settled(symbols), *_given(symbols))
     guards = [Guard(ShapeEnvSource(), "SHAPE", each) for each in found]
     return [*guards, *_ranges(symbols, lines), *evaluated]
 
@@ -201,13 +201,13 @@ def _settled(symbols: _Symbols) -> Iterator[ShapeExpr]:
             yield _condition(sympy.Eq(call, symbols.opened(known), evaluate=False), symbols.sources)
 
 
-def _not_raising(symbols: _Symbols) -> Iterator[ShapeExpr]:
-    """That the calls that computed numbers raise nothing: where nobody uses their results, nothing else calls."""
-    for computed in symbols.computed.values():
+def _given(symbols: _Symbols) -> Iterator[ShapeExpr]:
+    """That the calls that computed numbers raise nothing, used or not, and give an int, or a float, as they did."""
+    for number, computed in symbols.computed.items():
         if type(computed).__name__ not in NEVER_RAISE:
             call = symbols.opened(computed)
             if symbols.sources.keys() >= {symbol.name for symbol in call.free_symbols}:  # data is known in the graph
-                yield _condition(gives(call), symbols.sources)
+                yield _condition(gives(call, int if number.is_integer else float), symbols.sources)
 
 
 def _condition(expr: sympy.Basic, sources: dict[str, Source]) -> ShapeExpr:

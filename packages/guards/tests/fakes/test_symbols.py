@@ -254,6 +254,29 @@ def test_calls_that_may_raise_are_guarded_whether_or_not_their_numbers_are_used(
     assert check((3.5,), NOTHING) and not check((1e6,), NOTHING)
 
 
+@pytest.mark.parametrize(("base", "exponent", "other"), [(2.0, 0.5, -2.0), (3, 2, -1)])
+def test_calls_are_guarded_to_give_what_they_gave(base: float, exponent: float, other: float) -> None:
+    """A power of a negative float is complex; one of integers with a negative exponent is a float."""
+    mode = new_fake_mode()
+    number = symbolic_number(mode, base if type(base) is float else int(exponent), X)
+    operands = (number, exponent) if type(base) is float else (base, number)
+    computed_number(mode, "exact_pow", operands)
+    check = check_of(mode, {}, {"x": number})
+    assert check((hint_of(number),), NOTHING) and check((hint_of(number) + 1,), NOTHING)
+    assert not check((other,), NOTHING)
+
+
+@pytest.mark.parametrize("function", ["add", "sub", "mul", "floordiv", "mod"])
+def test_what_is_not_known_has_a_type(function: str) -> None:
+    mode = new_fake_mode()
+    env = attach_shape_env(mode)
+    unknown = env.create_unbacked_symint()
+    assert type(computed_number(mode, f"exact_{function}", (unknown, -3))) is torch.SymInt
+    assert type(computed_number(mode, f"exact_{function}", (unknown, 1.5))) is torch.SymFloat
+    assert type(computed_number(mode, f"exact_{function}", (env.create_unbacked_symfloat(), 2))) is torch.SymFloat
+    assert computed_number(mode, "exact_pow", (unknown, 2)) is None
+
+
 def _nothing() -> None:
     """The function whose calls are checked."""
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -36,6 +36,9 @@ from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.contexts import ambient
 
 aten = torch.ops.aten
+
+#: The id of the refusal of a graph in whose backward pass an operator raised.
+BACKWARD_ERROR: Final = "backward-error"
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
             refusals = _refusals(regions, roots, seeds, wanted)
             if not refusals:
                 what = f"{type(error).__name__} in the backward pass"
-                raise AotUnsupported("backward-error", what, str(error)) from error
+                raise AotUnsupported(BACKWARD_ERROR, what, str(error)) from error
             refused = {slot for index in refusals for slots in regions[index].slots for slot in slots}
             passing = _Passing(tracer, regions, ends)
             passing.go({slot: root for slot, root in roots.items() if slot not in refused}, seeds, wanted)

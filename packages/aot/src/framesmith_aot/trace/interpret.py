@@ -60,7 +60,7 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
     for node in gm.graph.nodes:
         tracer.source = node
         if node.op == "placeholder":
-            env[node] = next(inputs)
+            env[node] = numbers.as_known(next(inputs))
         elif node.op == "get_attr":
             env[node] = attributes[node.target]
         elif node.op == "output":

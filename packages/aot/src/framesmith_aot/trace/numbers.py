@@ -41,6 +41,24 @@ def call(tracer: GraphTracer, node: fx.Node, args: tuple[Any, ...], kwargs: Mapp
     return out
 
 
+def as_known(value: Any) -> Any:
+    """A symbol that has turned out to be a number as that number; all else as it is."""
+    known = known_value(value) if is_symbolic(value) else None
+    return value if known is None else known
+
+
+def unknown(inputs: Sequence[Any]) -> list[Any]:
+    """The integers and floats among inputs that are symbols, and could be specialised."""
+    numbers = [one for one in inputs if isinstance(one, (torch.SymInt, torch.SymFloat))]
+    return [one for one in numbers if known_value(one) is None and one.node.has_hint()]
+
+
+def specialise(numbers: Sequence[Any]) -> None:
+    """Let numbers be what they are at present, by guards."""
+    for number in numbers:
+        number.node.pytype(number)
+
+
 def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
     """Symbols that a call has made of data are those that it made when the graph was captured."""
     if not node.meta or (known := node.meta.get(EXAMPLE)) is None:

@@ -1,4 +1,4 @@
-/* Shape conditions: a stack program on int64; what overflows or is not an int goes to the Python reference. */
+/* Shape conditions: a stack program on int64; what overflows or is not an int goes to its Python text. */
 
 #include "program.h"
 

@@ -31,7 +31,7 @@ from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.light_fakes import is_described_by_layout
 from framesmith_guards.fakes.light_nodes import LightNode
 from framesmith_guards.fakes.light_torch import NamedSource, rebuilt, rebuilt_globals, tell_nobody
-from framesmith_guards.kinds.shapes import EXACT, GIVES, call_expr
+from framesmith_guards.kinds.shapes import EXACT, call_expr, type_given
 from framesmith_guards.stacks import Location, current_location
 from framesmith_guards.torch_adapter import to_torch
 
@@ -249,19 +249,18 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
 
     Nothing is known of the symbol but its value now: floats are not to be computed with in another order than the
     program's. Guards about it compute it again. None where the function raises for the values now, or gives what no
-    symbol stands for: no number, one that is not finite, or a float zero, of which there are two. Of operands without a
-    value the result has none either.
+    symbol stands for. Of operands without a value the result has none either.
     """
     env = attach_shape_env(mode)
     hints = [hint_of(operand) for operand in operands]
     if None in hints:
-        kind = GIVES.get(function)
+        kind = type_given(function, [type_of(operand) for operand in operands])
         return None if kind is None else env.create_unbacked_symint() if kind is int else env.create_unbacked_symfloat()
     try:
         result = EXACT[function](*hints)
     except Exception:
         return None
-    if type(result) not in (int, float) or not math.isfinite(result) or (type(result) is float and result == 0.0):
+    if not _has_symbol(result):
         return None
     symbol = env.create_unspecified_symbol(result, NamedSource(f"{function}()"), DimDynamic.DYNAMIC)
     env.computed[symbol] = call_expr(function, [expr_of(operand) for operand in operands])  # type: ignore[attr-defined]
@@ -269,11 +268,26 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
     return make(symbol, hint=result)
 
 
+def _has_symbol(result: Any) -> bool:
+    """Whether a symbol may stand for a number: an int of 64 bits, or a finite float that is not one of the zeros."""
+    if type(result) is int:
+        return -(2**63) <= result < 2**63
+    return type(result) is float and math.isfinite(result) and result != 0.0
+
+
 def hint_of(number: Any) -> Any:
     """The value now of a number, symbolic or not; None of a symbol without one."""
     if not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
         return number
     return number.node.hint if number.node.has_hint() else None
+
+
+def type_of(number: Any) -> type:
+    """What Python's type of a number is, symbolic or not."""
+    if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+        given: type = number.node.pytype
+        return given
+    return type(number)
 
 
 def expr_of(number: Any) -> sympy.Basic:

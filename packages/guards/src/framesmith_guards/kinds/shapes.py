@@ -1,16 +1,16 @@
 """Relations between symbolic sizes: sympy expressions whose symbols are sources of numbers.
 
-One row per operator gives its Python text and its exact meaning on Python numbers.
+One row per operator gives its Python text, which is what it means.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial, reduce
+from functools import cached_property
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,33 +23,24 @@ if TYPE_CHECKING:
 Number = Any
 """An int, a float or, inside a product with a rational coefficient, a Fraction."""
 
-
-@dataclass(frozen=True)
-class Operator:
-    """How an operator of a shape expression is printed from its operands' texts, and computed.
-
-    A lazy operator is given functions that give its operands, and asks only for those that Python would evaluate.
-    """
-
-    text: Callable[[list[str]], str]
-    value: Callable[..., Number]
-    lazy: bool = False
+Text = Callable[[list[str]], str]
+"""How an operator of a shape expression is written in Python, from its operands' texts."""
 
 
-def _infix(symbol: str, combine: Callable[[Any, Any], Any]) -> Operator:
-    return Operator(lambda args: f"({f' {symbol} '.join(args)})", lambda *args: reduce(combine, args))
+def _infix(symbol: str) -> Text:
+    return lambda args: f"({f' {symbol} '.join(args)})"
 
 
-def _power(function: Callable[[Any, Any], Any]) -> Operator:
-    return Operator(lambda args: f"(({args[0]}) ** {args[1]})", function)  # `-2 ** n` is -(2**n)
+def _power(args: list[str]) -> str:
+    return f"(({args[0]}) ** {args[1]})"  # `-2 ** n` is -(2**n)
 
 
-def _call(name: str, function: Callable[..., Any]) -> Operator:
-    return Operator(lambda args: f"{name}({', '.join(args)})", function)
+def _call(name: str) -> Text:
+    return lambda args: f"{name}({', '.join(args)})"
 
 
-def _template(template: str, function: Callable[..., Any]) -> Operator:
-    return Operator(lambda args: template.format(*args), function)
+def _template(template: str) -> Text:
+    return lambda args: template.format(*args)
 
 
 def _piecewise(*branches: tuple[Number, bool]) -> Number:
@@ -59,53 +50,48 @@ def _piecewise(*branches: tuple[Number, bool]) -> Number:
     raise ValueError("no branch of the piecewise expression applies")
 
 
-def _where_text(args: list[str]) -> str:
-    condition, then, otherwise = args
-    return f"({then} if {condition} else {otherwise})"
-
-
-OPERATORS: Final[dict[str, Operator]] = {
-    "Add": _infix("+", operator.add),
-    "Mul": _infix("*", operator.mul),
-    "Pow": _power(operator.pow),
-    "PowByNatural": _power(operator.pow),
-    "FloatPow": _power(operator.pow),
-    "FloorDiv": _infix("//", operator.floordiv),
-    "CleanDiv": _infix("//", operator.floordiv),
-    "Mod": _infix("%", operator.mod),
-    "PythonMod": _infix("%", operator.mod),
-    "IntTrueDiv": _infix("/", operator.truediv),
-    "FloatTrueDiv": _infix("/", operator.truediv),
-    "ModularIndexing": _template("(({0} // {1}) % {2})", lambda a, b, c: (a // b) % c),
-    "CeilDiv": _template("(-(-{0} // {1}))", lambda a, b: -(-a // b)),
-    "CeilToInt": _call("ceil", math.ceil),
-    "ceiling": _call("ceil", math.ceil),
-    "FloorToInt": _call("floor", math.floor),
-    "floor": _call("floor", math.floor),
-    "TruncToInt": _call("int", int),
-    "TruncToFloat": _template("float(int({0}))", lambda a: float(int(a))),
-    "ToFloat": _call("float", float),
-    "RoundToInt": _call("round", round),
-    "Identity": _template("{0}", lambda a: a),
-    "Abs": _call("abs", abs),
-    "Max": _call("max", max),
-    "Min": _call("min", min),
-    "LShift": _infix("<<", operator.lshift),
-    "RShift": _infix(">>", operator.rshift),
-    "BitwiseFn_bitwise_and": _infix("&", operator.and_),
-    "BitwiseFn_bitwise_or": _infix("|", operator.or_),
-    "Equality": _infix("==", operator.eq),
-    "Unequality": _infix("!=", operator.ne),
-    "StrictLessThan": _infix("<", operator.lt),
-    "LessThan": _infix("<=", operator.le),
-    "StrictGreaterThan": _infix(">", operator.gt),
-    "GreaterThan": _infix(">=", operator.ge),
-    "And": Operator(lambda args: f"({' and '.join(args)})", lambda *args: all(arg() for arg in args), lazy=True),
-    "Or": Operator(lambda args: f"({' or '.join(args)})", lambda *args: any(arg() for arg in args), lazy=True),
-    "Not": _template("(not {0})", operator.not_),
-    "Where": Operator(_where_text, lambda c, a, b: a() if c() else b(), lazy=True),
-    "ExprCondPair": Operator(lambda args: f"({args[0]}, {args[1]})", lambda a, c: (a, c)),
-    "Piecewise": _call("piecewise", _piecewise),
+OPERATORS: Final[dict[str, Text]] = {
+    "Add": _infix("+"),
+    "Mul": _infix("*"),
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloatPow": _power,
+    "FloorDiv": _infix("//"),
+    "CleanDiv": _infix("//"),
+    "Mod": _infix("%"),
+    "PythonMod": _infix("%"),
+    "IntTrueDiv": _infix("/"),
+    "FloatTrueDiv": _infix("/"),
+    "ModularIndexing": _template("(({0} // {1}) % {2})"),
+    "CeilDiv": _template("(-(-{0} // {1}))"),
+    "CeilToInt": _call("ceil"),
+    "ceiling": _call("ceil"),
+    "FloorToInt": _call("floor"),
+    "floor": _call("floor"),
+    "TruncToInt": _call("int"),
+    "TruncToFloat": _template("float(int({0}))"),
+    "ToFloat": _call("float"),
+    "RoundToInt": _call("round"),
+    "Identity": _template("{0}"),
+    "Abs": _call("abs"),
+    "Max": _call("max"),
+    "Min": _call("min"),
+    "LShift": _infix("<<"),
+    "RShift": _infix(">>"),
+    "BitwiseFn_bitwise_and": _infix("&"),
+    "BitwiseFn_bitwise_or": _infix("|"),
+    "Equality": _infix("=="),
+    "Unequality": _infix("!="),
+    "StrictLessThan": _infix("<"),
+    "LessThan": _infix("<="),
+    "StrictGreaterThan": _infix(">"),
+    "GreaterThan": _infix(">="),
+    "And": _infix("and"),
+    "Or": _infix("or"),
+    "Not": _template("(not {0})"),
+    "Where": _template("({1} if {0} else {2})"),
+    "ExprCondPair": _template("({0}, {1})"),
+    "Piecewise": _call("piecewise"),
 }
 
 _FLOAT_OPERATORS: Final = {
@@ -119,27 +105,36 @@ EXACT: Final[dict[str, Callable[..., Any]]] = {
     "exact_float": float,
     "exact_round": round,
 }
-#: What those give that can be said without knowing their operands: an int, or a float.
-GIVES: Final[dict[str, type]] = {
+#: What those give of operands that are not known, where that can be said: an int, or a float.
+_GIVES: Final[dict[str, type]] = {
     **dict.fromkeys(("exact_int", "math_floor", "math_ceil", "math_trunc"), int),
-    **{f"exact_{name}": float for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "float")},
+    **{f"exact_{name}": float for name in ("truediv", "float")},
     **{f"math_{name}": float for name in ("sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "fabs")},
 }
-#: Those that raise for no number that a symbol stands for; of any other, a call is guarded not to raise.
+#: Those that give a float where an operand is one, else an int.
+_GIVE_WHAT_THEY_TAKE: Final = frozenset({f"exact_{name}" for name in ("add", "sub", "mul", "floordiv", "mod", "neg")})
+#: Those that raise for no number that a symbol stands for, and always give the same type; other calls are guarded.
 NEVER_RAISE: Final = frozenset({
     *(f"exact_{name}" for name in ("add", "sub", "mul", "neg", "abs", "float")),
     *(f"math_{name}" for name in ("fabs", "atan", "atan2", "tanh", "asinh", "copysign", "isnan", "isinf", "isfinite")),
 })  # fmt: skip
 
 
-def _any(value: Any) -> bool:
-    return True
+def type_given(name: str, operands: Collection[type]) -> type | None:
+    """The type of what a function of `EXACT` gives for operands of these types; None where their values tell it."""
+    if name in _GIVE_WHAT_THEY_TAKE:
+        return float if float in operands else int
+    return _GIVES.get(name)
 
 
-OPERATORS["gives"] = _call("gives", _any)
+#: Conditions that a call gives a number of a type that graphs compute with, and does not raise; by the type.
+_GIVING: Final[dict[type, tuple[str, Callable[[Any], bool]]]] = {
+    int: ("gives_int", lambda value: type(value) is int and -(2**63) <= value < 2**63),
+    float: ("gives_float", lambda value: type(value) is float),
+}
+OPERATORS.update({name: _call(name) for name, _ in _GIVING.values()})
 OPERATORS.update({
-    name: _infix(_FLOAT_OPERATORS[name[6:]], function) if name[6:] in _FLOAT_OPERATORS else _call(name, function)
-    for name, function in EXACT.items()
+    name: _infix(_FLOAT_OPERATORS[name[6:]]) if name[6:] in _FLOAT_OPERATORS else _call(name) for name in EXACT
 })  # fmt: skip
 
 
@@ -150,16 +145,16 @@ def call_expr(name: str, operands: Sequence[sympy.Basic]) -> sympy.Basic:
     return sympy.Function(name)(*operands)
 
 
-def gives(call: sympy.Basic) -> sympy.Basic:
-    """The condition that a call of a function of `EXACT` gives a number, whichever: that it does not raise."""
+def gives(call: sympy.Basic, kind: type) -> sympy.Basic:
+    """The condition that a call of a function of `EXACT` gives an int, or a float: a power may give either."""
     import sympy
 
-    return sympy.Function("gives")(call)
+    return sympy.Function(_GIVING[kind][0])(call)
 
 
 HELPERS: Final[dict[str, object]] = {
     **EXACT,
-    "gives": _any,
+    **dict(_GIVING.values()),
     "ceil": math.ceil,
     "floor": math.floor,
     "Fraction": Fraction,
@@ -169,7 +164,7 @@ HELPERS: Final[dict[str, object]] = {
 """What the printed text may call besides builtins."""
 
 
-def _operator(expr: sympy.Basic) -> Operator:
+def _operator(expr: sympy.Basic) -> Text:
     """The row of an expression's head, found along its class's bases. GuardError if there is none."""
     for cls in type(expr).__mro__:
         row = OPERATORS.get(cls.__name__)
@@ -207,22 +202,7 @@ def text(expr: sympy.Basic, names: Mapping[str, str]) -> str:
     value = _constant(expr)
     if value is not None:
         return repr(value) if value != -math.inf else "(-inf)"
-    return _operator(expr).text([text(arg, names) for arg in expr.args])
-
-
-def value(expr: sympy.Basic, numbers: Mapping[str, Number]) -> Number:
-    """The value of `expr` with `numbers` for its symbols."""
-    import sympy
-
-    if isinstance(expr, sympy.Symbol):
-        return numbers[expr.name]
-    constant = _constant(expr)
-    if constant is not None:
-        return constant
-    row = _operator(expr)
-    if row.lazy:
-        return row.value(*(partial(value, arg, numbers) for arg in expr.args))
-    return row.value(*(value(arg, numbers) for arg in expr.args))
+    return _operator(expr)([text(arg, names) for arg in expr.args])
 
 
 @dataclass(frozen=True)
@@ -257,7 +237,13 @@ class ShapeExpr:
 
     def holds(self, *numbers: Number) -> bool:
         """Whether the condition holds for the sources' values."""
-        return bool(value(self.expr, dict(zip((name for name, _ in self.symbols), numbers, strict=True))))
+        return bool(self._function(*numbers))
+
+    @cached_property
+    def _function(self) -> Callable[..., Number]:
+        names = tuple(f"n{at}" for at in range(len(self.symbols)))
+        made: Callable[..., Number] = eval(f"lambda {', '.join(names)}: {self.text(names)}", dict(HELPERS))
+        return made
 
     def __str__(self) -> str:
         return text(self.expr, {name: source.name for name, source in self.symbols})

@@ -106,7 +106,8 @@ class SymbolicNumber(ConstantValue):
             return None
         number = other.as_number()
         same = isinstance(number, torch.SymFloat) and number is self.number  # at another call, it may be no number
-        if number is None or same:
+        truth = any(isinstance(one, torch.SymBool) for one in (number, self.number))  # to torch, it is no number
+        if number is None or same or truth:
             return tr.constant(self.value).compare(tr, op, tr.constant(other.value))
         return tr.constant(COMPARE[op](self.number, number))
 

@@ -13,6 +13,7 @@ import torch
 from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, CMethod, c_method
+from framesmith_dynamo.values.constants.constant import raise_like
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
 from framesmith_dynamo.values.tensors.offsets import guarded_offsets
@@ -68,7 +69,11 @@ class TensorValue(TensorObject):
             raise GraphBreak(kind, f"{name}() of {self.describe()}")
         folded = FOLDED_METHODS.get(name)
         if folded is not None and all(_folds(v) for v in (*args, *kwargs.values())):
-            return tr.constant(folded(self.fake, *map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()}))
+            try:
+                found = folded(self.fake, *map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
+            except (IndexError, TypeError) as error:  # no such dimension: in words of torch's own
+                raise_like(tr, error)
+            return tr.constant(found)
         if not callable(getattr(torch.Tensor, name, None)):
             return tr.call(self.getattr_(tr, name), args, kwargs)
         return tr.call_torch(name, (self, *args), kwargs)

@@ -15,7 +15,6 @@ Step = tuple[int, int, int, int]
 
 _ALIASES: Final = {"CleanDiv": "FloorDiv", "PythonMod": "Mod"}
 _VARIADIC: Final = frozenset({"Add", "Mul", "Max", "Min", "And", "Or"})
-_LIMIT: Final = 2**62
 
 
 class NotInteger(Exception):
@@ -31,7 +30,7 @@ def steps_of(expr: sympy.Basic, leaf: Callable[[str], Step], operators: Mapping[
     if expr is sympy.true or expr is sympy.false:
         return [(operators["CONSTANT"], 0, 0, int(bool(expr)))]
     if isinstance(expr, sympy.Integer):
-        if abs(int(expr)) >= _LIMIT:
+        if not -(2**63) <= int(expr) < 2**63:
             raise NotInteger(str(expr))
         return [(operators["CONSTANT"], 0, 0, int(expr))]
     names = [cls.__name__ for cls in type(expr).__mro__]
@@ -49,7 +48,7 @@ def steps_of(expr: sympy.Basic, leaf: Callable[[str], Step], operators: Mapping[
 
 
 def slow_check(condition: ShapeExpr, order: tuple[str, ...], read: Mapping[str, Callable[[Any], Any]]) -> Any:
-    """The condition by the reference, over the values of the program's leaves in their order."""
+    """The condition by its Python text, over the values of the program's leaves in their order."""
 
     def check(values: list[Any]) -> bool:
         numbers = {name: read[name](value) for name, value in zip(order, values, strict=True)}
