@@ -227,6 +227,7 @@ MODES: dict[str, Callable[[Run, torch.Tensor], Any]] = {
     "reentrant checkpoint": functools.partial(checkpointed, use_reentrant=True),
     "selective checkpoint": selected,
     "default device": within(lambda: torch.device("cpu")),
+    "another default device": backed(lambda: torch.device("meta")),
     "profiler": within(lambda: torch.profiler.profile(with_stack=True, record_shapes=True)),
     "anomaly detection": backed(torch.autograd.detect_anomaly),
     "autocast": backed(lambda: torch.autocast("cpu", dtype=torch.bfloat16)),

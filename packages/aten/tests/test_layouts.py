@@ -100,3 +100,10 @@ def test_restride_copies_only_where_it_must() -> None:
     moved = layouts.restride(x, (1, 4, 4))
     assert moved.stride() == (1, 4, 4)
     assert torch.equal(moved, x)
+
+
+def test_the_default_device_says_nothing_of_layouts():
+    whole = torch.zeros(64)
+    with torch.device("meta"):
+        assert layouts.is_read_late(whole[1:], whole[:-1])
+        assert not layouts.is_read_late(whole[::2], whole[1::2])

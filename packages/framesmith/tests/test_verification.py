@@ -124,3 +124,11 @@ def test_an_input_with_history_that_is_changed() -> None:
         given = torch.ones(2)
         verified(gm, gm.forward, Failures(strict=True), 1)(given)
     assert given.tolist() == [2.0, 2.0]
+
+
+def test_the_default_device_is_not_that_of_the_numbers_it_draws() -> None:
+    run = verified(graph(lambda x: (x.mul_(2).sin(),)), lambda x: (x.mul_(2).sin(),), Failures(strict=True), 1)
+    leaf = torch.ones(2, requires_grad=True)
+    with torch.device("meta"):
+        (found,) = run(leaf * 1)
+    torch.testing.assert_close(found, (leaf * 2).sin())

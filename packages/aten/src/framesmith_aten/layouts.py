@@ -219,9 +219,9 @@ def _layout_now(tensor: torch.Tensor) -> tuple[list[int], list[int], int]:
 
 def _places(size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
     """Where in its storage each element of a tensor lies."""
-    places = torch.tensor(offset)
+    places = torch.tensor(offset, device="cpu")
     for length, step in zip(size, stride, strict=True):
-        places = places[..., None] + step * torch.arange(length)
+        places = places[..., None] + step * torch.arange(length, device="cpu")
     return places
 
 

@@ -86,3 +86,16 @@ def test_machine_code_lives_as_long_as_a_function_that_enters_it() -> None:
     gc.collect()
     assert len(machine().modules) == before
     torch.testing.assert_close(kept([x])[0], x * 3 + 2)
+
+
+@pytest.mark.parametrize("made_under", ["cpu", "meta"])
+def test_buffers_are_where_the_graph_has_them_whatever_the_default_device_is(made_under: str) -> None:
+    x = torch.randn(4, 4)
+    function = lambda a: (torch.relu(a @ a) + 1, a.bfloat16() + 0.3)  # noqa: E731
+    gm = trace(function, [x])
+    with torch.device(made_under):
+        run = CpuBackend().compile(gm, [x])
+    with torch.device("meta"):
+        found = run([x])
+    for one, wanted in zip(found, function(x), strict=True):
+        torch.testing.assert_close(one, wanted)

@@ -85,7 +85,8 @@ def _gradients(outputs: Sequence[Any], edges: Sequence[GradientEdge]) -> list[to
     if not roots or not edges:
         return []
     numbers = torch.Generator().manual_seed(0)
-    cotangents = [torch.randn(root.shape, generator=numbers).to(root.device, root.dtype) for root in roots]
+    drawn = [torch.randn(root.shape, generator=numbers, device=numbers.device) for root in roots]
+    cotangents = [one.to(root.device, root.dtype) for one, root in zip(drawn, roots, strict=True)]
     try:
         return list(torch.autograd.grad(roots, edges, cotangents, allow_unused=True))
     except RuntimeError:  # a backward pass that eager refuses; whether the compiled one does is seen in their number
@@ -118,7 +119,7 @@ def _like(value: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
     if value.is_leaf or not value.requires_grad:
         return copy.requires_grad_(value.requires_grad)
     with torch.inference_mode(False), torch.enable_grad():
-        return _with_history(torch.empty(0, requires_grad=True), copy)
+        return _with_history(torch.empty(0, requires_grad=True, device=copy.device), copy)
 
 
 class _WithHistory(torch.autograd.Function):

@@ -51,7 +51,7 @@ def nearest(value: float, name: str) -> float:
     """The value of this floating type that is nearest to a number. (Of the others, machine code rounds literals.)"""
     if DTYPES[name].compute == name:
         return float(value)
-    return float(torch.tensor(value, dtype=torch.float64).to(DTYPES[name].torch))
+    return float(torch.tensor(value, dtype=torch.float64, device="cpu").to(DTYPES[name].torch))
 
 
 def compute_type(name: str) -> str:

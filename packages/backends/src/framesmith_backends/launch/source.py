@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
@@ -166,8 +167,13 @@ def _allocate(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
         return [f"{name} = {w.identifier(step.reuse)}"]
     layout = step.layout
     dtype = w.bind(layout.dtype, DTYPES[layout.dtype].torch)
-    device = "" if layout.device == "cpu" else f", device={layout.device!r}"
-    return [f"{name} = _empty({w.sizes(layout.shape)}, {w.sizes(layout.strides)}, dtype={dtype}{device})"]
+    device = w.bind(layout.device, _device(layout.device))  # always said: the default device may be another
+    return [f"{name} = _empty({w.sizes(layout.shape)}, {w.sizes(layout.strides)}, dtype={dtype}, device={device})"]
+
+
+@functools.cache
+def _device(name: str) -> torch.device:
+    return torch.device(name)
 
 
 def _run(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
