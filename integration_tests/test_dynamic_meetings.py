@@ -197,6 +197,10 @@ def convolved(x: torch.Tensor, y: torch.Tensor) -> Any:
     return F.conv1d(x.t()[None], torch.ones(2, 3, 1)).relu() + y.sum()
 
 
+def shrunk(x: torch.Tensor, y: torch.Tensor) -> Any:
+    return F.interpolate(x.t()[None], scale_factor=0.2), F.interpolate(y.t()[None], x.shape[0] // 6, mode="linear")
+
+
 def strided(x: torch.Tensor, y: torch.Tensor) -> Any:
     return x[::2] * 2, x.t()[:, 1:].sum(0), y.as_strided((y.shape[0], 1), (3, 1)) + 1, x.stride(), x.is_contiguous()
 
@@ -269,8 +273,8 @@ PROGRAMS = [
     in_place, view_of_input, views_of_result, same_twice, hooked, kept, without_gradients, inference, break_within,
     break_between_sizes, data_branch, cast, shapes_in_containers, holder, namespace, written_elsewhere, loop_over_rows,
     while_halving, raises_at_one_size, caught, fails_in_torch, random_numbers, data_sizes, item_of, padded, indexed,
-    reductions, normalised, attention, convolved, strided, swapped, folded, formatted, nested, generated, detached,
-    compared, sorted_rows, scattered, complex_numbers, integers, out_argument,
+    reductions, normalised, attention, convolved, shrunk, strided, swapped, folded, formatted, nested, generated,
+    detached, compared, sorted_rows, scattered, complex_numbers, integers, out_argument,
 ]  # fmt: skip
 
 

@@ -45,6 +45,15 @@ def _with_symbols() -> Any:
     return mode
 
 
+@pytest.mark.parametrize("mode_of", ["nearest", "linear"])
+@pytest.mark.parametrize("shape", [(2, 3, 3), (2, 0, 8)], ids=["to no pixels", "of none"])
+def test_upsampling_without_pixels_is_refused(shape: tuple[int, ...], mode_of: str) -> None:
+    mode = new_fake_mode()
+    image = symbolic_fake(mode, torch.randn(shape), LocalSource("x"), [0, 2])
+    with mode, python_kernels(mode), pytest.raises(RuntimeError, match="without pixels"):
+        torch.nn.functional.interpolate(image, mode=mode_of, scale_factor=0.3)
+
+
 @pytest.mark.parametrize(("p", "train"), [(0.5, False), (0.0, True)])
 def test_dropout_that_drops_nothing_gives_its_input(p: float, train: bool) -> None:
     x = torch.randn(3, requires_grad=True)

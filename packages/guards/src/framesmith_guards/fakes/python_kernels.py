@@ -4,7 +4,7 @@ Note [Rules that are not asked]: torch's rules for upsampling have other interme
 shows in half types, and that for dropout copies its input where nothing is dropped, where the operator gives back the
 input itself. That for one_hot takes floats, which the operator refuses. Those for recurrent layers leave out dropout,
 and what autocast does. A program can tell, so these operators stay what they are, but for the types of which the rule
-is as exact.
+is as exact. Those for upsampling take images without pixels, and give some, which the operators refuse.
 """
 
 from __future__ import annotations
@@ -68,11 +68,23 @@ _TAKING_APART: Final = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autog
 
 def _served(name: str) -> tuple[torch.dtype, ...] | None:
     """The types that torch's rule for an operator serves, if it does not serve all."""
-    if "upsample_" in name:
+    if _UPSAMPLING in name:
         return (torch.float32, torch.float64)
     return _SERVED.get(name)
 
 
+def _resizes(op: Any) -> bool:
+    return _UPSAMPLING in op.name()
+
+
+def _checked(image: torch.Tensor, resized: torch.Tensor) -> torch.Tensor:
+    """What an image became, of which neither may be empty but for the number of images."""
+    for size in (*image.shape[1:], *resized.shape[2:]):
+        torch._check(size > 0, lambda: "an image without pixels cannot be resized, nor be the result")
+    return resized
+
+
+_UPSAMPLING: Final = "upsample_"
 _SERVED: Final[dict[str, tuple[torch.dtype, ...]]] = {
     "one_hot": (torch.int64,), **dict.fromkeys(("dropout", "lstm", "gru", "rnn_tanh", "rnn_relu"), ()),
 }  # fmt: skip
@@ -81,8 +93,10 @@ _SERVED: Final[dict[str, tuple[torch.dtype, ...]]] = {
 def _unless_asked(op: Any, rule: Callable[..., Any], types: tuple[torch.dtype, ...]) -> Callable[..., Any]:
     @functools.wraps(rule)
     def choose(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not _asked.now or input.dtype in types:
+        if not _asked.now:
             return rule(input, *args, **kwargs)
+        if input.dtype in types:
+            return _checked(input, rule(input, *args, **kwargs)) if _resizes(op) else rule(input, *args, **kwargs)
         with torch._C._DisablePythonDispatcher():
             return op(input, *args, **kwargs)
 
