@@ -122,6 +122,7 @@ FITTING: dict[str, Callable[..., Any]] = {
     "checked": lambda x: checked(x, ROWS),
     "expanded": lambda x: x[x > 0].expand(2, 3).exp(),
     "as a row": lambda x: x[x > 0].view(3) * 2,
+    "selected": lambda x: x[x > 0].masked_select(ROW > 0) * 2,
     "stacked": lambda x: torch.stack([x[x > 0], ROW]),
     "narrowed": lambda x: x.narrow(0, (x > 0).sum(), 3) * 2,
     "added, unread": lambda x: made(x, lambda chosen: chosen + ROWS, x),

@@ -332,3 +332,15 @@ def test_what_is_read_before_it_is_written_is_taken():
         x[0].copy_(x[1])
         torch._foreach_mul_([x[0], x[1]], [x[0], x[1]])
     assert log.effects.written
+
+
+@pytest.mark.parametrize("shapes", [((5,), (4,)), ((5, 3), (5, 2)), ((2, 1, 3), (4, 2))], ids=str)
+def test_a_mask_that_does_not_fit_is_refused_as_its_operator_does(shapes):
+    def select():
+        chosen, mask = map(torch.ones, shapes)
+        return torch.masked_select(chosen, mask > 0)
+
+    with pytest.raises(RuntimeError, match="must match"):
+        select()
+    with new_fake_mode(), OperatorLog(), pytest.raises(RuntimeError, match="roadcast"):
+        select()

@@ -23,7 +23,9 @@ from framesmith_aten.operators import (
     is_mutable,
     is_random,
     is_view_by_strides,
+    row,
     run_parts,
+    tensors_in,
     written,
 )
 from framesmith_aten.overlaps import check_operands
@@ -103,6 +105,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return self._called(partial(run_parts, func), (args, kwargs), {})
         self._note(func, args, kwargs)
+        if row(func).broadcasts:
+            self._called(torch.broadcast_shapes, tuple(t.shape for t in tensors_in(args)), {})
         out = self._called(func, args, kwargs)
         if gives_unknown_value(func, out):
             raise DataDependentOutputException(func)

@@ -20,6 +20,7 @@ class Row:
     does not say so. statistics: writes `running_mean` and `running_var` though its schema does not say so.
     fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
     overwrites: gives its first argument with some elements replaced, whatever these were; see `operators.overwrites`.
+    broadcasts: its operands have to broadcast, which torch's rule for fakes does not ask.
     """
 
     costly: bool = False
@@ -31,6 +32,7 @@ class Row:
     fails: str | None = None
     drops_ones: bool = False
     overwrites: bool = False
+    broadcasts: bool = False
 
 
 INDEX = "an index may be out of range"
@@ -104,6 +106,7 @@ TABLE: Mapping[str, Row] = _table(
     _rows("index_put", overwrites=True, fails=INDEX_OR_MASK),
     _rows("index_add index_reduce scatter_add scatter_reduce", fails=INDEX),
     _rows("index_copy index_fill put scatter", overwrites=True, fails=INDEX),
+    _rows("masked_select", broadcasts=True),
     _rows("masked_scatter", overwrites=True, fails=LENGTHS),
     _rows("repeat_interleave segment_reduce _ctc_loss _pack_padded_sequence", fails=LENGTHS),
     _rows("nll_loss_forward nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward one_hot", fails=TARGET),
