@@ -155,3 +155,27 @@ def test_sizes_that_have_to_be_others(name: str, gradients: bool, backend: str) 
             torch.testing.assert_close([torch.tensor(one) for one in actual], [torch.tensor(one) for one in expected])
     assert any(isinstance(one[0], str) for one in seen)
     assert framesmith.stats()["graphs"] > 0
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64], ids=str)
+def test_numbers_that_a_type_cannot_hold_are_refused(dtype: torch.dtype, dynamic: bool | None) -> None:
+    """Those that change between calls, and those that data tell."""
+
+    def given(x: torch.Tensor, n: float) -> torch.Tensor:
+        return torch.full((2,), n, dtype=dtype) + x.sum().to(dtype)
+
+    def told(x: torch.Tensor, n: float) -> torch.Tensor:
+        return torch.full((2,), (x.to(torch.int64).sum() * int(n)).item(), dtype=dtype)
+
+    numbers = (2.5, 3.5, 300.0, -0.5, -300.0, 1e30, float("inf"), float("nan"), 3, 4, 200, -5, -200, 300, -300)
+    for fn in (given, told):
+        compiled = framesmith.compile(fn, strict=True, dynamic=dynamic, recompile_limit=30)
+        for n in numbers if fn is given else numbers[8:]:
+            seen = []
+            for run in (fn, compiled):
+                try:
+                    seen.append(run(torch.ones(2), n).tolist())
+                except RuntimeError as error:
+                    seen.append([str(error)])
+            assert seen[0] == seen[1]

@@ -201,6 +201,11 @@ def shrunk(x: torch.Tensor, y: torch.Tensor) -> Any:
     return F.interpolate(x.t()[None], scale_factor=0.2), F.interpolate(y.t()[None], x.shape[0] // 6, mode="linear")
 
 
+def powers(x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = x.shape[0]
+    return x.tanh() ** (n // 2), n ** y.tanh(), (n + 0.5) ** x.tanh(), torch.pow(y.tanh(), exponent=n)
+
+
 def strided(x: torch.Tensor, y: torch.Tensor) -> Any:
     return x[::2] * 2, x.t()[:, 1:].sum(0), y.as_strided((y.shape[0], 1), (3, 1)) + 1, x.stride(), x.is_contiguous()
 
@@ -274,7 +279,7 @@ PROGRAMS = [
     break_between_sizes, data_branch, cast, shapes_in_containers, holder, namespace, written_elsewhere, loop_over_rows,
     while_halving, raises_at_one_size, caught, fails_in_torch, random_numbers, data_sizes, item_of, padded, indexed,
     reductions, normalised, attention, convolved, shrunk, strided, swapped, folded, formatted, nested, generated,
-    detached, compared, sorted_rows, scattered, complex_numbers, integers, out_argument,
+    detached, compared, powers, sorted_rows, scattered, complex_numbers, integers, out_argument,
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ the number is one of those that were taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -32,14 +33,17 @@ Given = Callable[[Any], tuple[Sequence[Any], Mapping[str, Any]]]
 """The arguments of a call with another number in one place."""
 
 
-def rely_on_taken(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def rely_on_taken(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     """Let guards say that the kernel takes the numbers among the arguments, which it takes at present, at every call.
 
-    Of numbers that data tell nothing is said.
+    Gives what has to be checked at a call of numbers that data tell: that an integral or a half type holds them. (Of
+    float32 nothing is said: most graphs of such numbers would hold a check, and those that change inputs break there.)
     """
     for number, given in _numbers(op, args, kwargs):
         if number.node.has_hint():
             _rely(op, number, given)
+        else:
+            yield from _to_check(op, number, given)
 
 
 def _numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Given]]:
@@ -59,13 +63,23 @@ def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str) -
     return lambda value: (args, {**kwargs, name: value})
 
 
+def _to_check(op: OpOverload, number: Any, given: Given) -> Iterator[Any]:
+    kind = number.node.pytype
+    takes = partial(_takes, op, given, kind)
+    least, most = next((held for held in RANGES[kind] if all(map(takes, held))), RANGES[kind][0])
+    if most < RANGES[int][0][1]:
+        yield number >= kind(least)
+        yield number <= kind(most)
+
+
+def _takes(op: OpOverload, given: Given, kind: type, value: float) -> bool:
+    return trials.verdict(op, *given(kind(value))).refusal is None
+
+
 def _rely(op: OpOverload, number: Any, given: Given) -> None:
     present = number.node.hint
     kind = type(present)
-
-    def takes(value: float) -> bool:
-        return trials.verdict(op, *given(kind(value))).refusal is None
-
+    takes = partial(_takes, op, given, kind)
     one_sign = not all(map(takes, (-1, 0, 1)))
     if one_sign:
         holds_at_present(number > 0 if present > 0 else number < 0 if present < 0 else number == 0)

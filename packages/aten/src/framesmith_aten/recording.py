@@ -124,7 +124,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         answer = trials.verdict(op, args, kwargs)
         if answer.refusal is not None:
             raise KernelRefuses(f"{op}: {answer.refusal}")
-        limits.rely_on_taken(op, args, kwargs)
+        for condition in limits.rely_on_taken(op, args, kwargs):
+            self._called(torch._check, (condition,), {})
         if is_custom(op) and is_mutable(op):
             functional_forms.check(op, args, kwargs)
         changed = written(op, args, kwargs)
