@@ -60,7 +60,8 @@ class Overlaps:
         """Takes in an input, around which there may be memory that it does not show."""
         self.note(tensor)
         self._inputs.setdefault(storage_id(tensor), []).append(span(tensor))
-        if tensor.storage_offset() != 0 or not is_dense(tensor.shape, tensor.stride()):
+        in_order = tensor.is_contiguous() if tensor.requires_grad else is_dense(tensor.shape, tensor.stride())
+        if tensor.storage_offset() != 0 or not in_order:  # (autograd writes through such a view of what is contiguous)
             self._parts.add(storage_id(tensor))
 
     def note_restrided(self, tensor: torch.Tensor, what: str) -> None:

@@ -198,3 +198,19 @@ def test_memory_around_an_input_is_written_outside_of_graphs(start: int) -> None
         seen.append((fn(memory[start : start + 4]).tolist(), memory.tolist()))
     assert seen[0] == seen[1]
     assert subject.of_kind("break")[0].broken.kind.id == "outside-view"
+
+
+def squashed_by_strides(x: Any) -> Any:
+    x.as_strided((2,), (1,), 0).sigmoid_()
+    return x * 2
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_has_gradients_and_is_not_contiguous_is_written_by_strides_outside_of_graphs(turned: bool) -> None:
+    seen = []
+    for fn in (squashed_by_strides, subject := compiled(squashed_by_strides)):
+        leaf = torch.linspace(-1, 1, 6).reshape(3, 2).requires_grad_()
+        result = fn((leaf.t() if turned else leaf) * 1)
+        seen.append((result.tolist(), torch.autograd.grad(result.sum(), leaf)[0].tolist()))
+    assert seen[0] == seen[1]
+    assert [event.broken.kind.id for event in subject.of_kind("break")] == ["outside-view"] * turned
