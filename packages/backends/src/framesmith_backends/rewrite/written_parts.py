@@ -23,8 +23,6 @@ from framesmith_aten.layouts import has_stride
 from framesmith_aten.operators import is_view, view_written
 from framesmith_backends.rewrite.regions import Region, Step, part_written, step_of
 
-copy_ = torch.ops.aten.copy_.default
-
 
 @dataclass(frozen=True, slots=True)
 class Write:
@@ -47,7 +45,7 @@ def with_parts_written(gm: fx.GraphModule) -> fx.GraphModule:
     if not any(view_written(node.target) is not None for node in gm.graph.nodes):
         return gm
     known = _versions(gm.graph)
-    ends = gm.graph.find_nodes(op="call_function", target=copy_)
+    ends = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     parts = {end: writes for end in ends if (writes := _parts(end, ends, known))}
     if not parts:
         return gm
@@ -125,7 +123,7 @@ class _Rewriting:
         shown = _seen_in_results(self.gm.graph)
         ends = []
         for node in self.gm.graph.nodes:
-            if node.op == "call_function" and node.target is copy_:
+            if node.op == "call_function" and node.target is torch.ops.aten.copy_.default:
                 ends.append(node)
                 continue
             if node.op == "output":
@@ -178,7 +176,7 @@ class _Rewriting:
                 target = self._view(self.copies[write.region.root], write.region.steps)
                 pairs.append((end, target, self.copies[write.value]))
         for end, target, value in pairs:
-            node = self.graph.call_function(copy_, (target, value))
+            node = self.graph.call_function(torch.ops.aten.copy_.default, (target, value))
             node.meta = {**end.meta, "val": target.meta["val"]}
 
 
