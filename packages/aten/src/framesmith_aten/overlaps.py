@@ -56,12 +56,16 @@ class Overlaps:
         self._written: set[int] = set()
         self._restrided: set[int] = set()
 
-    def note_input(self, tensor: torch.Tensor) -> None:
-        """Takes in an input, around which there may be memory that it does not show."""
+    def note_input(self, tensor: torch.Tensor, real: torch.Tensor | None = None) -> None:
+        """Takes in an input, around which there may be memory that it does not show.
+
+        Of one whose sizes change, the fake tensor begins at 0 wherever the `real` one does.
+        """
         self.note(tensor)
         self._inputs.setdefault(storage_id(tensor), []).append(span(tensor))
         in_order = tensor.is_contiguous() if tensor.requires_grad else is_dense(tensor.shape, tensor.stride())
-        if tensor.storage_offset() != 0 or not in_order:  # (autograd writes through such a view of what is contiguous)
+        begin = (tensor if real is None else real).storage_offset()
+        if begin != 0 or not in_order:  # (autograd writes through views by strides of what is contiguous)
             self._parts.add(storage_id(tensor))
 
     def note_restrided(self, tensor: torch.Tensor, what: str) -> None:

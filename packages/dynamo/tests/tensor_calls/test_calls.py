@@ -180,11 +180,12 @@ def written_between(x: Any) -> Any:
     return x * 2
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("fn", [read_by_strides, written_between])
-def test_views_by_strides_of_parts_that_are_changed(fn: Callable[..., Any]) -> None:
+def test_views_by_strides_of_parts_that_are_changed(fn: Callable[..., Any], dynamic: bool | None) -> None:
     for part in (lambda memory: memory[1::2], lambda memory: memory[4:], lambda memory: memory):
         seen = []
-        for run in (fn, compiled(fn)):
+        for run in (fn, compiled(fn, dynamic=dynamic)):
             memory = torch.arange(8.0)
             seen.append((run(part(memory)).tolist(), memory.tolist()))
         assert seen[0] == seen[1]

@@ -227,7 +227,7 @@ class GraphBuilder:
             node = self._placed(self.graph.placeholder(placeholder_name(ref.source.name)))
         node.meta["example_value"] = ref.fake
         self.inputs.append(ref)
-        self.overlaps.note_input(ref.fake)
+        self.overlaps.note_input(ref.fake, ref.real)
         return node
 
     # Operations
