@@ -121,3 +121,17 @@ def test_a_failure_between_writes_is_as_in_eager(which: list[int], at: list[int]
             torch.testing.assert_close(two, one)
         else:
             assert one is two
+
+
+def doubled_and_looked_around(x: Tensor) -> Tensor:
+    x *= 2
+    return torch.as_strided(x, (2, 2), (1, 1), 1) * 1
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_memory_around_a_changed_input_is_seen(dynamic: bool | None) -> None:
+    compiled = framesmith.compile(doubled_and_looked_around, dynamic=dynamic, strict=True)
+    for begin in (3, 0, 2):
+        one, two = torch.arange(8.0), torch.arange(8.0)
+        assert torch.equal(compiled(two[begin:]), doubled_and_looked_around(one[begin:]))
+        assert torch.equal(one, two)

@@ -208,8 +208,9 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     if effects_of(node).reshaped and any(map(builder.is_input, effects_of(node).written)):
         raise GraphBreak(INPUT_RESHAPED, _name(target))
     check_undoing(builder, node, _name(target))
-    for fake in effects_of(node).restrided if torch.is_grad_enabled() else ():
-        if fake.requires_grad and any(guarded_offsets(frame, builder, fake)):
+    for fake in effects_of(node).restrided:
+        within = any([*guarded_offsets(frame, builder, fake)])
+        if within and fake.requires_grad and torch.is_grad_enabled():
             raise GraphBreak(STRIDED_FROM_INSIDE, _name(target))
     for ref in changed_histories(builder, node):
         guard_change(frame, ref)
