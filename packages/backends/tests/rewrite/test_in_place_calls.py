@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import fx
-from tracing import trace
+from tracing import mutating
 
 from framesmith_aten.operators import in_place_form
 from framesmith_backends import CpuBackend
@@ -20,17 +20,9 @@ aten = torch.ops.aten
 copy = aten.copy_.default
 
 
-def mutating(function: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphModule:
+def mutating_first(function: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphModule:
     """The graph of the function, whose first result is copied onto the first input at the end."""
-    gm = trace(function, inputs)
-    first = next(iter(gm.graph.nodes))
-    output = gm.graph.output_node()
-    values = list(output.args[0])
-    with gm.graph.inserting_before(output):
-        gm.graph.call_function(copy, (first, values[0])).meta = dict(first.meta)
-    output.args = (tuple(values[1:]),)
-    gm.recompile()
-    return gm
+    return mutating(function, inputs, [0])
 
 
 def reason(gm: fx.GraphModule) -> str | None:
@@ -63,7 +55,7 @@ REPEATABLE: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", REPEATABLE)
 def test_calls_that_may_be_repeated_write_to_the_input(name: str) -> None:
     inputs = [CACHE, NEW, AT]
-    gm = mutating(REPEATABLE[name], inputs)
+    gm = mutating_first(REPEATABLE[name], inputs)
     assert reason(gm) is None
     targets = [node.target for node in with_calls_in_place(gm, has_rule).graph.nodes]
     assert copy not in targets and any(str(target).split(".")[1].endswith("_") for target in targets[3:-1])
@@ -87,7 +79,7 @@ DECLINED: dict[str, tuple[str, Callable[..., Any]]] = {
 def test_what_somebody_could_tell_stays_a_copy(name: str) -> None:
     words, function = DECLINED[name]
     inputs = [CACHE, NEW, AT]
-    gm = mutating(function, inputs)
+    gm = mutating_first(function, inputs)
     found = reason(gm)
     assert found is not None and words in found
     assert with_calls_in_place(gm, has_rule) is gm
@@ -95,7 +87,7 @@ def test_what_somebody_could_tell_stays_a_copy(name: str) -> None:
 
 
 def test_another_layout_is_copied() -> None:
-    gm = mutating(lambda c, n, i: (c.index_copy(0, i, n),), [CACHE, NEW, AT])
+    gm = mutating_first(lambda c, n, i: (c.index_copy(0, i, n),), [CACHE, NEW, AT])
     [call] = gm.graph.find_nodes(op="call_function", target=aten.index_copy.default)
     call.meta["val"] = call.meta["val"].t().contiguous().t()
     assert reason(gm) == "the result is laid out in another way"
@@ -108,7 +100,7 @@ def test_what_stands_before_runs_before_and_what_fails_leaves_an_input_that_can_
         return changed, before, changed[j]
 
     inputs = [CACHE, NEW, AT, torch.tensor([0, 1])]
-    gm = mutating(run, inputs)
+    gm = mutating_first(run, inputs)
     check(gm, inputs)
     compiled = CpuBackend().compile(gm, inputs)
     cache = CACHE.clone()

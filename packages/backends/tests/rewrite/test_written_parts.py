@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import fx
-from tracing import trace
+from tracing import mutating
 
 from framesmith_aten.operators import op_name, view_written
 from framesmith_backends import CpuBackend
@@ -21,17 +21,9 @@ Tensor = torch.Tensor
 copy = torch.ops.aten.copy_.default
 
 
-def mutating(function: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphModule:
+def mutating_first(function: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphModule:
     """The graph of the function, whose first result is copied onto the first input at the end."""
-    gm = trace(function, inputs)
-    first = next(iter(gm.graph.nodes))
-    output = gm.graph.output_node()
-    values = list(output.args[0])
-    with gm.graph.inserting_before(output):
-        gm.graph.call_function(copy, (first, values[0])).meta = dict(first.meta)
-    output.args = (tuple(values[1:]),)
-    gm.recompile()
-    return gm
+    return mutating(function, inputs, [0])
 
 
 def check(gm: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
@@ -81,7 +73,7 @@ WHOLE: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", WHOLE)
 def test_parts_alone_are_written(name: str) -> None:
     inputs = [CACHE, NEW, AT]
-    gm = mutating(WHOLE[name], inputs)
+    gm = mutating_first(WHOLE[name], inputs)
     graph = with_parts_written(gm).graph
     ends = graph.find_nodes(op="call_function", target=copy)
     assert ends
@@ -92,7 +84,7 @@ def test_parts_alone_are_written(name: str) -> None:
 
 
 def test_calls_write_to_their_parts_themselves() -> None:
-    gm = with_calls_in_place(with_parts_written(mutating(two_layers, [CACHE, NEW, AT])), has_rule)
+    gm = with_calls_in_place(with_parts_written(mutating_first(two_layers, [CACHE, NEW, AT])), has_rule)
     names = [op_name(node.target) for node in gm.graph.nodes if node.op == "call_function"]
     assert names.count("index_copy_") == 4 and not {"copy_", "index_copy", "select_scatter"} & {*names}
 
@@ -110,7 +102,7 @@ READ_ELSEWHERE: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", READ_ELSEWHERE)
 def test_calls_whose_part_somebody_reads_write_to_a_copy_of_it(name: str) -> None:
     inputs = [CACHE, NEW, AT]
-    gm = mutating(READ_ELSEWHERE[name], inputs)
+    gm = mutating_first(READ_ELSEWHERE[name], inputs)
     names = [str(node.target) for node in with_calls_in_place(with_parts_written(gm), has_rule).graph.nodes]
     assert "aten.index_copy.default" in names
     check(gm, inputs)
@@ -126,7 +118,7 @@ LEFT: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", LEFT)
 def test_what_could_be_told_stays_whole(name: str) -> None:
-    gm = mutating(LEFT[name], [CACHE, NEW, AT])
+    gm = mutating_first(LEFT[name], [CACHE, NEW, AT])
     assert with_parts_written(gm) is gm
     check(gm, [CACHE, NEW, AT])
 
@@ -142,4 +134,4 @@ SEEN: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", SEEN)
 def test_results_have_memory_of_their_own(name: str) -> None:
-    check(mutating(SEEN[name], [CACHE, NEW, AT]), [CACHE, NEW, AT])
+    check(mutating_first(SEEN[name], [CACHE, NEW, AT]), [CACHE, NEW, AT])
