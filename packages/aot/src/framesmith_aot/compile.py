@@ -22,9 +22,9 @@ from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.numbers import numbers_at_calls
 from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
-from framesmith_aot.trace.backward import BACKWARD_ERROR
+from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
-from framesmith_aot.trace.numbers import EXAMPLE, specialise, unknown
+from framesmith_aot.trace.numbers import EXAMPLE, specialise
 from framesmith_aten.contract import Compiler, OnError
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap
@@ -73,13 +73,12 @@ def compile_graph(
         training=training,
         keep_input_mutations=keep_input_mutations,
     )
-    changing = unknown(call.examples)
     try:
         joint = trace()
-    except AotUnsupported as error:
-        if error.id != BACKWARD_ERROR or not changing:
+    except BackwardError as error:
+        if not error.numbers:
             raise
-        specialise(changing)  # some of torch's formulas ask for a number: those of powers
+        specialise(error.numbers)  # some of torch's formulas ask for a number: those of powers
         joint = trace()
     _refuse_shared_memory(call.examples, joint)
     return _assemble(gm, joint, call, compiler, training, on_error)

@@ -39,14 +39,14 @@ def rely_on_taken(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     Gives what has to be checked at a call of numbers that data tell: that an integral or a half type holds them. (Of
     float32 nothing is said: most graphs of such numbers would hold a check, and those that change inputs break there.)
     """
-    for number, given in _numbers(op, args, kwargs):
+    for number, given in arithmetic_numbers(op, args, kwargs):
         if number.node.has_hint():
             _rely(op, number, given)
         else:
             yield from _to_check(op, number, given)
 
 
-def _numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Given]]:
+def arithmetic_numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Given]]:
     """The symbolic integers and floats that are numbers of the arithmetic, and how others are put in their places."""
     if not any(map(is_symbolic, (*args, *kwargs.values()))):
         return

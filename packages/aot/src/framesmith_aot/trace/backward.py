@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import fx
@@ -17,6 +17,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.kept import CHANGED_SINCE, NO_DERIVATIVE, NOTHING_KEPT, Kept, kept_by
 from framesmith_aot.trace.metadata import Collected, InputPair, Numbers
+from framesmith_aot.trace.numbers import computed_with
 from framesmith_aot.trace.regions import (
     Ends,
     Hidden,
@@ -37,8 +38,13 @@ from framesmith_guards.contexts import ambient
 
 aten = torch.ops.aten
 
-#: The id of the refusal of a graph in whose backward pass an operator raised.
-BACKWARD_ERROR: Final = "backward-error"
+
+class BackwardError(AotUnsupported):
+    """An operator raised in the backward pass. The numbers that operators compute with are made of `numbers`."""
+
+    def __init__(self, error: Exception, graph: fx.Graph) -> None:
+        super().__init__("backward-error", f"{type(error).__name__} in the backward pass", str(error))
+        self.numbers = computed_with(graph)
 
 
 @dataclass(frozen=True)
@@ -79,8 +85,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
         except Exception as error:
             refusals = _refusals(regions, roots, seeds, wanted)
             if not refusals:
-                what = f"{type(error).__name__} in the backward pass"
-                raise AotUnsupported(BACKWARD_ERROR, what, str(error)) from error
+                raise BackwardError(error, tracer.graph) from error
             refused = {slot for index in refusals for slots in regions[index].slots for slot in slots}
             passing = _Passing(tracer, regions, ends)
             passing.go({slot: root for slot, root in roots.items() if slot not in refused}, seeds, wanted)

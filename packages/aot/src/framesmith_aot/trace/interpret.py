@@ -60,7 +60,7 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
     for node in gm.graph.nodes:
         tracer.source = node
         if node.op == "placeholder":
-            env[node] = numbers.as_known(next(inputs))
+            env[node] = next(inputs)
         elif node.op == "get_attr":
             env[node] = attributes[node.target]
         elif node.op == "output":
@@ -83,8 +83,8 @@ def _call(
     tracer: GraphTracer,
     facts: numbers.Facts,
 ) -> Any:
-    args = fx.node.map_arg(node.args, env.__getitem__)
-    kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
+    args = fx.node.map_arg(node.args, lambda operand: numbers.as_known(env[operand]))
+    kwargs = fx.node.map_arg(node.kwargs, lambda operand: numbers.as_known(env[operand]))
     if node.target is torch._check:
         facts.note_check(node, args)
     facts.note_asserted(node, env)

@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS
+from framesmith_aten.limits import arithmetic_numbers
 from framesmith_aten.operators import op_name
 from framesmith_aten.symbolic import is_symbolic, is_the_same, known_value
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -47,10 +50,19 @@ def as_known(value: Any) -> Any:
     return value if known is None else known
 
 
-def unknown(inputs: Sequence[Any]) -> list[Any]:
-    """The integers and floats among inputs that are symbols, and could be specialised."""
-    numbers = [one for one in inputs if isinstance(one, (torch.SymInt, torch.SymFloat))]
-    return [one for one in numbers if known_value(one) is None and one.node.has_hint()]
+def computed_with(graph: fx.Graph) -> list[Any]:
+    """The symbols, known at present, of which the numbers are made that operators of a traced graph compute with."""
+    met: list[fx.Node] = []
+    for node in graph.nodes:
+        if isinstance(node.target, OpOverload):
+            operands = {id(one.meta["val"]): one for one in node.all_input_nodes}
+            numbers = arithmetic_numbers(node.target, value_of(node.args), value_of(node.kwargs))
+            met.extend(operands[id(number)] for number, _ in numbers)
+    for node in met:  # grows: what a number is made of
+        met.extend(one for one in node.all_input_nodes if is_symbolic(one.meta["val"]) and one not in met)
+    found = [node.meta["val"] for node in dict.fromkeys(met)]
+    # By `_expr`, which does not say what has been found out of them since.
+    return [number for number in found if number.node._expr.is_Symbol and number.node.has_hint()]
 
 
 def specialise(numbers: Sequence[Any]) -> None:
