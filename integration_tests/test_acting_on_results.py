@@ -284,3 +284,39 @@ def test_a_copy_of_an_input_with_gaps_is_none_of_it(copy: Callable[[torch.Tensor
     x.fill_(7)
     y.fill_(7)
     assert torch.equal(expected[1], found[1])
+
+
+def _beside_a_leaf_view(x: torch.Tensor) -> list[torch.Tensor]:
+    changed = x * 1
+    with torch.no_grad():
+        view = x.t()
+    return [view * 1, changed, torch.addcdiv(x, changed, view, value=0.5)]
+
+
+def test_what_is_kept_beside_a_view_taken_without_gradients() -> None:
+    grads = []
+    for function in (_beside_a_leaf_view, framesmith.compile(_beside_a_leaf_view, strict=True)):
+        leaf = torch.full((3, 3), 2.0, requires_grad=True)
+        results = function(leaf)
+        assert all(one.requires_grad for one in results)
+        with torch.no_grad():
+            results[1].mul_(2)  # eager mode keeps it for the view's gradient alone, of which there is none
+        _backward(results, [leaf], [])
+        grads.append(leaf.grad)
+    torch.testing.assert_close(*grads)
+
+
+def test_a_view_taken_without_gradients_as_an_input() -> None:
+    def program(view: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return view * 2 + (x * view).sin()
+
+    compiled = framesmith.compile(program, strict=True)
+    for function in (program, compiled):
+        base, x = torch.ones(2, 3, requires_grad=True), torch.ones(3, 2, requires_grad=True)
+        with torch.no_grad():
+            view = base.t()
+        function(view, x).sum().backward()
+        assert base.grad is None and view.grad is None and x.grad is not None
+        own = torch.ones(6)[:].view(3, 2).requires_grad_()  # a view that gets gradients
+        function(own, x).sum().backward()
+        torch.testing.assert_close(own.grad, 2 + torch.ones(3, 2).cos())

@@ -26,7 +26,7 @@ A graph that cannot be compiled without changing its meaning runs operation by o
 error under `strict=True`. The message says which call or input it is about, why, and ends with one of these ids.
 """
 #: The errors that say so, made of (id, what, why).
-REFUSALS = ("AotUnsupported", "TraceUnsupported")
+REFUSALS = ("AotUnsupported", "BackwardError", "TraceUnsupported")
 
 
 def load_all() -> None:

@@ -42,9 +42,9 @@ aten = torch.ops.aten
 class BackwardError(AotUnsupported):
     """An operator raised in the backward pass. The numbers that operators compute with are made of `numbers`."""
 
-    def __init__(self, error: Exception, graph: fx.Graph) -> None:
-        super().__init__("backward-error", f"{type(error).__name__} in the backward pass", str(error))
-        self.numbers = computed_with(graph)
+    def __init__(self, id: str, what: str, why: str, numbers: Sequence[Any]) -> None:
+        super().__init__(id, what, why)
+        self.numbers = numbers
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
         except Exception as error:
             refusals = _refusals(regions, roots, seeds, wanted)
             if not refusals:
-                raise BackwardError(error, tracer.graph) from error
+                what = f"{type(error).__name__} in the backward pass"
+                raise BackwardError("backward-error", what, str(error), computed_with(tracer.graph)) from error
             refused = {slot for index in refusals for slots in regions[index].slots for slot in slots}
             passing = _Passing(tracer, regions, ends)
             passing.go({slot: root for slot, root in roots.items() if slot not in refused}, seeds, wanted)

@@ -157,7 +157,7 @@ class GraphBuilder:
         #: The fakes written to so far.
         self.writes: list[torch.Tensor] = []
         self.overlaps = Overlaps()
-        #: Leaves that are views of inputs, taken without gradients.
+        #: Leaves that are views taken without gradients: of inputs, or inputs themselves.
         self.leaf_views: list[torch.Tensor] = []
         #: Whether some operation that computes tensors can fail on its data.
         self.may_fail = False

@@ -248,6 +248,8 @@ class Frame:
         fake = self.state.symbols.tensor(obj, source)
         self.guard(source, "TENSOR_MATCH", TensorSpec.of(obj, like=fake))
         ref = self.state.builder.add_input(obj, source, fake)
+        if calls.accumulates_nothing(obj):
+            self.state.builder.leaf_views.append(ref.fake)
         value = self.state.tensors[ref] = TensorValue(ref, cls=type(obj), source=source)
         return value
 

@@ -128,6 +128,12 @@ NEW_LEAF = register_break(
     why="gradients are accumulated in it, and a graph has no leaves but its inputs",
     hint="make the tensor outside the compiled function",
 )
+LEAF_VIEW = register_break(
+    "leaf-view",
+    what="a view of what has gradients, taken without recording them, is used where they are recorded",
+    why="it says that it requires gradients, and gets none: eager mode keeps less beside it than beside other tensors",
+    hint="detach the view, or take it where gradients are recorded",
+)
 INPUT_RESHAPED = register_break(
     "input-reshaped",
     what="a tensor that was there before the call gets another shape or other strides in place",
@@ -290,12 +296,21 @@ def _is_mere_view(builder: GraphBuilder, fake: torch.Tensor) -> bool:
     return True
 
 
+def accumulates_nothing(tensor: torch.Tensor) -> bool:
+    """Whether a real tensor is a view taken without gradients: it says that it requires some, as its base does."""
+    if not (tensor.requires_grad and tensor.is_leaf and tensor._is_view()):
+        return False
+    with torch.enable_grad():
+        seen = tensor.view_as(tensor).grad_fn
+    return seen is None or seen.next_functions[0][0] is None
+
+
 def _check_leaves(builder: GraphBuilder, args: Sequence[Any], kwargs: Mapping[str, Any], target: Any) -> None:
-    """Break where autograd would accumulate gradients in a leaf of the trace's own."""
+    """Break where a view that was taken without gradients is used where they are recorded."""
     if builder.leaf_views and torch.is_grad_enabled():
         used = {id(fake) for fake in tensors_in((*args, *kwargs.values()))}
         if any(id(leaf) in used for leaf in builder.leaf_views):
-            raise GraphBreak(NEW_LEAF, _name(target))
+            raise GraphBreak(LEAF_VIEW, _name(target))
 
 
 def _result_value(frame: TracingFrame, result: Any, node: fx.Node) -> Value:
