@@ -16,6 +16,10 @@ from pathlib import Path
 
 Step = Callable[[], object]
 
+#: Seconds between two candidates, in which the waiting threads of the first one's OpenMP pool go to sleep. (Inductor's
+#: kernels have a pool of their own, whose threads would spin on the other one's processors.)
+REST = 0.02
+
 
 @dataclass(frozen=True)
 class Row:
@@ -74,7 +78,9 @@ def compare(
     order = list(candidates)
     for turn in range(rounds):
         shift = turn % len(order)
-        for name in order[shift:] + order[:shift]:
+        turned = order[shift:] + order[:shift]
+        for name in reversed(turned) if turn % 2 else turned:  # nobody always comes behind the same one
+            time.sleep(REST)
             times[name].append(time_steps(candidates[name], counts[name]))
     return [Row(case, name, statistics.median(mine), ratios(mine, times, name), rounds) for name, mine in times.items()]
 

@@ -91,6 +91,44 @@ def test_more_conversions_than_gain() -> None:
     assert in_channels_last(gm) == [False]
 
 
+def test_images_of_one_channel_are_not_copied() -> None:
+    x, (a, b, c) = torch.randn(2, 1, 28, 28), weights(1, 8, 8, 1)
+
+    def network(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        last = F.conv2d(F.conv2d(F.conv2d(x, a).relu(), b).relu(), c)
+        return last, last.sigmoid(), last.view(-1) + 1
+
+    gm = check(network, x, a, b, c)
+    assert in_channels_last(gm) == [True] * 3 and conversions(gm) == 0
+    last, _, _ = CpuBackend().compile(trace(network, [x, a, b, c]), [x, a, b, c])([x, a, b, c])
+    assert not last._is_view() and last.untyped_storage().nbytes() == last.numel() * 4
+
+
+def test_what_gains_least_stays_if_all_is_too_much() -> None:
+    x, y, (a, b) = torch.randn(2, 8, 32, 32), torch.randn(2, 8, 24, 24), weights(8, 8, 8)
+
+    def network(
+        x: torch.Tensor, y: torch.Tensor, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        inside = F.conv2d(F.conv2d(x, a, padding=1).relu(), b, padding=1).relu()
+        return inside.mean((2, 3)), F.conv2d(y, a, padding=1)
+
+    assert in_channels_last(check(network, x, y, a, b)) == [True, True, False]
+
+
+def test_what_is_there_as_traced_is_read_so() -> None:
+    x, (a, b) = torch.randn(2, 8, 48, 48), weights(8, 64, 64)
+
+    def network(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        early = F.max_pool2d(F.conv2d(x, a, padding=1).relu(), 8)
+        late = F.conv2d(early, b, padding=1).relu() + early
+        return F.conv2d(late, b, padding=1) + late
+
+    gm = check(network, x, a, b)
+    assert in_channels_last(gm) == [True, False, False]
+    assert conversions(gm) == 2  # the images, and once what the late layers read
+
+
 def test_what_is_laid_out_by_the_program_stays() -> None:
     x, (a, b) = torch.randn(2, 8, 32, 32).contiguous(memory_format=torch.channels_last), weights(8, 8, 8)
     gm = check(lambda x, a, b: F.conv2d(F.conv2d(x, a, padding=1).relu(), b, padding=1), x, a, b)
@@ -102,7 +140,8 @@ def test_what_is_laid_out_by_the_program_stays() -> None:
     [
         (F.conv1d, (2, 8, 32), (8, 8, 3), "no images"),
         (lambda x, w: F.conv2d(x.double(), w.double()), (2, 8, 32, 32), (8, 8, 3, 3), "float64"),
-        (F.conv2d, (2, 8, 8, 8), (8, 8, 8, 8), "or of one channel or pixel"),
+        (F.conv2d, (2, 8, 8, 8), (8, 8, 8, 8), "or of one pixel"),
+        (F.conv2d, (2, 1, 32, 32), (1, 1, 3, 3), "one channel"),
         (F.conv2d, (1, 8, 4, 4), (64, 8, 3, 3), "more weights than pixels"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -1,7 +1,8 @@
 """Which provider multiplies matrices fastest on this machine: measured once for each class of product, kept on disk.
 
 A class is the layouts of the operands, their sizes to the nearest power of two, whether there is a bias, and the number
-of threads. The file's name tells the processor and the versions: nothing measured on another is believed.
+of threads. The file's name tells the processor and the versions: nothing measured on another is believed, nor what was
+measured while something else ran.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -25,14 +25,19 @@ from framesmith_backends.products import storage
 
 Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], object]
 
-# How much faster than ATen's another provider must be to be used.
-WORTHWHILE = 1.1
-# Products are measured with fewer rows if they have more multiplications than this.
-LARGEST_TRIAL = 1 << 24
+# What another provider must save to be used, of ATen's time and in seconds: it is called from Python, between two runs
+# of kernels. (Measured on a Zen 4: 8 us; oneDNN saves 7 to 10% of products of 128 rows and more, nothing below.)
+WORTHWHILE = 0.03
+CALL_SECONDS = 1e-5
+# Products are measured with fewer rows if they have more multiplications than this. (With a quarter of it, a Zen 4's
+# libraries are equal where at their full size one is 9% faster.)
+LARGEST_TRIAL = 1 << 26
+# How much longer than its fastest run a provider's middle one may take: on a busy machine threads wait for each other.
+STEADY = 1.5
 # Products of more rows are not tried with our own kernel: the libraries are within 5% of it there, and its compilation,
 # 0.2 s once for the machine, would be part of a program's first call.
 MOST_ROWS_OF_OWN = 32
-ROUNDS = 7
+ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +106,25 @@ class CostTable:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.seconds: dict[str, dict[str, float]] = _loaded(file_name())
+        self.disturbed: set[str] = set()
 
     def fastest(self, one: ProductClass) -> str:
-        """The provider to use; measured now if it never was."""
+        """The provider to use; measured now if it never was. ATen where the machine is too busy to tell."""
         with self.lock:
+            if one.key in self.disturbed:
+                return "aten"
             found = self.seconds.get(one.key)
             if found is None or found.keys() != set(candidates(one)):
-                found = self.seconds[one.key] = measured(one)
+                found = measured(one)
+                if found is None:
+                    self.disturbed.add(one.key)
+                    return "aten"
+                self.seconds[one.key] = found
                 # Another process may have written since.
                 self.seconds = {**_loaded(file_name()), **self.seconds}
                 storage.write(file_name(), json.dumps(self.seconds, indent=1, sort_keys=True).encode())
         best = min(found, key=lambda provider: found[provider])
-        return best if found["aten"] > WORTHWHILE * found[best] else "aten"
+        return best if found["aten"] - found[best] > max(WORTHWHILE * found["aten"], CALL_SECONDS) else "aten"
 
 
 @functools.cache
@@ -157,9 +169,17 @@ def _is_row(row: dict[str, object]) -> bool:
     )
 
 
-def measured(one: ProductClass) -> dict[str, float]:
-    """Seconds of each provider, interleaved; the median of several runs, the first of which is left out."""
+def measured(one: ProductClass) -> dict[str, float] | None:
+    """Seconds of each provider, interleaved, the best of several runs; None if something disturbed them."""
     m = max(min(one.m, LARGEST_TRIAL // (one.n * one.k)), min(one.m, 64))
+    times = _timed(one, m)
+    if any(sorted(runs)[len(runs) // 2] > STEADY * min(runs) for runs in times.values()):
+        return None
+    return {name: min(runs) * one.m / m for name, runs in times.items()}
+
+
+def _timed(one: ProductClass, m: int) -> dict[str, list[float]]:
+    """Seconds of each run with m rows, but for the first one, which may set something up."""
     usable = {name: PROVIDERS[name] for name in candidates(one)}
     times: dict[str, list[float]] = {name: [] for name in usable}
     # The graph may be compiled under a mode of fake tensors.
@@ -172,7 +192,7 @@ def measured(one: ProductClass) -> dict[str, float]:
                 call(a, b, bias)
                 if turn:
                     times[name].append(time.perf_counter() - start)
-    return {name: median(runs) for name, runs in times.items()}
+    return times
 
 
 def _ones(rows: int, columns: int, form: str) -> torch.Tensor:

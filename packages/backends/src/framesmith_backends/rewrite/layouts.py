@@ -4,6 +4,7 @@ oneDNN computes in channels-last or in blocks of channels. Given contiguous imag
 convolution and back behind it; given images with the channels last it takes them as they are, but lays the weights out
 anew. So early layers, with large images and few weights, gain by channels-last, and late ones lose. What lies between
 (elementwise operators, pooling, concatenation) follows its inputs; everything else is given what it was traced with.
+Images of one channel are laid out either way at once: other strides are all they need.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ READING = frozenset((aten.mean.dim, aten.sum.dim_IntList))
 
 
 def _images(node: object) -> torch.Tensor | None:
-    """The value of a node that holds images of several channels and pixels, of sizes that are known."""
+    """The value of a node that holds images of several pixels, of sizes that are known."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.dim() != 4 or value.layout is not torch.strided:
         return None
     known = all(type(n) is int for n in (*value.shape, *value.stride()))
-    return value if known and value.shape[1] > 1 and value.shape[2] * value.shape[3] > 1 and value.numel() else None
+    return value if known and value.shape[2] * value.shape[3] > 1 and value.numel() else None
 
 
 def why_not_channels_last(node: fx.Node) -> str | None:
@@ -56,11 +57,13 @@ def why_not_channels_last(node: fx.Node) -> str | None:
     source, weight = node.args[0], node.args[1]
     images, result = _images(source), _images(node)
     if images is None or result is None or not isinstance(weight, fx.Node):
-        return "no images of known sizes, or of one channel or pixel"
+        return "no images of known sizes, or of one pixel"
     if images.dtype not in (torch.float32, torch.bfloat16) or images.device.type != "cpu":
         return f"{images.dtype} on {images.device}"
     if not (images.is_contiguous() and result.is_contiguous()):
         return "laid out otherwise by the program"
+    if images.shape[1] == result.shape[1] == 1:
+        return "one channel, which has one layout"
     weights = weight.meta["val"].numel()
     if images.numel() + result.numel() < ELEMENTS_FOR_A_WEIGHT * weights:
         return "more weights than pixels"
@@ -71,13 +74,21 @@ def channels_last(
     gm: fx.GraphModule, why_not: Callable[[fx.Node], str | None] = why_not_channels_last
 ) -> fx.GraphModule:
     """The graph with its convolutions in channels-last where `why_not` has nothing against it."""
-    chosen = {
-        node for node in gm.graph.find_nodes(op="call_function", target=aten.convolution.default) if not why_not(node)
-    }
-    if not chosen:
-        return gm
-    graph = _Relaid(chosen).of(gm)
-    return gm if graph is None else new_module(gm, graph)
+    convolutions = gm.graph.find_nodes(op="call_function", target=aten.convolution.default)
+    chosen = sorted((node for node in convolutions if not why_not(node)), key=_touched, reverse=True)
+    while chosen:
+        graph = _Relaid(set(chosen)).of(gm)
+        if graph is not None:
+            return new_module(gm, graph)
+        chosen.pop()  # the smallest one: what it gains may not be worth what is laid out anew for it
+    return gm
+
+
+def _touched(node: fx.Node) -> int:
+    """Elements that a convolution reads and writes, but for its weights."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    return int(source.meta["val"].numel() + node.meta["val"].numel())
 
 
 @dataclass(slots=True)
@@ -106,8 +117,7 @@ class _Relaid:
             else:
                 take = self._any_layout if node.target in READING else self._as_traced
                 self.copies[node] = self._copy(node, take, node.meta.get("val"))
-        touched = sum(node.args[0].meta["val"].numel() + node.meta["val"].numel() for node in self.chosen)  # type: ignore[union-attr]
-        return None if self.converted > MOST_CONVERTED * touched else self.graph
+        return None if self.converted > MOST_CONVERTED * sum(map(_touched, self.chosen)) else self.graph
 
     def _copy(self, node: fx.Node, take: Callable[[fx.Node], fx.Node], value: object) -> fx.Node:
         copy = self.graph.node_copy(node, take)
@@ -132,8 +142,11 @@ class _Relaid:
         return found
 
     def _laid_out(self, node: fx.Node, value: torch.Tensor, memory_format: torch.memory_format) -> fx.Node:
-        self.converted += value.numel()
-        made = self.graph.call_function(aten.clone.default, (node,), {"memory_format": memory_format})
+        if value.shape[1] == 1:
+            made = self.graph.call_function(aten.as_strided.default, (node, list(value.shape), list(value.stride())))
+        else:
+            self.converted += value.numel()
+            made = self.graph.call_function(aten.clone.default, (node,), {"memory_format": memory_format})
         made.meta = {**node.meta, "val": value}
         return made
 
@@ -145,11 +158,17 @@ class _Relaid:
         self.moved[node] = self._copy(node, take, _turned(node.meta["val"]))
 
     def _follows(self, node: fx.Node) -> bool:
-        if not any(source in self.moved for source in node.all_input_nodes):
+        if not any(source in self.moved for source in node.all_input_nodes) or self._are_at_hand(node):
             return False
         if node.target is operator.getitem:
             return isinstance(self._any_layout(node.args[0]).meta["val"], (tuple, list)) and node.args[0] in self.moved  # type: ignore[arg-type]
         return (self._keeps_shape(node) or node.target in FOLLOWING) and _is_contiguous(node.meta.get("val"))
+
+    def _are_at_hand(self, node: fx.Node) -> bool:
+        """Whether all images that a node takes are there as they were traced, some of them from the beginning."""
+        images = [source for source in node.all_input_nodes if _images(source) is not None]
+        as_traced = [source in self.copies for source in images]
+        return any(as_traced) and all(there or source in self.restored for there, source in zip(as_traced, images))
 
     def _keeps_shape(self, node: fx.Node) -> bool:
         """Whether a kernel makes elements of the shape of a moved operand: elementwise operators, normalisations."""
@@ -165,9 +184,9 @@ class _Relaid:
             value = self._any_layout(node.args[0]).meta["val"][node.args[1]]  # type: ignore[arg-type]
         else:
             value = _turned(node.meta["val"])
-        copy = self._copy(node, self._any_layout, value)
         old = node.meta["val"]
         same = isinstance(value, torch.Tensor) and has_stride(value, old.stride())
+        copy = self._copy(node, self._any_layout, old if same else value)
         (self.copies if same else self.moved)[node] = copy
 
 
