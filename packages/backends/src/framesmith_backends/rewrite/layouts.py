@@ -168,7 +168,9 @@ class _Relaid:
         """Whether all images that a node takes are there as they were traced, some of them from the beginning."""
         images = [source for source in node.all_input_nodes if _images(source) is not None]
         as_traced = [source in self.copies for source in images]
-        return any(as_traced) and all(there or source in self.restored for there, source in zip(as_traced, images))
+        return any(as_traced) and all(
+            there or source in self.restored for there, source in zip(as_traced, images, strict=True)
+        )
 
     def _keeps_shape(self, node: fx.Node) -> bool:
         """Whether a kernel makes elements of the shape of a moved operand: elementwise operators, normalisations."""
