@@ -111,3 +111,52 @@ def test_probabilities_are_checked():
     graph = inference(lambda p, t: loss(p, t), torch.full((3,), 0.5), torch.ones(3))
     with pytest.raises(RuntimeError):
         graph(torch.full((3,), 2.0), torch.ones(3))
+
+
+def _relaid(graph):
+    """The graph anew, with every sine of images and its gradient computed in channels-last and laid out back."""
+    new, env = fx.Graph(), {}
+    for node in graph.nodes:
+        env[node] = new.node_copy(node, env.__getitem__)
+        if node.target is aten.sin.default:
+            before, env[node].args = env[node].args[0], ()
+            with new.inserting_before(env[node]):
+                turned = new.call_function(aten.clone.default, (before,), {"memory_format": torch.channels_last})
+            turned.meta = {**node.meta, "val": node.meta["val"].clone(memory_format=torch.channels_last)}
+            env[node].args, env[node].meta["val"] = (turned,), turned.meta["val"]
+            back = new.call_function(aten.clone.default, (env[node],), {"memory_format": torch.contiguous_format})
+            back.meta = dict(node.meta)
+            env[node] = back
+    return new
+
+
+def test_a_training_step_is_laid_out_before_it_is_cut():
+    seen = []
+
+    def lay_out(graph):
+        seen.append(targets(graph))
+        return _relaid(graph)
+
+    def program(x, y):
+        return x.sin() * y, (x * y).sum()
+
+    inputs = [torch.randn(2, 3, 4, 4, requires_grad=True), torch.randn(2, 3, 4, 4)]
+    graph = compiled(graph_of(program), inputs, lay_out=lay_out)
+    (joint,) = seen
+    assert {aten.sin.default, aten.cos.default} <= {*joint}
+    assert targets(graph.forward_graph).count(aten.clone.default) == 2
+    results, wanted = graph.function(*inputs), program(*inputs)
+    for mine, theirs in zip(results, wanted, strict=True):
+        assert mine.stride() == theirs.stride()
+        torch.testing.assert_close(mine, theirs)
+    grads = [torch.autograd.grad([one.sum() for one in each], inputs[:1])[0] for each in (results, wanted)]
+    torch.testing.assert_close(*grads)
+    with torch.no_grad():
+        compiled(graph_of(program), inputs, lay_out=lay_out)
+    assert len(seen) == 1  # there is nothing to cut
+
+
+def test_what_lays_nothing_out_leaves_the_graph():
+    inputs = [torch.randn(2, 3, requires_grad=True)]
+    graph = compiled(graph_of(lambda x: x.sin()), inputs, lay_out=lambda graph: None)
+    assert targets(graph.forward_graph) == [aten.sin.default]

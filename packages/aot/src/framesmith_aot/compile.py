@@ -25,7 +25,7 @@ from framesmith_aot.runtime.training import training_function
 from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.numbers import EXAMPLE, specialise
-from framesmith_aten.contract import Compiler, OnError
+from framesmith_aten.contract import Compiler, LayOut, OnError
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap
 from framesmith_aten.symbolic import is_symbolic
@@ -43,6 +43,7 @@ def compile_graph(
     training: bool | None = None,
     keep_input_mutations: bool = True,
     on_error: OnError | None = None,
+    lay_out: LayOut | None = None,
 ) -> CompiledGraph:
     """Compiles the flat torch-level graph `gm` for inputs like `inputs`: real or fake tensors, symbolic numbers.
 
@@ -53,7 +54,8 @@ def compile_graph(
     operators it wants whole. `training` says whether gradients are wanted
     (None: when grad mode is on, or turned on, and an input requires them);
     `keep_input_mutations` whether the compiler takes trailing `copy_` calls onto inputs. `on_error(what, error)` is
-    told where a backward graph cannot be prepared, which then runs as it is; without it the pass raises.
+    told where a backward graph cannot be prepared, which then runs as it is; without it the pass raises. `lay_out` may
+    lay out the graph of a training step anew before it is cut into forward and backward.
 
     Raises AotUnsupported where the meaning cannot be kept: run the graph eagerly then.
     """
@@ -81,6 +83,8 @@ def compile_graph(
         specialise(error.numbers)  # some of torch's formulas ask for a number: those of powers
         joint = trace()
     _refuse_shared_memory(call.examples, joint)
+    if lay_out is not None and joint.training and (graph := lay_out(joint.graph)) is not None:
+        joint.take(graph)
     return _assemble(gm, joint, call, compiler, training, on_error)
 
 

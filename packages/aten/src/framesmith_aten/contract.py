@@ -32,6 +32,12 @@ def writes_last(run: Callable[..., Any]) -> bool:
     return bool(getattr(run, "writes_last", False))
 
 
+LayOut = Callable[[fx.Graph], "fx.Graph | None"]
+"""The graph of a training step, forward and backward, of the form of `Compiler`'s graphs, with what lies between its
+placeholders and its results laid out anew; None to leave it as it is. Both keep their order and the strides of their
+`meta["val"]`, placeholders their names, nodes their `meta`."""
+
+
 class Compiler(Protocol):
     """Turns one functional ATen graph into a callable.
 
@@ -53,7 +59,8 @@ class Backend(Protocol):
     `devices` are the device types whose tensors it compiles kernels for, `roles` the graphs it takes, and
     `options` maps each option's name to its default value. A backend whose kernels are for fixed sizes alone has an
     attribute `fixed_sizes` that is true: no size becomes a symbol by itself then (`dynamic=None`). One that
-    needs a device or a package has a method `why_not_here()`: what is missing and what to install, or None.
+    needs a device or a package has a method `why_not_here()`: what is missing and what to install, or None. One that
+    chooses layouts for a training step as a whole has a method `lay_out(graph, options)`: see `LayOut`.
     """
 
     @property

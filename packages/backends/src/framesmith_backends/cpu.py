@@ -18,7 +18,7 @@ from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.rewrite.attention import with_cheaper_attention
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
-from framesmith_backends.rewrite.layouts import channels_last
+from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
 from framesmith_backends.rewrite.products import use_onednn, use_own, with_fastest_products
 from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import Plan, make_plan
@@ -34,10 +34,8 @@ PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
     "onednn": use_onednn,
     "own": use_own,
 }
-# What the option `images` does to graphs of inference: of others, the backward pass keeps images as they were traced.
-LAYOUTS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {"auto": channels_last, "traced": lambda gm: gm}
 CHOICES: dict[str, tuple[object, ...]] = {
-    "numerics": ("strict", "contract"), "matmul": tuple(PROVIDERS), "images": tuple(LAYOUTS),
+    "numerics": ("strict", "contract"), "matmul": tuple(PROVIDERS), "images": ("auto", "traced"),
     "launch": ("native", "python"),
 }  # fmt: skip
 
@@ -67,8 +65,8 @@ class CpuBackend:
 
     Option `numerics`: "strict" rounds each operation as eager does; "contract" may fuse a*b+c, which is up to 7% faster
     in sums and wrong where eager's rounding errors cancel (a*a - b*b is not 0 for equal a and b).
-    Option `images`: "auto" computes convolutions of inference in channels-last where that is faster; "traced" leaves
-    every tensor in the layout it was traced with.
+    Option `images`: "auto" computes convolutions in channels-last where that is faster; "traced" leaves every tensor in
+    the layout it was traced with.
     Option `matmul`: what multiplies large float32 matrices, "aten", "onednn" or "own", the kernel of this package;
     "auto" asks the cost table, which measures each class of product once for the machine.
     Option `launch`: "native" runs products of float32 matrices between kernels, without tensor objects, and keeps what
@@ -82,6 +80,11 @@ class CpuBackend:
 
     def takes_whole(self, op: OpOverload) -> bool:
         return has_rule(op)
+
+    def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+        """The graph of a training step, before it is cut into forward and backward, with images laid out anew."""
+        chosen = checked_options(options, self.options, CHOICES, self.name)
+        return with_channels_last(graph) if chosen["images"] == "auto" else None
 
     def compile(
         self,
@@ -114,8 +117,8 @@ class CpuBackend:
         from framesmith_backends.render.llvm.module import Launch, Module, add_entry
 
         gm = PROVIDERS[str(options["matmul"])](gm)
-        if role == "inference":
-            gm = LAYOUTS[str(options["images"])](gm)
+        if role == "inference" and options["images"] == "auto":  # those of training were laid out together
+            gm = channels_last(gm)
         gm = with_calls_in_place(with_parts_written(with_cheaper_attention(gm)), has_rule)
         lowering = lower_graph(gm, "cpu", on_error)
         plan = make_plan(lowering.program, native=options["launch"] == "native" and why_no_products() is None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import fx
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.rewrite.layouts import channels_last, why_not_channels_last
+from framesmith_backends.rewrite.layouts import CONVOLUTIONS, channels_last, why_not_channels_last
 
 CONVOLUTION = torch.ops.aten.convolution.default
 
@@ -155,7 +156,64 @@ def test_why_not(
     assert channels_last(gm) is gm
 
 
-def test_only_inference_is_laid_out_anew() -> None:
+def step(
+    x: torch.Tensor, gradient: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Three convolutions around a pool and a split, and their gradients, as a joint graph has them."""
+    aten, ones, none = torch.ops.aten, [1, 1], [0, 0]
+
+    def backward(gradient: torch.Tensor, x: torch.Tensor, w: torch.Tensor, first: bool = False) -> tuple[Any, ...]:
+        mask = [not first, True, True]
+        return aten.convolution_backward(gradient, x, w, [w.shape[0]], ones, ones, ones, False, none, 1, mask)
+
+    y = F.conv2d(x, a, padding=1).relu()
+    pooled, where = aten.max_pool2d_with_indices(y, [2, 2])
+    z = F.conv2d(pooled, b, padding=1).relu()
+    both = torch.cat([pooled, z], 1)
+    result = F.conv2d(both, c, padding=1)
+    of_both, of_c, bias_c = backward(gradient, both, c)
+    left, right = of_both[:, : a.shape[0]], of_both[:, a.shape[0] :]
+    of_pooled, of_b, bias_b = backward(aten.threshold_backward(right, z, 0), pooled, b)
+    of_y = aten.max_pool2d_with_indices_backward(of_pooled + left, y, [2, 2], [], [0, 0], [1, 1], False, where)
+    _, of_a, bias_a = backward(aten.threshold_backward(of_y, y, 0), x, a, first=True)
+    return result, of_a, of_b, of_c, bias_a, bias_b, bias_c
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_training_step_is_laid_out_as_a_whole(channels: int) -> None:
+    x, a = torch.randn(2, channels, 24, 24), torch.randn(8, channels, 3, 3)
+    inputs = [x, torch.randn(2, 8, 12, 12), a, torch.randn(8, 8, 3, 3) / 8, torch.randn(8, 16, 3, 3) / 16]
+    gm = trace(step, inputs)
+    graph = CpuBackend().lay_out(gm.graph)
+    assert graph is not None and CpuBackend().lay_out(gm.graph, {"images": "traced"}) is None
+    for target in CONVOLUTIONS:
+        nodes = graph.find_nodes(op="call_function", target=target)
+        values = [node.args[0].meta["val"] for node in nodes]
+        assert len(nodes) == 3 and all(v.is_contiguous(memory_format=torch.channels_last) for v in values)
+    laid_out = fx.GraphModule({}, graph)
+    wanted = step(*inputs)
+    for found in (laid_out(*inputs), CpuBackend().compile(laid_out, inputs, "forward")(list(inputs))):
+        for mine, theirs in zip(found, wanted, strict=True):
+            assert mine.stride() == theirs.stride()
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+    images = 0 if channels == 1 else 1
+    assert conversions(laid_out) <= images + 5  # the images, the gradient, the result, three weights' gradients
+
+
+def test_few_multiplications_are_lost_to_statistics_of_the_batch() -> None:
+    def network(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            y = F.conv2d(x, w, padding=1)
+            x = torch.ops.aten._native_batch_norm_legit_functional(y, *rest, True, 0.1, 1e-5)[0].relu()
+        return x.mean((2, 3))
+
+    for channels, chosen in ((8, False), (32, True)):
+        x, w = torch.randn(2, channels, 48, 48), torch.randn(channels, channels, 3, 3)
+        gm = trace(network, [x, w, *torch.ones(4, channels)])
+        assert (CpuBackend().lay_out(gm.graph) is not None) is chosen
+
+
+def test_a_graph_of_training_alone_is_not_laid_out_anew() -> None:
     x, (a, b) = torch.randn(2, 8, 32, 32), weights(8, 8, 8)
     inputs = [x, a, b]
     gm = trace(lambda x, a, b: F.conv2d(F.conv2d(x, a, padding=1).relu(), b, padding=1), inputs)

@@ -18,7 +18,7 @@ from framesmith.config import CompileConfig
 from framesmith.failures import Failures
 from framesmith.logs import log_aten_graph
 from framesmith.verification import verified
-from framesmith_aten.contract import Backend, BoxedFn, Compiler, Role
+from framesmith_aten.contract import Backend, BoxedFn, Compiler, LayOut, Role
 from framesmith_backends import find_backend
 from framesmith_guards import CompileContext, Location, compile_context, located
 
@@ -49,16 +49,32 @@ class GraphCompiler:
             return cast(GraphCallable, gm.forward)
         if not isinstance(backend, (str, Backend)):
             return cast(GraphCallable, backend(gm, examples))
-        whole = backend_for(backend, examples).takes_whole
+        chosen = backend_for(backend, examples)
         compiler = self._backend_compiler(backend, gm)
         compiled = framesmith_aot.compile_graph(
             gm,
             examples,
             compiler=compiler,
-            whole=whole,
+            whole=chosen.takes_whole,
+            lay_out=self._lay_out(chosen),
             on_error=partial(self.failures.report, location=first_location(gm)),
         )
         return compiled.function
+
+    def _lay_out(self, backend: Backend) -> LayOut | None:
+        """How a backend that chooses layouts does so; what fails in it leaves the graph as it is."""
+        method = getattr(backend, "lay_out", None)
+        if method is None:
+            return None
+
+        def lay_out(graph: fx.Graph) -> fx.Graph | None:
+            try:
+                return cast("fx.Graph | None", method(graph, options_for(backend, self.config)))
+            except Exception as error:
+                self.failures.report("the layout of a graph", error)
+                return None
+
+        return lay_out
 
     def _backend_compiler(self, backend: str | Backend, torch_graph: fx.GraphModule) -> Compiler:
         compilation, begin = CompileContext.try_get(), first_location(torch_graph)

@@ -65,6 +65,14 @@ class JointGraph:
     def training(self) -> bool:
         return bool(self.tangents)
 
+    def take(self, graph: fx.Graph) -> None:
+        """Goes on with a graph that a pass has made of this one: the same placeholders and results."""
+        self.graph = graph
+        placeholders = {node.name: node for node in graph.find_nodes(op="placeholder")}
+        self.inputs = [placeholders[node.name] for node in self.inputs]
+        self.tangents = [placeholders[node.name] for node in self.tangents]
+        self.read_output()
+
     def write_output(self) -> None:
         """Puts slots, written values, numbers and gradients (in this order) into the graph's output node."""
         for node in reversed(self.graph.nodes):

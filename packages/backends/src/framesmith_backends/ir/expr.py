@@ -323,11 +323,13 @@ def guarded_value(value: Expr, guard: Expr) -> Expr:
 
 
 def variables(root: Expr) -> frozenset[Var]:
-    found: set[Var] = set()
-    for node in walk(root):
-        if isinstance(node, Index):
-            found |= index.variables(node.ix)
-        elif isinstance(node, Load):
-            for position in node.index:
-                found |= index.variables(position)
-    return frozenset(found)
+    return frozenset[Var]().union(*map(own_variables, walk(root)))
+
+
+def own_variables(e: Expr) -> frozenset[Var]:
+    """Those of the node itself, without its operands'."""
+    if isinstance(e, Index):
+        return index.variables(e.ix)
+    if isinstance(e, Load):
+        return frozenset[Var]().union(*map(index.variables, e.index))
+    return frozenset()

@@ -69,8 +69,10 @@ def shape_of(kernel: Kernel, target: Target) -> Shape:
     return Shape(lanes, True, by_lane, blocks if by_lane else others, kernel.points, tile)
 
 
-# Tiles are wide enough that memory is read along rows, narrow enough that running sums stay in the L1 cache.
+# Tiles are wide enough that memory is read along rows, narrow enough that running sums stay in the L1 cache. Where the
+# parallel loop has no other points, the lanes are so many tiles at least, which threads can share.
 TILE_LANES = 512
+FEWEST_TILES = 4
 
 
 def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
@@ -79,7 +81,11 @@ def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
         return 0
     if any(a.value.dtype == "b1" for one in kernel.passes for a in one.reductions):
         return 0  # a vector of bits is packed in memory, single bits are not
-    return TILE_LANES if hint(kernel.lane.size) > lanes else 0
+    count = hint(kernel.lane.size)
+    if count <= lanes:
+        return 0
+    shared = -(-count // (FEWEST_TILES * lanes)) * lanes
+    return min(shared if kernel.outer == (kernel.lane,) else TILE_LANES, TILE_LANES)
 
 
 def render_kernel(

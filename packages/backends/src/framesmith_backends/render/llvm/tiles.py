@@ -5,10 +5,11 @@ So memory is read along its rows even where the values are too costly to compute
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
+from framesmith_backends.ir.expr import Cast, Expr, Op, Ref, children, cost, own_variables, rebuild, walk
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Accumulate, Pass, Store
 from framesmith_backends.ir.ops import REDUCTIONS
@@ -20,6 +21,9 @@ from framesmith_backends.render.llvm.ops import emit_op
 from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, needs_blocks
 from framesmith_backends.render.llvm.sizes import size_of
 from framesmith_backends.render.llvm.state import Rendering
+
+# Cycles (`ir.expr.cost`) from which a value that no row changes is computed before the rows: those of a load.
+LEAST_KEPT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +49,11 @@ class Column:
 def tiled_passes(r: Rendering, lane: Var, first: Value, last: Value, width: int) -> None:
     """All passes of the kernel over one tile."""
     tile = Tile(lane, first, last, width)
-    for one in r.kernel.passes:
+    for number, one in enumerate(r.kernel.passes):
         if one.before:
             _along(r, tile, partial(_stores, r, one.before))
         if one.has_loop:
+            one = _without_invariants(r, tile, one, f"tile.{number}")
             columns = [_column(r, tile, a) for a in one.reductions]
             _rows(r, tile, list(r.kernel.row), one, columns)
             for c in columns:
@@ -57,6 +62,56 @@ def tiled_passes(r: Rendering, lane: Var, first: Value, last: Value, width: int)
                     break
             for c in columns:
                 r.arrays[c.spec.name] = (c.running if c.total is None else c.total, first, c.kind)
+
+
+def _without_invariants(r: Rendering, tile: Tile, one: Pass, name: str) -> Pass:
+    """The pass with what is the same in all rows computed before them, once for each lane, and kept in arrays."""
+    roots = [*(a.value for a in one.reductions), *(s.value for s in one.stores)]
+    kept = {e: Ref(f"{name}.{k}", e.dtype) for k, e in enumerate(_invariants(roots, frozenset(r.kernel.row)))}
+    arrays = {e: _array(r, tile, REGISTER[e.dtype]) for e in kept}
+
+    def compute() -> None:
+        for e, array in arrays.items():
+            _put(r, tile, REGISTER[e.dtype], array, emit(r, e))
+
+    if kept:
+        _along(r, tile, compute)
+    r.arrays.update({ref.name: (arrays[e], tile.first, REGISTER[e.dtype]) for e, ref in kept.items()})
+    done: dict[Expr, Expr] = {}
+    for e in walk(*roots):
+        parts = tuple(done[part] for part in children(e))
+        done[e] = kept[e] if e in kept else rebuild(e, parts) if parts else e
+    return replace(
+        one,
+        reductions=tuple(replace(a, value=done[a.value]) for a in one.reductions),
+        stores=tuple(replace(s, value=done[s.value]) for s in one.stores),
+    )
+
+
+def _invariants(roots: Sequence[Expr], rows: frozenset[Var]) -> list[Expr]:
+    """The largest parts of the expressions that no row changes and that are worth keeping."""
+    fixed: dict[Expr, bool] = {}
+    for e in walk(*roots):
+        fixed[e] = all(fixed[part] for part in children(e)) and not own_variables(e) & rows
+    found: dict[Expr, None] = {}
+    pending, met = list(roots), set(roots)
+    while pending:
+        e = pending.pop()
+        if fixed[e] and isinstance(e, (Op, Cast)) and e.dtype in ("f32", "f64") and cost(e) >= LEAST_KEPT:
+            found[e] = None
+            continue
+        fresh = [part for part in children(e) if part not in met]
+        pending += fresh
+        met.update(fresh)
+    return list(found)
+
+
+def _array(r: Rendering, tile: Tile, kind: str) -> Value:
+    """Room for a value for each lane. A block of lanes may reach past the tile's end."""
+    out, r.b.out = r.b.out, r.entry
+    found = r.b.emit(f"alloca [{tile.width + r.lanes} x {kind}], align 64", "ptr")
+    r.b.out = out
+    return found
 
 
 def _along(r: Rendering, tile: Tile, inside: Callable[[], None]) -> None:
@@ -71,18 +126,14 @@ def _along(r: Rendering, tile: Tile, inside: Callable[[], None]) -> None:
 
 def _column(r: Rendering, tile: Tile, spec: Accumulate) -> Column:
     kind = REGISTER[spec.value.dtype]
-    # A block of lanes may reach past the tile's end.
-    space = tile.width + r.lanes
-    out, r.b.out = r.b.out, r.entry
-    running = r.b.emit(f"alloca [{space} x {kind}], align 64", "ptr")
-    total = r.b.emit(f"alloca [{space} x {kind}], align 64", "ptr") if needs_blocks(r, spec) else None
-    r.b.out = out
+    running = _array(r, tile, kind)
+    total = _array(r, tile, kind) if needs_blocks(r, spec) else None
     column = Column(spec, kind, running, total)
 
     def begin() -> None:
         for cell in (running, total):
             if cell is not None:
-                _put(r, tile, column, cell, _start(r, spec))
+                _put(r, tile, kind, cell, _start(r, spec))
 
     _along(r, tile, begin)
     return column
@@ -98,8 +149,8 @@ def _start(r: Rendering, spec: Accumulate) -> Value:
     return constant(REDUCTIONS[spec.kind].start(dtype), REGISTER[dtype], r.lanes)
 
 
-def _put(r: Rendering, tile: Tile, column: Column, cell: Value, value: Value) -> None:
-    place = tile_address(r, cell, tile.first, column.kind)
+def _put(r: Rendering, tile: Tile, kind: str, cell: Value, value: Value) -> None:
+    place = tile_address(r, cell, tile.first, kind)
     r.b.line(f"store {r.b.splat(value, r.lanes).typed}, ptr {place.text}, align 1")
 
 
@@ -107,7 +158,7 @@ def _combine(r: Rendering, tile: Tile, column: Column, cell: Value, value: Value
     before = tile_load(r, tile_address(r, cell, tile.first, column.kind), column.kind)
     value = r.b.splat(value, r.lanes)
     combine = REDUCTIONS[column.spec.kind].combine
-    _put(r, tile, column, cell, emit_op(r.b, combine, (value, before), column.spec.value.dtype))
+    _put(r, tile, column.kind, cell, emit_op(r.b, combine, (value, before), column.spec.value.dtype))
 
 
 def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[Column]) -> None:
@@ -147,6 +198,6 @@ def _flush(r: Rendering, tile: Tile, columns: list[Column]) -> None:
             if c.total is not None:
                 part = tile_load(r, tile_address(r, c.running, tile.first, c.kind), c.kind)
                 _combine(r, tile, c, c.total, part)
-                _put(r, tile, c, c.running, _start(r, c.spec))
+                _put(r, tile, c.kind, c.running, _start(r, c.spec))
 
     _along(r, tile, block)
