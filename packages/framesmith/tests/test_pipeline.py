@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
 import torch
 from torch import fx
@@ -87,3 +89,43 @@ def test_kernels_for_fixed_sizes_are_kept(dynamic: bool | None, compiled: int) -
     for rows in (4, 5, 6):
         double(torch.ones(rows))
     assert framesmith.stats()["frames_compiled"] == compiled
+
+
+class LayingOut(EagerBackend):
+    """Lays graphs of training out by a function of the test's."""
+
+    def __init__(self, lay_out: Callable[[fx.Graph], fx.Graph | None]) -> None:
+        self.function = lay_out
+        self.seen: list[tuple[fx.Graph, object]] = []
+
+    def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+        self.seen.append((graph, options))
+        return self.function(graph)
+
+
+def test_a_backend_is_shown_a_training_step_as_a_whole() -> None:
+    framesmith.reset()
+    backend = LayingOut(lambda graph: None)
+    compiled = framesmith.compile(lambda x: x.sin(), backend=backend, strict=True)
+    compiled(torch.ones(3))
+    assert not backend.seen
+    x = torch.ones(3, requires_grad=True)
+    compiled(x).sum().backward()
+    ((graph, options),) = backend.seen
+    assert torch.ops.aten.cos.default in {node.target for node in graph.nodes} and options == {}
+    torch.testing.assert_close(x.grad, torch.ones(3).cos())
+
+
+def test_what_fails_in_a_layout_leaves_the_graph_as_it_is() -> None:
+    def fails(graph: fx.Graph) -> fx.Graph | None:
+        raise RuntimeError("no layout")
+
+    framesmith.reset()
+    compiled = framesmith.compile(lambda x: x.sin() * 2, backend=LayingOut(fails))
+    x = torch.ones(3, requires_grad=True)
+    with pytest.warns(framesmith.FramesmithWarning, match=r"the layout of a graph: RuntimeError: no layout") as told:
+        compiled(x).sum().backward()
+    assert len(told) == 1 and framesmith.stats()["graphs"] >= 1
+    torch.testing.assert_close(x.grad, 2 * torch.ones(3).cos())
+    with pytest.raises(framesmith.FramesmithError, match="no layout"):
+        framesmith.compile(lambda x: x.sin() * 3, backend=LayingOut(fails), strict=True)(x)
