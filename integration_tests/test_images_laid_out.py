@@ -123,3 +123,16 @@ def test_steps_are_as_in_eager_mode(seed: int, laid_out: list[bool], monkeypatch
 
 def test_some_were_laid_out_anew(laid_out: list[bool]) -> None:
     assert sum(laid_out) >= len(SEEDS) // 5 and not all(laid_out)
+
+
+def test_batches_of_gradients() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 16, 3), nn.SiLU(), nn.Conv2d(16, 16, 3), nn.SiLU(), nn.Conv2d(16, 1, 3))
+    x, parameters = torch.randn(2, 1, 20, 20), [*module.parameters()]
+    grads = []
+    for run in (module, framesmith.compile(module, strict=True)):
+        result = run(x)
+        batch = torch.arange(3.0).view(3, 1, 1, 1, 1).expand(3, *result.shape)
+        grads.append(torch.autograd.grad(result, parameters, batch, is_grads_batched=True))
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)

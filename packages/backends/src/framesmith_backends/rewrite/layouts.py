@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import value_of
@@ -61,6 +61,8 @@ def _images(node: object) -> torch.Tensor | None:
     return value if known and value.shape[2] * value.shape[3] > 1 and value.numel() else None
 
 
+#: Dimensions as they are put in order for their channels to lie last, and first again.
+LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 #: Convolutions -> the positions of their images, of their weights, and of the gradient of their result.
 CONVOLUTIONS: dict[object, tuple[int, int, int | None]] = {
     aten.convolution.default: (0, 1, None),
@@ -188,24 +190,34 @@ class _Relaid:
             if node.target is aten.slice.Tensor:
                 found = self._copy(node, self._as_traced, node.meta["val"])
             else:
-                found = self._laid_out(self.moved[node], node.meta["val"], torch.contiguous_format)
+                found = self._laid_out(self.moved[node], last=False)
             self.restored[node] = found
         return found
 
     def _with_channels_last(self, node: fx.Node) -> fx.Node:
         found = self.moved.get(node) or self.turned.get(node)
         if found is None:
-            laid_out = self._laid_out(self.copies[node], _turned(node.meta["val"]), torch.channels_last)
-            found = self.turned[node] = laid_out
+            found = self.turned[node] = self._laid_out(self.copies[node], last=True)
         return found
 
-    def _laid_out(self, node: fx.Node, value: torch.Tensor, memory_format: torch.memory_format) -> fx.Node:
-        if value.shape[1] == 1:
-            made = self.graph.call_function(aten.as_strided.default, (node, list(value.shape), list(value.stride())))
-        else:
-            self.converted += value.numel()
-            made = self.graph.call_function(aten.clone.default, (node,), {"memory_format": memory_format})
-        made.meta = {**node.meta, "val": value}
+    def _laid_out(self, node: fx.Node, *, last: bool) -> fx.Node:
+        """The node's value with its channels last, or with them first; in steps of which batches can be taken, too."""
+        images, channels, height, width = node.meta["val"].shape
+        if channels == 1:
+            if last:
+                return self._step(self._step(node, aten.view, [images, height, width, 1]), aten.permute, FIRST)
+            return self._step(self._step(node, aten.permute, LAST), aten.view, [images, 1, height, width])
+        self.converted += node.meta["val"].numel()
+        if last:
+            return self._step(self._contiguous(self._step(node, aten.permute, LAST)), aten.permute, FIRST)
+        return self._contiguous(node)
+
+    def _contiguous(self, node: fx.Node) -> fx.Node:
+        return self._step(node, aten.clone, memory_format=torch.contiguous_format)
+
+    def _step(self, node: fx.Node, call: OpOverloadPacket, *args: Any, **kwargs: Any) -> fx.Node:
+        made = self.graph.call_function(call.default, (node, *args), kwargs)
+        made.meta = {**node.meta, "val": call(node.meta["val"], *args, **kwargs)}
         return made
 
     def _convolve(self, node: fx.Node) -> None:
