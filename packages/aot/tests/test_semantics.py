@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import CASES, LAYERS
-from harness import graph_of, run_both
+from harness import compiled, graph_of, run_both
 
 ALL = {**CASES, **LAYERS}
 
@@ -42,3 +42,23 @@ def test_copies_outside_the_graph(name):
 def test_without_decompositions(name):
     function, inputs = ALL[name]
     run_both(graph_of(function), inputs, whole=lambda op: True)
+
+
+@pytest.mark.parametrize("dims", [(0, 1), (1, 0)])
+def test_memory_with_gaps_keeps_its_order(dims):
+    def program(x):
+        x.permute(dims).index_fill_(0, torch.tensor([1]), 3.0)
+        return x * 2, torch.nn.functional.dropout(x + 1, 0.5)
+
+    gapped = torch.arange(24.0).view(3, 8)[:, ::2]
+    torch.manual_seed(0)
+    wanted = program(gapped.clone())
+    found = []
+    for value in (gapped, torch.arange(24.0).view(3, 8)[:, ::2]):
+        torch.manual_seed(0)
+        run = program if value is gapped else compiled(graph_of(program), [value]).function
+        results = run(value)
+        found.append(results)
+    for mine, theirs, contiguous in zip(found[1], found[0], wanted, strict=True):
+        assert mine.stride() == theirs.stride() == contiguous.stride() == (4, 1)
+        assert torch.equal(mine, theirs)

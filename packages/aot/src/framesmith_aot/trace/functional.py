@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense
+from framesmith_aten.symbolic import equal
 
 _api: Any = torch  # the functionalisation functions are outside torch's annotated surface
 
@@ -115,10 +116,17 @@ def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int
     computed from it would take over.
     """
     value = current_value(wrapper)
-    if value.shape != size or has_stride(value, stride) or not is_dense(size, stride):
+    if (
+        value.shape != size
+        or has_stride(value, stride)
+        or (not is_dense(size, stride) and any(equal(step, 0) for step in stride))
+    ):
         return
+    order = dims_by_stride(stride)  # of memory with gaps, too: what is computed of it has none, and keeps the order
     with below():
-        moved = in_order(value, dims_by_stride(stride))
+        if value.permute(*order).is_contiguous():
+            return
+        moved = in_order(value, order)
     _api._functionalize_replace(wrapper, moved)
     _api._functionalize_commit_update(wrapper)
     _api._sync(wrapper)
