@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+import framesmith
 from benchmarks.candidates import wrap
 from benchmarks.floor import print_floor
 from benchmarks.harness import Row, compare, print_rows
@@ -40,6 +41,8 @@ def run(selection: Selection | None = None) -> list[Row]:
     selection = selection or Selection()
     rows: list[Row] = []
     for row, mode, dtype in selection.cases():
+        torch.compiler.reset()  # a model's code is compiled anew in each case, and its compilations are counted
+        framesmith.reset()
         case, steps, refused = title(row, mode, dtype), {}, []
         for name in selection.names(row, mode, dtype):
             try:

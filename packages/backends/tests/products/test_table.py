@@ -27,7 +27,7 @@ def test_sizes_are_of_the_class_of_the_nearest_power_of_two() -> None:
 
 def test_a_class_is_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     one = class_of("nt", 64, 64, 64, True)
-    monkeypatch.setattr(table, "STEADY", float("inf"))  # whatever else runs
+    _believe(monkeypatch)
     first = CostTable()
     chosen = first.fastest(one)
     assert chosen in table.PROVIDERS
@@ -116,7 +116,21 @@ def test_what_a_busy_machine_says_is_not_believed(monkeypatch: pytest.MonkeyPatc
     assert asked == [64] and not found.seconds and CostTable().seconds == {}  # neither asked again nor kept
 
 
+def test_nor_what_is_measured_between_interruptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([100, 110])
+    monkeypatch.setattr(table, "preemptions", lambda: next(counts))
+    monkeypatch.setattr(table, "_timed", lambda one, m: {"aten": [0.04] * 5, "onednn": [0.02] * 5})
+    assert table.measured(class_of("nt", 512, 256, 256, True)) is None
+
+
+def _believe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else runs on the machine."""
+    monkeypatch.setattr(table, "STEADY", float("inf"))
+    monkeypatch.setattr(table, "MOST_PREEMPTIONS", float("inf"))
+
+
 def test_fewer_rows_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    _believe(monkeypatch)
     one = class_of("nt", 2048, 1024, 1024, True)
     monkeypatch.setattr(table, "_timed", lambda one, m: {"aten": [m * 1e-6] * 5, "onednn": [m * 2e-6] * 5})
     assert table.measured(one) == {"aten": 2048 * 1e-6, "onednn": 2048 * 2e-6}

@@ -32,8 +32,10 @@ CALL_SECONDS = 1e-5
 # Products are measured with fewer rows if they have more multiplications than this. (With a quarter of it, a Zen 4's
 # libraries are equal where at their full size one is 9% faster.)
 LARGEST_TRIAL = 1 << 26
-# How much longer than its fastest run a provider's middle one may take: on a busy machine threads wait for each other.
+# How much longer than its fastest run a provider's middle one may take, and how often the process may have had to make
+# room for others: on a busy machine threads wait for each other, and every run may take the same few slices of time.
 STEADY = 1.5
+MOST_PREEMPTIONS = 2.0
 # Products of more rows are not tried with our own kernel: the libraries are within 5% of it there, and its compilation,
 # 0.2 s once for the machine, would be part of a program's first call.
 MOST_ROWS_OF_OWN = 32
@@ -172,10 +174,22 @@ def _is_row(row: dict[str, object]) -> bool:
 def measured(one: ProductClass) -> dict[str, float] | None:
     """Seconds of each provider, interleaved, the best of several runs; None if something disturbed them."""
     m = max(min(one.m, LARGEST_TRIAL // (one.n * one.k)), min(one.m, 64))
+    before = preemptions()
     times = _timed(one, m)
-    if any(sorted(runs)[len(runs) // 2] > STEADY * min(runs) for runs in times.values()):
+    if preemptions() - before > MOST_PREEMPTIONS or any(
+        sorted(runs)[len(runs) // 2] > STEADY * min(runs) for runs in times.values()
+    ):
         return None
     return {name: min(runs) * one.m / m for name, runs in times.items()}
+
+
+def preemptions() -> int:
+    """How often this process has been interrupted for another one; 0 on systems that do not count it."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _timed(one: ProductClass, m: int) -> dict[str, list[float]]:
