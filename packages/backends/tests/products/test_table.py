@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from framesmith_backends.products import storage, table
-from framesmith_backends.products.table import CostTable, class_of
+from framesmith_backends.products.table import CostTable, ProductClass, class_of
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_our_own_kernel_is_tried_where_libraries_are_weak() -> None:
 def test_a_row_that_lacks_a_provider_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     one, found = class_of("nt", 8, 64, 64, True), _empty()
     found.seconds[one.key] = {"aten": 1.0}
-    monkeypatch.setattr(table, "measured", lambda _: {"aten": 1.0, "onednn": 0.5, "own": 0.7})
+    monkeypatch.setattr(table, "measured", lambda _: ({"aten": 1.0, "onednn": 0.5, "own": 0.7}, True))
     assert found.fastest(one) == "onednn"
 
 
@@ -60,7 +60,7 @@ def test_another_provider_must_be_worth_it(monkeypatch: pytest.MonkeyPatch) -> N
         ({"aten": 1.0, "onednn": 0.8, "own": 0.7}, "own"),
         ({"aten": 1.0, "onednn": 0.8}, "onednn"),
     ):
-        monkeypatch.setattr(table, "measured", lambda _, row=seconds: row)
+        monkeypatch.setattr(table, "measured", lambda _, row=seconds: (row, True))
         assert CostTable.fastest(_empty(), one) == wanted
 
 
@@ -84,7 +84,7 @@ def test_content_that_is_no_table_is_left_out(content: bytes) -> None:
 
 def test_two_tables_add_to_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     usable = [p for p in table.PROVIDERS if table.why_not(p) is None]
-    monkeypatch.setattr(table, "measured", lambda _: dict.fromkeys(usable, 1.0))
+    monkeypatch.setattr(table, "measured", lambda _: (dict.fromkeys(usable, 1.0), True))
     one, other = CostTable(), CostTable()
     one.fastest(class_of("nt", 8, 8, 8, True))
     other.fastest(class_of("nn", 8, 8, 8, True))
@@ -103,24 +103,26 @@ def test_a_measurement_is_of_real_tensors_whatever_is_around() -> None:
     assert all(seconds > 0 for runs in found.values() for seconds in runs)
 
 
-def test_what_a_busy_machine_says_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, found = class_of("nt", 512, 1024, 1024, True), _empty()
+def test_what_a_busy_machine_says_is_believed_where_it_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = class_of("nt", 512, 1024, 1024, True), class_of("nt", 512, 512, 1024, True)
+    found = _empty()
     asked: list[int] = []
 
-    def busy(one: object, m: int) -> dict[str, list[float]]:
+    def busy(one: ProductClass, m: int) -> dict[str, list[float]]:
         asked.append(m)
-        return {"aten": [2.0, 12.0, 12.0, 9.0, 1.0], "onednn": [1.0, 1.0, 1.1, 1.0, 1.0]}
+        return {"aten": [2.0, 12.0, 12.0, 9.0, 1.0], "onednn": [0.9 if one.n == 1024 else 0.5] * 5}
 
     monkeypatch.setattr(table, "_timed", busy)
-    assert found.fastest(one) == found.fastest(one) == "aten"
-    assert asked == [64] and not found.seconds and CostTable().seconds == {}  # neither asked again nor kept
+    monkeypatch.setattr(table, "candidates", lambda one: ["aten", "onednn"])
+    assert found.fastest(one) == found.fastest(one) == "aten" and found.fastest(other) == "onednn"
+    assert asked == [64, 128] and not found.seconds and CostTable().seconds == {}  # neither asked again nor kept
 
 
-def test_nor_what_is_measured_between_interruptions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_measurement_is_of_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([100, 110])
     monkeypatch.setattr(table, "preemptions", lambda: next(counts))
     monkeypatch.setattr(table, "_timed", lambda one, m: {"aten": [0.04] * 5, "onednn": [0.02] * 5})
-    assert table.measured(class_of("nt", 512, 256, 256, True)) is None
+    assert not table.measured(class_of("nt", 512, 256, 256, True))[1]
 
 
 def _believe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,4 +135,4 @@ def test_fewer_rows_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     _believe(monkeypatch)
     one = class_of("nt", 2048, 1024, 1024, True)
     monkeypatch.setattr(table, "_timed", lambda one, m: {"aten": [m * 1e-6] * 5, "onednn": [m * 2e-6] * 5})
-    assert table.measured(one) == {"aten": 2048 * 1e-6, "onednn": 2048 * 2e-6}
+    assert table.measured(one) == ({"aten": 2048 * 1e-6, "onednn": 2048 * 2e-6}, True)

@@ -29,6 +29,8 @@ Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], object]
 # of kernels. (Measured on a Zen 4: 8 us; oneDNN saves 7 to 10% of products of 128 rows and more, nothing below.)
 WORTHWHILE = 0.03
 CALL_SECONDS = 1e-5
+# And what it must save of ATen's time where the machine was too busy to tell exactly: this process alone believes it.
+WORTHWHILE_IF_BUSY = 0.25
 # Products are measured with fewer rows if they have more multiplications than this. (With a quarter of it, a Zen 4's
 # libraries are equal where at their full size one is 9% faster.)
 LARGEST_TRIAL = 1 << 26
@@ -108,25 +110,22 @@ class CostTable:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.seconds: dict[str, dict[str, float]] = _loaded(file_name())
-        self.disturbed: set[str] = set()
+        self.of_busy: dict[str, dict[str, float]] = {}
 
     def fastest(self, one: ProductClass) -> str:
-        """The provider to use; measured now if it never was. ATen where the machine is too busy to tell."""
+        """The provider to use; measured now if it never was."""
         with self.lock:
-            if one.key in self.disturbed:
-                return "aten"
-            found = self.seconds.get(one.key)
+            found = self.of_busy.get(one.key) or self.seconds.get(one.key)
             if found is None or found.keys() != set(candidates(one)):
-                found = measured(one)
-                if found is None:
-                    self.disturbed.add(one.key)
-                    return "aten"
-                self.seconds[one.key] = found
-                # Another process may have written since.
-                self.seconds = {**_loaded(file_name()), **self.seconds}
-                storage.write(file_name(), json.dumps(self.seconds, indent=1, sort_keys=True).encode())
+                found, quiet = measured(one)
+                (self.seconds if quiet else self.of_busy)[one.key] = found
+                if quiet:
+                    # Another process may have written since.
+                    self.seconds = {**_loaded(file_name()), **self.seconds}
+                    storage.write(file_name(), json.dumps(self.seconds, indent=1, sort_keys=True).encode())
+            least = WORTHWHILE_IF_BUSY if one.key in self.of_busy else WORTHWHILE
         best = min(found, key=lambda provider: found[provider])
-        return best if found["aten"] - found[best] > max(WORTHWHILE * found["aten"], CALL_SECONDS) else "aten"
+        return best if found["aten"] - found[best] > max(least * found["aten"], CALL_SECONDS) else "aten"
 
 
 @functools.cache
@@ -171,16 +170,14 @@ def _is_row(row: dict[str, object]) -> bool:
     )
 
 
-def measured(one: ProductClass) -> dict[str, float] | None:
-    """Seconds of each provider, interleaved, the best of several runs; None if something disturbed them."""
+def measured(one: ProductClass) -> tuple[dict[str, float], bool]:
+    """Seconds of each provider, interleaved, the best of several runs; and whether nothing disturbed them."""
     m = max(min(one.m, LARGEST_TRIAL // (one.n * one.k)), min(one.m, 64))
     before = preemptions()
     times = _timed(one, m)
-    if preemptions() - before > MOST_PREEMPTIONS or any(
-        sorted(runs)[len(runs) // 2] > STEADY * min(runs) for runs in times.values()
-    ):
-        return None
-    return {name: min(runs) * one.m / m for name, runs in times.items()}
+    steady = all(sorted(runs)[len(runs) // 2] <= STEADY * min(runs) for runs in times.values())
+    seconds = {name: min(runs) * one.m / m for name, runs in times.items()}
+    return seconds, steady and preemptions() - before <= MOST_PREEMPTIONS
 
 
 def preemptions() -> int:
