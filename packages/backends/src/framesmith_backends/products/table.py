@@ -1,8 +1,8 @@
 """Which provider multiplies matrices fastest on this machine: measured once for each class of product, kept on disk.
 
 A class is the layouts of the operands, their sizes to the nearest power of two, whether there is a bias, and the number
-of threads. The file's name tells the processor and the versions: nothing measured on another is believed, nor what was
-measured while something else ran.
+of threads. The file's name tells the processor and the versions: nothing measured on another is believed. What was
+measured while something else ran is not kept.
 """
 
 from __future__ import annotations
