@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Callable
 
 import pytest
@@ -153,6 +155,35 @@ def test_strided_and_offset_inputs() -> None:
     x = base[3:15:2, 5:].t()
     function = lambda a: (a * 2, a.sum(0), torch.softmax(a, -1))  # noqa: E731
     compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.float16])
+@pytest.mark.parametrize("step", [2, 3, 4, 7, 8, 9, -1])
+def test_every_so_many_elements(step: int, dtype: torch.dtype) -> None:
+    for columns in (16, 32, 33, 64, 100):
+        x = torch.arange(3 * columns * abs(step)).view(3, -1).to(dtype)
+        function = (lambda a: a.flip(1) + 1) if step < 0 else (lambda a: a[:, step - 1 :: step] + a[:, ::step])
+        compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 0)
+
+
+@pytest.mark.parametrize("start", [0, 1], ids=["first", "last"])
+def test_every_other_element_up_to_the_end_of_memory(start: int) -> None:
+    """Pages before and behind the elements cannot be read."""
+    libc, page, count = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE, mmap.PAGESIZE // 4
+    memory = mmap.mmap(-1, 3 * page)
+    place = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    middle = torch.frombuffer(memory, dtype=torch.float32, offset=page, count=count)
+    middle.copy_(torch.arange(count))
+    x = middle[start::2]
+    call = CPU.compile(trace(lambda a: (a + 1, a.flip(0) + 1), [x]), [x])
+    try:
+        for edge in (place, place + 2 * page):
+            assert libc.mprotect(ctypes.c_void_p(edge), ctypes.c_size_t(page), 0) == 0
+        up, down = call([x])
+    finally:
+        for edge in (place, place + 2 * page):
+            libc.mprotect(ctypes.c_void_p(edge), ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE)
+    assert torch.equal(up, x + 1) and torch.equal(down, x.flip(0) + 1)
 
 
 @pytest.mark.parametrize("size", [(2, 3), (5, 7), (40, 30), (1, 6)])

@@ -1,10 +1,9 @@
 """Torch's rules in Python for operators on symbolic sizes, in place of C++ that asks what a size is at present.
 
-Note [Rules that are not asked]: torch's rules for upsampling have other intermediate results than the operators, which
-shows in half types, and that for dropout copies its input where nothing is dropped, where the operator gives back the
-input itself. That for one_hot takes floats, which the operator refuses. Those for recurrent layers leave out dropout,
-and what autocast does. A program can tell, so these operators stay what they are, but for the types of which the rule
-is as exact. Those for upsampling take images without pixels, and give some, which the operators refuse.
+Note [Rules that are not asked]: torch's rule for dropout copies its input where nothing is dropped, where the operator
+gives back the input itself. That for one_hot takes floats, which the operator refuses. Those for recurrent layers leave
+out dropout, and what autocast does. A program can tell, so these operators stay what they are, but for the types of
+which the rule is as exact. Those for upsampling are other operators: see `upsampling`.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch._C import DispatchKey
+
+from framesmith_guards.fakes import upsampling
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -54,50 +55,34 @@ def _keep_operators() -> None:
     import torch._decomp.decompositions  # adds the rules
 
     for name in torch.ops.aten:
-        types = _served(name)
-        if types is not None:
-            packet = getattr(torch.ops.aten, name)
-            for op in [getattr(packet, overload) for overload in packet]:
+        packet = getattr(torch.ops.aten, name)
+        for op in [getattr(packet, overload) for overload in packet]:
+            itself = upsampling.rule_for(op) or (functools.partial(_unruled, op) if name in _SERVED else None)
+            if itself is not None:
                 for key in [key for key in _TAKING_APART if key in op.py_kernels]:
-                    op.py_kernels[key] = _unless_asked(op, op.py_kernels[key], types)
+                    op.py_kernels[key] = _unless_asked(op.py_kernels[key], itself, _SERVED.get(name, ()))
                 op._dispatch_cache.clear()
 
 
 _TAKING_APART: Final = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
-
-def _served(name: str) -> tuple[torch.dtype, ...] | None:
-    """The types that torch's rule for an operator serves, if it does not serve all."""
-    if _UPSAMPLING in name:
-        return (torch.float32, torch.float64)
-    return _SERVED.get(name)
-
-
-def _resizes(op: Any) -> bool:
-    return _UPSAMPLING in op.name()
-
-
-def _checked(image: torch.Tensor, resized: torch.Tensor) -> torch.Tensor:
-    """What an image became, of which neither may be empty but for the number of images."""
-    for size in (*image.shape[1:], *resized.shape[2:]):
-        torch._check(size > 0, lambda: "an image without pixels")  # type: ignore[no-untyped-call]
-    return resized
-
-
-_UPSAMPLING: Final = "upsample_"
+#: The types that torch's rules for some operators serve.
 _SERVED: Final[dict[str, tuple[torch.dtype, ...]]] = {
     "one_hot": (torch.int64,), **dict.fromkeys(("dropout", "lstm", "gru", "rnn_tanh", "rnn_relu"), ()),
 }  # fmt: skip
 
 
-def _unless_asked(op: Any, rule: Callable[..., Any], types: tuple[torch.dtype, ...]) -> Callable[..., Any]:
+def _unless_asked(
+    rule: Callable[..., Any], itself: Callable[..., Any], types: tuple[torch.dtype, ...]
+) -> Callable[..., Any]:
     @functools.wraps(rule)
     def choose(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not _asked.now:
-            return rule(input, *args, **kwargs)
-        if input.dtype in types:
-            return _checked(input, rule(input, *args, **kwargs)) if _resizes(op) else rule(input, *args, **kwargs)
-        with torch._C._DisablePythonDispatcher():
-            return op(input, *args, **kwargs)
+        run = rule if not _asked.now or input.dtype in types else itself
+        return run(input, *args, **kwargs)
 
     return choose
+
+
+def _unruled(op: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch._C._DisablePythonDispatcher():
+        return op(*args, **kwargs)

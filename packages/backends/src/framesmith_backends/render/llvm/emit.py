@@ -14,6 +14,9 @@ from framesmith_backends.render.llvm.ops import emit_cast, emit_op, from_memory,
 from framesmith_backends.render.llvm.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.state import Rendering
 
+#: Elements so far apart and nearer are read by vectors of all that lies between; measured against gathers.
+LONGEST_STEP = 8
+
 
 def emit(r: Rendering, root: Expr) -> Value:
     """The value of the expression, written where it is first known; parts already known are used again."""
@@ -110,11 +113,33 @@ def _load(r: Rendering, node: Load) -> Value:
             raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
         else:
             raw = _masked(r, "load", kind, "ptr", pointer.typed, mask, align)
+    elif r.lanes > 1 and isinstance(step, int) and abs(step) <= LONGEST_STEP and _both(r, guard) is None:
+        raw = _strided_load(r, node.source, ix, step, kind)
     else:
         pointers = _lane_pointers(r, node.source, kind, ix)
         mask = _both(r, guard) or constant(True, "i1", r.lanes)
         raw = _masked(r, "gather", kind, f"v{r.lanes}p0", pointers, mask, align)
     return from_memory(r.b, raw, node.dtype)
+
+
+def _strided_load(r: Rendering, source: str, ix: Ix, step: int, kind: str) -> Value:
+    """Every `step`th element, by loads of all that lies between the first and the last one.
+
+    The last load begins earlier than where the one before it ends: nothing behind the last element is read.
+    """
+    lanes, apart = r.lanes, abs(step)
+    first = scalar_index(r, ix)
+    lowest = first if step > 0 else r.b.add(first, step * (lanes - 1))
+    starts = [min(part * lanes, (apart - 1) * (lanes - 1)) for part in range(apart)]
+    parts = [tile_load(r, _address(r, source, kind, r.b.add(lowest, start)), kind) for start in starts]
+    places = [apart * (k if step > 0 else lanes - 1 - k) for k in range(lanes)]
+    found, taken = parts[0], {k: place for k, place in enumerate(places) if place < lanes}
+    for part, start in list(zip(parts, starts, strict=True))[1:] or [(parts[0], 0)]:
+        new = {k: lanes + place - start for k, place in enumerate(places) if k not in taken and place < start + lanes}
+        chosen = ", ".join(f"i32 {(taken | new).get(k, 'poison')}" for k in range(lanes))
+        found = r.b.emit(f"shufflevector {found.typed}, {part.typed}, <{lanes} x i32> <{chosen}>", kind, lanes)
+        taken = {k: k for k in taken | new}
+    return found
 
 
 def _is_wide_scratch(r: Rendering, name: str) -> bool:
