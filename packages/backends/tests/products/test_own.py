@@ -172,6 +172,7 @@ def test_blocks_fit_the_caches() -> None:
             cut = blocking(Target("generic", "", size, False), first, second)
             assert cut.columns % cut.width == 0
             assert cut.depth * cut.rows[0] * 4 <= max(first, 128 * 14 * 4)
+            assert cut.depth <= LONGEST_CHAIN
 
 
 def test_machine_code_is_kept_and_damage_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,9 @@ from framesmith_backends.render.target import Target
 
 # Where a cache's size cannot be read.
 FIRST_LEVEL, SECOND_LEVEL = 32 << 10, 512 << 10
+# Elements that are added up one after another, whatever the caches hold: the error grows with the root. Chains of 512
+# are 3% faster, and their error is 1.6 times eager's.
+LONGEST_CHAIN = 384
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,8 @@ def blocking(target: Target, first: int | None = None, second: int | None = None
     first = cache_size(1) or FIRST_LEVEL if first is None else first
     second = cache_size(2) or SECOND_LEVEL if second is None else second
     rows = {64: (14, 8, 4, 2, 1), 32: (6, 4, 2, 1), 16: (8, 4, 2, 1)}[target.bytes]
-    # A panel of rows stays in the first cache while the packed block streams from the second. Sums of 512 elements in
-    # one chain are 3% faster, and their error is 1.6 times eager's.
-    depth = min(512, max(128, first * 3 // 4 // 4 // rows[0] // 64 * 64))
+    # A panel of rows stays in the first cache while the packed block streams from the second.
+    depth = min(LONGEST_CHAIN, max(128, first * 3 // 4 // 4 // rows[0] // 64 * 64))
     width = target.float_lanes * 2
     columns = min(1024, max(4 * width, second * 3 // 4 // 4 // depth // width * width))
     return Blocking(target.float_lanes, rows, 2, depth, columns)
