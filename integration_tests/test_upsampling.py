@@ -12,7 +12,8 @@ import torch.nn.functional as F
 import framesmith
 
 RANKS = {
-    "nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3,), "bicubic": (2,),
+    "nearest": (1, 2, 3), "nearest-exact": (1, 2, 3),
+    "linear": (1,), "bilinear": (2,), "trilinear": (3,), "bicubic": (2,),
 }  # fmt: skip
 BY_SCALE: dict[str, dict[str, Any]] = {
     "double": {"scale_factor": 2}, "half_again": {"scale_factor": 1.5}, "size": {"size": 11},

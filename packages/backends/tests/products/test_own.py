@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from framesmith_backends.launch.native import machine
 from framesmith_backends.products.own import OPERATOR, OwnProduct, machine_code, own_product
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.products.blocking import Blocking, blocking
+from framesmith_backends.render.llvm.products.blocking import LONGEST_CHAIN, Blocking, blocking
 from framesmith_backends.render.llvm.products.product import render_products
 from framesmith_backends.render.target import Target
 
