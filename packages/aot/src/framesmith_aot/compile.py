@@ -27,7 +27,7 @@ from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.numbers import EXAMPLE, specialise
 from framesmith_aten.contract import Compiler, LayOut, OnError
 from framesmith_aten.graphs.nodes import view_source
-from framesmith_aten.layouts import may_overlap
+from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import fake_mode_of, new_fake_mode
@@ -223,9 +223,15 @@ def _as_normal(value: Any, fake_mode: FakeTensorMode) -> Any:
 
 def _refuse_shared_memory(examples: Sequence[Any], joint: JointGraph) -> None:
     """An overwritten input that overlaps another is refused: functional values would miss the overlap."""
+    if not joint.meta.changed:
+        return
+    by_storage: dict[int, list[int]] = {}
+    for index, example in enumerate(examples):
+        if isinstance(example, torch.Tensor) and example.layout is torch.strided:
+            by_storage.setdefault(storage_id(example), []).append(index)
     for index in joint.meta.changed:
-        others = _tensors([*examples[:index], *examples[index + 1 :]])
-        if any(may_overlap(examples[index], other) for other in others):
+        beside = by_storage.get(storage_id(examples[index]), ()) if examples[index].layout is torch.strided else ()
+        if any(may_overlap(examples[index], examples[other]) for other in beside if other != index):
             raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and overlaps another in memory")
 
 

@@ -30,6 +30,7 @@ def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
     assert isinstance(run, Run)
     made = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
     uses = Counter(name for step in steps if isinstance(step, CallStep) for name in step.call.needs)
+    items = _Items(run.items)
     targets: dict[str, str] = {}
     done: set[int] = set()
     for at, step in enumerate(steps[last + 1 :], last + 1):
@@ -40,10 +41,12 @@ def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
         private = uses[target] == uses[source] == 1 and not {target, source} & {*program.outputs}
         if target not in program.inputs or not private or made.get(source) != program.layouts.get(target):
             continue
-        if _may_write(run.items, source, target):
+        if items.may_write(source, target):
             targets[source] = target
-            run = _renamed(run, {source: target})
+            items.rename(source, target)
             done.add(at)
+    buffers = tuple(dict.fromkeys(targets.get(buffer, buffer) for buffer in run.buffers))
+    run = replace(run, items=tuple(items.items), buffers=buffers)
     kept = [run if k == last else step for k, step in enumerate(steps) if k not in done]
     return [step for step in kept if not (isinstance(step, Allocate) and step.name in targets)]
 
@@ -64,33 +67,44 @@ def _copy(step: Step) -> tuple[str, str] | None:
     return None
 
 
-def _may_write(items: Sequence[Item], source: str, target: str) -> bool:
-    """Whether the kernel that makes `source` may write it to `target` instead.
+class _Items:
+    """The kernels and products of a run, and which of them name a buffer."""
 
-    Every kernel after it leaves the target alone, and it reads the target only where, and before, it writes.
-    """
-    at = next((k for k, item in enumerate(items) if _names(item, written=True) & {source}), None)
-    if at is None or any(target in _names(item) for item in items[at + 1 :]):
-        return False
-    kernel = items[at]
-    if not isinstance(kernel, Kernel) or len(kernel.passes) != 1 or target in _names(kernel, written=True):
-        return False
-    [one] = kernel.passes
-    if one.before or one.reductions:
-        return False
-    [written] = [store.index for store in one.stores if store.buffer == source]
-    read = [load.index for load in loads(*(store.value for store in one.stores)) if load.source == target]
-    return all(index == (written,) for index in read)
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items = list(items)
+        self.naming: dict[str, list[int]] = {}
+        for k, item in enumerate(items):
+            for name in _names(item):
+                self.naming.setdefault(name, []).append(k)
+
+    def may_write(self, source: str, target: str) -> bool:
+        """Whether the kernel that makes `source` may write it to `target` instead.
+
+        Every kernel after it leaves the target alone, and it reads the target only where, and before, it writes.
+        """
+        at = next((k for k in self.naming.get(source, ()) if source in _names(self.items[k], written=True)), None)
+        if at is None or any(k > at for k in self.naming.get(target, ())):
+            return False
+        kernel = self.items[at]
+        if not isinstance(kernel, Kernel) or len(kernel.passes) != 1 or target in _names(kernel, written=True):
+            return False
+        [one] = kernel.passes
+        if one.before or one.reductions:
+            return False
+        [written] = [store.index for store in one.stores if store.buffer == source]
+        read = [load.index for load in loads(*(store.value for store in one.stores)) if load.source == target]
+        return all(index == (written,) for index in read)
+
+    def rename(self, source: str, target: str) -> None:
+        """Call the buffer `source` by the name `target`, too, which others may name already."""
+        changed = self.naming.pop(source)
+        for k in changed:
+            self.items[k] = _with_names(self.items[k], {source: target})
+        self.naming[target] = sorted({*self.naming.get(target, ()), *changed})
 
 
 def _names(item: Item, written: bool = False) -> set[str]:
     return {param.name for param in item.params if param.written or not written}
-
-
-def _renamed(run: Run, names: dict[str, str]) -> Run:
-    items = tuple(_with_names(item, names) if _names(item) & {*names} else item for item in run.items)
-    buffers = tuple(dict.fromkeys(names.get(buffer, buffer) for buffer in run.buffers))
-    return replace(run, items=items, buffers=buffers)
 
 
 def _with_names(kernel: Item, names: dict[str, str]) -> Item:

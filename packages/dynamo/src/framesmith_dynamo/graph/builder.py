@@ -18,7 +18,7 @@ from torch import fx
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import NumberNodes
-from framesmith_aten.layouts import may_overlap, share_storage
+from framesmith_aten.layouts import may_overlap, share_storage, storage_id
 from framesmith_aten.operators import op_name, tensors_in
 from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.recording import Effects, OperatorLog
@@ -76,7 +76,10 @@ class TensorRef:
         """Whether the traced program changed this input's data or metadata in place."""
         if self.spec is None:
             return False
-        return self.spec != state_of(self.fake) or any(may_overlap(self.fake, one) for one in self.builder.writes)
+        if self.spec != state_of(self.fake):
+            return True
+        written = () if self.fake.layout is not torch.strided else self.builder.writes.get(storage_id(self.fake), ())
+        return any(may_overlap(self.fake, one) for one in written)
 
 
 class NumberRef:
@@ -154,8 +157,8 @@ class GraphBuilder:
         self.computed = 0
         #: How many assumptions of operations about data are checked in the graph, or were.
         self.assumptions = 0
-        #: The fakes written to so far.
-        self.writes: list[torch.Tensor] = []
+        #: The fakes written to so far, by their storages.
+        self.writes: dict[int, list[torch.Tensor]] = {}
         self.overlaps = Overlaps()
         #: Leaves that are views taken without gradients: of inputs, or inputs themselves.
         self.leaf_views: list[torch.Tensor] = []
@@ -295,7 +298,9 @@ class GraphBuilder:
         """Remember what a call did to tensors older than itself."""
         effects.may_fail |= composite_may_fail(op_name(node.target))
         node.meta["effects"] = effects
-        self.writes += effects.written
+        for one in effects.written:
+            if one.layout is torch.strided:
+                self.writes.setdefault(storage_id(one), []).append(one)
         self.may_fail |= effects.may_fail and not effects.elsewhere
         self.acts_elsewhere |= effects.elsewhere
         self.operations += 1

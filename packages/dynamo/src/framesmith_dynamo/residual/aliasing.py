@@ -117,7 +117,7 @@ def share_memory(refs: Sequence[TensorRef]) -> bool:
     A compiler may reorder an in-place operation and a read of another input.
     """
     used = [ref for ref in refs if ref.real is not None and ref.fake.layout is torch.strided]
-    return any(
+    return not all_apart(*(ref.real for ref in used)) and any(
         not no_overlap(ref.real, *(other.real for other in used if other is not ref))
         for ref in used
         if ref.is_changed()

@@ -41,7 +41,7 @@ def check_undoing(builder: GraphBuilder, node: fx.Node, name: str) -> None:
 def changed_histories(builder: GraphBuilder, node: fx.Node) -> list[TensorRef]:
     """The inputs of which the call changes more than their elements: the history that autograd keeps of them."""
     changed = [one for one in effects_of(node).written if one.requires_grad] if torch.is_grad_enabled() else []
-    return [ref for ref in builder.inputs if any(share_storage(one, ref.fake) for one in changed)]
+    return [ref for ref in builder.inputs if any(share_storage(one, ref.fake) for one in changed)] if changed else []
 
 
 def guard_change(tr: Tracer, ref: TensorRef) -> None:

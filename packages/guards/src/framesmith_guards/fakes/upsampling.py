@@ -16,8 +16,6 @@ import torch
 from torch._C import DispatchKey
 from torch.utils._mode_utils import no_dispatch
 
-from framesmith_guards.fakes.symbols import hint_of
-
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -71,6 +69,8 @@ def gradient(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor
 
 def _order(op: Any, grad: torch.Tensor, *sizes_and_settings: Any) -> Sequence[int]:
     """The order of dimensions in memory; the usual one where a size is not known."""
+    from framesmith_guards.fakes.symbols import hint_of  # which imports sympy
+
     output_size, input_size, settings = sizes_and_settings
     shape, strides, *sizes = ([*map(hint_of, part)] for part in (grad.shape, grad.stride(), output_size, input_size))
     dims = range(grad.ndim)
