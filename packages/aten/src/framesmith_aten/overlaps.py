@@ -30,19 +30,22 @@ def check_operands(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
     of tensors, one is done after the other.
     """
     changed = written(op, args, kwargs)
-    storages = {storage_id(tensor) for tensor in changed}
+    written_to = {id(tensor) for tensor in changed}
+    storages = {storage_id(tensor): list[tuple[int, torch.Tensor]]() for tensor in changed}
     lists = [value if isinstance(value, (list, tuple)) else [value] for value in (*args, *kwargs.values())]
-    operands = [(at, tensor) for values in lists for at, tensor in enumerate(values) if torch.is_tensor(tensor)]
-    operands = [(at, tensor) for at, tensor in operands if storage_id(tensor) in storages]
-    if len(operands) < 2:
-        return
-    for at, tensor in operands:
-        if not any(tensor is one for one in changed):
-            continue
-        for other_at, other in operands:
-            together = at == other_at  # the same of two lists, or two that are not in lists
-            if is_read_late(tensor, other) if together else may_overlap(tensor, other):
+    for values in lists:
+        for at, tensor in enumerate(values):
+            if torch.is_tensor(tensor) and (beside := storages.get(storage_id(tensor))) is not None:
+                beside.append((at, tensor))
+    for operands in storages.values():
+        for at, tensor in operands if len(operands) > 1 else ():
+            if id(tensor) in written_to and any(_is_hit(tensor, other, at == place) for place, other in operands):
                 raise TraceUnsupported(READ_LATE, str(op), "it writes to memory that it reads at another element")
+
+
+def _is_hit(written: torch.Tensor, other: torch.Tensor, together: bool) -> bool:
+    """`together`: the same of two lists, or two that are not in lists."""
+    return is_read_late(written, other) if together else may_overlap(written, other)
 
 
 class Overlaps:

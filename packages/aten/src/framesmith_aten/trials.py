@@ -8,6 +8,7 @@ elements, or, where memory is shared or few elements will not do, laid out as th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from framesmith_aten.layouts import (
     is_interleaved,
     memory_order,
     overlaps_itself,
-    share_storage,
     storage_id,
 )
 from framesmith_aten.operators import (
@@ -91,7 +91,7 @@ def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
         or _moves_others(op, args, kwargs)
     ):
         return UNKNOWN
-    if any(_shares(tensor, tensors) for tensor in changed):
+    if _share(changed, tensors):
         return _tried_laid_out(op, args, kwargs, tensors)
     kind = (op, torch.are_deterministic_algorithms_enabled(), _kind(args), _kind(kwargs))
     if any("size" in argument.name for argument in op._schema.arguments):
@@ -279,9 +279,10 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
 
 
-def _shares(changed: torch.Tensor, tensors: Sequence[torch.Tensor]) -> bool:
+def _share(changed: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
     """Whether elements that are written lie where others do."""
-    return overlaps_itself(changed) or sum(share_storage(changed, tensor) for tensor in tensors) > 1
+    storages = Counter(map(storage_id, tensors)) if changed else Counter()
+    return any(overlaps_itself(one) or storages[storage_id(one)] > 1 for one in changed)
 
 
 def _is_large(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> bool:

@@ -18,7 +18,7 @@ from torch import fx
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import NumberNodes
-from framesmith_aten.layouts import may_overlap, share_storage, storage_id
+from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.operators import op_name, tensors_in
 from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.recording import Effects, OperatorLog
@@ -251,8 +251,10 @@ class GraphBuilder:
         Raises TraceUnsupported and Unspeakable where a graph cannot hold it. The node's `meta["effects"]` tells
         what ran, `meta["location"]` where in the user's program it is.
         """
-        fakes = [fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node))]
-        effects.written = [one for one in effects.written if any(share_storage(one, fake) for fake in fakes)]
+        if effects.written:
+            fakes = (fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node)))
+            storages = {storage_id(fake) for fake in fakes if fake.layout is torch.strided}
+            effects.written = [one for one in effects.written if storage_id(one) in storages]
         for shown in effects.restrided:
             self.overlaps.note_restrided(shown, op_name(target))
         for changed in [] if effects.reshaped else effects.written:
