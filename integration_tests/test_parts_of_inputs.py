@@ -135,3 +135,23 @@ def test_memory_around_a_changed_input_is_seen(dynamic: bool | None) -> None:
         one, two = torch.arange(8.0), torch.arange(8.0)
         assert torch.equal(compiled(two[begin:]), doubled_and_looked_around(one[begin:]))
         assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_part_is_kept_while_another_part_of_the_same_tensor_changes(dynamic: bool) -> None:
+    """The two share a count of versions and no memory."""
+
+    def step(written: torch.Tensor, kept: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        written.mul_(2)
+        return (kept * weight * weight).exp()
+
+    compiled = framesmith.compile(step, strict=True, dynamic=dynamic)
+    for _ in range(2):
+        found = []
+        for function in (step, compiled):
+            whole, weight = torch.arange(6.0).view(2, 3) / 6, torch.ones(3, requires_grad=True)
+            result = function(whole[0], whole[1], weight)
+            (grad,) = torch.autograd.grad(result.sum(), weight, create_graph=True)
+            (second,) = torch.autograd.grad(grad.sum(), weight)
+            found.append((whole, result.detach(), grad.detach(), second, whole._version))
+        torch.testing.assert_close(found[1], found[0])

@@ -54,6 +54,8 @@ def training_function(
     writing = _Writing(
         text, meta, shape.names(), nodes, second, changes, [_read(node.part, second) for node in nodes], numbers
     )
+    counted = [at for at in meta.written if _is_moved(meta, at) or at in _viewed(nodes, meta) or _is_free(writing, at)]
+    count_versions(text, [writing.inputs[at] for at in counted])
     given = _given_to_all(writing)
     for name, value in given.items():
         text.line(f"{name} = {value}")
@@ -67,8 +69,6 @@ def training_function(
         calls += _node_calls(writing, index, applied, [*given])
         if index == 0:
             calls += [f"{number_name(at)} = results[{place}]" for at, place in numbers.results.items()]
-    counted = [at for at in meta.written if _is_moved(meta, at) or at in _viewed(nodes, meta)]
-    count_versions(text, [writing.inputs[at] for at in counted])
     write_calls(text, calls, replace(calling, unwatched=False))
     for index in _apart(meta):
         text.line(f"r{index} = results[{index}]")
@@ -121,6 +121,16 @@ def _viewed(nodes: Sequence[AutogradNode], meta: GraphMeta) -> set[int]:
     operands = {at for node in nodes for at in node.part.node.operands if isinstance(at, int) and at >= first}
     forms = [meta.outputs[at - first] for at in operands]
     return {form.index for form in forms if isinstance(form, InputView)} - meta.unversioned
+
+
+def _is_free(writing: _Writing, at: int) -> bool:
+    """Whether no node keeps a written input.
+
+    What shares its count of versions and none of its memory (another part of the same tensor) may be kept, and has not
+    been changed.
+    """
+    kept = {one.index for node in writing.nodes for one in node.part.handed if one.from_input}
+    return at not in kept and at not in writing.meta.unversioned
 
 
 def _given_to_all(writing: _Writing) -> dict[str, str]:
