@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_map
 
+from benchmarks.agreement import check, in_float64, tensors
 from benchmarks.candidates import available, wrap
 from benchmarks.floor import bandwidth, print_shares
 from benchmarks.harness import Row, Step
@@ -28,14 +29,6 @@ SETTINGS: dict[str, dict[str, bool]] = {
     "framesmith": {"fullgraph": True, "strict": True},
 }
 
-#: How far results may be from eager's, relatively and absolutely; those of other types are the same.
-TOLERANCES = {
-    torch.float32: (1e-4, 1e-5),
-    torch.bfloat16: (3e-2, 3e-2),
-    torch.float64: (1e-9, 1e-9),
-    torch.complex64: (1e-4, 1e-5),
-}
-
 
 def inputs_of(case: Case, dtype: str) -> tuple[Any, ...]:
     """The same inputs for every candidate, each time in memory of their own."""
@@ -48,7 +41,9 @@ def make_step(case: Case, call: Function, inputs: tuple[Any, ...]) -> Function:
     if not case.backward:
         return torch.no_grad()(functools.partial(call, *inputs))
     leaves = [x.requires_grad_() for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point()]
-    cotangent = torch.randn_like(case.fn(*inputs))
+    out: Any = case.fn(*inputs)
+    torch.manual_seed(1)
+    cotangent = torch.randn(out.shape).to(out.dtype)
 
     def train() -> tuple[torch.Tensor, ...]:
         out = call(*inputs)
@@ -57,25 +52,18 @@ def make_step(case: Case, call: Function, inputs: tuple[Any, ...]) -> Function:
     return train
 
 
-def tensors(tree: object) -> list[torch.Tensor]:
-    """Those in a tree of tuples and lists."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def check(given: object, expected: object) -> None:
-    """An AssertionError if results, or the inputs after the step, are not eager's."""
-    for one, other in zip(tensors(given), tensors(expected), strict=True):
-        relative, absolute = TOLERANCES.get(other.dtype, (0.0, 0.0))
-        torch.testing.assert_close(one, other, rtol=relative, atol=absolute, equal_nan=True)
-
-
 def prepare(case: Case, dtype: str, name: str) -> Step:
-    """A candidate's step, called once, so that it is compiled and checked."""
-    inputs, others = inputs_of(case, dtype), inputs_of(case, dtype)
+    """A candidate's step, called once, so that it is compiled, and checked: its results, and its inputs after it."""
+
+    def eager(convert: Callable[[object], object]) -> list[torch.Tensor]:
+        others = tree_map(convert, inputs_of(case, dtype))
+        return tensors((make_step(case, case.fn, others)(), others))
+
+    inputs = inputs_of(case, dtype)
     step = make_step(case, wrap(name, case.fn, **SETTINGS[name]), inputs)
-    given = step()
+    given = tensors((step(), inputs))
     if not case.random:
-        check((given, inputs), (make_step(case, case.fn, others)(), others))
+        check(given, eager(lambda x: x), lambda: eager(in_float64), case.scale)
     return step
 
 
@@ -91,8 +79,8 @@ def title(case: Case, dtype: str) -> str:
 def floor(case: Case, dtype: str) -> float:
     """Seconds in which memory could be read and written: each input once, each result and each changed input once."""
     inputs = inputs_of(case, dtype)
-    read = tensors(inputs)
-    step, before = make_step(case, case.fn, inputs), [x._version for x in read]
+    read, step = tensors(inputs), make_step(case, case.fn, inputs)
+    before = [x._version for x in read]
     written = tensors(step()) + [x for x, version in zip(read, before, strict=True) if x._version != version]
     return sum(x.nbytes for x in read + written) / bandwidth()
 

@@ -23,6 +23,7 @@ class Case:
 
     backward: a step is forward and backward, with the gradients of all floating inputs; `fn` gives one tensor.
     random: the results are not compared with eager's.
+    scale: how large sums are whose terms cancel; absolute tolerances grow with it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Case:
     dtypes: tuple[str, ...] = BOTH
     backward: bool = False
     random: bool = False
+    scale: float = 1.0
     kind: str = ""
 
 

@@ -52,11 +52,11 @@ def column_deviations(x: Tensor) -> Tensor:
     return x.std(0)
 
 
-def norm(x: Tensor) -> Tensor:
+def norm(x: Tensor) -> object:
     return torch.linalg.vector_norm(x)
 
 
-def row_norms(x: Tensor) -> Tensor:
+def row_norms(x: Tensor) -> object:
     return x.norm(p=1, dim=1)
 
 
@@ -135,7 +135,7 @@ def sort(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def argsort(x: Tensor) -> Tensor:
-    return x.argsort(1, descending=True, stable=True)
+    return x.argsort(dim=1, descending=True, stable=True)
 
 
 def searchsorted(borders: Tensor, x: Tensor) -> Tensor:
@@ -157,17 +157,17 @@ def one_hot_counts(x: Tensor) -> Tensor:
 REDUCTIONS = (
     *group(
         "columns",
-        Case("column_sums", column_sums, normal(MATRIX)),
+        Case("column_sums", column_sums, normal(MATRIX), scale=50),
         Case("column_means_of_gelu", column_means_of_gelu, normal(MATRIX)),
         Case("column_maxima", column_maxima, normal(MATRIX)),
         Case("column_deviations", column_deviations, normal(MATRIX)),
-        Case("middle_sums", middle_sums, normal((64, 128, 256))),
+        Case("middle_sums", middle_sums, normal((64, 128, 256)), scale=10),
         Case("one_hot_counts", one_hot_counts, lambda _: (torch.randint(0, 64, (16384,)),), ("int64",)),
     ),
     *group(
         "reductions",
-        Case("row_sums", row_sums, normal(MATRIX)),
-        Case("total", total, normal(FLAT)),
+        Case("row_sums", row_sums, normal(MATRIX), scale=30),
+        Case("total", total, normal(FLAT), scale=1000),
         Case("mse", mse, normal(FLAT, FLAT)),
         Case("mse_backward", mse, normal(FLAT, FLAT), backward=True),
         Case("largest", largest, normal(FLAT)),
@@ -190,9 +190,9 @@ REDUCTIONS = (
     ),
     *group(
         "scans",
-        Case("cumsum", cumsum, normal(MATRIX)),
-        Case("cumsum_backward", cumsum, normal(MATRIX), backward=True),
-        Case("cumsum_columns", cumsum_columns, normal(MATRIX)),
+        Case("cumsum", cumsum, normal(MATRIX), scale=30),
+        Case("cumsum_backward", cumsum, normal(MATRIX), backward=True, scale=30),
+        Case("cumsum_columns", cumsum_columns, normal(MATRIX), scale=50),
         Case("cumprod", cumprod, positive((8192, 64)), SINGLE),
         Case("cummax", cummax, normal(MATRIX)),
         Case("logcumsumexp", logcumsumexp, normal((512, 1024))),

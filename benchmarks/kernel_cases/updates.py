@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from benchmarks.kernel_cases.case import SINGLE, Case, Inputs, Make, Tensor, group
 from benchmarks.optimizers import SHAPES, Tensors, adam, adam_at_once, momentum, moving_average
 
-#: Of many layers of a few numbers each.
-MANY = [(32,), (16, 8)] * 250
+Shapes = Sequence[tuple[int, ...]]
 
-Shapes = list[tuple[int, ...]]
+#: Of many layers of a few numbers each.
+MANY: Shapes = [(32,), (16, 8)] * 250
 
 
 def adamw(parameters: Tensors, gradients: Tensors, first: Tensors, second: Tensors) -> None:
@@ -31,7 +33,7 @@ def clip_by_norm(gradients: Tensors) -> Tensor:
     return norm
 
 
-def clip_at_once(gradients: Tensors) -> Tensor:
+def clip_at_once(gradients: Tensors) -> object:
     """The same by operators over all gradients."""
     norm = torch.stack(torch._foreach_norm(gradients)).norm()
     torch._foreach_mul_(gradients, (1.0 / (norm + 1e-6)).clamp(max=1.0))
@@ -45,7 +47,7 @@ def lists(shapes: Shapes, count: int = 4) -> Make:
 
 def top_p(scores: Tensor, noise: Tensor) -> Tensor:
     """Samples among the likeliest tokens that make up 0.9; the exponential noise is given."""
-    probabilities, order = torch.softmax(scores / 0.8, -1).sort(-1, descending=True, stable=True)
+    probabilities, order = torch.softmax(scores / 0.8, -1).sort(dim=-1, descending=True, stable=True)
     before = probabilities.cumsum(-1) - probabilities
     kept = probabilities.masked_fill(before > 0.9, 0.0)
     return order.gather(-1, (kept / noise).argmax(-1, keepdim=True))
