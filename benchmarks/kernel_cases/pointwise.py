@@ -98,7 +98,7 @@ POINTWISE = (
         Case("gelu_tanh_chain", gelu_tanh_chain, normal(FLAT, FLAT)),
         Case("gated", gated, normal(FLAT, FLAT)),
         Case("gated_backward", gated, normal(FLAT, FLAT), backward=True),
-        Case("bias_gelu_backward", bias_gelu, normal(MATRIX, (1024,)), backward=True),
+        Case("bias_gelu_backward", bias_gelu, normal(MATRIX, (1024,)), backward=True, scale=30),
         Case("polynomial", polynomial, normal(FLAT)),
         Case("masked", masked, normal(FLAT, FLAT)),
         Case("clamped", clamped, normal(FLAT, FLAT)),
