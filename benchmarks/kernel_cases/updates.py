@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -64,26 +64,29 @@ def scores_and_noise(dtype: torch.dtype) -> Inputs:
     return (torch.randn(16, 8192) * 3).to(dtype), torch.empty(16, 8192).exponential_().clamp(min=1e-3).to(dtype)
 
 
+#: Steps, and how many lists each takes.
+STEPS: dict[str, tuple[Callable[..., object], int]] = {
+    "adam": (adam, 4),
+    "adam_at_once": (adam_at_once, 4),
+    "adamw": (adamw, 4),
+    "momentum": (momentum, 4),
+    "moving_average": (moving_average, 4),
+    "clip_by_norm": (clip_by_norm, 1),
+    "clip_at_once": (clip_at_once, 1),
+}
+
 UPDATES = (
     *group(
         "updates",
-        Case("adam", adam, lists(SHAPES)),
-        Case("adam_at_once", adam_at_once, lists(SHAPES)),
-        Case("adam_many", adam, lists(MANY)),
-        Case("adam_many_at_once", adam_at_once, lists(MANY)),
-        Case("adamw", adamw, lists(SHAPES)),
-        Case("adamw_many", adamw, lists(MANY)),
-        Case("momentum", momentum, lists(SHAPES)),
-        Case("momentum_many", momentum, lists(MANY)),
-        Case("moving_average", moving_average, lists(SHAPES)),
-        Case("moving_average_many", moving_average, lists(MANY)),
-        Case("clip_by_norm", clip_by_norm, lists(SHAPES, 1)),
-        Case("clip_by_norm_many", clip_by_norm, lists(MANY, 1)),
-        Case("clip_at_once", clip_at_once, lists(SHAPES, 1)),
+        *(Case(name, fn, lists(SHAPES, count)) for name, (fn, count) in STEPS.items()),
     ),
     *group(
         "sampling",
         Case("top_p", top_p, scores_and_noise, SINGLE),
         Case("top_k", top_k, scores_and_noise, SINGLE),
+    ),
+    *group(
+        "many_updates",
+        *(Case(f"{name}_many", fn, lists(MANY, count)) for name, (fn, count) in STEPS.items()),
     ),
 )
