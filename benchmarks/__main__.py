@@ -7,6 +7,7 @@ import importlib
 from pathlib import Path
 
 from benchmarks.candidates import NAMES, fresh_inductor_cache
+from benchmarks.registry import TYPES
 
 SUITES = {
     "calls": "what a call costs around a graph that does next to nothing",
@@ -15,14 +16,14 @@ SUITES = {
     "foreign": "code that has nothing to do with tensors, inside compiled functions",
     "generation": "text generated token by token with a cache that grows",
     "guards": "what checking many inputs costs",
-    "kernels": "pointwise chains and reductions",
+    "kernels": "single kernels of all kinds, checked against eager",
     "memory": "peak memory of a step of whole models",
     "models": "whole models, inference and training",
     "optimizers": "optimizer steps over many small tensors",
 }
 
-#: Suites that take the options which choose models.
-OF_MODELS = ("memory", "models")
+#: Suites that take the options which choose rows of a registry.
+SELECTIVE = ("kernels", "memory", "models")
 
 
 def main() -> None:
@@ -36,12 +37,14 @@ def main() -> None:
     parser.add_argument("suites", nargs="+", choices=SUITES, metavar="SUITE", help=", ".join(SUITES))
     parser.add_argument("--json", type=Path, help="write rows, versions and the processor to this file")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where tensors are made")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="models or kinds of models, as a shell pattern")
+    parser.add_argument(
+        "--only", default="*", metavar="PATTERN", help="models, kernels or kinds of them, as a shell pattern"
+    )
     parser.add_argument("--candidates", nargs="+", default=(), choices=(*NAMES, "openvino"))
     parser.add_argument("--kind", choices=("inference", "training"))
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"))
+    parser.add_argument("--dtype", nargs="+", default=TYPES, choices=TYPES)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--floor", action="store_true", help="each model's share of what the machine allows")
+    parser.add_argument("--floor", action="store_true", help="each row's share of what the machine allows")
     arguments = parser.parse_args()
     fresh_inductor_cache()
     if arguments.device != "cpu":  # even the usual device, set by hand, makes every torch call go through a mode
@@ -64,7 +67,7 @@ def main() -> None:
         arguments.only,
         tuple(arguments.candidates),
         (arguments.kind,) if arguments.kind else MODES,
-        (arguments.dtype,) if arguments.dtype else ("float32", "bfloat16"),
+        tuple(arguments.dtype),
         arguments.rounds,
         arguments.floor,
         keep,
@@ -72,7 +75,7 @@ def main() -> None:
     for suite in arguments.suites:
         print(f"== {suite}: {SUITES[suite]}", flush=True)
         module = importlib.import_module(f"benchmarks.{suite}")
-        rows += module.run(selection) if suite in OF_MODELS else module.run()
+        rows += module.run(selection) if suite in SELECTIVE else module.run()
         kept[:] = rows
     if arguments.json is not None:
         write_json(arguments.json, " ".join(arguments.suites), rows)

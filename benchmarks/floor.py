@@ -87,8 +87,7 @@ def floor(row: Model, mode: str, dtype: str) -> float:
     return counter.get_total_flops() / peak(dtype) + moved / bandwidth()
 
 
-def print_floor(row: Model, mode: str, dtype: str, rows: list[Row]) -> None:
-    """Each candidate's share of the floor, under its rows."""
-    least = floor(row, mode, dtype)
+def print_shares(least: float, rows: list[Row]) -> None:
+    """Each candidate's share of a floor, under its rows."""
     shares = "  ".join(f"{least / r.seconds:.0%} {r.candidate}" for r in rows if not r.reason)
     print(f"    floor {readable(least)}, reached: {shares}", flush=True)

@@ -6,11 +6,12 @@ A machine's speed drifts between rounds and hardly within one, so the median of 
 from __future__ import annotations
 
 import json
+import math
 import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -92,6 +93,11 @@ def ratios(mine: list[float], times: Mapping[str, list[float]], name: str) -> di
         for other, theirs in times.items()
         if other != name
     }
+
+
+def geometric_mean(numbers: Sequence[float]) -> float:
+    """The mean that ratios have."""
+    return math.exp(statistics.fmean(math.log(number) for number in numbers))
 
 
 def readable(seconds: float) -> str:

@@ -1,34 +1,103 @@
-"""Kernels alone: pointwise chains, row reductions and full reductions on tensors larger than the caches."""
+"""Kernels alone: every case of the registry, each candidate's results compared with eager's before it is timed."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
+from benchmarks.agreement import check, in_float64, tensors
 from benchmarks.candidates import available, wrap
-from benchmarks.harness import Row, compare, print_rows
-from benchmarks.programs import gelu_layer_norm, mse, pointwise, softmax_rows
+from benchmarks.floor import bandwidth, print_shares
+from benchmarks.harness import Row, Step
+from benchmarks.kernel_cases import CASES, Case
+from benchmarks.measuring import measure
+from benchmarks.registry import matching
+from benchmarks.selection import Selection
+from benchmarks.summary import print_summary
+from benchmarks.zoo import DTYPES
 
-Case = tuple[str, Callable[..., torch.Tensor], Callable[[], tuple[torch.Tensor, ...]]]
+Function = Callable[..., Any]
 
-CASES: list[Case] = [
-    ("gelu(x*y+1).sin()*sigmoid(y), 1M floats", pointwise, lambda: (torch.randn(1 << 20), torch.randn(1 << 20))),
-    ("the same on 8 floats", pointwise, lambda: (torch.randn(8), torch.randn(8))),
-    ("layer_norm(gelu(x)), 2048x1024", gelu_layer_norm, lambda: (torch.randn(2048, 1024),)),
-    ("softmax(x/8), 4096x512", softmax_rows, lambda: (torch.randn(4096, 512),)),
-    ("mean((x-y)^2), 1M floats", mse, lambda: (torch.randn(1 << 20), torch.randn(1 << 20))),
-]
+#: A graph break, and a failure inside a compiler, is a reason why a candidate cannot run a case.
+SETTINGS: dict[str, dict[str, bool]] = {
+    "eager": {},
+    "torch.compile": {"fullgraph": True},
+    "framesmith": {"fullgraph": True, "strict": True},
+}
 
 
-def run() -> list[Row]:
-    """All cases of this suite."""
+def inputs_of(case: Case, dtype: str) -> tuple[Any, ...]:
+    """The same inputs for every candidate, each time in memory of their own."""
+    torch.manual_seed(0)
+    return case.make(DTYPES[dtype])
+
+
+def make_step(case: Case, call: Function, inputs: tuple[Any, ...]) -> Function:
+    """Forward under no_grad; or forward and backward, which gives the gradients of the floating inputs, too."""
+    if not case.backward:
+        return torch.no_grad()(functools.partial(call, *inputs))
+    leaves = [x.requires_grad_() for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    out: Any = case.fn(*inputs)
+    torch.manual_seed(1)
+    cotangent = torch.randn(out.shape).to(out.dtype)
+
+    def train() -> tuple[torch.Tensor, ...]:
+        out = call(*inputs)
+        return out.detach(), *torch.autograd.grad(out, leaves, cotangent)
+
+    return train
+
+
+def prepare(case: Case, dtype: str, name: str) -> Step:
+    """A candidate's step, called once, so that it is compiled, and checked: its results, and its inputs after it."""
+
+    def eager(convert: Callable[[object], object]) -> list[torch.Tensor]:
+        others = tree_map(convert, inputs_of(case, dtype))
+        return tensors((make_step(case, case.fn, others)(), others))
+
+    inputs = inputs_of(case, dtype)
+    step = make_step(case, wrap(name, case.fn, **SETTINGS[name]), inputs)
+    given = tensors((step(), inputs))
+    if not case.random:
+        check(given, eager(lambda x: x), lambda: eager(in_float64), case.scale)
+    return step
+
+
+def title(case: Case, dtype: str) -> str:
+    """The case as tables call it: its name, the shapes of its tensors, how many tensors are in its lists, its type."""
+    sizes = []
+    for one in inputs_of(case, dtype):
+        is_tensor = isinstance(one, torch.Tensor)
+        sizes.append("x".join(map(str, one.shape)) if is_tensor else f"{len(one)} tensors")
+    return f"{case.name} {' '.join(dict.fromkeys(sizes))}, {dtype}"
+
+
+def floor(case: Case, dtype: str) -> float:
+    """Seconds in which memory could be read and written: each input once, each result and each changed input once."""
+    inputs = inputs_of(case, dtype)
+    read, step = tensors(inputs), make_step(case, case.fn, inputs)
+    before = [x._version for x in read]
+    written = tensors(step()) + [x for x, version in zip(read, before, strict=True) if x._version != version]
+    return sum(x.nbytes for x in read + written) / bandwidth()
+
+
+def run(selection: Selection | None = None) -> list[Row]:
+    """All cases asked for, and what they come to."""
+    selection = selection or Selection()
     rows: list[Row] = []
-    for title, fn, make in CASES:
-        torch.manual_seed(0)
-        inputs = make()
-        steps = {name: functools.partial(wrap(name, fn), *inputs) for name in available()}
-        rows += compare(title, steps)
-        print_rows(rows[-len(steps) :])
+    for case in matching(CASES, selection.only, "kernel"):
+        for dtype in case.dtypes:
+            if dtype not in selection.dtypes:
+                continue
+            names = selection.among(available())
+            found = measure(title(case, dtype), names, functools.partial(prepare, case, dtype), rounds=selection.rounds)
+            if selection.floor:
+                print_shares(floor(case, dtype), found)
+            selection.keep(found)
+            rows += found
+    print_summary(rows)
     return rows

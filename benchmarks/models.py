@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
 
-import framesmith
 from benchmarks.candidates import wrap
-from benchmarks.floor import print_floor
-from benchmarks.harness import Row, compare, print_rows
-from benchmarks.operators_called import FIGURE, operators_called
+from benchmarks.floor import floor, print_shares
+from benchmarks.harness import Row
+from benchmarks.measuring import measure
 from benchmarks.selection import Selection, title
 from benchmarks.zoo import Model, build, make_step
 
@@ -41,24 +41,11 @@ def run(selection: Selection | None = None) -> list[Row]:
     selection = selection or Selection()
     rows: list[Row] = []
     for row, mode, dtype in selection.cases():
-        torch.compiler.reset()  # a model's code is compiled anew in each case, and its compilations are counted
-        framesmith.reset()
-        case, steps, refused = title(row, mode, dtype), {}, []
-        for name in selection.names(row, mode, dtype):
-            try:
-                steps[name] = prepare(row, mode, dtype, name)
-            except Exception as error:
-                reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                refused.append(Row(case, name, float("nan"), {}, 0, reason))
-        found = compare(case, steps, rounds=selection.rounds, target=0.1) + refused if steps else refused
-        for one in found:
-            if one.candidate != "openvino" and not one.reason:
-                one.figures[FIGURE] = operators_called(steps[one.candidate])
-        print_rows(found)
-        calls = "  ".join(f"{one.figures[FIGURE]} {one.candidate}" for one in found if FIGURE in one.figures)
-        print(f"    {FIGURE}: {calls}", flush=True)
-        if selection.floor and steps:
-            print_floor(row, mode, dtype, found)
+        case, names = title(row, mode, dtype), selection.names(row, mode, dtype)
+        step_of = functools.partial(prepare, row, mode, dtype)
+        found = measure(case, names, step_of, rounds=selection.rounds, target=0.1)
+        if selection.floor:
+            print_shares(floor(row, mode, dtype), found)
         selection.keep(found)
         rows += found
     return rows

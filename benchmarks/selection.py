@@ -1,12 +1,13 @@
-"""Which models, candidates, modes and types a run measures, and where finished rows are kept."""
+"""Which models or kernels, candidates, modes and types a run measures, and where finished rows are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.candidates import available
 from benchmarks.harness import Row
+from benchmarks.registry import TYPES
 from benchmarks.zoo import MODES, Model, select
 
 
@@ -17,7 +18,7 @@ class Selection:
     only: str = "*"
     candidates: tuple[str, ...] = ()
     modes: tuple[str, ...] = MODES
-    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    dtypes: tuple[str, ...] = TYPES
     rounds: int = 11
     floor: bool = False
     keep: Callable[[list[Row]], None] = lambda rows: None
@@ -35,7 +36,11 @@ class Selection:
         every = available()
         if row.openvino and mode == "inference" and dtype == "float32":
             every.append("openvino")
-        return [name for name in every if not self.candidates or name in self.candidates]
+        return self.among(every)
+
+    def among(self, candidates: Iterable[str]) -> list[str]:
+        """Those asked for."""
+        return [name for name in candidates if not self.candidates or name in self.candidates]
 
 
 def title(row: Model, mode: str, dtype: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,8 +11,9 @@ from torch import nn
 from benchmarks import image_models as images
 from benchmarks import transformer_models as transformers
 from benchmarks import vector_models as vectors
+from benchmarks.registry import TYPES, matching
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in TYPES}
 BOTH, SINGLE = ("float32", "bfloat16"), ("float32",)
 MODES = ("inference", "training")
 
@@ -65,10 +65,7 @@ MODELS = (
 
 def select(pattern: str = "*") -> list[Model]:
     """The rows whose name or kind matches a pattern of the shell; none is an error that lists the names."""
-    found = [row for row in MODELS if fnmatch.fnmatch(row.name, pattern) or fnmatch.fnmatch(row.kind, pattern)]
-    if not found:
-        raise ValueError(f"no model matches {pattern!r}; there are: {', '.join(row.name for row in MODELS)}")
-    return found
+    return matching(MODELS, pattern, "model")
 
 
 def build(row: Model, mode: str, dtype: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:

@@ -1,17 +1,27 @@
-"""The benchmarks themselves: every suite imports, and every registered model takes an eager step."""
+"""The benchmarks themselves: every suite imports, every registered model and kernel takes an eager step."""
 
 from __future__ import annotations
 
 import importlib
 import warnings
+from dataclasses import replace
 
 import pytest
+import torch
 
+from benchmarks import kernels
 from benchmarks.__main__ import SUITES
+from benchmarks.agreement import check
+from benchmarks.harness import Row
+from benchmarks.kernel_cases import CASES as KERNELS
+from benchmarks.kernel_cases import Case
+from benchmarks.selection import Selection
+from benchmarks.summary import slower_than
 from benchmarks.zoo import MODELS, Model, make_step, select
 
 pytest.importorskip("transformers")
 
+KERNELS_IN_TYPES = [(case, dtype) for case in KERNELS for dtype in case.dtypes]
 CASES = [(row, mode, dtype) for row in MODELS for dtype in row.dtypes for mode in row.modes]
 
 
@@ -37,3 +47,57 @@ def test_table_holds_what_is_promised() -> None:
 def test_pattern_without_match_lists_models() -> None:
     with pytest.raises(ValueError, match="there are: bert"):
         select("brt")
+
+
+@pytest.mark.parametrize(("case", "dtype"), KERNELS_IN_TYPES, ids=[f"{case.name}-{d}" for case, d in KERNELS_IN_TYPES])
+def test_kernel_takes_an_eager_step_in_its_type(case: Case, dtype: str) -> None:
+    inputs = kernels.inputs_of(case, dtype)
+    kernels.make_step(case, case.fn, inputs)()
+    assert str(getattr(torch, dtype)) in {str(x.dtype) for x in kernels.tensors(inputs)}
+
+
+def test_kernels_are_many_and_have_names_of_their_own() -> None:
+    assert len({(case.name, dtype) for case, dtype in KERNELS_IN_TYPES}) == len(KERNELS_IN_TYPES)
+    assert sum(case.kind not in ("elementary", "special") for case in KERNELS) >= 60
+    assert sum("bfloat16" in case.dtypes for case in KERNELS) >= 60
+
+
+def test_kernels_suite_measures_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    kept: list[str] = []
+    asked = Selection(
+        "gelu_sin_sigmoid_small",
+        ("eager", "framesmith"),
+        dtypes=("float32",),
+        rounds=1,
+        floor=True,
+        keep=lambda found: kept.extend(row.candidate for row in found),
+    )
+    rows = kernels.run(asked)
+    assert [row.candidate for row in rows] == kept == ["eager", "framesmith"]
+    assert {row.case for row in rows} == {"gelu_sin_sigmoid_small 8, float32"}
+    assert all(row.seconds > 0 and not row.reason for row in rows)
+    printed = capsys.readouterr().out
+    assert "framesmith / eager: geometric mean" in printed and "floor" in printed
+
+
+def test_wrong_kernel_is_a_row_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = (case for case in KERNELS if case.name == "gelu_sin_sigmoid_small")
+    monkeypatch.setattr(kernels, "CASES", (case,))
+    monkeypatch.setattr(kernels, "wrap", lambda name, fn, **settings: lambda *inputs: fn(*inputs) + 1)
+    (row,) = kernels.run(Selection(candidates=("framesmith",), dtypes=("float32",), rounds=1))
+    assert row.reason.startswith("AssertionError: 8 of 8 in result 0, at (0,)")
+    monkeypatch.setattr(kernels, "CASES", (replace(case, random=True),))
+    (row,) = kernels.run(Selection(candidates=("framesmith",), dtypes=("float32",), rounds=1))
+    assert not row.reason
+
+
+def test_result_in_float64_will_do() -> None:
+    one, eager = torch.tensor([1.0, 2.0]), torch.tensor([torch.nan, 2.0])
+    check([one], [eager], lambda: [one.double()], 1.0)
+    with pytest.raises(AssertionError, match=r"1 of 2 in result 0, at \(0,\) 1, eager nan, in float64 3"):
+        check([one], [eager], lambda: [one.double() + 2], 1.0)
+
+
+def test_worst_rows_come_first() -> None:
+    rows = [Row(case, "framesmith", 1.0, {"eager": ratio}, 1) for case, ratio in (("a", 1.02), ("b", 1.1), ("c", 2.0))]
+    assert slower_than("eager", rows) == [(2.0, "c"), (1.1, "b")]

@@ -1,0 +1,50 @@
+"""Whether results are eager's; where eager's own are far from those in float64, either will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+#: How far results may be off, relatively and absolutely; those of other types are the same.
+TOLERANCES = {
+    torch.float32: (1e-4, 1e-5),
+    torch.bfloat16: (3e-2, 3e-2),
+    torch.float64: (1e-9, 1e-9),
+    torch.complex64: (1e-4, 1e-5),
+}
+
+
+def tensors(tree: object) -> list[torch.Tensor]:
+    """Those in a tree of tuples and lists."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def in_float64(x: object) -> object:
+    """Floating tensors in float64, of other leaves the same."""
+    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+def differing(one: torch.Tensor, other: torch.Tensor, scale: float) -> torch.Tensor:
+    """Where two tensors of a type differ by more than its tolerances, the absolute one times `scale`."""
+    relative, absolute = TOLERANCES.get(one.dtype, (0.0, 0.0))
+    return ~torch.isclose(one, other, rtol=relative, atol=absolute * scale, equal_nan=True)
+
+
+def check(
+    given: list[torch.Tensor], expected: list[torch.Tensor], precise: Callable[[], list[torch.Tensor]], scale: float
+) -> None:
+    """An AssertionError that tells the first result which is neither the expected one nor `precise()`'s."""
+    for position, (one, other) in enumerate(zip(given, expected, strict=True)):
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            raise AssertionError(f"{one.dtype} {tuple(one.shape)}, eager {other.dtype} {tuple(other.shape)}")
+        wrong = differing(one, other, scale)
+        if not wrong.any():
+            continue
+        exact = precise()[position].to(one.dtype)
+        wrong &= differing(one, exact, scale)
+        if wrong.any():
+            place = tuple(wrong.nonzero()[0].tolist())
+            values = f"{one[place]:.7g}, eager {other[place]:.7g}, in float64 {exact[place]:.7g}"
+            raise AssertionError(f"{int(wrong.sum())} of {wrong.numel()} in result {position}, at {place} {values}")
