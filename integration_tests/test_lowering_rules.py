@@ -31,6 +31,15 @@ def of_names(names: str) -> list[Callable[..., torch.Tensor]]:
     return [getattr(torch, name) for name in names.split()]
 
 
+def written_parts(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x).copy_(x)
+    y[1:] += x[:-1]
+    y[0] = x[1]
+    y[::2] *= 2
+    y[2] = torch.tensor(1.5)
+    return y
+
+
 def norms(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     mean, var, weight = torch.zeros(4), torch.ones(4), torch.ones(4) * x.sum()
     return (
@@ -84,6 +93,7 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
             lambda x: F.binary_cross_entropy_with_logits(x, x * 2),
             lambda x: F.nll_loss(x.log_softmax(1), torch.arange(4)),
 
+            written_parts,
             lambda x: F.pad(x, (1, 2)) + 1, lambda x: torch.cat([x, x * 2]) + torch.stack([x, x * 2]).view(8, 6),
             lambda x: x.flip(0) + x.repeat(1, 2)[:, 3:9] + torch.tril(x) + torch.triu(x),
             lambda x: x[1].exp() + x[:, 1].sum() + x[1:3].exp().sum(0), lambda x: x.view(2, 12).exp(),

@@ -22,6 +22,7 @@ from framesmith_aot.trace.random_order import rules_for
 from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
+from framesmith_aten.graphs.idle_writes import drop_idle_writes
 from framesmith_aten.graphs.nodes import view_root, view_source
 from framesmith_aten.symbolic import all_equal, is_data_dependent
 from framesmith_aten.tracing.decompositions import Whole
@@ -233,6 +234,7 @@ def _finish(joint: JointGraph) -> None:
     joint.write_output()
     canonicalise(joint.graph)
     merge_equal(joint.graph)
+    drop_idle_writes(joint.graph)
     joint.read_output()
     _isolate(joint)  # after equal calls, which views of several results may show, have become one
     joint.write_output()

@@ -152,10 +152,10 @@ def _changes_nothing(node: fx.Node) -> bool:
     after = node.meta.get("val")
     if not is_view(node.target) or not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return False
-    return _type_of(before) == _type_of(after) and _shows_the_same(before, after)
+    return type_of(before) == type_of(after) and _shows_the_same(before, after)
 
 
-def _type_of(value: torch.Tensor) -> tuple[Any, ...]:
+def type_of(value: torch.Tensor) -> tuple[Any, ...]:
     return value.dtype, value.layout, value.is_conj(), value.is_neg()
 
 
@@ -188,7 +188,7 @@ def merge_equal(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.op != "call_function" or not is_pure(node):
             continue
-        key = _key((node.target, node.args, node.kwargs))
+        key = key_of((node.target, node.args, node.kwargs))
         other = seen.setdefault(key, node)
         if other is not node:
             is_the_same(node.meta.get("val"), other.meta.get("val"))
@@ -196,12 +196,12 @@ def merge_equal(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _key(value: Any) -> Any:
+def key_of(value: Any) -> Any:
     """Hashable, equal only for arguments of equal type and value (0, 0.0, -0.0 and False are four)."""
     if isinstance(value, (tuple, list)):
-        return ("sequence", *(_key(item) for item in value))
+        return ("sequence", *(key_of(item) for item in value))
     if isinstance(value, dict):
-        return ("dict", *((name, _key(item)) for name, item in value.items()))
+        return ("dict", *((name, key_of(item)) for name, item in value.items()))
     if isinstance(value, float):
         return (float, value.hex())
     if isinstance(value, slice):

@@ -92,6 +92,52 @@ def select_backward(s: Scope, grad: Tensor, input_sizes: Sequence[Size], dim: in
     return _choose(s, test, grad.at(tuple(where)), 0)
 
 
+def _written(s: Scope, x: Tensor, source: Tensor, where: Sequence[Ix], condition: Expr | None) -> Tensor:
+    """`x` with `source` where the condition holds: of each element, the place in `source` is `where`."""
+    if source.dtype != x.dtype:
+        raise Decline("values of another type")
+    inner = compute_type(s.result.dtype)
+    value = source.at(tuple(where))
+    if condition is not None:
+        here = cast(x.at(point(s.result.shape)), inner)
+        value = Op("where", condition, cast(guarded(value, condition), inner), here)
+    return s.elementwise(s.result.shape, cast(value, s.result.dtype))
+
+
+@rule("slice_scatter")
+def slice_scatter(
+    s: Scope,
+    x: Tensor,
+    source: Tensor,
+    dim: int = 0,
+    start: Size | None = None,
+    end: Size | None = None,
+    step: Size = 1,
+) -> Tensor:
+    dim %= len(x.shape)
+    where = list(point(s.result.shape))
+    first, count = normal_start(start, x.shape[dim]), source.shape[dim]
+    condition: Expr | None = None
+    if step == 1:
+        where[dim] = index.add(where[dim], index.const(-first))
+    elif isinstance(first, int) and isinstance(step, int) and s.result.strides[dim] != 1:
+        ahead = index.add(where[dim], index.const(-first % step))  # its quotients are of what is not negative
+        condition = Op("eq", Index(index.mod(ahead, step)), number(0, "i64"))
+        where[dim] = index.add(index.floordiv(ahead, step), index.const(-((first + step - 1) // step)))
+    else:
+        raise Decline("elements apart along a row, or of changing size")
+    return _written(s, x, source, where, conjunction([condition, inside(where[dim], count)]))
+
+
+@rule("select_scatter")
+def select_scatter(s: Scope, x: Tensor, source: Tensor, dim: int, at: Size) -> Tensor:
+    dim %= len(x.shape)
+    where = list(point(s.result.shape))
+    chosen = where.pop(dim)
+    test = Op("eq", Index(chosen), number(normal_place(at, x.shape[dim]), "i64"))
+    return _written(s, x, source, where, test)
+
+
 @rule("cat")
 def cat(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     shape = s.result.shape

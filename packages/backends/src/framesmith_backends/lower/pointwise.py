@@ -421,6 +421,11 @@ def to_copy(s: Scope, x: Tensor, **options: Any) -> Tensor:
     )
 
 
+@rule("copy", "fill.Tensor")
+def copy(s: Scope, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return to_copy(s, source)
+
+
 def _copy_type(source: str, target: str) -> str:
     """A conversion is one step from the source's own type, except that a half value is first a float32."""
     return compute_type(source) if DTYPES[source].compute != source else source
