@@ -13,7 +13,7 @@ tensor before and after; a backend for which one call over all of them is faster
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def decomposition_of(op: Any, whole: Whole) -> Rule | None:
     if is_composite(op):
         return functools.partial(_parts, op)
     if applied_to_each(op) is not None:
-        return None if whole(op) else functools.partial(_one_by_one, op)
+        return None if whole(op) else OWN.get(op) or functools.partial(_one_by_one, op)
     return MENDED.get(op)
 
 
@@ -143,5 +143,14 @@ MENDED: dict[Any, Rule] = {
     recurrent.DERIVATIVE: recurrent.derived,
 }
 
+
+def norms(tensors: Sequence[torch.Tensor], ord: Any = 2, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+    """The norm of each tensor, whose operator has another name and other arguments than that of many."""
+    return [aten.linalg_vector_norm.default(tensor, ord, dtype=dtype) for tensor in tensors]
+
+
 #: Rules of our own, in place of torch's.
-OWN: dict[Any, Rule] = {aten.binary_cross_entropy.default: binary_cross_entropy}
+OWN: dict[Any, Rule] = {
+    aten.binary_cross_entropy.default: binary_cross_entropy,
+    aten._foreach_norm.Scalar: norms,
+}
