@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, cost, guarded, loads, substitute, transform
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Def, Program
@@ -49,7 +50,7 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]]) -> str | None:
         return "a reduction"
     if isinstance(d.body, (Const, Index, Load)) or (isinstance(d.body, Cast) and isinstance(d.body.value, Load)):
         return None
-    price, reads = cost(d.body), len(loads(d.body))
+    price, reads = cost(d.body), sum(_is_read_throughout(d, load) for load in loads(d.body))
     if price <= CHEAP_COST and reads <= CHEAP_LOADS and sum(n for _, n in users) <= CHEAP_USERS:
         return None
     if price > LARGEST_COST:
@@ -62,6 +63,12 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]]) -> str | None:
         if hint(points) <= hint(product(v.size for v in d.domain))
         else "its user needs each element more than once"
     )
+
+
+def _is_read_throughout(d: Def, load: Load) -> bool:
+    """Whether each element of the definition reads another one; a row's mean, say, is read once for the row."""
+    read = {var for ix in load.index for var in index.variables(ix)}
+    return load.guard is not None or read >= {var for var in d.domain if var.size != 1}
 
 
 def _expanded(e: Expr, program: Program, bodies: dict[str, Expr]) -> Expr | None:
