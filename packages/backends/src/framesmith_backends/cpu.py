@@ -113,7 +113,7 @@ class CpuBackend:
     def _launcher(
         self, gm: fx.GraphModule, options: Mapping[str, object], role: Role, on_error: OnError | None = None
     ) -> tuple[BoxedFn, Stages]:
-        from framesmith_backends.launch.native import compile_module, machine, why_no_products
+        from framesmith_backends.launch.native import TENSOR_TYPES, compile_module, machine, why_no_products
         from framesmith_backends.render.llvm.module import Launch, Module, add_entry
 
         gm = PROVIDERS[str(options["matmul"])](gm)
@@ -127,7 +127,7 @@ class CpuBackend:
         llvm = ""
         if runs:
             known = machine()
-            module = Module(known.target, known.bytes_to_handle, known.tensor_types, options["numerics"] == "strict")
+            module = Module(known.target, known.bytes_to_handle, (*TENSOR_TYPES,), options["numerics"] == "strict")
             for run in runs:
                 places = run.places
                 launches = [

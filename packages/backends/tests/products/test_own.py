@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framesmith_backends.launch.native import machine
-from framesmith_backends.products.own import OPERATOR, OwnProduct, machine_code, own_product
+from framesmith_backends.launch.native import machine, machine_code
+from framesmith_backends.products.own import OPERATOR, OwnProduct, own_product
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.products.blocking import LONGEST_CHAIN, Blocking, blocking
 from framesmith_backends.render.llvm.products.product import render_products
@@ -178,12 +178,12 @@ def test_blocks_fit_the_caches() -> None:
 def test_machine_code_is_kept_and_damage_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     text = render_products(machine().target)
-    first = machine_code(text)
+    first = machine_code("product", text)
     (file,) = (tmp_path / "framesmith").iterdir()
     stamp = file.stat().st_mtime_ns
-    assert machine_code(text) == first and file.stat().st_mtime_ns == stamp
+    assert machine_code("product", text) == first and file.stat().st_mtime_ns == stamp
     file.write_bytes(file.read_bytes()[:-7])
-    assert machine_code(text) == first
+    assert machine_code("product", text) == first
     assert len(file.read_bytes()) == len(first) + 65
 
 

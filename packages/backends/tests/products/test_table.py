@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from framesmith_backends.products import storage, table
+from framesmith_backends import storage
+from framesmith_backends.products import table
 from framesmith_backends.products.table import CostTable, ProductClass, class_of
 
 

@@ -1,5 +1,8 @@
 """LLVM in this process: modules compiled to machine code, cached by their text, entered as CPython functions.
 
+Machine code is kept in the user's cache folder (`storage`), by its text, LLVM's version and the processor: no text
+holds an address, which another process would have elsewhere.
+
 Note [Lifetime]: every module has an engine of its own, whose machine code is freed with it. The functions of a module
 hold it (as the object a builtin method is bound to), the cache of modules holds it weakly: code lives as long as a
 function that enters it. An engine's target machine is its own too: LLVM's engines take theirs over.
@@ -21,6 +24,7 @@ from weakref import WeakValueDictionary
 import torch
 from llvmlite import binding
 
+from framesmith_backends import storage
 from framesmith_backends.launch.heap import keep_freed_pages
 from framesmith_backends.render.target import Target, host
 
@@ -59,7 +63,6 @@ class Machine:
     target: Target
     llvm: Any
     bytes_to_handle: int
-    tensor_types: tuple[int, ...]
     lock: Any = field(default_factory=threading.Lock)
     modules: WeakValueDictionary[str, CompiledModule] = field(default_factory=WeakValueDictionary)
 
@@ -81,7 +84,7 @@ def machine() -> Machine:
     keep_freed_pages()
     _add_symbols()
     llvm = binding.Target.from_default_triple()
-    return Machine(host(), llvm, handle_offset(), (id(torch.Tensor), id(torch.nn.Parameter)))
+    return Machine(host(), llvm, handle_offset())
 
 
 def handle_offset() -> int:
@@ -125,9 +128,14 @@ def _add_symbols() -> None:
         binding.add_symbol(name, _address(getattr(ctypes.pythonapi, name)))
     for name in ("_Py_NoneStruct", "PyExc_TypeError", "PyExc_OverflowError", "PyExc_RuntimeError"):
         binding.add_symbol(name, ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name)))
+    for name, kind in TENSOR_TYPES.items():
+        binding.add_symbol(name, id(kind))
     for name in ("sinf", "cosf", "fmodf", "fmod", "malloc", "free"):
         binding.add_symbol(name, _find(name, [process]))
 
+
+#: What modules call the types that they take for tensors without asking further.
+TENSOR_TYPES = {"fs.tensor": torch.Tensor, "fs.parameter": torch.nn.Parameter}
 
 #: What products call -> its name in torch's library.
 PRODUCTS = {
@@ -182,14 +190,28 @@ def compile_module(text: str, entries: list[str]) -> dict[str, Callable[..., Non
 
 
 def _compiled(m: Machine, text: str, entries: list[str]) -> CompiledModule:
-    module = binding.parse_assembly(text)
-    module.verify()
-    generator = m.target_machine()
-    passes, builder = optimizer()
-    passes.run(module, builder)
-    engine = binding.create_mcjit_compiler(module, generator)
+    code = machine_code("module", text)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), m.target_machine())
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return CompiledModule(engine, entries)
+
+
+def machine_code(kind: str, text: str) -> bytes:
+    """The module as an object file, from the cache folder if this compiler has made it for this processor before."""
+    known = machine()
+    version = ".".join(map(str, binding.llvm_version_info))
+    parts = (text, version, known.target.name, known.target.features)
+    name = f"{kind}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.o"
+    found = storage.read(name)
+    if found is None:
+        module = binding.parse_assembly(text)
+        module.verify()
+        passes, builder = optimizer()
+        passes.run(module, builder)
+        found = bytes(known.target_machine().emit_object(module))
+        storage.write(name, found)
+    return found
 
 
 @functools.cache

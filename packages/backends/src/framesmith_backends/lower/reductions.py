@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import compute_type, is_float
-from framesmith_backends.ir.expr import Const, Expr, Op
+from framesmith_backends.ir.expr import Const, Expr, Index, Op, number
 from framesmith_backends.ir.size import Size, Sym, extreme, product
 from framesmith_backends.lower.registry import rule
-from framesmith_backends.lower.scope import Decline, Scope
-from framesmith_backends.lower.tensor import Tensor
+from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.tensor import Tensor, point
 from framesmith_backends.lower.views import reshaped
 
 Dims = Sequence[int] | int | None
@@ -201,3 +202,50 @@ def logsumexp(s: Scope, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     total = s.reduce_formula("sum", lambda v, m: Op("exp", v - m), (x, top), x.shape, dims, keepdim, within)
     flat = s.compute(finite, s.reduce("max", x, dims, keepdim, within), dtype=within)
     return s.compute(lambda v, m: Op("log", v) + m, total, flat, dtype=s.result.dtype)
+
+
+@rule("argmax")
+def argmax(s: Scope, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    return _first_place(s, "max", x, dim)[1]
+
+
+@rule("argmin")
+def argmin(s: Scope, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    return _first_place(s, "min", x, dim)[1]
+
+
+@rule("max.dim")
+def max_dim(s: Scope, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return _first_place(s, "max", x, dim)
+
+
+@rule("min.dim")
+def min_dim(s: Scope, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return _first_place(s, "min", x, dim)
+
+
+def _first_place(s: Scope, kind: str, x: Tensor, dim: int | None) -> tuple[Tensor, Tensor]:
+    """The extreme along a dimension, and its first place there: the least of the places that hold it.
+
+    A NaN is the extreme of those beside it. Without a dimension, places are those of all elements in their order.
+    """
+    if x.dtype == "b1":
+        raise Decline("places of extremes of bools")
+    inner, dims, shape = compute_type(x.dtype), dims_of(dim, x), x.shape
+    found = s.reduce(kind, x, dims, True, inner)
+    here = point(shape)
+    place, length = index.linearize(here, shape), product(shape)
+    if dim is not None and shape:
+        place, length = here[dims[0]], shape[dims[0]]
+    narrow = "i32" if isinstance(length, int) and length < 1 << 31 else "i64"
+
+    def places(value: Expr, extreme: Expr) -> Expr:
+        is_there = Op("eq", value, extreme)
+        if is_float(inner):
+            is_there = Op("or", is_there, Op("ne", value, value))
+        return Op("where", is_there, cast(Index(place), narrow), number(length, narrow))
+
+    candidates = s.compute(places, x, found, shape=shape, dtype=narrow, within=inner)
+    first = s.reduce("min", candidates, dims, True, narrow)
+    value = reshaped(found, s.results[0].shape)
+    return stored(s, value, x.dtype), stored(s, reshaped(first, s.results[-1].shape), "i64")

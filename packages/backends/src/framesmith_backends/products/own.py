@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 from typing import Any
 
 import torch
 from llvmlite import binding
 
-from framesmith_backends.launch.native import machine, optimizer
-from framesmith_backends.products import storage
+from framesmith_backends.launch.native import machine, machine_code
 from framesmith_backends.render.llvm.products.product import NAMES, render_products
 
 _KINDS: dict[str, Any] = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "float": ctypes.c_float}
@@ -28,7 +26,7 @@ class OwnProduct:
         process = ctypes.CDLL(None)
         binding.add_symbol("aligned_alloc", ctypes.cast(process.aligned_alloc, ctypes.c_void_p).value)
         self.engine = binding.create_mcjit_compiler(binding.parse_assembly(""), known.target_machine())
-        self.engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(text)))
+        self.engine.add_object_file(binding.ObjectFileRef.from_data(machine_code("product", text)))
         self.engine.finalize_object()
         self.address = self.engine.get_function_address("fs_product")
         kinds = [_KINDS[name.split()[0]] for name in NAMES]
@@ -53,23 +51,6 @@ class OwnProduct:
         if failed:
             raise MemoryError("a matrix product found no memory for its packed operands")
         return c
-
-
-def machine_code(text: str) -> bytes:
-    """The module as an object file, from the cache folder if this compiler has made it for this processor before."""
-    known = machine()
-    version = ".".join(map(str, binding.llvm_version_info))
-    parts = (text, version, known.target.name, known.target.features)
-    name = f"product-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.o"
-    found = storage.read(name)
-    if found is None:
-        module = binding.parse_assembly(text)
-        module.verify()
-        passes, builder = optimizer()
-        passes.run(module, builder)
-        found = bytes(known.target_machine().emit_object(module))
-        storage.write(name, found)
-    return found
 
 
 @functools.cache

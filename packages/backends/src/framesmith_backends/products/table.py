@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from framesmith_backends import storage
 from framesmith_backends.__about__ import __version__
-from framesmith_backends.products import storage
 
 Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], object]
 

@@ -22,6 +22,7 @@ from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, Accumulator
 from framesmith_backends.render.llvm.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.state import Rendering
 from framesmith_backends.render.llvm.tiles import tiled_passes
+from framesmith_backends.render.llvm.turned import in_tiles
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.target import Target
 
@@ -79,6 +80,8 @@ def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
     """The width of a tile for sums down columns whose values are too costly for many lanes at once, else 0."""
     if not kernel.row or kernel.scratch or kernel.lane is None or lanes >= 4 * target.float_lanes:
         return 0
+    if not any(one.reductions for one in kernel.passes):
+        return 0
     if any(a.value.dtype == "b1" for one in kernel.passes for a in one.reductions):
         return 0  # a vector of bits is packed in memory, single bits are not
     count = hint(kernel.lane.size)
@@ -92,6 +95,7 @@ def render_kernel(
     kernel: Kernel, name: str, target: Target, strict: bool = False
 ) -> tuple[str, Shape, dict[str, None]]:
     """(the function's text, its shape, the declarations it needs)."""
+    kernel = in_tiles(kernel)
     shape = shape_of(kernel, target)
     r = Rendering(kernel, shape.lanes, Builder(flags="" if strict else " contract", scalef=target.bytes == 64))
     r.b.out = r.entry

@@ -44,7 +44,7 @@ class Module:
 
     target: Target
     bytes_to_handle: int
-    tensor_types: tuple[int, ...]
+    tensor_types: tuple[str, ...]
     strict: bool = False
     functions: dict[str, str] = field(default_factory=dict)
     declarations: dict[str, None] = field(default_factory=dict)
@@ -64,14 +64,17 @@ class Module:
 def _pointers(m: Module) -> str:
     """`fs.pointers(args, n, table)`: data pointers of n tensors; nonzero with a Python error set if one is none."""
     tests = []
-    for k, address in enumerate(m.tensor_types):
-        tests.append(f"  %is{k} = icmp eq i64 %type, {address}")
+    for k, name in enumerate(m.tensor_types):
+        tests.append(f"  %is{k} = icmp eq ptr %type, @{name}")
     exact = "%is0"
     for k in range(1, len(m.tensor_types)):
         tests.append(f"  %any{k} = or i1 {exact}, %is{k}")
         exact = f"%any{k}"
     joined = "\n".join(tests)
-    return f"""define internal i32 @fs.pointers(ptr %args, i64 %n, ptr %table) {{
+    declared = "\n".join(f"@{name} = external global i8" for name in m.tensor_types)
+    return f"""{declared}
+
+define internal i32 @fs.pointers(ptr %args, i64 %n, ptr %table) {{
 entry:
   br label %loop
 loop:
@@ -79,12 +82,11 @@ loop:
   %slot = getelementptr ptr, ptr %args, i64 %k
   %object = load ptr, ptr %slot
   %typeslot = getelementptr i8, ptr %object, i64 8
-  %type = load i64, ptr %typeslot
+  %type = load ptr, ptr %typeslot
 {joined}
   br i1 {exact}, label %tensor, label %subclass
 subclass:
-  %typeptr = inttoptr i64 %type to ptr
-  %derived = call i32 @PyType_IsSubtype(ptr %typeptr, ptr inttoptr (i64 {m.tensor_types[0]} to ptr))
+  %derived = call i32 @PyType_IsSubtype(ptr %type, ptr @{m.tensor_types[0]})
   %yes = icmp ne i32 %derived, 0
   br i1 %yes, label %tensor, label %bad
 tensor:

@@ -1,0 +1,105 @@
+"""Files of the user's cache folder: written whole or not at all, damage seen by a digest, no folder no harm.
+
+Machine code is among them: a folder that others may write to is left alone. Beyond a size, files that nobody has read
+for the longest time are let go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+LOG = logging.getLogger("framesmith.kernels")
+
+#: Bytes up to which files are kept, and how many are written between two looks at what there is.
+MOST_BYTES, WRITES_BETWEEN = 256 << 20, 64
+_writes = itertools.count()
+
+
+def folder() -> Path | None:
+    """`framesmith` in $XDG_CACHE_HOME, or in ~/.cache; None where the user has no home."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "framesmith"
+    try:
+        return Path.home() / ".cache" / "framesmith"
+    except RuntimeError:
+        return None
+
+
+def read(name: str) -> bytes | None:
+    """What was written under that name; None if there is nothing, or if it is damaged."""
+    where = folder()
+    if where is None or not _is_private(where):
+        return None
+    try:
+        digest, _, content = (where / name).read_bytes().partition(b"\n")
+        os.utime(where / name)
+    except OSError:
+        return None
+    if digest.decode("ascii", "replace") != hashlib.sha256(content).hexdigest():
+        LOG.warning("%s is damaged and will be written again", where / name)
+        return None
+    return content
+
+
+def write(name: str, content: bytes) -> bool:
+    """Put the content there in one step; False where it cannot be written."""
+    where = folder()
+    if where is None:
+        return False
+    try:
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_private(where):
+            LOG.warning("nothing is kept in %s: others may write there", where)
+            return False
+        if next(_writes) % WRITES_BETWEEN == 0:
+            _let_go(where)
+        handle, temporary = tempfile.mkstemp(dir=where, prefix=f".{name}.")
+    except OSError as error:
+        LOG.debug("nothing is kept in %s: %s", where, error)
+        return False
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+        os.replace(temporary, where / name)
+    except OSError as error:
+        LOG.debug("nothing is kept in %s: %s", where, error)
+        Path(temporary).unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _is_private(where: Path) -> bool:
+    """Whether the folder is the user's, and nobody else may write to it; so where systems do not tell."""
+    if not hasattr(os, "getuid"):
+        return True
+    try:
+        known = where.stat()
+    except OSError:
+        return False
+    return known.st_uid == os.getuid() and not known.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _let_go(where: Path) -> None:
+    """Remove what nobody has read for the longest time, until three quarters of MOST_BYTES are left."""
+    known = []
+    for path in where.iterdir():
+        try:
+            about = path.stat()
+        except OSError:  # another process was faster
+            continue
+        known.append((about.st_mtime, about.st_size, path))
+    total = sum(size for _, size, _ in known)
+    if total <= MOST_BYTES:
+        return
+    for _, size, path in sorted(known):
+        path.unlink(missing_ok=True)
+        total -= size
+        if total <= MOST_BYTES * 3 // 4:
+            return
