@@ -85,6 +85,7 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
             lambda x: torch.logical_not(x), lambda x: x.double() + 1, lambda x: x.t().clone() + 1,
             lambda x: torch.softmax(x, -1) + torch.log_softmax(x, 0), lambda x: torch.logsumexp(x, 1),
             lambda x: x.sum() + x.sum(0) + x.mean() + x.mean(0) + x.prod() + x.prod(0),
+            lambda x: (x.argmax(1), x.argmin(), *x.max(0), *x.min(1)),
             lambda x: x.amax(1) + x.amin(1) + x.max() + x.min(), lambda x: (x.var(0), x.std(0)),
             lambda x: (*torch.var_mean(x, 0), *torch.std_mean(x, 0)), lambda x: torch.linalg.vector_norm(x, 2, 1),
             lambda x: ((x > 0).any() | (x > 0).any(0), (x > 0).all() | (x > 0).all(0)),

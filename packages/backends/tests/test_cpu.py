@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 from collections.abc import Callable
 
@@ -164,6 +165,56 @@ def test_every_so_many_elements(step: int, dtype: torch.dtype) -> None:
         x = torch.arange(3 * columns * abs(step)).view(3, -1).to(dtype)
         function = (lambda a: a.flip(1) + 1) if step < 0 else (lambda a: a[:, step - 1 :: step] + a[:, ::step])
         compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+@pytest.mark.parametrize("shape", [(64, 64), (128, 96), (33, 130), (1024, 48), (16, 17), (100, 100), (2, 192, 80)])
+def test_reads_across_rows(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Whole tiles are turned in registers, the rest is gathered; a copy is a kernel that others read along rows."""
+    x = torch.arange(math.prod(shape)).view(shape).to(dtype)
+    y = torch.arange(math.prod(shape)).view(*shape[:-2], shape[-1], shape[-2]).to(dtype)
+    for function in (
+        lambda a, b: a.mT + b,
+        lambda a, b: a.mT.contiguous() * 2 + b,
+        lambda a, b: (a.mT.contiguous().float().cumsum(-1), a.mT.contiguous().float().sum(-1) + 1),
+        lambda a, b: a.flip(-1).mT + b,
+        lambda a, b: (a.mT + b, a + b.mT),
+    ):
+        compare(CPU.compile(trace(function, [x, y]), [x, y])([x, y]), function(x, y), 1e-5)
+
+
+def test_images_with_their_channels_moved() -> None:
+    x = torch.randn(3, 20, 24, 32)
+    for function in (
+        lambda a: a.contiguous(memory_format=torch.channels_last),
+        lambda a: a.permute(0, 2, 3, 1) + torch.arange(20.0),
+        lambda a: a.permute(2, 0, 3, 1).contiguous(),
+        lambda a: torch.softmax(a.transpose(1, 3).contiguous(), -1),
+    ):
+        compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 1e-5)
+
+
+PLACES: dict[str, Callable[[torch.Tensor], object]] = {
+    "rows": lambda x: x.argmax(1), "columns": lambda x: x.argmin(0, keepdim=True), "all": lambda x: x.argmax(),
+    "largest": lambda x: torch.max(x, 1), "least": lambda x: torch.min(x, 0, keepdim=True),
+    "middle": lambda x: x.view(4, 3, -1).argmin(1), "turned": lambda x: x.t().argmax(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8])
+@pytest.mark.parametrize("name", PLACES)
+def test_places_of_extremes(name: str, dtype: torch.dtype) -> None:
+    """Among equal ones the first; a NaN before all numbers."""
+    x = torch.randint(0, 5, (12, 70)).to(dtype)
+    inputs = [x]
+    if dtype.is_floating_point:
+        special = x.clone()
+        special[3, 5] = special[7, 1] = special[7, 69] = math.nan
+        special[9], special[:, 3] = -math.inf, math.inf
+        inputs.append(special)
+    for one in inputs:
+        function = lambda a: tuple(f) if isinstance(f := PLACES[name](a), tuple) else f  # noqa: E731
+        compare(CPU.compile(trace(function, [one]), [one])([one]), function(one), 0)
 
 
 @pytest.mark.parametrize("start", [0, 1], ids=["first", "last"])

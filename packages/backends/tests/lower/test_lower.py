@@ -23,7 +23,6 @@ REASONS: tuple[tuple[str, Callable[..., torch.Tensor], list[torch.Tensor], str],
     ("empty", lambda x: x * 2, [torch.randn(0, 3)], "no elements"),
     ("nothing", lambda x: x.sum(0), [torch.randn(0, 3)], "no elements"),
     ("power", lambda x: x**5, [torch.tensor([3])], "an integer power"),
-    ("transpose", lambda x: x.t().contiguous(), [torch.randn(100, 100)], "in tiles"),
 )
 
 

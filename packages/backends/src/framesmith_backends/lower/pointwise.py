@@ -394,15 +394,19 @@ def isinf(s: Scope, x: Tensor) -> Tensor:
     return s.compute(formula, x, dtype="b1", within=compute_type(x.dtype))
 
 
-# From this many elements on, a transposing copy is left to ATen, which does it in tiles.
+# From this many elements on, a transposing copy is a kernel of its own, walked in tiles.
 TILED_COPY = 4096
 
 
 @rule("clone")
 def clone(s: Scope, x: Tensor, *, memory_format: object = None) -> Tensor:
-    if hint(s.result.numel) >= TILED_COPY and _is_transposing(s, x):
-        raise Decline("a transposing copy, which ATen does in tiles")
-    return s.compute(_identity, x, dtype=s.result.dtype)
+    if hint(s.result.numel) < TILED_COPY or not _is_transposing(s, x):
+        return s.compute(_identity, x, dtype=s.result.dtype)
+    if isinstance(s.result.numel, Sym):
+        raise Decline("a transposing copy of changing size, which ATen does in tiles")
+    copied = s.compute(_identity, x, dtype=s.result.dtype)
+    s.program.alone.add(copied.source)
+    return copied
 
 
 def _is_transposing(s: Scope, x: Tensor) -> bool:

@@ -113,7 +113,7 @@ def _closure(g: Grouping, names: tuple[str, ...] | list[str]) -> int:
 def _add_def(g: Grouping, d: Def) -> None:
     sources = list(dict.fromkeys(load.source for load in loads(d.body)))
     sources += g.program.numbers_for(d)
-    for number in _candidates(g, d, sources):
+    for number in [] if d.name in g.program.alone else _candidates(g, d, sources):
         host = g.nodes[number]
         if isinstance(host, Group) and why_not_join(g, host, d, sources) is None:
             _join(g, host, d, sources)
@@ -144,6 +144,8 @@ def _candidates(g: Grouping, d: Def, sources: list[str]) -> list[int]:
 
 def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | None:
     """Why the definition cannot become a member of the group, or None."""
+    if host.members[0].name in g.program.alone:
+        return "the group is a kernel of its own"
     if len(host.members) >= MOST_MEMBERS or host.cost + cost(d.body) > MOST_COST:
         return "the group is large enough"
     for source in sources:
@@ -257,6 +259,8 @@ def _merge_others(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
 
 
 def _why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
+    if {host.members[0].name, other.members[0].name} & g.program.alone:
+        return "a kernel of its own"
     if len(host.members) + len(other.members) > MOST_MEMBERS or host.cost + other.cost > MOST_COST:
         return "together too large"
     if other.before >> host.number & 1:

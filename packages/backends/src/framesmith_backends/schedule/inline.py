@@ -25,7 +25,7 @@ def inline(program: Program) -> Program:
     for d in program.defs.values():
         body = transform(d.body, lambda e: _expanded(e, program, bodies)) if bodies else d.body
         d = replace(d, body=body) if body is not d.body else d
-        if d.name not in program.kept and why_not_inline(d, users[d.name]) is None:
+        if d.name not in program.kept | program.alone and why_not_inline(d, users[d.name]) is None:
             bodies[d.name] = d.body
         else:
             defs[d.name] = d

@@ -101,13 +101,18 @@ def _load(r: Rendering, node: Load) -> Value:
     step = index.coefficient(ix, lane) if lane is not None else 0
     kind = memory_kind(node.dtype)
     align = element_bytes(kind)
-    if _is_wide_scratch(r, node.source):
-        pointer = _address(r, node.source, kind, _wide_position(r, ix))
+    if node in r.turned:
+        (point,) = r.kernel.row
+        place = r.b.binary("mul nsw", r.variables[point], r.lanes)
+        pointer = r.b.emit(f"getelementptr {kind}, ptr {r.turned[node].text}, {place.typed}", "ptr")
+        raw = tile_load(r, pointer, kind)
+    elif _is_wide_scratch(r, node.source):
+        pointer = address(r, node.source, kind, _wide_position(r, ix))
         raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
     elif step == 0:
         raw = _scalar_load(r, node.source, ix, kind, guard)
     elif step == 1:
-        pointer = _address(r, node.source, kind, scalar_index(r, ix))
+        pointer = address(r, node.source, kind, scalar_index(r, ix))
         mask = _both(r, guard)
         if mask is None:
             raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
@@ -131,7 +136,7 @@ def _strided_load(r: Rendering, source: str, ix: Ix, step: int, kind: str) -> Va
     first = scalar_index(r, ix)
     lowest = first if step > 0 else r.b.add(first, step * (lanes - 1))
     starts = [min(part * lanes, (apart - 1) * (lanes - 1)) for part in range(apart)]
-    parts = [tile_load(r, _address(r, source, kind, r.b.add(lowest, start)), kind) for start in starts]
+    parts = [tile_load(r, address(r, source, kind, r.b.add(lowest, start)), kind) for start in starts]
     places = [apart * (k if step > 0 else lanes - 1 - k) for k in range(lanes)]
     found, taken = parts[0], {k: place for k, place in enumerate(places) if place < lanes}
     for part, start in list(zip(parts, starts, strict=True))[1:] or [(parts[0], 0)]:
@@ -155,13 +160,13 @@ def _scalar_load(r: Rendering, source: str, ix: Ix, kind: str, guard: Value | No
     """A load of one element; under a condition the address is that of element 0 where it does not hold."""
     position = scalar_index(r, ix)
     if guard is None:
-        pointer = _address(r, source, kind, position)
+        pointer = address(r, source, kind, position)
         return r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
     if guard.lanes > 1:
         pointers = _broadcast_pointers(r, source, kind, position)
         return _masked(r, "gather", kind, f"v{r.lanes}p0", pointers, _both(r, guard), element_bytes(kind))
     position = r.b.select(guard, position, constant(0, "i64"))
-    pointer = _address(r, source, kind, position)
+    pointer = address(r, source, kind, position)
     raw = r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
     return r.b.select(guard, raw, Value("zeroinitializer", kind))
 
@@ -194,12 +199,12 @@ def element_bytes(kind: str) -> int:
     return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4}.get(kind, 8)
 
 
-def _address(r: Rendering, source: str, kind: str, position: Value) -> Value:
+def address(r: Rendering, source: str, kind: str, position: Value) -> Value:
     return r.b.emit(f"getelementptr {kind}, ptr {r.pointers[source].text}, {position.typed}", "ptr")
 
 
 def _broadcast_pointers(r: Rendering, source: str, kind: str, position: Value) -> str:
-    pointer = r.b.splat(_address(r, source, kind, position), r.lanes)
+    pointer = r.b.splat(address(r, source, kind, position), r.lanes)
     return pointer.typed
 
 
@@ -286,17 +291,17 @@ def emit_store(r: Rendering, store: Store) -> None:
     align = element_bytes(kind)
     if _is_wide_scratch(r, store.buffer):
         raw = to_memory(r.b, r.b.splat(value, r.lanes), dtype)
-        pointer = _address(r, store.buffer, kind, _wide_position(r, store.index))
+        pointer = address(r, store.buffer, kind, _wide_position(r, store.index))
         r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
         return
     if step == 0:
         raw = to_memory(r.b, value, dtype)
-        pointer = _address(r, store.buffer, kind, scalar_index(r, store.index))
+        pointer = address(r, store.buffer, kind, scalar_index(r, store.index))
         r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
         return
     raw = to_memory(r.b, r.b.splat(value, r.lanes), dtype)
     if step == 1:
-        pointer = _address(r, store.buffer, kind, scalar_index(r, store.index))
+        pointer = address(r, store.buffer, kind, scalar_index(r, store.index))
         if r.mask is None:
             r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
         else:

@@ -22,7 +22,7 @@ from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, Accumulator
 from framesmith_backends.render.llvm.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.state import Rendering
 from framesmith_backends.render.llvm.tiles import tiled_passes
-from framesmith_backends.render.llvm.turned import in_tiles
+from framesmith_backends.render.llvm.turned import in_tiles, turned_tiles
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.target import Target
 
@@ -169,6 +169,7 @@ def _decode(r: Rendering, point: Value, loops: tuple[Var, ...]) -> None:
 
 def _passes(r: Rendering) -> None:
     r.ref_level = len(r.levels) - 1
+    r.turned = {} if r.mask is not None else turned_tiles(r)
     for one in r.kernel.passes:
         for store in one.before:
             emit_store(r, store)

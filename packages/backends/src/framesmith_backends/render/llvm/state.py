@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from framesmith_backends.ir.expr import Expr, Number
+from framesmith_backends.ir.expr import Expr, Load, Number
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Symbol
@@ -33,6 +33,8 @@ class Rendering:
     refs: dict[str, Value] = field(default_factory=dict)
     # In tiles, a reduction's results lie in memory: the array, and the tile's first lane.
     arrays: dict[str, tuple[Value, Value, str]] = field(default_factory=dict)
+    # Reads across rows whose tile has been turned: the turned tile.
+    turned: dict[Load, Value] = field(default_factory=dict)
     # Numbers known at the call, and what was computed of them.
     numbers: dict[Symbol | Number, Value] = field(default_factory=dict)
     sizes: dict[object, Value] = field(default_factory=dict)
