@@ -1,9 +1,17 @@
-"""Makes torchvision importable beside any build of torch, for its models and for transformers, which imports it."""
+"""Makes torchvision importable beside any build of torch, for its models and for transformers, which imports it.
+
+Nothing is kept in the user's cache folder.
+"""
 
 import importlib.util
+import os
+import tempfile
 from pathlib import Path
 
 import torch
+
+CACHE = tempfile.TemporaryDirectory(prefix="framesmith-tests-")
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 
 LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
 
