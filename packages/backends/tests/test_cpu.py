@@ -183,6 +183,15 @@ def test_reads_across_rows(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         compare(CPU.compile(trace(function, [x, y]), [x, y])([x, y]), function(x, y), 1e-5)
 
 
+def test_how_rows_are_read() -> None:
+    """By vectors and shuffles; nothing is left to ATen."""
+    x, y = torch.randn(128, 96), torch.randn(96, 128)
+    for function in (lambda a, b: a.t() + b, lambda a, b: (a.t().contiguous(), a[:, ::2] + 1, b.flip(1) + 1)):
+        stages = CPU.explain(trace(function, [x, y]))
+        assert not stages.lowering.notes
+        assert "shufflevector" in stages.llvm and "masked.gather" not in stages.llvm
+
+
 def test_images_with_their_channels_moved() -> None:
     x = torch.randn(3, 20, 24, 32)
     for function in (

@@ -45,17 +45,27 @@ def test_a_relative_cache_home_is_not_used(monkeypatch: pytest.MonkeyPatch) -> N
     assert where is None or where.parent.name == ".cache"
 
 
-def test_what_nobody_reads_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_nobody_reads_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "MOST_BYTES", 4000)
     monkeypatch.setattr(storage, "WRITES_BETWEEN", 1)
+    folder = tmp_path / "framesmith"
+    storage.write("table.json", bytes(3000))
     for k in range(8):
-        storage.write(f"file{k}", bytes(1000))
-        os.utime(tmp_path / "framesmith" / f"file{k}", (k, k))
-        if k >= 1:
-            assert storage.read("file0") == bytes(1000)  # read again and again
-            os.utime(tmp_path / "framesmith" / "file0", (k + 0.5, k + 0.5))
-    left = sorted(path.name for path in (tmp_path / "framesmith").iterdir())
-    assert "file0" in left and "file7" in left and "file1" not in left and len(left) <= 4
+        storage.write(f"{k}.o", bytes(1000))
+        os.utime(folder / f"{k}.o", (k, k))
+        assert storage.read("0.o") == bytes(1000)  # which makes it the one read last
+    left = sorted(path.name for path in folder.iterdir())
+    assert {"0.o", "7.o", "table.json"} <= {*left} and "1.o" not in left and len(left) <= 5
+
+
+def test_a_folder_that_may_be_read_alone_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.write("one", b"content")
+
+    def refuse(*args: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert storage.read("one") == b"content"
 
 
 def test_a_folder_that_others_may_write_to_is_left_alone(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """Files of the user's cache folder: written whole or not at all, damage seen by a digest, no folder no harm.
 
-Machine code is among them: a folder that others may write to is left alone. Beyond a size, files that nobody has read
-for the longest time are let go.
+Machine code is among them: a folder that others may write to is left alone. Beyond a size, the code that nobody has
+read for the longest time is removed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import itertools
 import logging
@@ -39,12 +41,13 @@ def read(name: str) -> bytes | None:
         return None
     try:
         digest, _, content = (where / name).read_bytes().partition(b"\n")
-        os.utime(where / name)
     except OSError:
         return None
     if digest.decode("ascii", "replace") != hashlib.sha256(content).hexdigest():
         LOG.warning("%s is damaged and will be written again", where / name)
         return None
+    with contextlib.suppress(OSError):  # a folder that may be read alone
+        os.utime(where / name)
     return content
 
 
@@ -56,10 +59,9 @@ def write(name: str, content: bytes) -> bool:
     try:
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_private(where):
-            LOG.warning("nothing is kept in %s: others may write there", where)
             return False
         if next(_writes) % WRITES_BETWEEN == 0:
-            _let_go(where)
+            _evict(where)
         handle, temporary = tempfile.mkstemp(dir=where, prefix=f".{name}.")
     except OSError as error:
         LOG.debug("nothing is kept in %s: %s", where, error)
@@ -83,23 +85,30 @@ def _is_private(where: Path) -> bool:
         known = where.stat()
     except OSError:
         return False
-    return known.st_uid == os.getuid() and not known.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    private = known.st_uid == os.getuid() and not known.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not private:
+        _tell_once(where)
+    return private
 
 
-def _let_go(where: Path) -> None:
-    """Remove what nobody has read for the longest time, until three quarters of MOST_BYTES are left."""
+@functools.cache
+def _tell_once(where: Path) -> None:
+    LOG.warning("%s is not used: others may write there; chmod go-w makes it yours alone", where)
+
+
+def _evict(where: Path) -> None:
+    """Remove the machine code that nobody has read for longest, until three quarters of MOST_BYTES are left."""
     known = []
-    for path in where.iterdir():
-        try:
+    for path in where.glob("*.o"):
+        with contextlib.suppress(OSError):  # another process was faster
             about = path.stat()
-        except OSError:  # another process was faster
-            continue
-        known.append((about.st_mtime, about.st_size, path))
+            known.append((about.st_mtime, about.st_size, path))
     total = sum(size for _, size, _ in known)
     if total <= MOST_BYTES:
         return
     for _, size, path in sorted(known):
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
         total -= size
         if total <= MOST_BYTES * 3 // 4:
             return

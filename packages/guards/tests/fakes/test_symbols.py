@@ -282,3 +282,12 @@ def _nothing() -> None:
 
 
 NOTHING: Any = _nothing
+
+
+def test_what_is_added_to_a_sum_that_has_become_known() -> None:
+    mode = new_fake_mode()
+    one, other = (symbolic_number(mode, value, LocalSource(name)) for name, value in (("a", 4), ("b", 3)))
+    total = one + other
+    assert int(total) == 7  # now one of the two is 7 less the other
+    assert str((total + other).node.expr).count("7") == 1 and hint_of(total + other) == 10
+    assert hint_of(other + total) == 10 and int(total + total) == 14

@@ -54,7 +54,9 @@ def training_function(
     writing = _Writing(
         text, meta, shape.names(), nodes, second, changes, [_read(node.part, second) for node in nodes], numbers
     )
-    counted = [at for at in meta.written if _is_moved(meta, at) or at in _viewed(nodes, meta) or _is_free(writing, at)]
+    viewed, kept = _viewed(nodes, meta), _kept_inputs(nodes) | meta.unversioned
+    counted = [at for at in meta.written if _is_moved(meta, at) or at in viewed or at not in kept]
+    # Before nodes keep what shares the count of versions and none of the memory: other parts of the same tensors.
     count_versions(text, [writing.inputs[at] for at in counted])
     given = _given_to_all(writing)
     for name, value in given.items():
@@ -123,14 +125,9 @@ def _viewed(nodes: Sequence[AutogradNode], meta: GraphMeta) -> set[int]:
     return {form.index for form in forms if isinstance(form, InputView)} - meta.unversioned
 
 
-def _is_free(writing: _Writing, at: int) -> bool:
-    """Whether no node keeps a written input.
-
-    What shares its count of versions and none of its memory (another part of the same tensor) may be kept, and has not
-    been changed.
-    """
-    kept = {one.index for node in writing.nodes for one in node.part.handed if one.from_input}
-    return at not in kept and at not in writing.meta.unversioned
+def _kept_inputs(nodes: Sequence[AutogradNode]) -> set[int]:
+    """The inputs that nodes keep."""
+    return {one.index for node in nodes for one in node.part.handed if one.from_input}
 
 
 def _given_to_all(writing: _Writing) -> dict[str, str]:

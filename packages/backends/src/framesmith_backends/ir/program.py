@@ -107,8 +107,8 @@ class Teller:
 class Program:
     """A lowered graph. `layouts` has every buffer whose elements definitions read or write.
 
-    `kept` are definitions that must exist in memory, `alone` those that are kernels of their own, which others read as
-    they lie; `runtime` says under which name a graph node's value is
+    `kept` are definitions that must exist in memory, `alone` those that are never fused: each is a
+    kernel and in memory; `runtime` says under which name a graph node's value is
     found when the graph runs. `places` says of calls that give views where these lie. `tellers` says where symbols are
     read, `numbers` which runtime values are numbers.
     """

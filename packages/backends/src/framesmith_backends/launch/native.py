@@ -1,7 +1,7 @@
 """LLVM in this process: modules compiled to machine code, cached by their text, entered as CPython functions.
 
-Machine code is kept in the user's cache folder (`storage`), by its text, LLVM's version and the processor: no text
-holds an address, which another process would have elsewhere.
+Machine code is kept in the user's cache folder (`storage`), by its text, what LLVM does to it, LLVM's version and the
+processor: no text holds an address, which another process would have elsewhere.
 
 Note [Lifetime]: every module has an engine of its own, whose machine code is freed with it. The functions of a module
 hold it (as the object a builtin method is bound to), the cache of modules holds it weakly: code lives as long as a
@@ -29,6 +29,9 @@ from framesmith_backends.launch.heap import keep_freed_pages
 from framesmith_backends.render.target import Target, host
 
 METH_FASTCALL = 0x0080
+
+#: What is done to a module before code is generated, and how hard both try; kept code is known by them, too.
+PASSES, LEVEL = ("sroa", "instruction_combine", "simplify_cfg"), 2
 
 
 class MethodDef(ctypes.Structure):
@@ -68,7 +71,7 @@ class Machine:
 
     def target_machine(self) -> Any:
         """A code generator for this processor."""
-        return self.llvm.create_target_machine(cpu=self.target.name, features=self.target.features, opt=2, jit=True)
+        return self.llvm.create_target_machine(cpu=self.target.name, features=self.target.features, opt=LEVEL, jit=True)
 
 
 _bind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
@@ -185,23 +188,27 @@ def compile_module(text: str, entries: list[str]) -> dict[str, Callable[..., Non
     with m.lock:
         found = m.modules.get(key)
         if found is None:
-            found = m.modules[key] = _compiled(m, text, entries)
+            found = m.modules[key] = _compiled(text, entries)
     return found.functions()
 
 
-def _compiled(m: Machine, text: str, entries: list[str]) -> CompiledModule:
-    code = machine_code("module", text)
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), m.target_machine())
-    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+def _compiled(text: str, entries: list[str]) -> CompiledModule:
+    return CompiledModule(engine_of("module", text), entries)
+
+
+def engine_of(kind: str, text: str) -> Any:
+    """An engine that holds the module's machine code, loaded; `kind` is for the name of the file."""
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine().target_machine())
+    engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(kind, text)))
     engine.finalize_object()
-    return CompiledModule(engine, entries)
+    return engine
 
 
 def machine_code(kind: str, text: str) -> bytes:
     """The module as an object file, from the cache folder if this compiler has made it for this processor before."""
     known = machine()
     version = ".".join(map(str, binding.llvm_version_info))
-    parts = (text, version, known.target.name, known.target.features)
+    parts = (text, *PASSES, str(LEVEL), version, known.target.name, known.target.features)
     name = f"{kind}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.o"
     found = storage.read(name)
     if found is None:
@@ -221,10 +228,9 @@ def optimizer() -> tuple[Any, Any]:
     And what they are run with. Made once: llvmlite never frees a pass manager, nor all of a pass builder.
     """
     builder = binding.create_pass_builder(
-        machine().target_machine(), binding.create_pipeline_tuning_options(speed_level=2)
+        machine().target_machine(), binding.create_pipeline_tuning_options(speed_level=LEVEL)
     )
     passes = binding.create_new_module_pass_manager()
-    passes.add_sroa_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
+    for name in PASSES:
+        getattr(passes, f"add_{name}_pass")()
     return passes, builder

@@ -402,8 +402,8 @@ TILED_COPY = 4096
 def clone(s: Scope, x: Tensor, *, memory_format: object = None) -> Tensor:
     if hint(s.result.numel) < TILED_COPY or not _is_transposing(s, x):
         return s.compute(_identity, x, dtype=s.result.dtype)
-    if isinstance(s.result.numel, Sym):
-        raise Decline("a transposing copy of changing size, which ATen does in tiles")
+    if isinstance(s.result.numel, Sym) or s.result.device != "cpu":
+        raise Decline("a transposing copy of changing size, or on this device, which ATen does in tiles")
     copied = s.compute(_identity, x, dtype=s.result.dtype)
     s.program.alone.add(copied.source)
     return copied

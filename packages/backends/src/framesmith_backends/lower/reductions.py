@@ -228,7 +228,11 @@ def _first_place(s: Scope, kind: str, x: Tensor, dim: int | None) -> tuple[Tenso
     """The extreme along a dimension, and its first place there: the least of the places that hold it.
 
     A NaN is the extreme of those beside it. Without a dimension, places are those of all elements in their order.
+    Elements are compared with what was found among them: they are read from memory, since what is computed twice may be
+    rounded in two ways.
     """
+    if x.source in s.program.defs:
+        s.program.kept.add(x.source)
     if x.dtype == "b1":
         raise Decline("places of extremes of bools")
     inner, dims, shape = compute_type(x.dtype), dims_of(dim, x), x.shape

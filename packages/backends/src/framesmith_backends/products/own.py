@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from llvmlite import binding
 
-from framesmith_backends.launch.native import machine, machine_code
+from framesmith_backends.launch.native import engine_of, machine
 from framesmith_backends.render.llvm.products.product import NAMES, render_products
 
 _KINDS: dict[str, Any] = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "float": ctypes.c_float}
@@ -22,12 +22,10 @@ class OwnProduct:
     """Machine code of `fs_product`; `address` is the function's, valid while this object lives."""
 
     def __init__(self, text: str) -> None:
-        known = machine()
+        machine()  # which comes before symbols are added
         process = ctypes.CDLL(None)
         binding.add_symbol("aligned_alloc", ctypes.cast(process.aligned_alloc, ctypes.c_void_p).value)
-        self.engine = binding.create_mcjit_compiler(binding.parse_assembly(""), known.target_machine())
-        self.engine.add_object_file(binding.ObjectFileRef.from_data(machine_code("product", text)))
-        self.engine.finalize_object()
+        self.engine = engine_of("product", text)
         self.address = self.engine.get_function_address("fs_product")
         kinds = [_KINDS[name.split()[0]] for name in NAMES]
         self.call = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(self.address)

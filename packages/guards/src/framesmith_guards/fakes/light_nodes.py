@@ -39,6 +39,19 @@ class LightNode(SymNode):
             self._replaced_at, self._replaced = at, _plain_expr(self)
         return self._replaced
 
+    @property
+    def _optimized_summation(self) -> bool:
+        """Whether the expression is a sum of different symbols in order, which torch adds to term by term.
+
+        Torch asks what it was when it was made: a sum that has since turned out to be a number has no terms, and what
+        was added to it was all that was left.
+        """
+        return bool(vars(self).get("_optimized_summation")) and self.expr is self._expr
+
+    @_optimized_summation.setter
+    def _optimized_summation(self, value: bool) -> None:
+        vars(self)["_optimized_summation"] = value
+
     def maybe_as_int(self) -> int | None:
         """What the number has turned out to be, or None."""
         at = self.shape_env._replacements_version_counter

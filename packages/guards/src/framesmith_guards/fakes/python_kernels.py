@@ -3,7 +3,7 @@
 Note [Rules that are not asked]: torch's rule for dropout copies its input where nothing is dropped, where the operator
 gives back the input itself. That for one_hot takes floats, which the operator refuses. Those for recurrent layers leave
 out dropout, and what autocast does. A program can tell, so these operators stay what they are, but for the types of
-which the rule is as exact. Those for upsampling are other operators: see `upsampling`.
+which the rule is as exact. Those for upsampling are replaced: see `upsampling`.
 """
 
 from __future__ import annotations

@@ -33,11 +33,13 @@ LARGEST_SQUARE = 16
 def in_tiles(kernel: Kernel) -> Kernel:
     """The kernel with the loop innermost along which what the lanes scatter is contiguous; itself if there is none."""
     var = _along(kernel)
-    if var is None:
+    if var is None or kernel.lane is None:
         return kernel
-    outer = tuple(v for v in kernel.outer if v is not var)
-    points = _points(var.size)
+    outer, points = tuple(v for v in kernel.outer if v is not var), _points(var.size)
     if points is None:
+        # The whole loop; threads share the lanes, of which there are to be enough.
+        return kernel if hint(kernel.lane.size) < MOST_POINTS else replace(kernel, outer=outer, row=(var,))
+    if points == var.size:
         return replace(kernel, outer=outer, row=(var,))
     tile, within = Var(f"{var.name}t", var.size // points), Var(f"{var.name}p", points)
     place = index.total(((index.of(tile), points), (index.of(within), 1)))
@@ -60,9 +62,11 @@ def _is_far(step: Size | None) -> bool:
 
 
 def _points(size: Size) -> int | None:
-    """How many points a tile has, a divisor of the size; None where the whole loop is one."""
-    if not isinstance(size, int) or size <= 2 * MOST_POINTS:
+    """How many points a tile has: all of a short loop, else a divisor of the size; None where there is none."""
+    if not isinstance(size, int):
         return None
+    if size <= 2 * MOST_POINTS:
+        return size
     sizes = (*range(MOST_POINTS, FEWEST_POINTS - 1, -LARGEST_SQUARE), *range(MOST_POINTS, FEWEST_POINTS - 1, -1))
     return next((points for points in sizes if size % points == 0), None)
 
@@ -74,7 +78,7 @@ def turned_tiles(r: Rendering) -> dict[Load, Value]:
         return {}
     (point,), written = kernel.row, {param.name for param in kernel.params if param.written}
     side = min(r.lanes, LARGEST_SQUARE)
-    if not isinstance(point.size, int) or point.size % side:
+    if not isinstance(point.size, int) or point.size > 2 * MOST_POINTS or point.size % side:
         return {}
     values = [store.value for one in kernel.passes for store in (*one.before, *one.stores)]
     return {
