@@ -6,6 +6,8 @@ import ctypes
 import math
 import mmap
 from collections.abc import Callable
+from dataclasses import replace
+from weakref import WeakValueDictionary
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from samples import SAMPLES, Sample
 from tracing import trace
 
 from framesmith_backends import CpuBackend
+from framesmith_backends.launch import native
 
 CPU = CpuBackend()
 
@@ -190,6 +193,15 @@ def test_how_rows_are_read() -> None:
         stages = CPU.explain(trace(function, [x, y]))
         assert not stages.lowering.notes
         assert "shufflevector" in stages.llvm and "masked.gather" not in stages.llvm
+
+
+def test_reads_across_long_rows_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight times a prime, with lanes that divide it: one tile of all points would be larger than the stack."""
+    known = native.machine()
+    small = replace(known, target=replace(known.target, bytes=16), modules=WeakValueDictionary())
+    monkeypatch.setattr(native, "machine", lambda: small)
+    x, y = torch.randn(800_024, 32), torch.randn(32, 800_024)
+    compare(CPU.compile(trace(lambda a, b: a.t() + b, [x, y]), [x, y])([x, y]), x.t() + y, 0)
 
 
 def test_images_with_their_channels_moved() -> None:
