@@ -74,6 +74,8 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
             lambda x: x.detach() // 2.0 + x % 2.0 + torch.remainder(x, x.exp()),
             lambda x: torch.fmod(x, x.exp()) + torch.fmod(x, 2.0),
             lambda x: torch.div(x, 2.0, rounding_mode="trunc"), lambda x: x**3 + 2.0**x + x.exp() ** x,
+            lambda x: torch.fmax(x, x * 2) + torch.fmin(x, x * 3) + torch.copysign(x, -x) + torch.copysign(x, -1.0),
+            lambda x: torch.xlogy(x, x * x) + torch.xlogy(2.0, x * x) + torch.xlogy(x, 3.0),
             lambda x: torch.maximum(x, x * 2) + torch.minimum(x, x * 3), lambda x: torch.lerp(x, x * 2, 0.3),
             lambda x: torch.lerp(x, x * 2, x), lambda x: torch.addcmul(x, x, x) + torch.addcdiv(x, x, x.exp()),
             lambda x: x.clamp(-1, 1) + x.clamp(x * 0, x.exp()) + x.clamp_min(-1.0) + x.clamp_max(1.0),

@@ -98,6 +98,20 @@ def sign(x: Expr) -> Expr:
     return positive if x.dtype == "u8" else where(x < 0, like(-1, x), positive)
 
 
+def fmax(a: Expr, b: Expr) -> Expr:
+    """The larger of two numbers, the first of equal ones; a NaN beside a number is passed over."""
+    return where(fn("or", fn("ge", a, b), fn("ne", b, b)), a, b)
+
+
+def fmin(a: Expr, b: Expr) -> Expr:
+    return where(fn("or", fn("le", a, b), fn("ne", b, b)), a, b)
+
+
+def xlogy(x: Expr, y: Expr) -> Expr:
+    """x * log(y), which is 0 where x is, but for a y that is NaN."""
+    return where(fn("ne", y, y), y, where(fn("eq", x, like(0, x)), like(0, x), x * fn("log", y)))
+
+
 def lerp(a: Expr, b: Expr, weight: Expr) -> Expr:
     low = a + weight * (b - a)
     high = b - (b - a) * (1.0 - weight)

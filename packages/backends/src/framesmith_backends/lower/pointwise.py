@@ -67,6 +67,8 @@ SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
     ("mul.Scalar", _product),
     ("maximum", _either("or", "max")),
     ("minimum", _either("and", "min")),
+    ("fmax", formulas.fmax),
+    ("fmin", formulas.fmin),
     ("bitwise_and.Tensor", _core("and")),
     ("bitwise_and.Scalar", _core("and")),
     ("bitwise_or.Tensor", _core("or")),
@@ -226,10 +228,18 @@ def fmod(s: Scope, a: Operand, b: Operand) -> Tensor:
     return _met(s, formula, a, b)
 
 
-@rule("atan2")
-def atan2(s: Scope, y: Operand, x: Operand) -> Tensor:
-    within = compute_type(float_of(promoted(y, x)))
-    return _met(s, _core("atan2"), y, x, within=within)
+def _of_floats(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
+    """Of two operands, in the floating type of both."""
+
+    def lowered(s: Scope, a: Operand, b: Operand) -> Tensor:
+        return _met(s, formula, a, b, within=compute_type(float_of(promoted(a, b))))
+
+    return lowered
+
+
+rule("atan2")(_of_floats(_core("atan2")))
+rule("copysign.Tensor", "copysign.Scalar")(_of_floats(_core("copysign")))
+rule("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")(_of_floats(formulas.xlogy))
 
 
 @rule("hypot")
