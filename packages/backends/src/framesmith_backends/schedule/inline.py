@@ -22,10 +22,11 @@ def inline(program: Program) -> Program:
     users = _users(program)
     bodies: dict[str, Expr] = {}
     defs: dict[str, Def] = {}
+    in_memory = program.kept | program.alone
     for d in program.defs.values():
         body = transform(d.body, lambda e: _expanded(e, program, bodies)) if bodies else d.body
         d = replace(d, body=body) if body is not d.body else d
-        if d.name not in program.kept | program.alone and why_not_inline(d, users[d.name]) is None:
+        if d.name not in in_memory and why_not_inline(d, users[d.name]) is None:
             bodies[d.name] = d.body
         else:
             defs[d.name] = d
