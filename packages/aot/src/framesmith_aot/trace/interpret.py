@@ -254,10 +254,10 @@ def _bernoulli(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _max_pool1d(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`torch.max_pool1d`: without gradients it has, on the CPU, a kernel that gives contiguous results."""
+    """`torch.max_pool1d`: without gradients it has, on the CPU, a kernel, whose results are contiguous and no views."""
     out = torch.max_pool1d(input, *args, **kwargs)
     recorded = torch.is_grad_enabled() and input.requires_grad
-    return out if recorded or not input.is_cpu else out.contiguous()
+    return out if recorded or not input.is_cpu else torch.ops.aten._unsafe_view(out.contiguous(), out.shape)
 
 
 def _functional_max_pool1d(

@@ -3,7 +3,10 @@
 Note [Rules that are not asked]: torch's rule for dropout copies its input where nothing is dropped, where the operator
 gives back the input itself. That for one_hot takes floats, which the operator refuses. Those for recurrent layers leave
 out dropout, and what autocast does. A program can tell, so these operators stay what they are, but for the types of
-which the rule is as exact. Those for upsampling are replaced: see `upsampling`.
+which the rule is as exact. Those for upsampling are replaced: see `upsampling`. Those for
+elementwise operators (`hardshrink`) let the backward pass keep something else than the operator does, so that a change
+of its input is not noticed: they serve numbers that change. The rule for matmul gives a view of a
+product, where the operator's result is memory of its own: it is that here, too.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch._C import DispatchKey
 
-from framesmith_guards.fakes import upsampling
+from framesmith_guards.fakes import elementwise, upsampling
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -59,9 +62,16 @@ def _keep_operators() -> None:
         for op in [getattr(packet, overload) for overload in packet]:
             itself = upsampling.rule_for(op) or (functools.partial(_unruled, op) if name in _SERVED else None)
             if itself is not None:
-                for key in [key for key in _TAKING_APART if key in op.py_kernels]:
-                    op.py_kernels[key] = _unless_asked(op.py_kernels[key], itself, _SERVED.get(name, ()))
-                op._dispatch_cache.clear()
+                _replace_rules(op, lambda rule, instead=itself: instead, _SERVED.get(name, ()))
+            elif torch.Tag.pointwise in op.tags:
+                _replace_rules(op, functools.partial(elementwise.with_its_formula, op), ())
+    _replace_rules(torch.ops.aten.matmul.default, lambda rule: functools.partial(_without_view, rule), ())
+
+
+def _replace_rules(op: Any, instead_of: Callable[[Any], Callable[..., Any]], types: tuple[torch.dtype, ...]) -> None:
+    for key in [key for key in _TAKING_APART if key in op.py_kernels]:
+        op.py_kernels[key] = _unless_asked(op.py_kernels[key], instead_of(op.py_kernels[key]), types)
+    op._dispatch_cache.clear()
 
 
 _TAKING_APART: Final = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
@@ -86,3 +96,11 @@ def _unless_asked(
 def _unruled(op: Any, *args: Any, **kwargs: Any) -> Any:
     with torch._C._DisablePythonDispatcher():
         return op(*args, **kwargs)
+
+
+def _without_view(rule: Callable[..., torch.Tensor], *args: torch.Tensor) -> torch.Tensor:
+    result = rule(*args)
+    computed = result._base
+    if computed is None or any(computed is arg or computed is arg._base for arg in args):
+        return result
+    return torch.ops.aten._unsafe_view(computed, result.shape)
