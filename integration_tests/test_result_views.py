@@ -53,11 +53,16 @@ def outcome(function, size, requires_grad, act):
     return seen, [result.detach(), x.grad]
 
 
+def change_base(result):
+    with torch.no_grad():
+        (result._base if result._is_view() else result).add_(1)
+
+
 ACTIONS = {
     "nothing": lambda result: None,
     "detach_": lambda result: result.detach_(),
     "in place": lambda result: result.mul_(2),
-    "its base in no_grad": lambda result: torch.no_grad()(lambda: (result._base if result._is_view() else result).add_(1))(),
+    "its base": change_base,
 }
 
 

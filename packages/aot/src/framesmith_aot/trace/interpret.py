@@ -187,7 +187,7 @@ def _batch_norm(
 ) -> torch.Tensor:
     """`torch.batch_norm` through the operators whose schemas declare the running statistics' update."""
     if input.numel() == 0:  # they refuse that
-        scaled = input.clone() if weight is None else input * weight[0]
+        scaled = input.clone() if weight is None else input.clone() * weight[0]  # the input itself is not kept
         return scaled if bias is None else scaled + bias[0]
     stats = running_mean is not None and running_var is not None
     out: torch.Tensor

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def with_its_formula(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator with its own formula for autograd. Torch's `rule` serves numbers that change: the formula is for one."""
+    """The operator with its own formula for autograd, which is for one number: torch's `rule` serves symbols."""
 
     def run(*args: Any) -> Any:
         return rule(*args) if any(map(_is_symbol, args)) else op._op_dk(DispatchKey.Autograd, *args)

@@ -60,18 +60,21 @@ def _keep_operators() -> None:
     for name in torch.ops.aten:
         packet = getattr(torch.ops.aten, name)
         for op in [getattr(packet, overload) for overload in packet]:
-            itself = upsampling.rule_for(op) or (functools.partial(_unruled, op) if name in _SERVED else None)
-            if itself is not None:
-                _replace_rules(op, lambda rule, instead=itself: instead, _SERVED.get(name, ()))
-            elif torch.Tag.pointwise in op.tags:
-                _replace_rules(op, functools.partial(elementwise.with_its_formula, op), ())
-    _replace_rules(torch.ops.aten.matmul.default, lambda rule: functools.partial(_without_view, rule), ())
+            keys = [key for key in _TAKING_APART if key in op.py_kernels]
+            for key in keys:
+                if (instead := _instead(op, name, op.py_kernels[key])) is not None:
+                    op.py_kernels[key] = _unless_asked(op.py_kernels[key], instead, _SERVED.get(name, ()))
+            if keys:
+                op._dispatch_cache.clear()
 
 
-def _replace_rules(op: Any, instead_of: Callable[[Any], Callable[..., Any]], types: tuple[torch.dtype, ...]) -> None:
-    for key in [key for key in _TAKING_APART if key in op.py_kernels]:
-        op.py_kernels[key] = _unless_asked(op.py_kernels[key], instead_of(op.py_kernels[key]), types)
-    op._dispatch_cache.clear()
+def _instead(op: Any, name: str, rule: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What runs in place of torch's rule; None where the rule does."""
+    if name in _SERVED:
+        return functools.partial(_unruled, op)
+    if name == "matmul":
+        return functools.partial(_without_view, rule)
+    return elementwise.with_its_formula(op, rule) if torch.Tag.pointwise in op.tags else upsampling.rule_for(op)
 
 
 _TAKING_APART: Final = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
@@ -103,4 +106,5 @@ def _without_view(rule: Callable[..., torch.Tensor], *args: torch.Tensor) -> tor
     computed = result._base
     if computed is None or any(computed is arg or computed is arg._base for arg in args):
         return result
-    return torch.ops.aten._unsafe_view(computed, result.shape)
+    own: torch.Tensor = torch.ops.aten._unsafe_view(computed, result.shape)
+    return own
