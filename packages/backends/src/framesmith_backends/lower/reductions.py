@@ -198,10 +198,8 @@ def var_mean(
 
 
 def _root(s: Scope, variance: Tensor) -> Tensor:
-    """The deviation. ATen rounds the variance to the type of the result first where it is one number."""
-    result = s.results[0]
-    within = compute_type(result.dtype) if result.numel == 1 else variance.dtype
-    return s.compute(lambda v: Op("sqrt", v), variance, dtype=result.dtype, within=within)
+    """The deviation: it may be a number of a type that cannot hold the variance."""
+    return s.compute(lambda v: Op("sqrt", v), variance, dtype=s.results[0].dtype, within=variance.dtype)
 
 
 def _moments(s: Scope, x: Tensor, dim: Dims, correction: Any) -> tuple[Tensor, Tensor]:
