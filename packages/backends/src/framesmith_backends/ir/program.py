@@ -10,6 +10,7 @@ from torch import fx
 from framesmith_aten import layouts
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Index, Load, Number, walk
+from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.size import Size, Sym, Symbol, extreme, symbols, symbols_of, where_not_empty
 from framesmith_backends.ir.text import named_text
@@ -53,6 +54,8 @@ class Def:
 
     `domain` lists every loop variable, the reduced ones too, in the order of the data being read; `axes` has
     one entry for each dimension of the result: a variable of the domain, or None for a dimension of size 1.
+
+    With a `failure` it is a check: a bool that nobody reads and nothing stores, and the run fails where it is false.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Def:
     reduced: frozenset[Var] = frozenset()
     origin: str = ""
     position: int = 0
+    failure: Failure | None = None
 
     @property
     def dtype(self) -> str:
@@ -204,6 +208,6 @@ def describe_def(d: Def, kept: bool) -> str:
     if d.reduction is not None:
         over = ", ".join(f"{v.name}<{v.size}" for v in d.domain if v in d.reduced)
         right = f"{d.reduction}[{over}] {right}"
-    mark = "store" if kept else "def"
+    mark = "check" if d.failure is not None else "store" if kept else "def"
     head = f"{mark} {d.name}: {describe(d.layout)}  {d.name}[{left}] = {right}"
     return "\n".join([head, *(f"    where {line}" for line in reversed(lines))])

@@ -39,6 +39,8 @@ def _def_problems(d: Def, program: Program, known: set[str]) -> Iterable[str]:
         yield f"variables {sorted(v.name for v in stray)} are not in its domain"
     if (d.reduction is None) != (not d.reduced):
         yield "a reduction over nothing, or reduced variables without a reduction"
+    if d.failure is not None and (d.dtype != "b1" or d.reduction is not None or d.name in program.kept):
+        yield "a check that is no plain bool, or that is to be kept"
     if d.reduction is not None and d.reduction not in REDUCTIONS:
         yield f"unknown reduction {d.reduction}"
     for load in loads(d.body):
@@ -89,10 +91,13 @@ def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[s
     for store in (*one.before, *one.stores):
         if store.buffer not in written:
             yield f"a store to {store.buffer}, which is not an output"
+    for check in one.checks:
+        if check.holds.dtype != "b1":
+            yield f"a check of {check.holds.dtype}"
     for roots, allowed in (
         ([s.value for s in one.before] + [Index(s.index) for s in one.before], outer),
         ([s.value for s in one.stores] + [Index(s.index) for s in one.stores], everywhere),
-        ([a.value for a in one.reductions], everywhere),
+        ([a.value for a in one.reductions] + [c.holds for c in one.checks], everywhere),
     ):
         for node in walk(*roots):
             if isinstance(node, Load) and node.source not in readable:

@@ -22,6 +22,7 @@ from framesmith_backends.ir.ops import FLOAT32_ONLY
 from framesmith_backends.ir.program import Call, Layout, Place, Program, is_dense
 from framesmith_backends.ir.size import Sym, Undecided
 from framesmith_backends.lower import (
+    indexing,
     losses,
     movement,
     normalization,
@@ -38,7 +39,7 @@ from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor, point, whole
 
 # The modules whose import fills the tables.
-RULE_MODULES = (pointwise, views, movement, reductions, softmax, normalization, losses, pooling, resampling)
+RULE_MODULES = (pointwise, views, movement, reductions, softmax, normalization, losses, pooling, resampling, indexing)
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.
 NOT_MADE = Layout((), (), "f32")

@@ -10,11 +10,12 @@ import torch
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type, is_float
-from framesmith_backends.ir.expr import Cast, Expr
+from framesmith_backends.ir.expr import Cast, Expr, Op, number, variables
+from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
-from framesmith_backends.ir.size import Size, Sym, Undecided, surely_positive
+from framesmith_backends.ir.size import Size, Sym, Undecided, product, surely_positive
 from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axis, element, point, whole
 
 
@@ -49,10 +50,11 @@ class Scope:
         body: Expr,
         reduction: str | None = None,
         reduced: frozenset[Var] = frozenset(),
+        failure: Failure | None = None,
     ) -> Tensor:
         """Add a definition; the name is the caller's business only through `finish`."""
         name = self.fresh()
-        d = Def(name, layout, domain, axes, body, reduction, reduced, self.origin, self.position)
+        d = Def(name, layout, domain, axes, body, reduction, reduced, self.origin, self.position, failure)
         self.program.defs[name] = d
         self.program.layouts[name] = layout
         return whole(name, layout.shape, layout.dtype)
@@ -62,6 +64,23 @@ class Scope:
         axes = tuple(axis(k, size) if size != 1 else None for k, size in enumerate(shape))
         layout = self.layout_for(shape, body.dtype)
         return self.define(layout, tuple(v for v in axes if v is not None), axes, body)
+
+    def check(self, shape: Shape, holds: Expr, failure: Failure) -> None:
+        """The run fails unless `holds` wherever a tensor of `shape` has elements, at the canonical variables.
+
+        What has been checked before is not checked again.
+        """
+        used = variables(holds)
+        axes = tuple(own if (own := axis(k, size)) in used else None for k, size in enumerate(shape))
+        others = product(size for own, size in zip(axes, shape, strict=True) if own is None)
+        if not surely_positive(others):
+            holds = Op("or", holds, Op("eq", number(others, "i64"), number(0, "i64")))
+        domain = tuple(own for own in axes if own is not None)
+        if any(d.body is holds and d.domain == domain and d.failure == failure for d in self.program.defs.values()):
+            return
+        sizes = tuple(1 if own is None else own.size for own in axes)
+        layout = Layout(sizes, contiguous_strides(sizes), "b1", self.results[0].device)
+        self.define(layout, domain, axes, holds, failure=failure)
 
     def layout_for(self, shape: Shape, dtype: str) -> Layout:
         for wanted in self.results:

@@ -8,7 +8,7 @@ from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Load, Ref, cost, loads, transform
 from framesmith_backends.ir.expr import substitute as substitute_expr
 from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.kernel import Accumulate, Kernel, Param, Pass, Scratch, Store, with_numbers
+from framesmith_backends.ir.kernel import Accumulate, Check, Kernel, Param, Pass, Scratch, Store, with_numbers
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.size import hint, product
 from framesmith_backends.schedule.domains import variables_of
@@ -72,7 +72,7 @@ def _assign_passes(b: Building) -> None:
         b.first[d.name] = max((b.first[m.name] + (m.reduction is not None) for m in _internal(b, d)), default=0)
         b.uses[d.name] = set()
     for d in reversed(b.group.members):
-        if d.reduction is not None or d.name in b.stored:
+        if d.reduction is not None or d.failure is not None or d.name in b.stored:
             b.uses[d.name].add(b.first[d.name])
         for m in _internal(b, d):
             b.uses[m.name] |= b.uses[d.name]
@@ -105,7 +105,10 @@ def _make_pass(b: Building, number: int) -> Pass:
     before: list[Store] = []
     reductions: list[Accumulate] = []
     stores: list[Store] = []
+    checks: list[Check] = []
     for d in b.group.members:
+        if d.failure is not None and b.first[d.name] == number:
+            checks.append(Check(_expand_body(b, d, number), d.failure))
         if d.reduction is not None and b.first[d.name] == number:
             reductions.append(Accumulate(d.name, d.reduction, _expand_body(b, d, number)))
         if d.name in b.scratch and min(b.uses[d.name]) == number:
@@ -118,7 +121,7 @@ def _make_pass(b: Building, number: int) -> Pass:
         elif d.reduction is None and b.first[d.name] == number:
             place = stores if _is_full(b, d) else before
             place.append(Store(d.name, _address(b, d), _expand_member(b, d, number)))
-    return Pass(tuple(before), tuple(reductions), tuple(stores))
+    return Pass(tuple(before), tuple(reductions), tuple(stores), tuple(checks))
 
 
 def _row_index(b: Building) -> Ix:
@@ -174,8 +177,7 @@ def _params(b: Building, passes: tuple[Pass, ...]) -> tuple[Param, ...]:
         for store in (*one.before, *one.stores):
             if store.buffer not in own:
                 written[store.buffer] = store.value.dtype
-        roots = [*(s.value for s in (*one.before, *one.stores)), *(a.value for a in one.reductions)]
-        for load in loads(*roots):
+        for load in loads(*one.values):
             if load.source not in own:
                 read[load.source] = load.dtype
     return (

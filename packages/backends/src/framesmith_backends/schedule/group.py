@@ -177,8 +177,8 @@ def placement(host: Group, d: Def) -> tuple[Sizes, tuple[bool, ...] | None] | No
             return refined, old
         new = flags_of(sizes, flags, refined)
         return (refined, new) if old is None or old == new else None
-    if d.reduced or host.reduced is None:
-        return None
+    if d.reduced or d.failure is not None or host.reduced is None:
+        return None  # a check is made at every point
     outer = refine(sizes, host.outer_sizes)
     return None if outer is None else _with_outer(host, outer)
 

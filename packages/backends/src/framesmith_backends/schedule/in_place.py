@@ -15,7 +15,7 @@ import torch
 
 from framesmith_aten.operators import is_view
 from framesmith_backends.ir.expr import Expr, Load, loads, transform
-from framesmith_backends.ir.kernel import Accumulate, Kernel, Param, Pass, Store
+from framesmith_backends.ir.kernel import Kernel, Param, Store
 from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.program import Program
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
@@ -28,6 +28,8 @@ def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
         return list(steps)
     run = steps[last]
     assert isinstance(run, Run)
+    if any(kernel.checks for kernel in run.kernels):
+        return list(steps)  # a check is looked at when the whole run has ended
     made = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
     uses = Counter(name for step in steps if isinstance(step, CallStep) for name in step.call.needs)
     items = _Items(run.items)
@@ -92,7 +94,7 @@ class _Items:
         if one.before or one.reductions:
             return False
         [written] = [store.index for store in one.stores if store.buffer == source]
-        read = [load.index for load in loads(*(store.value for store in one.stores)) if load.source == target]
+        read = [load.index for load in loads(*one.values) if load.source == target]
         return all(index == (written,) for index in read)
 
     def rename(self, source: str, target: str) -> None:
@@ -125,12 +127,5 @@ def _with_names(kernel: Item, names: dict[str, str]) -> Item:
         name = names.get(param.name, param.name)
         known = params.get(name)
         params[name] = Param(name, param.dtype, param.written or (known is not None and known.written))
-    passes = tuple(
-        Pass(
-            tuple(store(s) for s in one.before),
-            tuple(Accumulate(a.name, a.kind, transform(a.value, rule)) for a in one.reductions),
-            tuple(store(s) for s in one.stores),
-        )
-        for one in kernel.passes
-    )
+    passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in kernel.passes)
     return replace(kernel, params=tuple(params.values()), passes=passes)
