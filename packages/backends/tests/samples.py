@@ -66,6 +66,14 @@ def places(x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
     )  # fmt: skip
 
 
+def sums_by_place(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    rows, columns = (at * 7).long().abs() % x.shape[0], (y * 7).long().abs() % x.shape[1]
+    return (
+        (x + 1).index_add(0, rows, y * 2) + 1, x.index_put((rows, columns[:, 0]), at, accumulate=True),
+        x.scatter_add(1, columns[: x.shape[0]], y.exp()), x.t().contiguous().index_add(1, rows, y.t()).sum(0),
+    )  # fmt: skip
+
+
 def batch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten._native_batch_norm_legit.no_stats(x, w, b, True, 0.1, 1e-5)[0]
 
@@ -104,6 +112,7 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("integers", lambda x, y: x * y // 3 % 5 + (x > y) - x.abs(), ((33,), (33,)), torch.int64),
     Sample("places", places, ((9, 7), (5, 7)), torch.int64),
     Sample("words", words, ((9, 40), (5, 6))),
+    Sample("sums by place", sums_by_place, ((9, 7), (20,), (20, 7))),
     Sample("bytes", lambda x, y: x * y + 7, ((70,), (70,)), torch.uint8),
     Sample("bools", lambda x, y: (x & y).any(0) | x.all(1), ((9, 9), (9, 9)), torch.bool),
     Sample("layer norm grad", vjp(lambda x, w, b: F.layer_norm(F.gelu(x), (40,), w, b), 3),

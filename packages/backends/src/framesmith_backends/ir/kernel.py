@@ -45,6 +45,12 @@ class Store:
     index: Ix
     value: Expr
 
+    def place(self, change: Callable[[Expr], Expr]) -> Ix:
+        """The index, with what data tell changed as values are."""
+        found = change(Index(self.index))
+        assert isinstance(found, Index)
+        return found.ix
+
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
@@ -116,6 +122,11 @@ class Kernel:
     @property
     def checks(self) -> tuple[Check, ...]:
         return tuple(check for one in self.passes for check in one.checks)
+
+    @property
+    def updates(self) -> bool:
+        """Whether data tell where it writes: the row loops are then in order, and lanes are never along them."""
+        return any(index.picked(store.index) for one in self.passes for store in one.stores)
 
     @property
     def writes_what_it_reads(self) -> bool:

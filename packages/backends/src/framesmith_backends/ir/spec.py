@@ -7,7 +7,8 @@ run it after each pass and compare with what came before. Sizes that change are 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -18,7 +19,7 @@ from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Div, Ix, Picked, Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS, REDUCTIONS
-from framesmith_backends.ir.program import Def, Layout, Program
+from framesmith_backends.ir.program import Def, Layout, Program, updated_place
 from framesmith_backends.ir.size import hint
 
 Grid = Mapping[Var, torch.Tensor]
@@ -114,7 +115,30 @@ def run_program(program: Program, memory: Memory) -> Memory:
     return memory
 
 
+def _updated(d: Def, program: Program, memory: Memory) -> torch.Tensor:
+    """The memory of what it updates, written point by point along the variables that are taken in order."""
+    assert d.updates is not None
+    steps = program.layouts[d.name].steps
+    place = Index(index.total(zip(updated_place(d), steps, strict=True)))
+    value, where = (_flat_loads(e, program) for e in (d.body, place))
+    out = memory[d.updates].clone()
+    for grid in _in_order(d.kept, [v for v in d.domain if v in d.reduced]):
+        memory[d.updates] = out
+        found, at = (evaluate(e, grid, memory, {}) for e in (value, where))
+        found, at = torch.broadcast_tensors(found, at)  # type: ignore[no-untyped-call]
+        out[at] = found.to(out.dtype)
+    return out
+
+
+def _in_order(together: Sequence[Var], loops: Sequence[Var]) -> Iterator[Grid]:
+    """The points of some variables at once, one after another along others."""
+    for point in itertools.product(*(range(hint(v.size)) for v in loops)):
+        yield grid_of(together) | {v: torch.tensor(at) for v, at in zip(loops, point, strict=True)}
+
+
 def _run_def(d: Def, program: Program, memory: Memory) -> torch.Tensor:
+    if d.updates is not None:
+        return _updated(d, program, memory)
     grid = grid_of(d.domain)
     value = evaluate(_flat_loads(d.body, program), grid, memory, {})
     value = value.expand([hint(v.size) for v in d.domain])
@@ -151,6 +175,10 @@ def _flat_loads(body: Expr, program: Program) -> Expr:
 
 def run_kernel(kernel: Kernel, memory: Memory) -> None:
     """Run the kernel on flat buffers, in place. Scratch rows are kept for every outer point at once."""
+    if kernel.updates:
+        for here in _in_order(kernel.outer, kernel.row):
+            _run_updates(kernel, here, memory)
+        return
     grid = grid_of((*kernel.outer, *kernel.row))
     outer_rank = len(kernel.outer)
     full = tuple(hint(v.size) for v in (*kernel.outer, *kernel.row))
@@ -159,6 +187,16 @@ def run_kernel(kernel: Kernel, memory: Memory) -> None:
     names = {s.name for s in kernel.scratch}
     for one in kernel.passes:
         _run_pass(one, grid, memory, refs, scratch, names, full, outer_rank)
+
+
+def _run_updates(kernel: Kernel, grid: Grid, memory: Memory) -> None:
+    [one] = kernel.passes
+    for check in one.checks:
+        raise_unless(evaluate(check.holds, grid, memory, {}), check.failure)
+    for store in one.stores:
+        value, where = (evaluate(e, grid, memory, {}) for e in (store.value, Index(store.index)))
+        value, where = torch.broadcast_tensors(value, where)  # type: ignore[no-untyped-call]
+        memory[store.buffer][where] = value.to(memory[store.buffer].dtype)
 
 
 def _run_pass(

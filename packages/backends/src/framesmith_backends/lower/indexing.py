@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import compute_type
 from framesmith_backends.ir.expr import Expr, Op, guarded, number, picked
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Ix
 from framesmith_backends.ir.size import Size, product, surely_positive
-from framesmith_backends.lower.movement import conjunction
+from framesmith_backends.lower.movement import Value, conjunction
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, broadcast_shape, cast
 from framesmith_backends.lower.tensor import Shape, Tensor, broadcast, point
@@ -97,18 +98,89 @@ def take(s: Scope, x: Tensor, places: Tensor) -> Tensor:
 
 @rule("index.Tensor")
 def index_tensor(s: Scope, x: Tensor, given: Sequence[Tensor | None]) -> Tensor:
-    """The common shape of the places is where the first of their dimensions is if they are side by side, else first."""
-    dims = [k for k, places in enumerate(given) if places is not None]
-    shape = broadcast_shape([places.shape for places in given if places is not None])
-    first = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
-    here = point(s.result.shape)
-    at, rest = here[first : first + len(shape)], iter((*here[:first], *here[first + len(shape) :]))
+    shape = _indexed_shape(x, given)
+    if shape != s.result.shape:
+        raise Decline("a shape that the fake result has not")  # places of one element, and of no dimension
+    return _read(s, x, _where(s, x, given, shape))
+
+
+def _indexed_shape(x: Tensor, given: Sequence[Tensor | None]) -> Shape:
+    common, first = _common(given)
+    rest = [size for k, size in enumerate(x.shape) if k >= len(given) or given[k] is None]
+    return (*rest[:first], *common, *rest[first:])
+
+
+def _where(s: Scope, x: Tensor, given: Sequence[Tensor | None], result: Shape) -> list[Ix]:
+    """For each dimension of `x` the place of what is at the canonical point of a result of that shape."""
+    common, first = _common(given)
+    here = point(result)
+    at, rest = here[first : first + len(common)], iter((*here[:first], *here[first + len(common) :]))
     where: list[Ix] = []
     for dim, size in enumerate(x.shape):
         places = given[dim] if dim < len(given) else None
         if places is None:
             where.append(next(rest))
             continue
-        place = _from_end(_place(broadcast(places, shape), at), size)
-        where.append(_checked(s, s.result.shape, place, size, _out_of_bounds("IndexError", dim, size)))
-    return _read(s, x, where)
+        place = _from_end(_place(broadcast(places, common), at), size)
+        where.append(_checked(s, result, place, size, _out_of_bounds("IndexError", dim, size)))
+    return where
+
+
+def _common(given: Sequence[Tensor | None]) -> tuple[Shape, int]:
+    """The common shape of the places, and where it is: at the first of their dimensions if they are side by side."""
+    dims = [k for k, places in enumerate(given) if places is not None]
+    common = broadcast_shape([places.shape for places in given if places is not None])
+    return common, dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+
+
+def _decline_half_types(x: Tensor) -> None:
+    """Declines half types: ATen may round them once for all that is added to an element."""
+    if compute_type(x.dtype) != x.dtype:
+        raise Decline("sums of half types")
+
+
+@rule("index_add")
+def index_add(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor, *, alpha: Value = 1) -> Tensor:
+    if not x.shape or len(source.shape) != len(x.shape) or alpha != 1:
+        raise Decline("tensors without dimensions, or a factor")
+    _decline_half_types(x)
+    dim %= len(x.shape)
+    where = list(point(source.shape))
+    place = _place(places, (where[dim],) if places.shape else ())
+    where[dim] = _checked(s, source.shape, place, x.shape[dim], OUT_OF_RANGE)
+    return s.added(x, source.shape, where, source.at(point(source.shape)))
+
+
+@rule("scatter_add")
+def scatter_add(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor) -> Tensor:
+    if not x.shape or not places.shape:
+        raise Decline("tensors without dimensions")
+    _decline_half_types(x)
+    dim %= len(x.shape)
+    here = point(places.shape)
+    where, failure = list(here), _out_of_bounds("RuntimeError", dim, x.shape[dim])
+    where[dim] = _checked(s, places.shape, _place(places, here), x.shape[dim], failure)
+    return s.added(x, places.shape, where, source.at(here))
+
+
+@rule("index_put")
+def index_put(s: Scope, x: Tensor, given: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    if not accumulate:
+        raise Decline("elements are replaced, not added to")
+    shape = _indexed_shape(x, given)
+    return s.added(x, shape, _where(s, x, given, shape), broadcast(values, shape).at(point(shape)))
+
+
+@rule("embedding_dense_backward")
+def embedding_dense_backward(
+    s: Scope, grad: Tensor, places: Tensor, count: Size, padding: Size, by_frequency: bool
+) -> Tensor:
+    """Rows added up by place; those of the padding, and what lies outside, are left out."""
+    if by_frequency:
+        raise Decline("gradients by frequency")
+    here = point(grad.shape)
+    place = _place(places, here[:-1])
+    inside = Op("and", Op("and", place >= 0, place < count), Op("ne", place, number(padding, "i64")))
+    value = guarded(cast(grad.at(here), compute_type(grad.dtype)), inside)
+    nothing = s.elementwise(s.result.shape, number(0, s.result.dtype))
+    return s.added(nothing, grad.shape, (picked(place, count), here[-1]), value)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import torch
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type, is_float
-from framesmith_backends.ir.expr import Cast, Expr, Op, number, variables
+from framesmith_backends.ir.expr import Cast, Expr, Load, Op, number, variables
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.ops import REDUCTIONS
@@ -25,7 +25,10 @@ class Decline(Exception):
 
 @dataclass(slots=True)
 class Scope:
-    """The lowering of one FX node: `results` are the layouts its outputs must have, `name` its name."""
+    """The lowering of one FX node: `results` are the layouts its outputs must have, `name` its name.
+
+    `in_order` says whether kernels may take points in order, one after another.
+    """
 
     program: Program
     name: str
@@ -33,6 +36,7 @@ class Scope:
     results: tuple[Layout, ...]
     position: int = 0
     count: int = 0
+    in_order: bool = True
 
     @property
     def result(self) -> Layout:
@@ -81,6 +85,36 @@ class Scope:
         sizes = tuple(1 if own is None else own.size for own in axes)
         layout = Layout(sizes, contiguous_strides(sizes), "b1", self.results[0].device)
         self.define(layout, domain, axes, holds, failure=failure)
+
+    def added(self, start: Tensor, shape: Shape, where: Sequence[Ix], value: Expr) -> Tensor:
+        """`start` with `value` added to its element `where`, at each of the canonical points of `shape` in order.
+
+        Points differ in place by variables that are a place themselves; those run side by side.
+        """
+        loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
+        apart = {v for v in loops if index.of(v) in where}
+        serial, told = [v for v in loops if v not in apart], [part for ix in where for part in index.picked(ix)]
+        if not self.in_order or start.dtype == "b1":
+            raise Decline("additions of bools, or by threads in no order")
+        if not all(surely_positive(size) for ix, size in zip(where, start.shape, strict=True) if index.picked(ix)):
+            raise Decline("additions to what may have no elements")
+        if set(loops) - {v for ix in where for v in index.variables(ix)}:
+            raise Decline("places that are the same along a dimension")
+        columns = {v for k, v in enumerate(loops) if v in apart and not apart.issuperset(loops[:k])}
+        if any(part.inner & columns for part in told):
+            raise Decline("other places in each column")
+        copied = self.compute(lambda v: v, start, dtype=start.dtype, within=compute_type(start.dtype))
+        inner, old = compute_type(start.dtype), Load(copied.source, tuple(where), start.dtype)
+        body = cast(Op("add", cast(old, inner), cast(value, inner)), start.dtype)
+        name, made = self.fresh(), self.program.defs[copied.source]
+        self.program.defs[copied.source] = replace(made, buffer=name)
+        self.program.defs[name] = Def(
+            name, made.layout, tuple(loops), (), body, reduced=frozenset(serial), origin=self.origin,
+            position=self.position, updates=copied.source,
+        )  # fmt: skip
+        self.program.layouts[name] = made.layout
+        self.program.alone |= {name, copied.source}
+        return whole(name, start.shape, start.dtype)
 
     def layout_for(self, shape: Shape, dtype: str) -> Layout:
         for wanted in self.results:

@@ -120,7 +120,9 @@ def _make_pass(b: Building, number: int) -> Pass:
             before.append(Store(d.name, _address(b, d), Ref(d.name, d.dtype)))
         elif d.reduction is None and b.first[d.name] == number:
             place = stores if _is_full(b, d) else before
-            place.append(Store(d.name, _address(b, d), _expand_member(b, d, number)))
+            value = _expand_member(b, d, number)
+            where = _address(b, d) if d.updates is None else _updated(b, d, value)
+            place.append(Store(d.buffer or d.name, where, value))
     return Pass(tuple(before), tuple(reductions), tuple(stores), tuple(checks))
 
 
@@ -134,6 +136,12 @@ def _address(b: Building, d: Def) -> Ix:
     return index.total(
         (where[axis], stride) for axis, stride in zip(d.axes, d.layout.steps, strict=True) if axis is not None
     )
+
+
+def _updated(b: Building, d: Def, value: Expr) -> Ix:
+    """Where a member writes that updates what another kernel wrote: where its value reads that."""
+    [(place,)] = {load.index for load in loads(value) if load.source == d.name}
+    return place
 
 
 def _expand_member(b: Building, d: Def, number: int) -> Expr:
@@ -165,7 +173,8 @@ def _resolve(b: Building, e: Expr, number: int) -> Expr | None:
         return _expand_member(b, member, number)
     steps = b.program.layouts[e.source].steps
     flat = index.total(zip(e.index, steps, strict=True))
-    return Load(e.source, (flat,), e.dtype, e.guard)
+    made = b.program.defs.get(e.source)
+    return Load(e.source if made is None else made.buffer or e.source, (flat,), e.dtype, e.guard)
 
 
 def _params(b: Building, passes: tuple[Pass, ...]) -> tuple[Param, ...]:

@@ -120,7 +120,8 @@ def _with_names(kernel: Item, names: dict[str, str]) -> Item:
         return None
 
     def store(s: Store) -> Store:
-        return Store(names.get(s.buffer, s.buffer), s.index, transform(s.value, rule))
+        place = s.place(lambda e: transform(e, rule))
+        return Store(names.get(s.buffer, s.buffer), place, transform(s.value, rule))
 
     params: dict[str, Param] = {}
     for param in kernel.params:

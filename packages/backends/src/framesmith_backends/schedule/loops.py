@@ -15,7 +15,8 @@ from framesmith_backends.ir.size import Size, exact_quotient, hint, is_multiple
 def arrange(kernel: Kernel) -> Kernel:
     """All steps: the same computation over loops that suit the memory it touches."""
     kernel = split_divided(kernel)
-    kernel = replace(kernel, outer=ordered(kernel, kernel.outer), row=ordered(kernel, kernel.row))
+    row = kernel.row if kernel.updates else ordered(kernel, kernel.row)
+    kernel = replace(kernel, outer=ordered(kernel, kernel.outer), row=row)
     kernel = merge(kernel)
     return replace(kernel, lane=choose_lane(kernel))
 
@@ -43,7 +44,7 @@ def rewrite_indices(kernel: Kernel, change: Callable[[Ix], Ix]) -> Kernel:
         return None
 
     def store(s: Store) -> Store:
-        return Store(s.buffer, change(s.index), transform(s.value, rule))
+        return Store(s.buffer, s.place(lambda e: transform(e, rule)), transform(s.value, rule))
 
     passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in kernel.passes)
     return replace(kernel, passes=passes)
@@ -173,6 +174,9 @@ UNIT, SAME, SCATTERED, STORE_FACTOR = 2, 1, -4, 2
 def choose_lane(kernel: Kernel) -> Var | None:
     """The variable along which most accesses are contiguous; an inner loop in case of doubt."""
     candidates = [v for v in (*reversed(kernel.row), *reversed(kernel.outer)) if hint(v.size) > 1]
+    if kernel.updates:
+        places = [store.index for one in kernel.passes for store in one.stores]
+        candidates = [v for v in kernel.outer if all(index.coefficient(ix, v) == 1 for ix in places)]
     if not candidates:
         return None
     return max(candidates, key=lambda v: (lane_score(kernel, v), hint(v.size) >= 8, -candidates.index(v)))

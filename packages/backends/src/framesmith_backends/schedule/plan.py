@@ -94,7 +94,7 @@ def make_plan(program: Program, scratch: bool = True, native: bool = False) -> P
         elif views[node.call.name]:
             calls.append(CallStep(node.call, None))
     plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls]
-    plan.steps = write_in_place(plan.steps, program)
+    plan.steps = write_in_place(_allocated_once(plan.steps), program)
     _shape_outputs(plan, program)
     outputs = {name for name in plan.outputs if isinstance(name, str)}
     if native:
@@ -169,6 +169,19 @@ def _run_steps(entry: str, items: list[Item], program: Program) -> list[Step]:
     allocations: list[Step] = [Allocate(name, program.layouts[name]) for name in written]
     numbers = dict.fromkeys(n for item in items for n in item.numbers)
     return [*allocations, Run(entry, tuple(items), tuple(used), tuple(numbers))]
+
+
+def _allocated_once(steps: list[Step]) -> list[Step]:
+    """Without allocations of what is there: of buffers that are updated in a later run than the one that makes them."""
+    known: set[str] = set()
+    kept: list[Step] = []
+    for step in steps:
+        if not isinstance(step, Allocate):
+            kept.append(step)
+        elif step.name not in known:
+            known.add(step.name)
+            kept.append(step)
+    return kept
 
 
 def _called_with(steps: list[Step]) -> set[str]:

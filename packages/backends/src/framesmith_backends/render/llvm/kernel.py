@@ -75,10 +75,12 @@ FEWEST_TILES = 4
 
 
 def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
-    """The width of a tile for sums down columns whose values are too costly for many lanes at once, else 0."""
-    if not kernel.row or kernel.scratch or kernel.lane is None or lanes >= 4 * target.float_lanes:
+    """The width of a tile for updates of rows, and sums down columns too costly for many lanes at once, else 0."""
+    if not kernel.row or kernel.scratch or kernel.lane is None:
         return 0
-    if kernel.checks or not any(one.reductions for one in kernel.passes):
+    if not kernel.updates and (lanes >= 4 * target.float_lanes or not any(one.reductions for one in kernel.passes)):
+        return 0
+    if kernel.checks:
         return 0
     if any(a.value.dtype == "b1" for one in kernel.passes for a in one.reductions):
         return 0  # a vector of bits is packed in memory, single bits are not
