@@ -1,4 +1,4 @@
-"""Lowering of reads at places that other tensors hold: Note [Places].
+"""Lowering of reads at places that other tensors hold, and of sums by place: Note [Places].
 
 Note [Places]: a place is checked where it is known, over the whole tensor of places, whatever of the result is used
 later: a check is a definition of its own (`Scope.check`), which fails the run. Reads need not wait for it. They take
