@@ -93,9 +93,9 @@ class _Items:
         [one] = kernel.passes
         if one.before or one.reductions:
             return False
-        [written] = [store.index for store in one.stores if store.buffer == source]
+        written = {store.index for store in one.stores if store.buffer == source}
         read = [load.index for load in loads(*one.values) if load.source == target]
-        return all(index == (written,) for index in read)
+        return not read or (len(written) == 1 and all(set(index) == written for index in read))
 
     def rename(self, source: str, target: str) -> None:
         """Call the buffer `source` by the name `target`, too, which others may name already."""
