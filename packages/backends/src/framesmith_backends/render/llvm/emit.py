@@ -348,6 +348,45 @@ def emit_store(r: Rendering, store: Store) -> None:
     _masked_write(r, "scatter", kind, raw, pointers, f"v{r.lanes}p0", f"<{r.lanes} x ptr>", align)
 
 
+def emit_stores(r: Rendering, stores: tuple[Store, ...]) -> None:
+    """The stores in order; those of elements side by side, so many apart in each lane, as whole vectors."""
+    while stores:
+        count = next((n for n in (4, 2) if _side_by_side(r, stores[:n], n)), 1)
+        if count == 1:
+            emit_store(r, stores[0])
+        else:
+            _woven_store(r, stores[:count])
+        stores = stores[count:]
+
+
+def _side_by_side(r: Rendering, stores: tuple[Store, ...], count: int) -> bool:
+    """Whether in whole blocks of lanes these stores fill memory without gaps."""
+    lane, first = r.kernel.lane, stores[0]
+    if len(stores) < count or lane is None or r.lanes == 1 or r.mask is not None:
+        return False
+    wanted = [(first.buffer, index.add(first.index, index.const(k))) for k in range(count)]
+    given = [(store.buffer, store.index) for store in stores]
+    return given == wanted and index.coefficient(first.index, lane) == count and not _is_wide_scratch(r, first.buffer)
+
+
+def _woven_store(r: Rendering, stores: tuple[Store, ...]) -> None:
+    dtype = stores[0].value.dtype
+    kind = memory_kind(dtype)
+    rows = [to_memory(r.b, r.b.splat(emit(r, store.value), r.lanes), dtype) for store in stores]
+    while len(rows) > 1:
+        half = len(rows) // 2
+        rows = [_woven(r, one, other) for one, other in zip(rows[:half], rows[half:], strict=True)]
+    pointer = address(r, stores[0].buffer, kind, scalar_index(r, stores[0].index))
+    r.b.line(f"store {rows[0].typed}, ptr {pointer.text}, align {element_bytes(kind)}")
+
+
+def _woven(r: Rendering, one: Value, other: Value) -> Value:
+    """The lanes of two vectors by turns."""
+    turns = ", ".join(f"i32 {k // 2 + k % 2 * one.lanes}" for k in range(2 * one.lanes))
+    text = f"shufflevector {one.typed}, {other.typed}, <{2 * one.lanes} x i32> <{turns}>"
+    return r.b.emit(text, one.kind, 2 * one.lanes)
+
+
 def _masked_write(
     r: Rendering, what: str, kind: str, raw: Value, pointers: str, place: str, pointer_type: str, align: int
 ) -> None:

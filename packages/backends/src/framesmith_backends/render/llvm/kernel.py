@@ -15,7 +15,7 @@ from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
-from framesmith_backends.render.llvm.emit import element_bytes, emit, emit_check, emit_store
+from framesmith_backends.render.llvm.emit import element_bytes, emit, emit_check, emit_store, emit_stores
 from framesmith_backends.render.llvm.loops import any_lane_tail, lane_blocks, lane_tail, opened_loop, whole_lanes
 from framesmith_backends.render.llvm.ops import memory_kind
 from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, Accumulator
@@ -270,5 +270,4 @@ def _body(r: Rendering, one: Pass, accumulators: list[Accumulator]) -> None:
     if r.kernel.writes_what_it_reads:
         for store in one.stores:
             emit(r, store.value)
-    for store in one.stores:
-        emit_store(r, store)
+    emit_stores(r, one.stores)
