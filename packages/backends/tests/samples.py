@@ -51,6 +51,29 @@ def attention_scores(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> to
     return torch.softmax(q @ k.transpose(-1, -2) / 3.0 + mask, -1)
 
 
+def words(table: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Rows of a table, by what is computed, and sums of them."""
+    places = (x * 7).long().abs() % table.shape[0]
+    rows = F.embedding(places, table) * 2 + table[0]
+    return rows, torch.softmax(rows, -1), table[places].sum(1)
+
+
+def places(x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    rows, columns = at % x.shape[0], at % x.shape[1]
+    return (
+        x.gather(0, rows) + 1, x.index_select(1, columns[0]), x[rows - x.shape[0], columns], x[1][columns],
+        x.t().take(rows), (x * 3)[rows[rows % rows.shape[0]]].sum(2), torch.arange(x.shape[0])[rows],
+    )  # fmt: skip
+
+
+def sums_by_place(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    rows, columns = (at * 7).long().abs() % x.shape[0], (y * 7).long().abs() % x.shape[1]
+    return (
+        (x + 1).index_add(0, rows, y * 2) + 1, x.index_put((rows, columns[:, 0]), at, accumulate=True),
+        x.scatter_add(1, columns[: x.shape[0]], y.exp()), x.t().contiguous().index_add(1, rows, y.t()).sum(0),
+    )  # fmt: skip
+
+
 def batch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten._native_batch_norm_legit.no_stats(x, w, b, True, 0.1, 1e-5)[0]
 
@@ -87,6 +110,9 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("half", lambda x, y: (x * 1.1 + y).tanh(), ((100,), (100,)), torch.float16, 2e-3),
     Sample("double", lambda x, y: (x * y).sqrt() + x / y, ((33,), (33,)), torch.float64, 1e-12),
     Sample("integers", lambda x, y: x * y // 3 % 5 + (x > y) - x.abs(), ((33,), (33,)), torch.int64),
+    Sample("places", places, ((9, 7), (5, 7)), torch.int64),
+    Sample("words", words, ((9, 40), (5, 6))),
+    Sample("sums by place", sums_by_place, ((9, 7), (20,), (20, 7))),
     Sample("bytes", lambda x, y: x * y + 7, ((70,), (70,)), torch.uint8),
     Sample("bools", lambda x, y: (x & y).any(0) | x.all(1), ((9, 9), (9, 9)), torch.bool),
     Sample("layer norm grad", vjp(lambda x, w, b: F.layer_norm(F.gelu(x), (40,), w, b), 3),

@@ -39,7 +39,9 @@ def test_every_sample_renders(sample: Sample) -> None:
         compile(kernel.source, "kernel", "exec")
     assert "tl.store(" in stages.text()
     assert "scratch" not in stages.text()
-    assert len(CpuBackend().explain(gm).plan.kernels) == len(stages.kernels)
+    others = CpuBackend().explain(gm).plan.kernels
+    assert len(others) == len(stages.kernels) or any(kernel.updates for kernel in others)
+    assert not any(kernel.updates for kernel in stages.plan.kernels)  # threads come in no order
 
 
 @needs_triton

@@ -89,7 +89,7 @@ SIZES = (
     (2, 2),
 )
 
-R = torch.randn
+R, randint = torch.randn, torch.randint
 
 
 def rows(a: int, b: int) -> tuple[torch.Tensor, ...]:
@@ -147,6 +147,25 @@ def classes(a: int, b: int) -> Sequence[Any]:
 
 
 PROGRAMS = (
+    Program("words", lambda x, i: F.embedding(i, x) * 2, lambda a, b: (R(7, b), randint(0, 7, (2, a)))),
+    Program("places in rows", lambda x, i: x.gather(1, i) + 1, lambda a, b: (R(a, b), randint(0, max(b, 1), (a, b)))),
+    Program(
+        "places", lambda x, i: (x[i] + 1, x[i, -i % 3], x.take(-i)), lambda a, b: (R(7, 3), randint(0, 7, (a, b))), 8
+    ),
+    Program("rows of what changes", lambda x, i: x[i] * 2, lambda a, b: (R(a, b), randint(-a, max(a, 1), (a,)))),
+    Program(
+        "sums by place",
+        lambda x, i: (torch.zeros(7, 3).index_add(0, i, x[i] + 1), x.index_put((i,), x[i], accumulate=True)),
+        lambda a, b: (R(7, 3), randint(0, 7, (a,))),
+    ),
+    Program(
+        "sums in rows",
+        lambda x, i, s: x.scatter_add(1, i, s * 2),
+        lambda a, b: (R(a, 7), randint(0, 7, (a, b)), R(a, b)),
+    ),
+    Program(
+        "sums of rows", lambda x, i, s: x.index_add(0, i, s * 2), lambda a, b: (R(7, b), randint(0, 7, (a,)), R(a, b))
+    ),
     Program("pointwise", lambda x: (x * 2 + 1).relu() * x.sigmoid() - x / 3),
     Program("columns", lambda x: (x * 2 + 1).relu(), columns),
     Program("gaps", lambda x: x.exp() + 1, gaps),

@@ -119,7 +119,7 @@ class CpuBackend:
         gm = PROVIDERS[str(options["matmul"])](gm)
         if role == "inference" and options["images"] == "auto":  # those of training were laid out together
             gm = channels_last(gm)
-        gm = with_calls_in_place(with_parts_written(with_cheaper_attention(gm)), has_rule)
+        gm = with_calls_in_place(with_parts_written(with_cheaper_attention(gm)))
         lowering = lower_graph(gm, "cpu", on_error)
         plan = make_plan(lowering.program, native=options["launch"] == "native" and why_no_products() is None)
         source, space = write(plan, gm)

@@ -86,8 +86,8 @@ class CudaBackend:
 
 
 def _stages(gm: fx.GraphModule, on_error: OnError | None = None) -> TritonStages:
-    lowering = lower_graph(gm, device_of(gm), on_error)
-    plan = make_plan(lowering.program, scratch=False)
+    lowering = lower_graph(gm, device_of(gm), on_error, in_order=False)
+    plan = make_plan(lowering.program, scratch=False, pieces=False)
     kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
     source, _ = write(plan, gm)
     return TritonStages(lowering, plan, kernels, source)

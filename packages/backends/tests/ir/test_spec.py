@@ -83,4 +83,5 @@ def test_kernels_mean_what_the_program_says(sample: Sample) -> None:
         verify_kernel(kernel)
         run_kernel(kernel, memory)
     for name in stored:
-        check(memory[name], want[name], sample)
+        if program.defs[name].buffer is None:  # its memory is that of what updates it
+            check(memory[name], want[name], sample)

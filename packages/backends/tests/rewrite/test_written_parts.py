@@ -12,7 +12,6 @@ from tracing import mutating
 
 from framesmith_aten.operators import op_name, view_written
 from framesmith_backends import CpuBackend
-from framesmith_backends.lower.graph import has_rule
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.regions import region_of
 from framesmith_backends.rewrite.written_parts import with_parts_written
@@ -84,7 +83,7 @@ def test_parts_alone_are_written(name: str) -> None:
 
 
 def test_calls_write_to_their_parts_themselves() -> None:
-    gm = with_calls_in_place(with_parts_written(mutating_first(two_layers, [CACHE, NEW, AT])), has_rule)
+    gm = with_calls_in_place(with_parts_written(mutating_first(two_layers, [CACHE, NEW, AT])))
     names = [op_name(node.target) for node in gm.graph.nodes if node.op == "call_function"]
     assert names.count("index_copy_") == 4 and not {"copy_", "index_copy", "select_scatter"} & {*names}
 
@@ -103,7 +102,7 @@ READ_ELSEWHERE: dict[str, Callable[..., Any]] = {
 def test_calls_whose_part_somebody_reads_write_to_a_copy_of_it(name: str) -> None:
     inputs = [CACHE, NEW, AT]
     gm = mutating_first(READ_ELSEWHERE[name], inputs)
-    names = [str(node.target) for node in with_calls_in_place(with_parts_written(gm), has_rule).graph.nodes]
+    names = [str(node.target) for node in with_calls_in_place(with_parts_written(gm)).graph.nodes]
     assert "aten.index_copy.default" in names
     check(gm, inputs)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, nearest
-from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.index import Ix, Picked, Var
 from framesmith_backends.ir.interning import Node, make
 from framesmith_backends.ir.ops import OPS
-from framesmith_backends.ir.size import Sym, Undecided
+from framesmith_backends.ir.size import Size, Sym, Undecided
 
 
 class Value(Node):
@@ -227,14 +227,32 @@ def brief(e: Expr, depth: int = BRIEF_DEPTH) -> str:
     return repr(e)
 
 
+def picked(value: Expr, size: Size) -> Ix:
+    """A position along a dimension of that size, as data tell it; 0 where the value lies outside."""
+    if value.dtype != "i64":
+        raise TypeError(f"a position is i64, not {value.dtype}")
+    return index.of(Picked(value, size, variables(value)))
+
+
 def children(e: Expr) -> tuple[Expr, ...]:
+    """The operands; of reads and indices these are also the numbers that data tell."""
     if isinstance(e, Op):
         return e.args
     if isinstance(e, Cast):
         return (e.value,)
-    if isinstance(e, Load) and e.guard is not None:
-        return (e.guard,)
-    return ()
+    if isinstance(e, Load):
+        return (*((e.guard,) if e.guard is not None else ()), *told_by_data(*e.index))
+    return told_by_data(e.ix) if isinstance(e, Index) else ()
+
+
+def told_by_data(*indices: Ix) -> tuple[Expr, ...]:
+    """The values of what data tell in the indices, each once."""
+    return tuple(atom.value for atom in _all_picked(indices))  # type: ignore[misc]
+
+
+def _all_picked(indices: tuple[Ix, ...]) -> tuple[Picked, ...]:
+    found = dict.fromkeys(atom for ix in indices if ix.terms for atom in index.picked(ix))
+    return tuple(found)
 
 
 def walk(*roots: Expr) -> Iterator[Expr]:
@@ -270,8 +288,15 @@ def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
     if isinstance(e, Cast):
         return Cast(parts[0], e.dtype)
     if isinstance(e, Load) and parts:
-        return Load(e.source, e.index, e.dtype, parts[0])
-    return e
+        guard, values = (None, parts) if e.guard is None else (parts[0], parts[1:])
+        return Load(e.source, _picked_anew(e.index, values), e.dtype, guard)
+    return Index(*_picked_anew((e.ix,), parts)) if isinstance(e, Index) and parts else e
+
+
+def _picked_anew(indices: tuple[Ix, ...], values: tuple[Expr, ...]) -> tuple[Ix, ...]:
+    """The indices with other values in the place of those that data tell."""
+    known = {atom: picked(value, atom.size) for atom, value in zip(_all_picked(indices), values, strict=True)}
+    return tuple(index.with_picked(ix, known) for ix in indices)
 
 
 def transform(root: Expr, rule: Rule) -> Expr:

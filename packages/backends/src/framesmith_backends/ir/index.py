@@ -3,12 +3,16 @@
 Every operation simplifies by the variables' ranges, so that a reshape of a reshape is affine again
 whenever it can be. What is divided is never negative: machines, and Triton, round divisions towards zero.
 Constants, coefficients, divisors and the sizes of variables are ints, or sizes that change (`ir.size`).
+
+Where data say which element is read, an index holds the number as a `Picked`. It is an operand of the expression that
+the index belongs to (`expr.children`), and is rewritten as such: `substitute` leaves it as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import gcd
+from typing import Any
 
 from framesmith_backends.ir import size as sizes_
 from framesmith_backends.ir.interning import Node, make
@@ -57,7 +61,22 @@ class Mod(Node):
         return f"({self.base} % {self.divisor})"
 
 
-Atom = Var | Div | Mod
+class Picked(Node):
+    """A number that data tell: `value`, an expression, where 0 <= value < size, else 0; `inner` are its variables."""
+
+    __slots__ = ("inner", "size", "value")
+    inner: frozenset[Var]
+    size: Size
+    value: Node
+
+    def __new__(cls, value: Node, size: Size, inner: frozenset[Var]) -> Picked:
+        return make(cls, inner, size, value)
+
+    def __repr__(self) -> str:
+        return f"{{{self.value!r} < {self.size}}}"
+
+
+Atom = Var | Div | Mod | Picked
 
 
 class Ix(Node):
@@ -89,8 +108,8 @@ def const(value: Size) -> Ix:
 
 
 def of(atom: Atom) -> Ix:
-    """The expression that is one atom; a variable of one value is that value."""
-    if isinstance(atom, Var) and atom.size == 1:
+    """The expression that is one atom; one of one value is that value."""
+    if isinstance(atom, (Var, Picked)) and atom.size == 1:
         return ZERO
     return Ix(0, ((atom, 1),))
 
@@ -159,7 +178,7 @@ def bounds(a: Ix) -> tuple[Size, Size]:
 
 
 def _atom_bounds(atom: Atom) -> tuple[Size, Size]:
-    if isinstance(atom, Var):
+    if isinstance(atom, (Var, Picked)):
         return 0, atom.size - 1
     if isinstance(atom, Mod):
         return 0, atom.divisor - 1
@@ -174,7 +193,10 @@ def is_fixed(a: Ix) -> bool:
     for atom, k in a.terms:
         if type(k) is not int:
             return False
-        if not (type(atom.size) is int if isinstance(atom, Var) else type(atom.divisor) is int and is_fixed(atom.base)):
+        if isinstance(atom, (Var, Picked)):
+            if type(atom.size) is not int:
+                return False
+        elif type(atom.divisor) is not int or not is_fixed(atom.base):
             return False
     return True
 
@@ -299,36 +321,57 @@ def _exactly(a: Size, b: Size) -> Size:
 
 def substitute(a: Ix, values: Mapping[Var, Ix]) -> Ix:
     """Replace variables; those not in `values` stay."""
-    if not a.terms:
-        return a
+    return _replaced(a, values) if a.terms else a
+
+
+def with_picked(a: Ix, values: Mapping[Picked, Ix]) -> Ix:
+    """Replace what data tell."""
+    return _replaced(a, values) if values else a
+
+
+def _replaced(a: Ix, values: Mapping[Any, Ix]) -> Ix:
     return total(((_atom_value(atom, values), k) for atom, k in a.terms), a.const)
 
 
-def _atom_value(atom: Atom, values: Mapping[Var, Ix]) -> Ix:
-    if isinstance(atom, Var):
+def _atom_value(atom: Atom, values: Mapping[Any, Ix]) -> Ix:
+    if isinstance(atom, (Var, Picked)):
         found = values.get(atom)
         return of(atom) if found is None else found
-    base = substitute(atom.base, values)
+    base = _replaced(atom.base, values)
     return floordiv(base, atom.divisor) if isinstance(atom, Div) else mod(base, atom.divisor)
 
 
 def variables(a: Ix) -> frozenset[Var]:
     found: set[Var] = set()
     for atom, _ in a.terms:
-        if isinstance(atom, Var):
-            found.add(atom)
-        else:
-            found |= variables(atom.base)
+        found |= _variables(atom)
     return frozenset(found)
 
 
+def _variables(atom: Atom) -> frozenset[Var]:
+    if isinstance(atom, Var):
+        return frozenset((atom,))
+    return atom.inner if isinstance(atom, Picked) else variables(atom.base)
+
+
+def picked(a: Ix) -> tuple[Picked, ...]:
+    """What data tell, each once."""
+    found: dict[Picked, None] = {}
+    for atom, _ in a.terms:
+        if isinstance(atom, Picked):
+            found[atom] = None
+        elif not isinstance(atom, Var):
+            found.update(dict.fromkeys(picked(atom.base)))
+    return tuple(found)
+
+
 def coefficient(a: Ix, var: Var) -> Size | None:
-    """The stride of `a` along `var`; None where `var` occurs inside a division or remainder."""
+    """The stride of `a` along `var`; None where `var` occurs inside a division or remainder, or in what data tell."""
     result: Size = 0
     for atom, k in a.terms:
         if atom is var:
             result = k
-        elif not isinstance(atom, Var) and var in variables(atom.base):
+        elif not isinstance(atom, Var) and var in _variables(atom):
             return None
     return result
 
@@ -340,6 +383,8 @@ def evaluate(a: Ix, values: Mapping[Var, int], sizes: Mapping[sizes_.Symbol, int
     for atom, k in a.terms:
         if isinstance(atom, Var):
             value = values[atom]
+        elif isinstance(atom, Picked):
+            raise ValueError(f"data tell {atom}")
         elif isinstance(atom, Div):
             value = evaluate(atom.base, values, sizes) // sizes_.evaluate(atom.divisor, known)
         else:
@@ -352,7 +397,9 @@ def symbols(a: Ix) -> frozenset[sizes_.Symbol]:
     """The symbols in the expression itself (those in the ranges of its variables are not)."""
     found = sizes_.symbols_of((a.const, *(k for _, k in a.terms)))
     for atom, _ in a.terms:
-        if not isinstance(atom, Var):
+        if isinstance(atom, Picked):
+            found |= sizes_.symbols(atom.size)
+        elif not isinstance(atom, Var):
             found |= sizes_.symbols(atom.divisor) | symbols(atom.base)
     return found
 

@@ -8,10 +8,12 @@ same point. `Load` indices are flat: one expression, in elements from the buffer
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Index, Load, Number, loads, walk
+from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.size import Size, Symbol, symbols_of
 from framesmith_backends.ir.text import named_text
@@ -43,6 +45,12 @@ class Store:
     index: Ix
     value: Expr
 
+    def place(self, change: Callable[[Expr], Expr]) -> Ix:
+        """The index, with what data tell changed as values are."""
+        found = change(Index(self.index))
+        assert isinstance(found, Index)
+        return found.ix
+
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
@@ -54,14 +62,38 @@ class Accumulate:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """The kernel fails where `holds`, a bool, is false. It goes on all the same: its caller sees it at the end."""
+
+    holds: Expr
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
 class Pass:
     before: tuple[Store, ...]
     reductions: tuple[Accumulate, ...]
     stores: tuple[Store, ...]
+    checks: tuple[Check, ...] = ()
 
     @property
     def has_loop(self) -> bool:
-        return bool(self.reductions or self.stores)
+        return bool(self.reductions or self.stores or self.checks)
+
+    @property
+    def values(self) -> list[Expr]:
+        """All that the pass computes."""
+        stored = [s.value for s in (*self.before, *self.stores)]
+        return [*stored, *(a.value for a in self.reductions), *(c.holds for c in self.checks)]
+
+    def rewritten(self, value: Callable[[Expr], Expr], store: Callable[[Store], Store]) -> Pass:
+        """The pass with other values; `store` is given those that it stores, with their places."""
+        return Pass(
+            tuple(map(store, self.before)),
+            tuple(Accumulate(a.name, a.kind, value(a.value)) for a in self.reductions),
+            tuple(map(store, self.stores)),
+            tuple(Check(value(c.holds), c.failure) for c in self.checks),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +120,15 @@ class Kernel:
         return count
 
     @property
+    def checks(self) -> tuple[Check, ...]:
+        return tuple(check for one in self.passes for check in one.checks)
+
+    @property
+    def updates(self) -> bool:
+        """Whether data tell where it writes: the row loops are then in order, and lanes are never along them."""
+        return any(index.picked(store.index) for one in self.passes for store in one.stores)
+
+    @property
     def writes_what_it_reads(self) -> bool:
         """Whether a buffer is both read and written: then at each point it is read first."""
         read = {load.source for one in self.passes for load in loads(*(s.value for s in (*one.before, *one.stores)))}
@@ -109,7 +150,7 @@ class Kernel:
             for var in self.row:
                 lines.append(f"{inner}for {var.name} < {var.size}{_lane_mark(self, var)}:")
                 inner += "  "
-            lines += [f"{inner}{line}" for line in _statements(one.stores, one.reductions)]
+            lines += [f"{inner}{line}" for line in _statements(one.stores, one.reductions, one.checks)]
         return "\n".join(lines)
 
 
@@ -121,7 +162,7 @@ def with_numbers(kernel: Kernel) -> Kernel:
         stores = (*one.before, *one.stores)
         for store in stores:
             sizes |= index.symbols(store.index)
-        for node in walk(*(s.value for s in stores), *(a.value for a in one.reductions)):
+        for node in walk(*one.values):
             if isinstance(node, Number):
                 floats.add(node)
             elif isinstance(node, Load):
@@ -136,12 +177,15 @@ def _param_text(p: Param) -> str:
     return f"{'out ' if p.written else ''}{p.name}: {p.dtype}"
 
 
-def _statements(stores: tuple[Store, ...], reductions: tuple[Accumulate, ...]) -> list[str]:
-    """Reductions, then stores, after names for what they share."""
-    lines, values = named_text([*(a.value for a in reductions), *(s.value for s in stores)])
-    lines += [f"{a.name} = {a.kind} {value}" for a, value in zip(reductions, values, strict=False)]
-    rest = values[len(reductions) :]
-    return lines + [f"{s.buffer}[{s.index}] = {value}" for s, value in zip(stores, rest, strict=True)]
+def _statements(
+    stores: tuple[Store, ...], reductions: tuple[Accumulate, ...], checks: tuple[Check, ...] = ()
+) -> list[str]:
+    """Reductions, then checks, then stores, after names for what they share."""
+    lines, values = named_text([a.value for a in reductions] + [c.holds for c in checks] + [s.value for s in stores])
+    texts = iter(values)
+    lines += [f"{a.name} = {a.kind} {next(texts)}" for a in reductions]
+    lines += [f"check {next(texts)} else {c.failure.exception}" for c in checks]
+    return lines + [f"{s.buffer}[{s.index}] = {next(texts)}" for s in stores]
 
 
 def _lane_mark(kernel: Kernel, var: Var) -> str:

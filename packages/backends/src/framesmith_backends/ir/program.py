@@ -10,7 +10,8 @@ from torch import fx
 from framesmith_aten import layouts
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Index, Load, Number, walk
-from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.failure import Failure
+from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.size import Size, Sym, Symbol, extreme, symbols, symbols_of, where_not_empty
 from framesmith_backends.ir.text import named_text
 
@@ -53,6 +54,12 @@ class Def:
 
     `domain` lists every loop variable, the reduced ones too, in the order of the data being read; `axes` has
     one entry for each dimension of the result: a variable of the domain, or None for a dimension of size 1.
+
+    With a `failure` it is a check: a bool that nobody reads and nothing stores, and the run fails where it is false.
+
+    One that `updates` another takes over its memory, and writes its body to where this reads the other one, point by
+    point. Points that differ in variables of `reduced` may have the same place, and are taken in order. The other has
+    its `buffer` under this one's name, and no other reader.
     """
 
     name: str
@@ -64,6 +71,9 @@ class Def:
     reduced: frozenset[Var] = frozenset()
     origin: str = ""
     position: int = 0
+    failure: Failure | None = None
+    updates: str | None = None
+    buffer: str | None = None
 
     @property
     def dtype(self) -> str:
@@ -107,7 +117,7 @@ class Teller:
 class Program:
     """A lowered graph. `layouts` has every buffer whose elements definitions read or write.
 
-    `kept` are definitions that must exist in memory, `alone` those that are never fused: each is a
+    `kept` are definitions that must exist in memory, `alone` those that are never fused but with checks: each is a
     kernel and in memory; `runtime` says under which name a graph node's value is
     found when the graph runs. `places` says of calls that give views where these lie. `tellers` says where symbols are
     read, `numbers` which runtime values are numbers.
@@ -167,6 +177,12 @@ class Program:
         return "\n".join(lines)
 
 
+def updated_place(d: Def) -> tuple[Ix, ...]:
+    """Where a definition writes that updates another: where it reads that one."""
+    [place] = {node.index for node in walk(d.body) if isinstance(node, Load) and node.source == d.updates}
+    return place
+
+
 def describe(layout: Layout) -> str:
     return f"{layout.dtype}{list(layout.shape)}" + ("" if is_contiguous(layout) else f" strides {list(layout.strides)}")
 
@@ -201,9 +217,11 @@ def contiguous_strides(shape: Iterable[Size]) -> tuple[Size, ...]:
 def describe_def(d: Def, kept: bool) -> str:
     left = ", ".join(v.name if v is not None else "0" for v in d.axes)
     lines, (right,) = named_text([d.body])
+    if d.updates is not None:
+        left = ", ".join(map(repr, updated_place(d)))
     if d.reduction is not None:
         over = ", ".join(f"{v.name}<{v.size}" for v in d.domain if v in d.reduced)
         right = f"{d.reduction}[{over}] {right}"
-    mark = "store" if kept else "def"
+    mark = "check" if d.failure is not None else "store" if kept else "def"
     head = f"{mark} {d.name}: {describe(d.layout)}  {d.name}[{left}] = {right}"
     return "\n".join([head, *(f"    where {line}" for line in reversed(lines))])

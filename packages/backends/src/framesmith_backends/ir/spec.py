@@ -6,17 +6,20 @@ run it after each pass and compare with what came before. Sizes that change are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import builtins
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Ref, transform, walk
-from framesmith_backends.ir.index import Div, Ix, Var
+from framesmith_backends.ir.failure import Failure
+from framesmith_backends.ir.index import Div, Ix, Picked, Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS, REDUCTIONS
-from framesmith_backends.ir.program import Def, Layout, Program
+from framesmith_backends.ir.program import Def, Layout, Program, updated_place
 from framesmith_backends.ir.size import hint
 
 Grid = Mapping[Var, torch.Tensor]
@@ -32,13 +35,17 @@ def grid_of(variables: Sequence[Var]) -> dict[Var, torch.Tensor]:
     }
 
 
-def evaluate_index(ix: Ix, grid: Grid) -> torch.Tensor:
+def evaluate_index(ix: Ix, grid: Grid, known: Mapping[Expr, torch.Tensor]) -> torch.Tensor:
+    """The index over the whole grid; `known` has what data tell."""
     result = torch.tensor(hint(ix.const))
     for atom, k in ix.terms:
         if isinstance(atom, Var):
             value = grid[atom]
+        elif isinstance(atom, Picked):
+            given = known[atom.value]  # type: ignore[index]
+            value = torch.where((given >= 0) & (given < hint(atom.size)), given, torch.zeros_like(given))
         else:
-            base = evaluate_index(atom.base, grid)
+            base = evaluate_index(atom.base, grid, known)
             value = base // hint(atom.divisor) if isinstance(atom, Div) else base % hint(atom.divisor)
         result = result + hint(k) * value
     return result
@@ -63,7 +70,7 @@ def _node(
     if isinstance(node, Const):
         return torch.tensor(node.value, dtype=register_type(node.dtype))
     if isinstance(node, Index):
-        return evaluate_index(node.ix, grid)
+        return evaluate_index(node.ix, grid, known)
     if isinstance(node, Ref):
         return refs[node.name]
     if isinstance(node, Number):
@@ -72,7 +79,7 @@ def _node(
         return _cast(known[node.value], node.dtype)
     if isinstance(node, Load):
         guard = None if node.guard is None else known[node.guard]
-        return _load(memory[node.source], evaluate_index(node.index[0], grid), guard, node.dtype)
+        return _load(memory[node.source], evaluate_index(node.index[0], grid, known), guard, node.dtype)
     value = OPS[node.name].meaning(*(known[a] for a in node.args))
     assert isinstance(value, torch.Tensor)
     return value
@@ -108,10 +115,35 @@ def run_program(program: Program, memory: Memory) -> Memory:
     return memory
 
 
+def _updated(d: Def, program: Program, memory: Memory) -> torch.Tensor:
+    """The memory of what it updates, written point by point along the variables that are taken in order."""
+    assert d.updates is not None
+    steps = program.layouts[d.name].steps
+    place = Index(index.total(zip(updated_place(d), steps, strict=True)))
+    value, where = (_flat_loads(e, program) for e in (d.body, place))
+    out = memory[d.updates].clone()
+    for grid in _in_order(d.kept, [v for v in d.domain if v in d.reduced]):
+        memory[d.updates] = out
+        found, at = (evaluate(e, grid, memory, {}) for e in (value, where))
+        found, at = torch.broadcast_tensors(found, at)  # type: ignore[no-untyped-call]
+        out[at] = found.to(out.dtype)
+    return out
+
+
+def _in_order(together: Sequence[Var], loops: Sequence[Var]) -> Iterator[Grid]:
+    """The points of some variables at once, one after another along others."""
+    for point in itertools.product(*(range(hint(v.size)) for v in loops)):
+        yield grid_of(together) | {v: torch.tensor(at) for v, at in zip(loops, point, strict=True)}
+
+
 def _run_def(d: Def, program: Program, memory: Memory) -> torch.Tensor:
+    if d.updates is not None:
+        return _updated(d, program, memory)
     grid = grid_of(d.domain)
     value = evaluate(_flat_loads(d.body, program), grid, memory, {})
     value = value.expand([hint(v.size) for v in d.domain])
+    if d.failure is not None:
+        raise_unless(value, d.failure)
     if d.reduction is not None:
         dims = tuple(k for k, v in enumerate(d.domain) if v in d.reduced)
         value = REDUCTIONS[d.reduction].meaning(value, dims)
@@ -123,6 +155,12 @@ def _run_def(d: Def, program: Program, memory: Memory) -> torch.Tensor:
     out = torch.zeros(hint(reach), dtype=DTYPES[d.dtype].torch)
     out[where.expand(value.shape)] = value.to(out.dtype)
     return out
+
+
+def raise_unless(holds: torch.Tensor, failure: Failure) -> None:
+    if not bool(holds.all()):
+        error: Exception = getattr(builtins, failure.exception)(failure.message)
+        raise error
 
 
 def _flat_loads(body: Expr, program: Program) -> Expr:
@@ -137,6 +175,10 @@ def _flat_loads(body: Expr, program: Program) -> Expr:
 
 def run_kernel(kernel: Kernel, memory: Memory) -> None:
     """Run the kernel on flat buffers, in place. Scratch rows are kept for every outer point at once."""
+    if kernel.updates:
+        for here in _in_order(kernel.outer, kernel.row):
+            _run_updates(kernel, here, memory)
+        return
     grid = grid_of((*kernel.outer, *kernel.row))
     outer_rank = len(kernel.outer)
     full = tuple(hint(v.size) for v in (*kernel.outer, *kernel.row))
@@ -145,6 +187,16 @@ def run_kernel(kernel: Kernel, memory: Memory) -> None:
     names = {s.name for s in kernel.scratch}
     for one in kernel.passes:
         _run_pass(one, grid, memory, refs, scratch, names, full, outer_rank)
+
+
+def _run_updates(kernel: Kernel, grid: Grid, memory: Memory) -> None:
+    [one] = kernel.passes
+    for check in one.checks:
+        raise_unless(evaluate(check.holds, grid, memory, {}), check.failure)
+    for store in one.stores:
+        value, where = (evaluate(e, grid, memory, {}) for e in (store.value, Index(store.index)))
+        value, where = torch.broadcast_tensors(value, where)  # type: ignore[no-untyped-call]
+        memory[store.buffer][where] = value.to(memory[store.buffer].dtype)
 
 
 def _run_pass(
@@ -163,6 +215,8 @@ def _run_pass(
         value = value_of(a.value).expand(full)
         combined = REDUCTIONS[a.kind].meaning(value, row) if row else value
         fresh[a.name] = combined.reshape(outer)
+    for check in one.checks:
+        raise_unless(value_of(check.holds), check.failure)
     for store, value in [(store, value_of(store.value)) for store in one.stores]:
         if store.buffer in names:
             scratch[store.buffer] = value.expand(full)
@@ -181,6 +235,6 @@ def _scratch_refs(e: Expr, names: set[str]) -> Expr:
 
 
 def _write(store: Store, value: torch.Tensor, grid: Grid, memory: Memory, shape: tuple[int, ...]) -> None:
-    where = evaluate_index(store.index, grid).expand(shape)
+    where = evaluate_index(store.index, grid, {}).expand(shape)
     buffer = memory[store.buffer]
     buffer[where] = value.expand(shape).to(buffer.dtype)

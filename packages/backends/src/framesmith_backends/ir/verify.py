@@ -29,7 +29,9 @@ def verify_program(program: Program) -> None:
 def _def_problems(d: Def, program: Program, known: set[str]) -> Iterable[str]:
     if d.body.dtype != d.dtype:
         yield f"its body is {d.body.dtype}, its layout {d.dtype}"
-    if len(d.axes) != len(d.layout.shape):
+    if d.updates is not None:
+        yield from _update_problems(d, program)
+    elif len(d.axes) != len(d.layout.shape):
         yield f"{len(d.axes)} axes for shape {d.layout.shape}"
     for axis, size in zip(d.axes, d.layout.shape, strict=False):
         if (1 if axis is None else axis.size) != size:
@@ -37,8 +39,10 @@ def _def_problems(d: Def, program: Program, known: set[str]) -> Iterable[str]:
     stray = variables(d.body) - set(d.domain)
     if stray:
         yield f"variables {sorted(v.name for v in stray)} are not in its domain"
-    if (d.reduction is None) != (not d.reduced):
+    if d.updates is None and (d.reduction is None) != (not d.reduced):
         yield "a reduction over nothing, or reduced variables without a reduction"
+    if d.failure is not None and (d.dtype != "b1" or d.reduction is not None or d.name in program.kept):
+        yield "a check that is no plain bool, or that is to be kept"
     if d.reduction is not None and d.reduction not in REDUCTIONS:
         yield f"unknown reduction {d.reduction}"
     for load in loads(d.body):
@@ -47,6 +51,23 @@ def _def_problems(d: Def, program: Program, known: set[str]) -> Iterable[str]:
             return
         yield from _load_problems(load, program)
     yield from _op_problems(d.body)
+
+
+def _update_problems(d: Def, program: Program) -> Iterable[str]:
+    """A point's place is its own but for the variables along which points are taken in order."""
+    other = program.defs.get(str(d.updates))
+    if other is None or other.buffer != d.name or other.layout != d.layout or d.reduction is not None or d.axes:
+        yield f"it does not take over {d.updates}"
+    readers = [one.name for one in program.defs.values() if any(load.source == d.updates for load in loads(one.body))]
+    if readers != [d.name]:
+        yield f"{d.updates} is read by {readers}"
+    places = {load.index for load in loads(d.body) if load.source == d.updates and load.guard is None}
+    if len(places) != 1:
+        yield f"it writes to {len(places)} places at a point"
+    for place in places:
+        own = {v for v in d.domain if index.of(v) in place}
+        if set(d.domain) - own - d.reduced or set(d.domain) - {v for ix in place for v in index.variables(ix)}:
+            yield f"points share the place {place}"
 
 
 def _load_problems(load: Load, program: Program) -> Iterable[str]:
@@ -89,10 +110,13 @@ def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[s
     for store in (*one.before, *one.stores):
         if store.buffer not in written:
             yield f"a store to {store.buffer}, which is not an output"
+    for check in one.checks:
+        if check.holds.dtype != "b1":
+            yield f"a check of {check.holds.dtype}"
     for roots, allowed in (
         ([s.value for s in one.before] + [Index(s.index) for s in one.before], outer),
         ([s.value for s in one.stores] + [Index(s.index) for s in one.stores], everywhere),
-        ([a.value for a in one.reductions], everywhere),
+        ([a.value for a in one.reductions] + [c.holds for c in one.checks], everywhere),
     ):
         for node in walk(*roots):
             if isinstance(node, Load) and node.source not in readable:

@@ -129,7 +129,7 @@ def _add_symbols() -> None:
         "PyFloat_AsDouble",
     ):
         binding.add_symbol(name, _address(getattr(ctypes.pythonapi, name)))
-    for name in ("_Py_NoneStruct", "PyExc_TypeError", "PyExc_OverflowError", "PyExc_RuntimeError"):
+    for name in ("_Py_NoneStruct", "PyExc_TypeError", "PyExc_OverflowError", "PyExc_RuntimeError", "PyExc_IndexError"):
         binding.add_symbol(name, ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name)))
     for name, kind in TENSOR_TYPES.items():
         binding.add_symbol(name, id(kind))

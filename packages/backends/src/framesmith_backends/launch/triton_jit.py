@@ -53,7 +53,7 @@ def compiled(kernel: TritonKernel, capability: int, aligned: bool = False) -> An
     places = [*range(pointers), *(pointers + k for k in kernel.aligned)] if aligned else []
     attrs = {(k,): [["tt.divisibility", ALIGNMENT]] for k in places}
     source = ASTSource(load(kernel, aligned), signature, {"BLOCK": kernel.block}, attrs)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": kernel.warps})
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernel.options)
 
 
 def entry(kernels: Sequence[TritonKernel], arguments: Sequence[tuple[int, ...]]) -> Callable[..., None]:
@@ -71,10 +71,10 @@ def entry(kernels: Sequence[TritonKernel], arguments: Sequence[tuple[int, ...]])
 def launcher(kernel: TritonKernel) -> Callable[[list[Any]], None]:
     """A function that launches the kernel on its arguments, for any sizes."""
     if not kernel.numbers and not kernel.has_first:
-        function, grid = load(kernel), (kernel.grid,)
+        function, grid, options = load(kernel), (kernel.grid,), kernel.options
 
         def launch(values: list[Any]) -> None:
-            function[grid](*values, BLOCK=kernel.block, num_warps=kernel.warps)
+            function[grid](*values, BLOCK=kernel.block, **options)
 
         return launch
     forms = [_launcher_of_form(form) for form in kernel.forms]
@@ -94,6 +94,7 @@ def _launcher_of_form(kernel: TritonKernel) -> Callable[[list[Any]], None]:
     places = [pointers + k for k in aligned]
     general = load(kernel)
     special = load(kernel, True) if aligned else general
+    options = kernel.options
 
     def launch(values: list[Any]) -> None:
         programs = grid(*values[pointers:])
@@ -101,7 +102,7 @@ def _launcher_of_form(kernel: TritonKernel) -> Callable[[list[Any]], None]:
         for first in range(0, programs, MOST_PROGRAMS):
             rest = (first,) if kernel.has_first else ()
             count = min(programs - first, MOST_PROGRAMS)
-            function[(count,)](*values, *rest, BLOCK=kernel.block, num_warps=kernel.warps)
+            function[(count,)](*values, *rest, BLOCK=kernel.block, **options)
 
     return launch
 

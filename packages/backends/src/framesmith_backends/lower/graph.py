@@ -22,6 +22,7 @@ from framesmith_backends.ir.ops import FLOAT32_ONLY
 from framesmith_backends.ir.program import Call, Layout, Place, Program, is_dense
 from framesmith_backends.ir.size import Sym, Undecided
 from framesmith_backends.lower import (
+    indexing,
     losses,
     movement,
     normalization,
@@ -38,7 +39,7 @@ from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor, point, whole
 
 # The modules whose import fills the tables.
-RULE_MODULES = (pointwise, views, movement, reductions, softmax, normalization, losses, pooling, resampling)
+RULE_MODULES = (pointwise, views, movement, reductions, softmax, normalization, losses, pooling, resampling, indexing)
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.
 NOT_MADE = Layout((), (), "f32")
@@ -58,6 +59,7 @@ class Lowering:
     notes: dict[str, str] = field(default_factory=dict)
     positions: dict[fx.Node, int] = field(default_factory=dict)
     numbers: Numbers = field(default_factory=Numbers)
+    in_order: bool = True
 
 
 def why_no_layout(value: object, device: str) -> str | None:
@@ -90,12 +92,14 @@ def has_rule(op: OpOverload) -> bool:
     return str(op) in RULES or str(op) in VIEWS
 
 
-def lower_graph(gm: fx.GraphModule, device: str = "cpu", on_error: OnError | None = None) -> Lowering:
-    """Lower every node of the graph for kernels on that type of device.
+def lower_graph(
+    gm: fx.GraphModule, device: str = "cpu", on_error: OnError | None = None, in_order: bool = True
+) -> Lowering:
+    """Lower every node of the graph for kernels on that type of device, which may take points in order.
 
     A node whose rule fails becomes an ATen call, of which `on_error` is told; without it, the error is raised.
     """
-    low = Lowering(device, on_error)
+    low = Lowering(device, on_error, in_order=in_order)
     low.program.tellers = low.numbers.tellers
     for plain in (True, False):
         for node in gm.graph.find_nodes(op="placeholder"):
@@ -207,7 +211,9 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
         else:
             layouts.append(NOT_MADE)
     before = len(low.program.defs)
-    scope = Scope(low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node])
+    scope = Scope(
+        low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node], in_order=low.in_order
+    )
     try:
         args, kwargs = _arguments(low, node)
         result = found(scope, *args, **kwargs)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import torch
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type, is_float
-from framesmith_backends.ir.expr import Cast, Expr
+from framesmith_backends.ir.expr import Cast, Expr, Load, Op, number, variables
+from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
-from framesmith_backends.ir.size import Size, Sym, Undecided, surely_positive
+from framesmith_backends.ir.size import Size, Sym, Undecided, product, surely_positive
 from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axis, element, point, whole
 
 
@@ -24,7 +25,10 @@ class Decline(Exception):
 
 @dataclass(slots=True)
 class Scope:
-    """The lowering of one FX node: `results` are the layouts its outputs must have, `name` its name."""
+    """The lowering of one FX node: `results` are the layouts its outputs must have, `name` its name.
+
+    `in_order` says whether kernels may take points in order, one after another.
+    """
 
     program: Program
     name: str
@@ -32,6 +36,7 @@ class Scope:
     results: tuple[Layout, ...]
     position: int = 0
     count: int = 0
+    in_order: bool = True
 
     @property
     def result(self) -> Layout:
@@ -49,10 +54,11 @@ class Scope:
         body: Expr,
         reduction: str | None = None,
         reduced: frozenset[Var] = frozenset(),
+        failure: Failure | None = None,
     ) -> Tensor:
         """Add a definition; the name is the caller's business only through `finish`."""
         name = self.fresh()
-        d = Def(name, layout, domain, axes, body, reduction, reduced, self.origin, self.position)
+        d = Def(name, layout, domain, axes, body, reduction, reduced, self.origin, self.position, failure)
         self.program.defs[name] = d
         self.program.layouts[name] = layout
         return whole(name, layout.shape, layout.dtype)
@@ -62,6 +68,53 @@ class Scope:
         axes = tuple(axis(k, size) if size != 1 else None for k, size in enumerate(shape))
         layout = self.layout_for(shape, body.dtype)
         return self.define(layout, tuple(v for v in axes if v is not None), axes, body)
+
+    def check(self, shape: Shape, holds: Expr, failure: Failure) -> None:
+        """The run fails unless `holds` wherever a tensor of `shape` has elements, at the canonical variables.
+
+        What has been checked before is not checked again.
+        """
+        used = variables(holds)
+        axes = tuple(own if (own := axis(k, size)) in used else None for k, size in enumerate(shape))
+        others = product(size for own, size in zip(axes, shape, strict=True) if own is None)
+        if not surely_positive(others):
+            holds = Op("or", holds, Op("eq", number(others, "i64"), number(0, "i64")))
+        domain = tuple(own for own in axes if own is not None)
+        if any(d.body is holds and d.domain == domain and d.failure == failure for d in self.program.defs.values()):
+            return
+        sizes = tuple(1 if own is None else own.size for own in axes)
+        layout = Layout(sizes, contiguous_strides(sizes), "b1", self.results[0].device)
+        self.define(layout, domain, axes, holds, failure=failure)
+
+    def added(self, start: Tensor, shape: Shape, where: Sequence[Ix], value: Expr) -> Tensor:
+        """`start` with `value` added to its element `where`, at each of the canonical points of `shape` in order.
+
+        Points differ in place by variables that are a place themselves; those run side by side.
+        """
+        loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
+        apart = {v for v in loops if index.of(v) in where}
+        serial, told = [v for v in loops if v not in apart], [part for ix in where for part in index.picked(ix)]
+        if not self.in_order or start.dtype == "b1":
+            raise Decline("additions of bools, or by threads in no order")
+        if not all(surely_positive(size) for ix, size in zip(where, start.shape, strict=True) if index.picked(ix)):
+            raise Decline("additions to what may have no elements")
+        if set(loops) - {v for ix in where for v in index.variables(ix)}:
+            raise Decline("places that are the same along a dimension")
+        columns = {v for k, v in enumerate(loops) if v in apart and not apart.issuperset(loops[:k])}
+        if any(part.inner & columns for part in told):
+            raise Decline("other places in each column")
+        copied = self.compute(lambda v: v, start, dtype=start.dtype, within=compute_type(start.dtype))
+        inner, old = compute_type(start.dtype), Load(copied.source, tuple(where), start.dtype)
+        body = cast(Op("add", cast(old, inner), cast(value, inner)), start.dtype)
+        name, made = self.fresh(), self.program.defs[copied.source]
+        self.program.defs[copied.source] = replace(made, buffer=name)
+        self.program.defs[name] = Def(
+            name, made.layout, tuple(loops), (), body, reduced=frozenset(serial), origin=self.origin,
+            position=self.position, updates=copied.source,
+        )  # fmt: skip
+        self.program.layouts[name] = made.layout
+        self.program.alone |= {name, copied.source}
+        return whole(name, start.shape, start.dtype)
 
     def layout_for(self, shape: Shape, dtype: str) -> Layout:
         for wanted in self.results:

@@ -12,8 +12,6 @@ repeated (`operators.overwrites`). What stands before it in the graph runs befor
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import fx
 from torch._ops import OpOverload
@@ -25,12 +23,12 @@ from framesmith_aten.symbolic import all_equal
 from framesmith_backends.rewrite.regions import Region, region_of
 
 
-def with_calls_in_place(gm: fx.GraphModule, has_kernel: Callable[[OpOverload], bool]) -> fx.GraphModule:
-    """The graph with such calls in place; the same graph if it has none. Those with kernels are left to these."""
+def with_calls_in_place(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with such calls in place; the same graph if it has none. (No kernel replaces elements by place.)"""
     writes = {
         write: write.args[1]
         for write in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
-        if why_not_in_place(write, has_kernel) is None
+        if why_not_in_place(write) is None
     }
     if not writes:
         return gm
@@ -48,13 +46,13 @@ def with_calls_in_place(gm: fx.GraphModule, has_kernel: Callable[[OpOverload], b
     return new_module(gm, graph)
 
 
-def why_not_in_place(write: fx.Node, has_kernel: Callable[[OpOverload], bool]) -> str | None:
+def why_not_in_place(write: fx.Node) -> str | None:
     """Why what is copied onto an input at the graph's end cannot be written there where it is computed, or None."""
     target, call = write.args[:2]
     if not isinstance(target, fx.Node) or not isinstance(call, fx.Node) or write.kwargs or len(write.args) != 2:
         return "no plain copy"
     part = region_of(target)
-    if part is None or not isinstance(call.target, OpOverload) or has_kernel(call.target):
+    if part is None or not isinstance(call.target, OpOverload):
         return "no input, or no ATen call"
     source = call.args[0] if call.args else None
     if not isinstance(source, fx.Node) or region_of(source) != part or in_place_form(call.target) is None:

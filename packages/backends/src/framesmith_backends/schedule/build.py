@@ -8,7 +8,7 @@ from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Load, Ref, cost, loads, transform
 from framesmith_backends.ir.expr import substitute as substitute_expr
 from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.kernel import Accumulate, Kernel, Param, Pass, Scratch, Store, with_numbers
+from framesmith_backends.ir.kernel import Accumulate, Check, Kernel, Param, Pass, Scratch, Store, with_numbers
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.size import hint, product
 from framesmith_backends.schedule.domains import variables_of
@@ -72,7 +72,7 @@ def _assign_passes(b: Building) -> None:
         b.first[d.name] = max((b.first[m.name] + (m.reduction is not None) for m in _internal(b, d)), default=0)
         b.uses[d.name] = set()
     for d in reversed(b.group.members):
-        if d.reduction is not None or d.name in b.stored:
+        if d.reduction is not None or d.failure is not None or d.name in b.stored:
             b.uses[d.name].add(b.first[d.name])
         for m in _internal(b, d):
             b.uses[m.name] |= b.uses[d.name]
@@ -105,7 +105,10 @@ def _make_pass(b: Building, number: int) -> Pass:
     before: list[Store] = []
     reductions: list[Accumulate] = []
     stores: list[Store] = []
+    checks: list[Check] = []
     for d in b.group.members:
+        if d.failure is not None and b.first[d.name] == number:
+            checks.append(Check(_expand_body(b, d, number), d.failure))
         if d.reduction is not None and b.first[d.name] == number:
             reductions.append(Accumulate(d.name, d.reduction, _expand_body(b, d, number)))
         if d.name in b.scratch and min(b.uses[d.name]) == number:
@@ -117,8 +120,10 @@ def _make_pass(b: Building, number: int) -> Pass:
             before.append(Store(d.name, _address(b, d), Ref(d.name, d.dtype)))
         elif d.reduction is None and b.first[d.name] == number:
             place = stores if _is_full(b, d) else before
-            place.append(Store(d.name, _address(b, d), _expand_member(b, d, number)))
-    return Pass(tuple(before), tuple(reductions), tuple(stores))
+            value = _expand_member(b, d, number)
+            where = _address(b, d) if d.updates is None else _updated(b, d, value)
+            place.append(Store(d.buffer or d.name, where, value))
+    return Pass(tuple(before), tuple(reductions), tuple(stores), tuple(checks))
 
 
 def _row_index(b: Building) -> Ix:
@@ -131,6 +136,12 @@ def _address(b: Building, d: Def) -> Ix:
     return index.total(
         (where[axis], stride) for axis, stride in zip(d.axes, d.layout.steps, strict=True) if axis is not None
     )
+
+
+def _updated(b: Building, d: Def, value: Expr) -> Ix:
+    """Where a member writes that updates what another kernel wrote: where its value reads that."""
+    [(place,)] = {load.index for load in loads(value) if load.source == d.name}
+    return place
 
 
 def _expand_member(b: Building, d: Def, number: int) -> Expr:
@@ -162,7 +173,8 @@ def _resolve(b: Building, e: Expr, number: int) -> Expr | None:
         return _expand_member(b, member, number)
     steps = b.program.layouts[e.source].steps
     flat = index.total(zip(e.index, steps, strict=True))
-    return Load(e.source, (flat,), e.dtype, e.guard)
+    made = b.program.defs.get(e.source)
+    return Load(e.source if made is None else made.buffer or e.source, (flat,), e.dtype, e.guard)
 
 
 def _params(b: Building, passes: tuple[Pass, ...]) -> tuple[Param, ...]:
@@ -174,8 +186,7 @@ def _params(b: Building, passes: tuple[Pass, ...]) -> tuple[Param, ...]:
         for store in (*one.before, *one.stores):
             if store.buffer not in own:
                 written[store.buffer] = store.value.dtype
-        roots = [*(s.value for s in (*one.before, *one.stores)), *(a.value for a in one.reductions)]
-        for load in loads(*roots):
+        for load in loads(*one.values):
             if load.source not in own:
                 read[load.source] = load.dtype
     return (

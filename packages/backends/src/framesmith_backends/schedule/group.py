@@ -113,9 +113,11 @@ def _closure(g: Grouping, names: tuple[str, ...] | list[str]) -> int:
 def _add_def(g: Grouping, d: Def) -> None:
     sources = list(dict.fromkeys(load.source for load in loads(d.body)))
     sources += g.program.numbers_for(d)
-    for number in [] if d.name in g.program.alone else _candidates(g, d, sources):
+    for number in _candidates(g, d, sources):
         host = g.nodes[number]
-        if isinstance(host, Group) and why_not_join(g, host, d, sources) is None:
+        if not isinstance(host, Group) or (d.name in g.program.alone and not _checks_only(host, d)):
+            continue
+        if why_not_join(g, host, d, sources) is None:
             _join(g, host, d, sources)
             _merge_others(g, host, d, sources)
             return
@@ -125,6 +127,16 @@ def _add_def(g: Grouping, d: Def) -> None:
     g.nodes[fresh.number] = fresh
     g.count += 1
     _register(g, fresh, d, sources)
+
+
+def _checks_only(host: Group, d: Def) -> bool:
+    """Whether the group holds nothing but checks, of all points of a definition that updates what others wrote."""
+    return d.updates is not None and all(m.failure is not None and m.domain == d.domain for m in host.members)
+
+
+def _is_closed(g: Grouping, host: Group) -> bool:
+    """Whether the group has a definition that is never fused."""
+    return not g.program.alone.isdisjoint(member.name for member in host.members)
 
 
 def _register(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
@@ -144,7 +156,7 @@ def _candidates(g: Grouping, d: Def, sources: list[str]) -> list[int]:
 
 def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | None:
     """Why the definition cannot become a member of the group, or None."""
-    if host.members[0].name in g.program.alone:
+    if _is_closed(g, host):
         return "the group is a kernel of its own"
     if len(host.members) >= MOST_MEMBERS or host.cost + cost(d.body) > MOST_COST:
         return "the group is large enough"
@@ -177,8 +189,8 @@ def placement(host: Group, d: Def) -> tuple[Sizes, tuple[bool, ...] | None] | No
             return refined, old
         new = flags_of(sizes, flags, refined)
         return (refined, new) if old is None or old == new else None
-    if d.reduced or host.reduced is None:
-        return None
+    if d.reduced or d.failure is not None or host.reduced is None:
+        return None  # a check is made at every point
     outer = refine(sizes, host.outer_sizes)
     return None if outer is None else _with_outer(host, outer)
 
@@ -259,7 +271,7 @@ def _merge_others(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
 
 
 def _why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
-    if {host.members[0].name, other.members[0].name} & g.program.alone:
+    if _is_closed(g, host) or _is_closed(g, other):
         return "a kernel of its own"
     if len(host.members) + len(other.members) > MOST_MEMBERS or host.cost + other.cost > MOST_COST:
         return "together too large"

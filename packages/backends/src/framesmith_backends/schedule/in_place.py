@@ -15,7 +15,7 @@ import torch
 
 from framesmith_aten.operators import is_view
 from framesmith_backends.ir.expr import Expr, Load, loads, transform
-from framesmith_backends.ir.kernel import Accumulate, Kernel, Param, Pass, Store
+from framesmith_backends.ir.kernel import Kernel, Param, Store
 from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.program import Program
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
@@ -28,6 +28,8 @@ def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
         return list(steps)
     run = steps[last]
     assert isinstance(run, Run)
+    if any(kernel.checks for kernel in run.kernels):
+        return list(steps)  # a check is looked at when the whole run has ended
     made = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
     uses = Counter(name for step in steps if isinstance(step, CallStep) for name in step.call.needs)
     items = _Items(run.items)
@@ -91,9 +93,9 @@ class _Items:
         [one] = kernel.passes
         if one.before or one.reductions:
             return False
-        [written] = [store.index for store in one.stores if store.buffer == source]
-        read = [load.index for load in loads(*(store.value for store in one.stores)) if load.source == target]
-        return all(index == (written,) for index in read)
+        written = {store.index for store in one.stores if store.buffer == source}
+        read = [load.index for load in loads(*one.values) if load.source == target]
+        return not read or (len(written) == 1 and all(set(index) == written for index in read))
 
     def rename(self, source: str, target: str) -> None:
         """Call the buffer `source` by the name `target`, too, which others may name already."""
@@ -118,19 +120,13 @@ def _with_names(kernel: Item, names: dict[str, str]) -> Item:
         return None
 
     def store(s: Store) -> Store:
-        return Store(names.get(s.buffer, s.buffer), s.index, transform(s.value, rule))
+        place = s.place(lambda e: transform(e, rule))
+        return Store(names.get(s.buffer, s.buffer), place, transform(s.value, rule))
 
     params: dict[str, Param] = {}
     for param in kernel.params:
         name = names.get(param.name, param.name)
         known = params.get(name)
         params[name] = Param(name, param.dtype, param.written or (known is not None and known.written))
-    passes = tuple(
-        Pass(
-            tuple(store(s) for s in one.before),
-            tuple(Accumulate(a.name, a.kind, transform(a.value, rule)) for a in one.reductions),
-            tuple(store(s) for s in one.stores),
-        )
-        for one in kernel.passes
-    )
+    passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in kernel.passes)
     return replace(kernel, params=tuple(params.values()), passes=passes)

@@ -49,7 +49,13 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]]) -> str | None:
     """Why this definition keeps a place of its own, or None."""
     if d.reduction is not None:
         return "a reduction"
-    if isinstance(d.body, (Const, Index, Load)) or (isinstance(d.body, Cast) and isinstance(d.body.value, Load)):
+    if d.failure is not None:
+        return "a check"
+    scattered = any(index.picked(ix) for load in loads(d.body) for ix in load.index)
+    if scattered and (len(users) > 1 or users[0][1] > 1):
+        return "several users of what lies scattered"
+    moved = d.body.value if isinstance(d.body, Cast) else d.body
+    if not scattered and (isinstance(d.body, (Const, Index)) or isinstance(moved, Load)):
         return None
     price, reads = cost(d.body), sum(_is_read_throughout(d, load) for load in loads(d.body))
     if price <= CHEAP_COST and reads <= CHEAP_LOADS and sum(n for _, n in users) <= CHEAP_USERS:

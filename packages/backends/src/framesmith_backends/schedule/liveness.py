@@ -15,6 +15,7 @@ def needed(program: Program) -> Program:
     stack = [name for name in program.outputs if isinstance(name, str)]
     stack += [need for call in program.calls.values() if call.effect for need in (call.name, *call.needs)]
     kept.update(stack)
+    stack += [d.name for d in program.defs.values() if d.failure is not None]
     while stack:
         name = stack.pop()
         if name in used:

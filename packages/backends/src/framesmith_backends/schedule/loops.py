@@ -7,15 +7,16 @@ from dataclasses import replace
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Index, Load, transform, walk
-from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Var
-from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
+from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Picked, Var
+from framesmith_backends.ir.kernel import Kernel, Store
 from framesmith_backends.ir.size import Size, exact_quotient, hint, is_multiple
 
 
 def arrange(kernel: Kernel) -> Kernel:
     """All steps: the same computation over loops that suit the memory it touches."""
     kernel = split_divided(kernel)
-    kernel = replace(kernel, outer=ordered(kernel, kernel.outer), row=ordered(kernel, kernel.row))
+    row = kernel.row if kernel.updates else ordered(kernel, kernel.row)
+    kernel = replace(kernel, outer=ordered(kernel, kernel.outer), row=row)
     kernel = merge(kernel)
     return replace(kernel, lane=choose_lane(kernel))
 
@@ -25,15 +26,11 @@ def accesses(kernel: Kernel) -> Iterator[tuple[Ix, bool]]:
     for one in kernel.passes:
         for store in (*one.before, *one.stores):
             yield store.index, True
-        for node in walk(*_roots(one)):
+        for node in walk(*one.values):
             if isinstance(node, Load):
                 yield node.index[0], True
             elif isinstance(node, Index):
                 yield node.ix, False
-
-
-def _roots(one: Pass) -> list[Expr]:
-    return [*(s.value for s in (*one.before, *one.stores)), *(a.value for a in one.reductions)]
 
 
 def rewrite_indices(kernel: Kernel, change: Callable[[Ix], Ix]) -> Kernel:
@@ -47,16 +44,9 @@ def rewrite_indices(kernel: Kernel, change: Callable[[Ix], Ix]) -> Kernel:
         return None
 
     def store(s: Store) -> Store:
-        return Store(s.buffer, change(s.index), transform(s.value, rule))
+        return Store(s.buffer, s.place(lambda e: transform(e, rule)), transform(s.value, rule))
 
-    passes = tuple(
-        Pass(
-            tuple(map(store, one.before)),
-            tuple(Accumulate(a.name, a.kind, transform(a.value, rule)) for a in one.reductions),
-            tuple(map(store, one.stores)),
-        )
-        for one in kernel.passes
-    )
+    passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in kernel.passes)
     return replace(kernel, passes=passes)
 
 
@@ -64,7 +54,7 @@ def _divided(kernel: Kernel) -> tuple[Var, Size] | None:
     """A loop variable that occurs alone under a division or remainder by a divisor of its size."""
     for ix, _ in accesses(kernel):
         for atom in _atoms(ix):
-            if isinstance(atom, Var):
+            if isinstance(atom, (Var, Picked)):
                 continue
             base = atom.base
             if base.const != 0 or len(base.terms) != 1:
@@ -150,8 +140,15 @@ def merge(kernel: Kernel) -> Kernel:
 
 
 def _moves_as_one(ix: Ix, a: Var, b: Var) -> bool:
+    """Whether one variable could take the place of both. Of what data tell, the reads are accesses of their own."""
+    ix = _as_known(ix)
     first, second = index.coefficient(ix, a), index.coefficient(ix, b)
     return first is not None and second is not None and first == second * b.size
+
+
+def _as_known(ix: Ix) -> Ix:
+    """The index as it is for some one number in the place of each that data tell."""
+    return index.with_picked(ix, dict.fromkeys(index.picked(ix), index.ZERO))
 
 
 def _merged(kernel: Kernel, name: str, k: int) -> Kernel:
@@ -160,7 +157,7 @@ def _merged(kernel: Kernel, name: str, k: int) -> Kernel:
     joined = Var(f"{a.name}_{b.name}", a.size * b.size)
 
     def change(ix: Ix) -> Ix:
-        step = index.coefficient(ix, b)
+        step = index.coefficient(_as_known(ix), b)
         if step is None or step == 0:
             return ix
         return index.total(((index.substitute(ix, {a: index.ZERO, b: index.ZERO}), 1), (index.of(joined), step)))
@@ -177,6 +174,9 @@ UNIT, SAME, SCATTERED, STORE_FACTOR = 2, 1, -4, 2
 def choose_lane(kernel: Kernel) -> Var | None:
     """The variable along which most accesses are contiguous; an inner loop in case of doubt."""
     candidates = [v for v in (*reversed(kernel.row), *reversed(kernel.outer)) if hint(v.size) > 1]
+    if kernel.updates:
+        places = [store.index for one in kernel.passes for store in one.stores]
+        candidates = [v for v in kernel.outer if all(index.coefficient(ix, v) == 1 for ix in places)]
     if not candidates:
         return None
     return max(candidates, key=lambda v: (lane_score(kernel, v), hint(v.size) >= 8, -candidates.index(v)))

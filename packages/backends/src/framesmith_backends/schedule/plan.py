@@ -17,6 +17,7 @@ from framesmith_backends.schedule.group import CallNode, Group, Node, group
 from framesmith_backends.schedule.in_place import write_in_place
 from framesmith_backends.schedule.inline import inline
 from framesmith_backends.schedule.liveness import needed
+from framesmith_backends.schedule.pieces import in_pieces
 from framesmith_backends.schedule.products import native_product
 from framesmith_backends.schedule.split import split_reductions
 from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run, Step, step_text
@@ -65,11 +66,11 @@ def stored_names(program: Program, nodes: list[Node]) -> frozenset[str]:
     return frozenset(stored)
 
 
-def make_plan(program: Program, scratch: bool = True, native: bool = False) -> Plan:
+def make_plan(program: Program, scratch: bool = True, native: bool = False, pieces: bool = True) -> Plan:
     """Schedule the program and lay out its launch list.
 
     Without `scratch`, kernels compute again instead. With `native`, matrix products run between kernels, and what
-    lives within a run lies in its arena.
+    lives within a run lies in its arena. With `pieces`, parts of a concatenation are written by kernels of their own.
     """
     program, nodes = scheduled(program)
     stored = stored_names(program, nodes)
@@ -83,7 +84,8 @@ def make_plan(program: Program, scratch: bool = True, native: bool = False) -> P
     count = 0
     for node in nodes:
         if isinstance(node, Group):
-            items.append(build_kernel(f"kernel{count}", program, node, stored, scratch))
+            kernel = build_kernel(f"kernel{count}", program, node, stored, scratch)
+            items += in_pieces(kernel) if pieces else (kernel,)
             count += 1
         elif node.call.name in products:
             items.append(products[node.call.name])
@@ -94,7 +96,7 @@ def make_plan(program: Program, scratch: bool = True, native: bool = False) -> P
         elif views[node.call.name]:
             calls.append(CallStep(node.call, None))
     plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls]
-    plan.steps = write_in_place(plan.steps, program)
+    plan.steps = write_in_place(_allocated_once(plan.steps), program)
     _shape_outputs(plan, program)
     outputs = {name for name in plan.outputs if isinstance(name, str)}
     if native:
@@ -169,6 +171,19 @@ def _run_steps(entry: str, items: list[Item], program: Program) -> list[Step]:
     allocations: list[Step] = [Allocate(name, program.layouts[name]) for name in written]
     numbers = dict.fromkeys(n for item in items for n in item.numbers)
     return [*allocations, Run(entry, tuple(items), tuple(used), tuple(numbers))]
+
+
+def _allocated_once(steps: list[Step]) -> list[Step]:
+    """Without allocations of what is there: of buffers that are updated in a later run than the one that makes them."""
+    known: set[str] = set()
+    kept: list[Step] = []
+    for step in steps:
+        if not isinstance(step, Allocate):
+            kept.append(step)
+        elif step.name not in known:
+            known.add(step.name)
+            kept.append(step)
+    return kept
 
 
 def _called_with(steps: list[Step]) -> set[str]:

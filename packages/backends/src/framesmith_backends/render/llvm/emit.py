@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, walk
-from framesmith_backends.ir.index import Div, Ix, Mod, Var
-from framesmith_backends.ir.kernel import Store
+from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, told_by_data, walk
+from framesmith_backends.ir.index import Div, Ix, Mod, Picked, Var
+from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.size import Size, Sym
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
 from framesmith_backends.render.llvm.ops import emit_cast, emit_op, from_memory, memory_kind, to_memory
 from framesmith_backends.render.llvm.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.state import Rendering
 
+#: A zero in memory, of any type.
+ZERO = "@fs.zero = internal global i64 0"
 #: Elements so far apart and nearer are read by vectors of all that lies between; measured against gathers.
 LONGEST_STEP = 8
 
@@ -49,7 +51,9 @@ def _depth(r: Rendering, node: Expr) -> int:
 
 
 def _ix_depth(r: Rendering, ix: Ix) -> int:
-    return max((r.level_of[var] for var in index.variables(ix)), default=0)
+    """The level of the innermost loop the index depends on, also by what data tell, which may be of a reduction."""
+    found = max((r.level_of[var] for var in index.variables(ix)), default=0)
+    return max(found, *(_depth(r, value) for value in told_by_data(ix))) if index.picked(ix) else found
 
 
 def _const(r: Rendering, node: Const) -> Value:
@@ -157,7 +161,7 @@ def _wide_position(r: Rendering, ix: Ix) -> Value:
 
 
 def _scalar_load(r: Rendering, source: str, ix: Ix, kind: str, guard: Value | None) -> Value:
-    """A load of one element; under a condition the address is that of element 0 where it does not hold."""
+    """A load of one element; under a condition it is that of a zero where it does not hold."""
     position = scalar_index(r, ix)
     if guard is None:
         pointer = address(r, source, kind, position)
@@ -165,10 +169,9 @@ def _scalar_load(r: Rendering, source: str, ix: Ix, kind: str, guard: Value | No
     if guard.lanes > 1:
         pointers = _broadcast_pointers(r, source, kind, position)
         return _masked(r, "gather", kind, f"v{r.lanes}p0", pointers, _both(r, guard), element_bytes(kind))
-    position = r.b.select(guard, position, constant(0, "i64"))
-    pointer = address(r, source, kind, position)
-    raw = r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
-    return r.b.select(guard, raw, Value("zeroinitializer", kind))
+    r.b.declare(ZERO)
+    pointer = r.b.select(guard, address(r, source, kind, position), Value("@fs.zero", "ptr"))
+    return r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
 
 
 def _both(r: Rendering, guard: Value | None) -> Value | None:
@@ -277,8 +280,42 @@ def _general(r: Rendering, ix: Ix, variable: Callable[[Var], Value]) -> Value:
 def _atom(r: Rendering, atom: index.Atom, variable: Callable[[Var], Value]) -> Value:
     if isinstance(atom, Var):
         return variable(atom)
+    if isinstance(atom, Picked):
+        return _picked(r, atom)
     op = {Div: "udiv", Mod: "urem"}[type(atom)]
     return r.b.binary(op, _general(r, atom.base, variable), divisor_of(r, atom.divisor))
+
+
+def _picked(r: Rendering, atom: Picked) -> Value:
+    """The number, written where it is first known: outside the loops along which a row is read."""
+    (told,) = told_by_data(index.of(atom))
+    value = emit(r, told)
+    level = r.levels[_depth(r, told)]
+    found = level.values.get(atom)
+    if found is None:
+        outside, r.b.out = r.b.out, level.lines
+        inside = r.b.compare("ult", value, size_of(r, atom.size))
+        found = level.values[atom] = r.b.select(inside, value, r.b.number(0, value))
+        r.b.out = outside
+    return found
+
+
+def emit_check(r: Rendering, check: Check, number: int) -> None:
+    """Leave word where the check does not hold, in a lane that is there."""
+    holds = emit(r, check.holds)
+    fails = r.b.binary("xor", holds, True)
+    if r.mask is not None:
+        fails = r.b.binary("and", fails, r.mask)
+    if fails.lanes > 1:
+        r.b.declare(f"declare i1 @llvm.vector.reduce.or.v{fails.lanes}i1({fails.type})")
+        fails = r.b.emit(f"call i1 @llvm.vector.reduce.or.v{fails.lanes}i1({fails.typed})", "i1")
+    assert r.failed is not None
+    n = r.b.name()[1:]
+    r.b.out += [
+        f"br i1 {fails.text}, label %{n}.fails, label %{n}.holds, !prof !0", f"{n}.fails:",
+        f"%{n}.word = getelementptr i8, ptr {r.failed.text}, i64 {number}",
+        f"store atomic i8 1, ptr %{n}.word monotonic, align 1", f"br label %{n}.holds", f"{n}.holds:",
+    ]  # fmt: skip
 
 
 def emit_store(r: Rendering, store: Store) -> None:
@@ -309,6 +346,45 @@ def emit_store(r: Rendering, store: Store) -> None:
         return
     pointers = _lane_pointers(r, store.buffer, kind, store.index)
     _masked_write(r, "scatter", kind, raw, pointers, f"v{r.lanes}p0", f"<{r.lanes} x ptr>", align)
+
+
+def emit_stores(r: Rendering, stores: tuple[Store, ...]) -> None:
+    """The stores in order; those of elements side by side, so many apart in each lane, as whole vectors."""
+    while stores:
+        count = next((n for n in (4, 2) if _side_by_side(r, stores[:n], n)), 1)
+        if count == 1:
+            emit_store(r, stores[0])
+        else:
+            _woven_store(r, stores[:count])
+        stores = stores[count:]
+
+
+def _side_by_side(r: Rendering, stores: tuple[Store, ...], count: int) -> bool:
+    """Whether in whole blocks of lanes these stores fill memory without gaps."""
+    lane, first = r.kernel.lane, stores[0]
+    if len(stores) < count or lane is None or r.lanes == 1 or r.mask is not None:
+        return False
+    wanted = [(first.buffer, index.add(first.index, index.const(k))) for k in range(count)]
+    given = [(store.buffer, store.index) for store in stores]
+    return given == wanted and index.coefficient(first.index, lane) == count and not _is_wide_scratch(r, first.buffer)
+
+
+def _woven_store(r: Rendering, stores: tuple[Store, ...]) -> None:
+    dtype = stores[0].value.dtype
+    kind = memory_kind(dtype)
+    rows = [to_memory(r.b, r.b.splat(emit(r, store.value), r.lanes), dtype) for store in stores]
+    while len(rows) > 1:
+        half = len(rows) // 2
+        rows = [_woven(r, one, other) for one, other in zip(rows[:half], rows[half:], strict=True)]
+    pointer = address(r, stores[0].buffer, kind, scalar_index(r, stores[0].index))
+    r.b.line(f"store {rows[0].typed}, ptr {pointer.text}, align {element_bytes(kind)}")
+
+
+def _woven(r: Rendering, one: Value, other: Value) -> Value:
+    """The lanes of two vectors by turns."""
+    turns = ", ".join(f"i32 {k // 2 + k % 2 * one.lanes}" for k in range(2 * one.lanes))
+    text = f"shufflevector {one.typed}, {other.typed}, <{2 * one.lanes} x i32> <{turns}>"
+    return r.b.emit(text, one.kind, 2 * one.lanes)
 
 
 def _masked_write(

@@ -15,7 +15,7 @@ from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
-from framesmith_backends.render.llvm.emit import element_bytes, emit, emit_store
+from framesmith_backends.render.llvm.emit import element_bytes, emit, emit_check, emit_store, emit_stores
 from framesmith_backends.render.llvm.loops import any_lane_tail, lane_blocks, lane_tail, opened_loop, whole_lanes
 from framesmith_backends.render.llvm.ops import memory_kind
 from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, Accumulator
@@ -45,9 +45,7 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
     if kernel.lane is None:
         return 1
     lanes = target.float_lanes
-    roots = [s.value for p in kernel.passes for s in (*p.stores, *p.before)]
-    roots += [a.value for p in kernel.passes for a in p.reductions]
-    price = cost(*roots)
+    price = cost(*(value for one in kernel.passes for value in one.values))
     reduces = any(p.reductions for p in kernel.passes)
     if price <= 12 and reduces:
         lanes *= 4
@@ -77,10 +75,12 @@ FEWEST_TILES = 4
 
 
 def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
-    """The width of a tile for sums down columns whose values are too costly for many lanes at once, else 0."""
-    if not kernel.row or kernel.scratch or kernel.lane is None or lanes >= 4 * target.float_lanes:
+    """The width of a tile for updates of rows, and sums down columns too costly for many lanes at once, else 0."""
+    if not kernel.row or kernel.scratch or kernel.lane is None:
         return 0
-    if not any(one.reductions for one in kernel.passes):
+    if not kernel.updates and (lanes >= 4 * target.float_lanes or not any(one.reductions for one in kernel.passes)):
+        return 0
+    if kernel.checks:
         return 0
     if any(a.value.dtype == "b1" for one in kernel.passes for a in one.reductions):
         return 0  # a vector of bits is packed in memory, single bits are not
@@ -119,6 +119,10 @@ def _open_buffers(r: Rendering) -> None:
         slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
         kind = "i64" if isinstance(number, Symbol) else "double"
         r.numbers[number] = r.b.emit(f"load {kind}, ptr {slot.text}, align 8, !invariant.load !1", kind)
+    if r.kernel.checks:
+        after = len(r.kernel.params) + len(r.kernel.numbers)
+        slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {after}", "ptr")
+        r.failed = r.b.emit(f"load ptr, ptr {slot.text}, align 8, !invariant.load !1", "ptr")
     wide = r.lanes if r.kernel.lane in r.kernel.outer else 1
     for scratch in r.kernel.scratch:
         kind = memory_kind(scratch.dtype)
@@ -261,8 +265,9 @@ def _any_row_inner(r: Rendering, lane: Var, one: Pass, accumulators: list[Accumu
 def _body(r: Rendering, one: Pass, accumulators: list[Accumulator]) -> None:
     for a in accumulators:
         a.step(r, emit(r, a.spec.value))
+    for check in one.checks:
+        emit_check(r, check, r.kernel.checks.index(check))
     if r.kernel.writes_what_it_reads:
         for store in one.stores:
             emit(r, store.value)
-    for store in one.stores:
-        emit_store(r, store)
+    emit_stores(r, one.stores)

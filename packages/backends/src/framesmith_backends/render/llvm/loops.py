@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.index import Var
 from framesmith_backends.render.llvm.builder import Value, constant
+from framesmith_backends.render.llvm.emit import ZERO
 from framesmith_backends.render.llvm.sizes import at_entry
 from framesmith_backends.render.llvm.state import Rendering
 
@@ -104,9 +105,7 @@ def _lane_numbers(r: Rendering, kind: str = "i64") -> Value:
 
 
 def _reads_under_conditions(r: Rendering) -> bool:
-    roots = [s.value for one in r.kernel.passes for s in (*one.stores, *one.before)]
-    roots += [a.value for one in r.kernel.passes for a in one.reductions]
-    return any(load.guard is not None for load in loads(*roots))
+    return any(load.guard is not None for one in r.kernel.passes for load in loads(*one.values))
 
 
 def _hidden_zero(r: Rendering) -> Value:
@@ -115,7 +114,7 @@ def _hidden_zero(r: Rendering) -> Value:
     LLVM 22 drops the mask of a load where half of it is known to be false and the rest is not known: what is read there
     is then whatever lies in memory.
     """
-    r.b.declare("@fs.zero = internal global i64 0")
+    r.b.declare(ZERO)
     return r.b.emit("load volatile i64, ptr @fs.zero, align 8", "i64")
 
 

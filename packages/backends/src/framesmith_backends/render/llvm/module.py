@@ -7,17 +7,19 @@ enough work on the process's own OpenMP threads. The interpreter lock is release
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from framesmith_backends.ir.expr import Number, cost
+from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.size import Sym, Symbol, hint
 from framesmith_backends.render.llvm.blas import BLAS, PRODUCTS_BEGIN, PRODUCTS_END, emit_product, emit_too_large
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.kernel import Shape, render_kernel
-from framesmith_backends.render.llvm.runtime import INNER, NUMBERS, RUNTIME
+from framesmith_backends.render.llvm.runtime import FAILURES, INNER, NUMBERS, RUNTIME
 from framesmith_backends.render.llvm.sizes import emit_size
 from framesmith_backends.render.target import Target
 
@@ -116,9 +118,7 @@ def cycles(item: Item, target: Target) -> int:
 def _point_cycles(kernel: Item) -> int:
     if isinstance(kernel, Product):
         return 1
-    roots = [s.value for p in kernel.passes for s in (*p.stores, *p.before)]
-    roots += [a.value for p in kernel.passes for a in p.reductions]
-    return cost(*roots) + 4
+    return cost(*(value for one in kernel.passes for value in one.values)) + 4
 
 
 def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
@@ -157,8 +157,13 @@ def add_entry(
         m.declarations.update(dict.fromkeys(BLAS))
         lines.append("  %failure = alloca i32")
         body += [f"  {line}" for line in PRODUCTS_BEGIN]
+    failures = [check.failure for launch in launches if isinstance(launch.item, Kernel) for check in launch.item.checks]
+    if failures:
+        lines.append(f"  %failed.checks = alloca [{len(failures)} x i8]")
+        body.append(f"  call void @llvm.memset.p0.i64(ptr %failed.checks, i8 0, i64 {len(failures)}, i1 false)")
     given = [f"{'i64' if isinstance(one, Symbol) else 'double'} %number{k}" for k, one in enumerate(numbers)]
     given += ["ptr %table", *(["i1 %exact", "ptr %failure"] if has_products else [])]
+    given += ["ptr %failed.checks"] if failures else []
     body += _launches_lines(m, name, launches, lines, ", ".join(given))
     lines += [
         f"  %failed = call i32 @fs.pointers(ptr %args, i64 {count}, ptr %table)",
@@ -186,23 +191,67 @@ def add_entry(
     lines += _unlocked(m, launches, body, block)
     if has_products:
         lines += PRODUCTS_END
+    lines += _failures_lines(m, name, failures)
     lines += ["  call void @Py_IncRef(ptr @_Py_NoneStruct)", "  ret ptr @_Py_NoneStruct", "}"]
     m.entries.append("\n".join(lines))
 
 
-def _launches_lines(m: Module, name: str, launches: Sequence[Launch], head: list[str], given: str) -> list[str]:
-    """The launches in order; many are in functions of their own, which take the values `given`."""
+def _failures_lines(m: Module, name: str, failures: Sequence[Failure]) -> list[str]:
+    """The exception of the first check that failed, if one did."""
+    if not failures:
+        return []
+    m.declarations.update(dict.fromkeys(FAILURES))
+    for failure in failures:
+        m.declarations[f"@PyExc_{failure.exception} = external global ptr"] = None
+        m.declarations[_message_lines(failure)] = None
+    count = len(failures)
+    exceptions = ", ".join(f"ptr @PyExc_{failure.exception}" for failure in failures)
+    messages = ", ".join(f"ptr @{_message_name(failure)}" for failure in failures)
+    m.declarations[f"@{name}.exceptions = private constant [{count} x ptr] [{exceptions}]"] = None
+    m.declarations[f"@{name}.messages = private constant [{count} x ptr] [{messages}]"] = None
+    return [
+        f"  %raises = call i1 @fs.raise(ptr %failed.checks, ptr @{name}.exceptions, ptr @{name}.messages, i64 {count})",
+        "  br i1 %raises, label %check.failed, label %checked", "check.failed:", "  ret ptr null", "checked:",
+    ]  # fmt: skip
+
+
+def _message_name(failure: Failure) -> str:
+    return f"fs.says.{hashlib.sha256(failure.message.encode()).hexdigest()[:16]}"
+
+
+def _message_lines(failure: Failure) -> str:
+    text = [*failure.message.encode(), 0]
+    values = ", ".join(f"i8 {byte}" for byte in text)
+    return f"@{_message_name(failure)} = private constant [{len(text)} x i8] [{values}]"
+
+
+def _launches_lines(
+    m: Module, name: str, launches: Sequence[Launch], head: list[str], given: str, checks: int = 0
+) -> list[str]:
+    """The launches in order; many are in functions of their own, which take the values `given`.
+
+    Before them there were so many checks.
+    """
     if len(launches) <= PART:
-        return [line for number, launch in enumerate(launches) for line in _launch_lines(m, number, launch, head)]
+        found: list[str] = []
+        for number, launch in enumerate(launches):
+            found += _launch_lines(m, number, launch, head, checks)
+            checks += _checks_of(launch)
+        return found
     calls: list[str] = []
     for start in range(0, len(launches), PART):
         part = f"{name}.part{start // PART}"
         lines: list[str] = []
-        body = _launches_lines(m, part, launches[start : start + PART], lines, given)
+        body = _launches_lines(m, part, launches[start : start + PART], lines, given, checks)
+        checks += sum(map(_checks_of, launches[start : start + PART]))
         define = f"define internal void @{part}({given}) {{"
         m.entries.append("\n".join([define, "entry:", *lines, *body, "  ret void", "}"]))
         calls.append(f"  call void @{part}({given})")
     return calls
+
+
+def _checks_of(launch: Launch) -> int:
+    return len(launch.item.checks) if isinstance(launch.item, Kernel) else 0
 
 
 def _counts_lines(launches: Sequence[Launch]) -> list[str]:
@@ -285,8 +334,8 @@ def _measured_launch(m: Module, number: int, launch: Launch, function: str, shap
     return [*text, f"  call void @fs.parallel(ptr @{function}, ptr %t{number}, {extent.typed}, {most.typed})"]
 
 
-def _launch_lines(m: Module, number: int, launch: Launch, head: list[str]) -> list[str]:
-    """Read the item's buffers, and run it."""
+def _launch_lines(m: Module, number: int, launch: Launch, head: list[str], checks: int) -> list[str]:
+    """Read the item's buffers, and run it; the places of its checks are behind so many others."""
     lines: list[str] = []
     for k, argument in enumerate(launch.arguments):
         lines += [
@@ -299,14 +348,15 @@ def _launch_lines(m: Module, number: int, launch: Launch, head: list[str]) -> li
         b = Builder(prefix=f"b{number}.")
         emit_product(b, launch.item, dict(zip(names, pointers, strict=True)), _known(launch))
         return [*lines, *(f"  {line}" for line in b.out)]
-    return [*lines, *_kernel_lines(m, number, launch, launch.item, head)]
+    return [*lines, *_kernel_lines(m, number, launch, launch.item, head, checks)]
 
 
-def _kernel_lines(m: Module, number: int, launch: Launch, kernel: Kernel, head: list[str]) -> list[str]:
+def _kernel_lines(m: Module, number: int, launch: Launch, kernel: Kernel, head: list[str], checks: int) -> list[str]:
     """Fill the kernel's own table of buffers and numbers, and call it."""
     function, shape = add_kernel(m, kernel)
     table = f"%t{number}"
-    head.append(f"  {table} = alloca [{len(launch.arguments) + len(launch.numbers)} x ptr], align 16")
+    places = len(launch.arguments) + len(launch.numbers)
+    head.append(f"  {table} = alloca [{places + bool(kernel.checks)} x ptr], align 16")
     lines: list[str] = []
     for k in range(len(launch.arguments)):
         lines += [
@@ -321,6 +371,12 @@ def _kernel_lines(m: Module, number: int, launch: Launch, kernel: Kernel, head: 
         ]
     if kernel.points == 0:
         return []
+    if kernel.checks:
+        lines += [
+            f"  %c{number} = getelementptr i8, ptr %failed.checks, i64 {checks}",
+            f"  %d{number} = getelementptr ptr, ptr {table}, i64 {places}",
+            f"  store ptr %c{number}, ptr %d{number}",
+        ]
     if isinstance(shape.extent, Sym) or isinstance(shape.points, Sym):
         return [*lines, *_measured_launch(m, number, launch, function, shape)]
     work = cycles(kernel, m.target)

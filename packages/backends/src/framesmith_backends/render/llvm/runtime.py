@@ -26,6 +26,35 @@ done:
   ret void
 }"""
 
+# What entries with checks call: whether one failed, of which there is then the exception.
+FAILURES = (
+    "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
+    """define internal i1 @fs.raise(ptr %words, ptr %exceptions, ptr %messages, i64 %count) {
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %more ]
+  %at = getelementptr i8, ptr %words, i64 %k
+  %word = load i8, ptr %at
+  %failed = icmp ne i8 %word, 0
+  br i1 %failed, label %raise, label %more
+more:
+  %next = add i64 %k, 1
+  %some = icmp ult i64 %next, %count
+  br i1 %some, label %loop, label %none
+none:
+  ret i1 false
+raise:
+  %exception.at = getelementptr ptr, ptr %exceptions, i64 %k
+  %exception.place = load ptr, ptr %exception.at
+  %exception = load ptr, ptr %exception.place
+  %message.at = getelementptr ptr, ptr %messages, i64 %k
+  %message = load ptr, ptr %message.at
+  call void @PyErr_SetString(ptr %exception, ptr %message)
+  ret i1 true
+}""",
+)
+
 RUNTIME = """declare void @GOMP_parallel(ptr, ptr, i32, i32)
 declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()

@@ -40,6 +40,8 @@ class Rendering:
     sizes: dict[object, Value] = field(default_factory=dict)
     depth: dict[Expr, int] = field(default_factory=dict)
     entry: list[object] = field(default_factory=list)
+    # Where checks that fail leave word: a byte for each.
+    failed: Value | None = None
     mask: Value | None = None
     ref_level: int = 0
 

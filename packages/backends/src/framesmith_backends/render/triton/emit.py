@@ -8,9 +8,9 @@ from collections.abc import Callable
 from framesmith_backends.ir import expr as expressions
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, walk
-from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Var
-from framesmith_backends.ir.kernel import Store
+from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, told_by_data, walk
+from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Picked, Var
+from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.size import Size, Sym
 from framesmith_backends.render.triton.sizes import step_of
 from framesmith_backends.render.triton.state import TYPES, Writing
@@ -130,10 +130,30 @@ def _position(w: Writing, ix: Ix) -> str:
 def _term(w: Writing, atom: Atom, k: Size) -> str:
     if isinstance(atom, Var):
         text = w.variables[atom]
+    elif isinstance(atom, Picked):
+        text = _picked(w, atom)
     else:
         sign = {Div: "//", Mod: "%"}[type(atom)]
         text = f"({_position(w, atom.base)} {sign} {step_of(w, atom.divisor)})"
     return text if k == 1 else f"{text} * {step_of(w, k)}"
+
+
+def _picked(w: Writing, atom: Picked) -> str:
+    """The number, named where it is first known."""
+    (told,) = told_by_data(index.of(atom))
+    scope = w.scopes[_depths(w, told)[told]]
+    if atom not in scope.names:
+        value = emit(w, told)
+        inside = f"({value} >= 0) & ({value} < {step_of(w, atom.size)})"
+        scope.names[atom] = w.fresh(f"tl.where({inside}, {value}, 0)", scope)
+    return scope.names[atom]
+
+
+def emit_check(w: Writing, check: Check) -> None:
+    holds = emit(w, check.holds)
+    if w.mask is not None:
+        holds = f"({holds}) | ~({w.mask})"
+    w.line(f"tl.device_assert({holds}, {check.failure.message!r})")
 
 
 def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:

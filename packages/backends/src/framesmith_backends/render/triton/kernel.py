@@ -14,7 +14,7 @@ from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least
 from framesmith_backends.render.nested_lines import flat
-from framesmith_backends.render.triton.emit import emit, emit_store, number_text, operation
+from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
 
@@ -53,6 +53,13 @@ class TritonKernel:
     aligned: tuple[int, ...] = ()
     row: Size = 0
     longer: TritonKernel | None = None
+    has_checks: bool = False
+
+    @property
+    def options(self) -> dict[str, int | bool]:
+        """How it is compiled: with its checks, which Triton's asserts for overflows of its own would come with."""
+        checked: dict[str, int | bool] = {"debug": True, "sanitize_overflow": False} if self.has_checks else {}
+        return {"num_warps": self.warps} | checked
 
     @property
     def has_first(self) -> bool:
@@ -106,7 +113,8 @@ def _render(kernel: Kernel, name: str, block: int, whole: bool = False) -> Trito
     for k, param in enumerate(kernel.params):
         w.pointers[param.name] = f"p{k}"
     grid = grid_of(kernel, block)
-    result = TritonKernel(name, "", grid, block, min(max(block // 256, 1), 16), pointers, kernel.numbers)
+    warps, checks = min(max(block // 256, 1), 16), bool(kernel.checks)
+    result = TritonKernel(name, "", grid, block, warps, pointers, kernel.numbers, has_checks=checks)
     types = {"i64": ": tl.int64", "fp64": ": tl.float64"}
     arguments = [f"{parameter}{types.get(kind, '')}" for parameter, kind in result.parameters]
     for k, number in enumerate(kernel.numbers):
@@ -174,8 +182,7 @@ def _program(w: Writing) -> None:
 
 
 def _read(one: Pass) -> set[str]:
-    roots = [*(s.value for s in (*one.before, *one.stores)), *(a.value for a in one.reductions)]
-    return {load.source for load in loads(*roots)}
+    return {load.source for load in loads(*one.values)}
 
 
 def _open_lane(w: Writing, lane: Var, name: str, masked: bool) -> None:
@@ -202,6 +209,8 @@ def _pass(w: Writing, one: Pass) -> None:
         _row_lanes(w, inner)
     for cell, a in zip(cells, one.reductions, strict=True):
         _accumulate(w, cell, a, inner is not None)
+    for check in one.checks:
+        emit_check(w, check)
     if k.writes_what_it_reads:
         for store in one.stores:
             emit(w, store.value)

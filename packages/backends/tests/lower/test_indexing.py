@@ -1,0 +1,336 @@
+"""Reads at places that tensors hold: what eager reads, and an error wherever eager has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tracing import mutating, trace
+
+from framesmith_backends import CpuBackend
+from framesmith_backends.ir.expr import Index, Load, number, picked, substitute, walk
+from framesmith_backends.ir.index import Var, bounds, of
+from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.schedule.plan import make_plan
+from framesmith_backends.schedule.steps import CallStep
+
+Tensor = torch.Tensor
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.uint8, torch.bool)
+
+
+def compiled(function: Callable[..., Any], *inputs: Tensor) -> Callable[..., tuple[Tensor, ...]]:
+    """The function in kernels alone."""
+    gm = trace(function, inputs)
+    assert not [note for note in lower_graph(gm).notes.values() if note != "a view needed as a tensor"]
+    call = CpuBackend().compile(gm, inputs)
+    return lambda *values: call(list(values))
+
+
+def agree(function: Callable[..., Any], *inputs: Tensor) -> None:
+    wanted = function(*inputs)
+    found = compiled(function, *inputs)(*inputs)
+    for one, other in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+        assert torch.equal(one, other)
+
+
+def filled(shape: tuple[int, ...], dtype: torch.dtype, gaps: bool = False) -> Tensor:
+    count = torch.Size(shape).numel()
+    value = (torch.arange(count) * 37 % 101 - (0 if dtype == torch.uint8 else 50)).to(dtype).reshape(shape)
+    if not gaps:
+        return value
+    wider = torch.zeros((*shape[:-1], 2 * shape[-1] + 1), dtype=dtype).transpose(0, -1).contiguous().transpose(0, -1)
+    wider[..., 1::2] = value
+    return wider[..., 1::2]
+
+
+SIZES = st.integers(1, 5) | st.sampled_from((17, 40))
+SHAPES = st.lists(SIZES, min_size=1, max_size=3).map(tuple)
+
+
+def drawn_places(draw: st.DrawFn, shape: tuple[int, ...], low: int, high: int, narrow: bool = True) -> Tensor:
+    seed = draw(st.integers(0, 1000))
+    dtype = draw(st.sampled_from((torch.int64, torch.int32))) if narrow else torch.int64
+    found = torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    return found.t().contiguous().t() if len(shape) == 2 and draw(st.booleans()) else found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_rows_and_columns(data: st.DataObject) -> None:
+    shape, dtype, gaps = data.draw(SHAPES), data.draw(st.sampled_from(DTYPES)), data.draw(st.booleans())
+    x, dim = filled(shape, dtype, gaps), data.draw(st.integers(-len(shape), len(shape) - 1))
+    size = shape[dim]
+    agree(lambda x, i: x.index_select(dim, i), x, drawn_places(data.draw, (data.draw(SIZES),), 0, size))
+    smaller = tuple(n if k == dim % len(shape) else data.draw(st.integers(1, n)) for k, n in enumerate(shape))
+    wanted = tuple(data.draw(SIZES) if k == dim % len(shape) else n for k, n in enumerate(smaller))
+    agree(lambda x, i: x.gather(dim, i), x, drawn_places(data.draw, wanted, 0, size))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_advanced_indices(data: st.DataObject) -> None:
+    shape, dtype, gaps = data.draw(SHAPES), data.draw(st.sampled_from(DTYPES)), data.draw(st.booleans())
+    x, given = filled(shape, dtype, gaps), data.draw(st.lists(st.booleans(), min_size=1, max_size=len(shape)))
+    common = data.draw(st.lists(SIZES, max_size=2).map(tuple))
+    places: list[Tensor] = []
+    for k, size in enumerate(shape[: len(given)]):
+        if given[k]:
+            own = tuple(n if data.draw(st.booleans()) else 1 for n in common)
+            places.append(drawn_places(data.draw, own, -size, size))
+    if not places:
+        return
+
+    def function(x: Tensor, *places: Tensor) -> Tensor:
+        rest = iter(places)
+        return torch.ops.aten.index.Tensor(x, [next(rest) if flag else None for flag in given])
+
+    agree(function, x, *places)
+    agree(lambda x, i: x.take(i), x, drawn_places(data.draw, common, -x.numel(), x.numel(), narrow=False))
+
+
+def test_places_of_fewer_dimensions() -> None:
+    x = filled((5, 6, 7), torch.float32)
+    i, j = torch.randint(-5, 5, (3, 1)), torch.randint(-7, 7, (4,))
+    agree(lambda x, i, j: x[i, :, j] + x[i, :, j[:1]], x, i, j)
+    agree(lambda x, i, j: (x[i, 0, j], x[:, i, j], x[i[:, 0], :2]), x, i, j)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_embeddings(dtype: torch.dtype) -> None:
+    table, places = filled((11, 37), dtype), torch.randint(0, 11, (3, 5))
+    agree(lambda t, i: F.embedding(i, t), table, places)
+    agree(lambda t, i: F.embedding(i, t, padding_idx=2)[1], table.t().contiguous().t(), places.int())
+    agree(lambda t, i: F.embedding(i, t), table, places[0, 0])
+
+
+def test_what_is_read_is_fused() -> None:
+    x, at = torch.randn(9, 40), torch.randint(0, 6, (6,))
+    programs: list[Callable[..., Any]] = [
+        lambda x, i: x[i] * 2 + 1,
+        lambda x, i: torch.softmax(x[i] + x[0], -1),
+        lambda x, i: (x * 3 + 1)[i].relu(),
+        lambda x, i: torch.cat([x[i], x.index_select(0, i)], 1) * 2,
+        lambda x, i: torch.arange(9)[i] + i,
+        lambda x, i: F.pad(x[i], (1, 2)),
+        lambda x, i: x[i][i],
+    ]
+    for program in programs:
+        agree(program, x, at) if program is not programs[1] else compiled(program, x, at)
+        gm = trace(program, (x, at))
+        plan = make_plan(lower_graph(gm).program)
+        assert sum(any(param.written for param in kernel.params) for kernel in plan.kernels) == 1
+
+
+def test_places_are_found_by_reductions() -> None:
+    x, y = filled((9, 40), torch.float32), filled((6, 9), torch.float32)
+    agree(lambda x, y: x[y.argmax(1)] + 1, x, y)
+    agree(lambda x, y: x.gather(1, y.sum(1, keepdim=True).long().abs() % 40), x[:6], y)
+
+
+FAILING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "rows": (lambda x, i: x.index_select(0, i), (-1, 5)),
+    "columns": (lambda x, i: x.gather(0, i[:, None].expand(-1, 3)), (-1, 5)),
+    "places along rows": (lambda x, i: x.t().gather(1, i.expand(7, 4)), (-1, 5)),
+    "words": (lambda x, i: F.embedding(i, x) * 2, (-1, 5)),
+    "index": (lambda x, i: x[i] * 2, (-6, 5)),
+    "second index": (lambda x, i: x.t()[:2, i] * 2, (-6, 5)),
+    "element": (lambda x, i: x.take(i), (-36, 35)),
+    "a part is used": (lambda x, i: x[i][:2].sum(0), (-6, 5)),
+    "nothing is used": (lambda x, i: (x[i], x + 1)[1], (-6, 5)),
+    "reduced": (lambda x, i: torch.softmax(x[i], -1), (-6, 5)),
+    "one element": (lambda x, i: torch.ops.aten.index.Tensor(x[0], [i[-1]]), (-8, 7)),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_what_lies_outside_is_an_error(name: str) -> None:
+    function, wrong = FAILING[name]
+    x, good = torch.randn(5, 7), torch.tensor([0, 1, 2, 3])
+    call = compiled(function, x, good)
+    for value in wrong:
+        bad = torch.tensor([0, 1, 2, value])
+        with pytest.raises((IndexError, RuntimeError)) as theirs:
+            function(x, bad)
+        with pytest.raises(theirs.type, match=r"out of (range|bounds)"):
+            call(x, bad)
+    for one, other in zip(call(x, good), (function(x, good),)):
+        torch.testing.assert_close(one, other)
+
+
+def test_far_places_are_not_read_among_many_threads() -> None:
+    x, at = torch.randn(1000, 64), torch.randint(0, 1000, (20000,))
+    call = compiled(lambda x, i: x[i] * 2, x, at)
+    at[17321] = 1 << 61
+    with pytest.raises(IndexError, match="dimension 0 with size 1000"):
+        call(x, at)
+
+
+def test_an_input_is_not_written_where_a_check_fails() -> None:
+    def step(x: Tensor, table: Tensor, at: Tensor) -> Tensor:
+        return x + table[at]
+
+    x, table, at = torch.zeros(4, 3), torch.ones(5, 3), torch.tensor([0, 1, 2, 4])
+    gm = mutating(step, (x, table, at), [0])
+    call = CpuBackend().compile(gm, (x, table, at))
+    assert any(isinstance(s, CallStep) for s in make_plan(lower_graph(gm).program).steps)
+    call([x, table, at])
+    assert torch.equal(x, torch.ones(4, 3))
+    at[3] = 5
+    with pytest.raises(IndexError):
+        call([x, table, at])
+    assert torch.equal(x, torch.ones(4, 3))
+
+
+def test_the_first_of_several_checks_says_what_is_wrong() -> None:
+    x, at = torch.randn(5, 7), torch.tensor([1, 2])
+    count = 70  # more launches than are one function
+    call = compiled(lambda x, i: tuple(x[i + k - k].sum(1 if k % 2 else 0) for k in range(count)), x, at)
+    call(x, at)
+    with pytest.raises(IndexError, match="with size 5"):
+        call(x, at + 9)
+
+
+def test_one_check_for_equal_places() -> None:
+    x, at = torch.randn(5, 7), torch.tensor([1, 2])
+    gm = trace(lambda x, i: (x[i] + 1) * (x * 2)[i], (x, at))
+    assert sum(d.failure is not None for d in lower_graph(gm).program.defs.values()) == 1
+
+
+ADDED = (torch.float32, torch.float64, torch.int64, torch.uint8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_sums_by_rows_and_columns(data: st.DataObject) -> None:
+    shape, dtype = data.draw(SHAPES), data.draw(st.sampled_from(ADDED))
+    x, dim = filled(shape, dtype), data.draw(st.integers(-len(shape), len(shape) - 1))
+    count, size = data.draw(st.integers(2, 30)), shape[dim]
+    if size == 1:
+        return  # the same place for all
+    given = tuple(count if k == dim % len(shape) else n for k, n in enumerate(shape))
+    source = filled(given, dtype, data.draw(st.booleans()))
+    places = drawn_places(data.draw, (count,), 0, size)
+    agree(lambda x, i, s: x.index_add(dim, i, s * 2), x, places, source)
+    if dim % len(shape) == len(shape) - 1:
+        own = drawn_places(data.draw, given, 0, size, narrow=False)
+        agree(lambda x, i, s: (x * 2).scatter_add(dim, i, s), x, own, source)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_sums_by_advanced_indices(data: st.DataObject) -> None:
+    rows, columns, depth = (data.draw(st.integers(2, 9)) for _ in range(3))
+    x = filled((rows, columns, depth), data.draw(st.sampled_from((*ADDED, torch.bfloat16, torch.float16))))
+    count = data.draw(st.integers(2, 30))
+    i, j = (drawn_places(data.draw, (count,), -n, n) for n in (rows, columns))
+    value, whole = filled((count, depth), x.dtype), filled((count, columns, depth), x.dtype)
+    agree(lambda x, i, j, v: x.index_put((i, j), v, accumulate=True), x, i, j, value)
+    agree(lambda x, i, v: x.index_put((i,), v, accumulate=True), x, i, whole)
+    agree(lambda x, j, v: torch.ops.aten.index_put(x, [None, j], v, True), x, j, value)
+
+
+@pytest.mark.parametrize("padding", [-1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_gradients_of_embeddings(dtype: torch.dtype, padding: int) -> None:
+    def gradient(g: Tensor, i: Tensor) -> Tensor:
+        return torch.ops.aten.embedding_dense_backward(g * 2, i, 11, padding, False)
+
+    places, grad = torch.randint(0, 11, (7, 9)), torch.randn(7, 9, 70).to(dtype)
+    agree(gradient, grad, places)
+    places[2, 3], places[1, 1] = -7, 11
+    assert torch.equal(compiled(gradient, grad, places)(grad, places)[0], gradient(grad, places))
+
+
+def test_wide_rows_are_shared_among_threads() -> None:
+    x, at, source = torch.randn(50, 3001), torch.randint(0, 50, (400,)), torch.randn(400, 3001)
+    agree(lambda x, i, s: x.index_add(0, i, s), x, at, source)
+    agree(lambda x, i, s: x.scatter_add(1, i, s), x, torch.randint(0, 3001, (50, 700)), source[:50, :700])
+
+
+SUMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "index_add": lambda x, i, s: x.index_add(0, i, s),
+    "scatter_add": lambda x, i, s: x.scatter_add(1, i.expand(5, 4), s[:, :4].expand(5, 4)),
+    "index_put": lambda x, i, s: x.index_put((i,), s, accumulate=True),
+    "index_put of elements": lambda x, i, s: x.index_put((i, i), s[:, 0], accumulate=True),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_what_is_added_outside_is_an_error(name: str) -> None:
+    function = SUMS[name]
+    x, good, source = torch.randn(5, 7), torch.tensor([0, 1, 2, 0]), torch.randn(4, 7)
+    if name == "scatter_add":
+        source = source[:1]
+    call = compiled(function, x, good, source)
+    assert torch.equal(call(x, good, source)[0], function(x, good, source))
+    bad = torch.tensor([0, 1, 2, 70])
+    with pytest.raises((IndexError, RuntimeError)) as theirs:
+        function(x, bad, source)
+    with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)") as ours:
+        call(x, bad, source)
+    assert ours.type is theirs.type or name == "index_add"  # which eager has in two forms, by the layout
+
+
+def test_what_is_added_is_computed_where_it_is_added() -> None:
+    x, at, source = torch.randn(50, 30), torch.randint(0, 50, (400,)), torch.randn(400, 30)
+    gm = trace(lambda x, i, s: torch.zeros_like(x).index_add(0, i, x[i.flip(0)] * s) + 1, (x, at, source))
+    plan = make_plan(lower_graph(gm).program)
+    assert sum(any(param.written for param in kernel.params) for kernel in plan.kernels) == 3  # nothing, sums, the rest
+    columns = trace(lambda x, i, s: x.scatter_add(1, i, s), (x, torch.randint(0, 30, (50, 9)), torch.randn(50, 9)))
+    kernels = make_plan(lower_graph(columns).program).kernels
+    assert [len(kernel.checks) for kernel in kernels if kernel.updates] == [1]
+
+
+REASONS: dict[str, tuple[Callable[..., Tensor], str]] = {
+    "places of each column": (lambda x, i: x.scatter_add(0, i[:, None] * x.long(), x), "each column"),
+    "one place": (lambda x, i: x[:1].index_add(0, i * 0, x), "same along a dimension"),
+    "a factor": (lambda x, i: x.index_add(0, i, x, alpha=2), "a factor"),
+    "half types": (lambda x, i: x.half().index_add(0, i, x.half()), "half types"),
+    "bools": (lambda x, i: (x > 0).index_put((i,), x > 1, accumulate=True), "bools"),
+    "replaced": (lambda x, i: x.index_put((i,), x), "replaced"),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_what_is_left_to_aten(name: str) -> None:
+    function, reason = REASONS[name]
+    inputs = torch.rand(5, 7), torch.tensor([0, 1, 2, 3, 1])
+    gm = trace(function, inputs)
+    assert any(reason in note for note in lower_graph(gm).notes.values())
+    assert torch.equal(CpuBackend().compile(gm, inputs)(list(inputs))[0], function(*inputs))
+
+
+def test_kernels_that_run_in_no_order_add_nothing() -> None:
+    inputs = torch.rand(5, 7), torch.tensor([0, 1, 2, 3, 1])
+    gm = trace(lambda x, i: x.index_add(0, i, x), inputs)
+    assert any("no order" in note for note in lower_graph(gm, in_order=False).notes.values())
+
+
+def test_an_updated_input_is_written_at_the_end() -> None:
+    x, at, source = torch.zeros(5, 3), torch.tensor([0, 1, 1]), torch.ones(3, 3)
+    gm = mutating(lambda x, i, s: x.index_add(0, i, s), (x, at, source), [0])
+    call = CpuBackend().compile(gm, (x, at, source))
+    call([x, at, source])
+    assert x[:, 0].tolist() == [1, 2, 0, 0, 0]
+    with pytest.raises(IndexError):
+        call([x, at + 4, source])
+    assert x[:, 0].tolist() == [1, 2, 0, 0, 0]
+
+
+def test_a_place_is_an_operand_of_the_read() -> None:
+    row, column, other = Var("i", 4), Var("j", 6), Var("k", 4)
+    inner = Load("places", (of(row),), "i64")
+    read = Load("x", (picked(inner, 9), of(column)), "f32")
+    assert inner in set(walk(read)) and bounds(read.index[0]) == (0, 8)
+    moved = substitute(read, {row: of(other), other: of(row)})
+    assert moved is Load("x", (picked(Load("places", (of(other),), "i64"), 9), of(column)), "f32")
+    through = substitute(Index(of(row)), {row: picked(inner, 4)})
+    assert through is Index(picked(inner, 4)) and inner in set(walk(through))
+    with pytest.raises(TypeError, match="i64"):
+        picked(number(1, "i32"), 3)
