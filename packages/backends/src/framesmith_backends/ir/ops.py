@@ -120,8 +120,7 @@ OPS: dict[str, OpRow] = {row.name: row for row in _ROWS}
 
 # Operations whose float64 form no renderer has: a node that needs one runs as an ATen call.
 FLOAT32_ONLY = frozenset((
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "pow", "fmod", "hypot",
+    "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "pow", "fmod", "hypot",
     "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
 ))  # fmt: skip
 

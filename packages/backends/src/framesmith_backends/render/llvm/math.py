@@ -38,7 +38,7 @@ INFINITY = math.inf
 def scale(b: Builder, x: Value, n: Value) -> Value:
     """x * 2**n for a whole n within [-280, 254], rounding once if the result is subnormal."""
     if b.scalef and x.lanes % 16 == 0:
-        return _scalef(b, x, n)
+        return scalef(b, x, n)
     whole = to_int(b, n)
     half = b.binary("ashr", whole, 1)
     for part in (half, b.sub(whole, half)):
@@ -47,17 +47,20 @@ def scale(b: Builder, x: Value, n: Value) -> Value:
     return x
 
 
-def _scalef(b: Builder, x: Value, n: Value) -> Value:
-    """The same in one AVX-512 instruction for each 16 lanes."""
-    vector = "<16 x float>"
-    name = "@llvm.x86.avx512.mask.scalef.ps.512"
-    b.declare(f"declare {vector} {name}({vector}, {vector}, {vector}, i16, i32)")
+# What AVX-512 calls its scaling of 512 bits: lanes, the type's suffix, the type of a mask of lanes.
+SCALEF = {"float": (16, "ps", "i16"), "double": (8, "pd", "i8")}
+
+
+def scalef(b: Builder, x: Value, n: Value) -> Value:
+    """The same in one AVX-512 instruction for each 16 lanes of float32, or 8 of float64."""
+    lanes, suffix, mask = SCALEF[x.kind]
+    vector, name = f"<{lanes} x {x.kind}>", f"@llvm.x86.avx512.mask.scalef.{suffix}.512"
+    b.declare(f"declare {vector} {name}({vector}, {vector}, {vector}, {mask}, i32)")
     parts = []
-    for first in range(0, x.lanes, 16):
-        a, c = (b.pick(v, range(first, first + 16)) for v in (x, n))
-        parts.append(
-            b.emit(f"call {vector} {name}({a.typed}, {c.typed}, {vector} zeroinitializer, i16 -1, i32 4)", "float", 16)
-        )
+    for first in range(0, x.lanes, lanes):
+        a, c = (b.pick(v, range(first, first + lanes)) for v in (x, n))
+        text = f"call {vector} {name}({a.typed}, {c.typed}, {vector} zeroinitializer, {mask} -1, i32 4)"
+        parts.append(b.emit(text, x.kind, lanes))
     return b.join(parts)
 
 
@@ -159,7 +162,7 @@ def _log_parts(b: Builder, f: Value) -> tuple[Value, Value]:
     return f, b.fma(z, -0.5, tail)
 
 
-def _log_range(b: Builder, x: Value, result: Value) -> Value:
+def log_range(b: Builder, x: Value, result: Value) -> Value:
     """The values of a logarithm at infinity, zero, negative numbers and NaN."""
     result = b.select(b.compare("oeq", x, INFINITY), x, result)
     result = b.select(b.compare("ult", x, 0.0), b.number(math.nan, x), result)
@@ -170,7 +173,7 @@ def log(b: Builder, x: Value) -> Value:
     k, m = _split(b, x)
     f, tail = _log_parts(b, b.sub(m, 1.0))
     tail = b.fma(k, LN2_LOW, tail)
-    return _log_range(b, x, b.fma(k, LN2_HIGH, b.add(f, tail)))
+    return log_range(b, x, b.fma(k, LN2_HIGH, b.add(f, tail)))
 
 
 def log1p(b: Builder, x: Value) -> Value:
@@ -201,7 +204,7 @@ def _log_in_base(b: Builder, x: Value, factor: float, unit_high: float, unit_low
     rest = b.fma(f, factor - high, rest)
     rest = b.fma(tail, high, rest)
     rest = b.fma(k, unit_low, rest)
-    return _log_range(b, x, b.fma(k, unit_high, b.add(head, rest)))
+    return log_range(b, x, b.fma(k, unit_high, b.add(head, rest)))
 
 
 def _rounded(value: float) -> float:
@@ -221,7 +224,7 @@ def log10(b: Builder, x: Value) -> Value:
 
 def reciprocal(b: Builder, d: Value) -> Value:
     """1 / d within about 1 ULP, for finite d in a small range: the processor's estimate, refined."""
-    return b.emit(f"fdiv arcp {d.type} {b.number(1.0, d).text}, {d.text}", "float", d.lanes)
+    return b.emit(f"fdiv arcp {d.type} {b.number(1.0, d).text}, {d.text}", d.kind, d.lanes)
 
 
 def quotient(b: Builder, a: Value, d: Value) -> Value:

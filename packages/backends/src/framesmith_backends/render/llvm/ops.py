@@ -8,6 +8,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.render.llvm.activations import ACTIVATIONS
 from framesmith_backends.render.llvm.builder import MEMORY, REGISTER, Builder, Value
 from framesmith_backends.render.llvm.circular import CIRCULAR
+from framesmith_backends.render.llvm.double import FLOAT64
 from framesmith_backends.render.llvm.math import FLOAT32
 from framesmith_backends.render.llvm.through_double import THROUGH_DOUBLE
 
@@ -91,8 +92,11 @@ PLAIN: dict[str, Emit] = {
     "rsqrt": lambda b, a: b.div(b.number(1.0, a), b.intrinsic("sqrt", a)),
 }
 
-# Functions of float32 only.
-ELEMENTARY: dict[str, Emit] = {**FLOAT32, **CIRCULAR, **THROUGH_DOUBLE, **ACTIVATIONS}
+# Functions by the type that they are computed in.
+ELEMENTARY: dict[str, dict[str, Emit]] = {
+    "f32": {**FLOAT32, **CIRCULAR, **THROUGH_DOUBLE, **ACTIVATIONS},
+    "f64": FLOAT64,
+}
 
 COMPARISONS: dict[str, Emit] = {
     "eq": _comparison("oeq", "eq", "eq"),
@@ -115,8 +119,9 @@ def emit_op(b: Builder, name: str, args: tuple[Value, ...], dtype: str) -> Value
         return row(b, *args)
     if name == "idiv":
         return b.binary("udiv" if unsigned else "sdiv", *args)
-    if dtype == "f32" and name in ELEMENTARY:
-        return _elementary(b, ELEMENTARY[name], args)
+    function = ELEMENTARY.get(dtype, {}).get(name)
+    if function is not None:
+        return _elementary(b, function, args)
     return PLAIN[name](b, *args)
 
 
