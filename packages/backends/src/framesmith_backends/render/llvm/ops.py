@@ -8,6 +8,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.render.llvm.activations import ACTIVATIONS
 from framesmith_backends.render.llvm.builder import MEMORY, REGISTER, Builder, Value
 from framesmith_backends.render.llvm.circular import CIRCULAR
+from framesmith_backends.render.llvm.coarse import COARSE
 from framesmith_backends.render.llvm.double import FLOAT64
 from framesmith_backends.render.llvm.math import FLOAT32
 from framesmith_backends.render.llvm.through_double import THROUGH_DOUBLE
@@ -125,6 +126,11 @@ def emit_op(b: Builder, name: str, args: tuple[Value, ...], dtype: str) -> Value
     return PLAIN[name](b, *args)
 
 
+def emit_coarse(b: Builder, name: str, args: tuple[Value, ...]) -> Value:
+    """The operation on values of float32, exact enough to be rounded to bfloat16."""
+    return _elementary(b, COARSE[name], args)
+
+
 def _elementary(b: Builder, function: Emit, args: tuple[Value, ...]) -> Value:
     flags, b.flags = b.flags, ""
     try:
@@ -171,16 +177,21 @@ def _to_integer(b: Builder, a: Value, target: str) -> Value:
     return whole if wide == REGISTER[target] else b.convert("trunc", whole, REGISTER[target])
 
 
-def bf16_bits(b: Builder, a: Value) -> Value:
-    """The upper 16 bits of the float rounded to nearest even, as i32; a NaN stays a NaN."""
+def bf16_bits(b: Builder, a: Value, short_nans: bool = False) -> Value:
+    """The upper 16 bits of the float rounded to nearest even, as i32; a NaN stays a NaN.
+
+    Without asking for NaN, if each is known to have no lower bits: rounding adds nothing to it then.
+    """
     raw = b.bits(a, "i32")
     odd = b.binary("and", b.binary("lshr", raw, 16), 1)
     rounded = b.binary("lshr", b.add(b.add(raw, 0x7FFF), odd), 16)
+    if short_nans:
+        return rounded
     return b.select(b.compare("uno", a, b.number(0.0, a)), b.number(0x7FC0, rounded), rounded)
 
 
-def round_bf16(b: Builder, a: Value) -> Value:
-    return b.bits(b.binary("shl", bf16_bits(b, a), 16), "float")
+def round_bf16(b: Builder, a: Value, short_nans: bool = False) -> Value:
+    return b.bits(b.binary("shl", bf16_bits(b, a, short_nans), 16), "float")
 
 
 def _round_f16(b: Builder, a: Value) -> Value:
