@@ -19,7 +19,8 @@ aten = torch.ops.aten
 class OpRow:
     """`kinds`: the operand kinds taken (b, i for integers signed or not, f); `result`: "same" or "b1".
 
-    `cost` is in cycles per vector, roughly; `meaning` is the operation on torch tensors of equal dtype.
+    `cost` is in cycles per vector, roughly; `meaning` is the operation on torch tensors of equal dtype. Shifts are by
+    less than the number of bits, and not by negative numbers.
     """
 
     name: str
@@ -91,6 +92,8 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("mul", 2, "if", 1, torch.mul),
     OpRow("div", 2, "f", 8, torch.div),
     OpRow("idiv", 2, "i", 30, _truncated),
+    OpRow("shl", 2, "i", 1, torch.bitwise_left_shift),
+    OpRow("shr", 2, "i", 1, torch.bitwise_right_shift),
     OpRow("fmod", 2, "if", 30, torch.fmod),
     OpRow("pow", 2, "f", 80, torch.pow),
     OpRow("atan2", 2, "f", 60, torch.atan2),

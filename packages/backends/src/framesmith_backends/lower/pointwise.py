@@ -255,6 +255,31 @@ def _check_integer_divisor(s: Scope, b: Operand) -> None:
         raise Decline("integer division by a number that may be 0 or -1")
 
 
+def _shift(core: str, formula: Callable[..., Expr]) -> Callable[..., Tensor]:
+    """Of integers; by a known number in one operation."""
+
+    def lowered(s: Scope, a: Operand, b: Operand) -> Tensor:
+        row = DTYPES[s.result.dtype]
+        if row.kind not in "iu":
+            raise Decline("a shift of what is no integer")
+        if any(isinstance(one, int) and Const(one, row.name).value != one for one in (a, b)):
+            raise Decline("a number that the result's type does not hold")
+        known = isinstance(b, int) and 0 <= b < row.bits
+        return _met(s, _core(core) if known else formula, a, b)
+
+    return lowered
+
+
+for _name, _dunder, _row in (
+    ("bitwise_left_shift", "__lshift__", _shift("shl", formulas.left_shift)),
+    ("bitwise_right_shift", "__rshift__", _shift("shr", formulas.right_shift)),
+):
+    for _overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"):
+        add_row(_row, f"{_name}.{_overload}")
+    for _overload in ("Tensor", "Scalar"):
+        add_row(_row, f"{_dunder}.{_overload}")
+
+
 @rule("pow.Tensor_Scalar")
 def pow_scalar(s: Scope, x: Tensor, exponent: int | float) -> Tensor:
     if not isinstance(exponent, (int, float)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 import torch
@@ -26,8 +25,13 @@ def sigmoid(x: Array) -> Array:
 
 
 def erf(x: Array) -> Array:
-    with mpmath.workdps(30):
-        return np.array([Long(mpmath.nstr(mpmath.erf(mpmath.mpf(float(v))), 25)) if v else Long(v) for v in x])
+    """2 / sqrt(pi) e**-x**2 (x + 2 x**3 / 3 + 4 x**5 / (3 * 5) + ...), whose terms are all of one sign."""
+    total = term = np.clip(x, -7, 7)
+    for k in range(1, 400):
+        term = term * (2 * x * x) / (2 * k + 1)
+        total = np.where(abs(x) < 7, total + term, total)
+    series = total * np.exp(-x * x) / np.sqrt(np.arctan(Long(1)))
+    return np.where(abs(x) < 7, series, np.copysign(Long(1), x) + 0 * np.where(np.isnan(x), x, Long(0)))
 
 
 MODELS: dict[str, Callable[[Array], Array]] = {
@@ -74,7 +78,7 @@ def test_within_one_and_a_half_units(name: str) -> None:
     x = arguments()
     if name == "erf":  # the model is slow
         generator = np.random.default_rng(1)
-        x = np.concatenate([generator.uniform(-6.5, 6.5, 8000), generator.uniform(0.95, 1.05, 2000), SPECIAL])
+        x = np.concatenate([generator.uniform(-6.5, 6.5, 20000), generator.uniform(0.9, 1.1, 20000), x[::200], SPECIAL])
     with np.errstate(all="ignore"):
         exact, found = MODELS[name](x.astype(Long)), run(name, x)
         error = errors(found, exact)

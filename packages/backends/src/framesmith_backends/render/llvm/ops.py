@@ -80,6 +80,7 @@ PLAIN: dict[str, Emit] = {
     "copysign": _copysign,
     "isnan": lambda b, a: b.compare("uno", a, b.number(0.0, a)),
     "signbit": _signbit,
+    "shl": lambda b, a, c: b.binary("shl", a, c),
     "and": lambda b, a, c: b.binary("and", a, c),
     "or": lambda b, a, c: b.binary("or", a, c),
     "xor": lambda b, a, c: b.binary("xor", a, c),
@@ -98,6 +99,32 @@ ELEMENTARY: dict[str, dict[str, Emit]] = {
     "f32": {**FLOAT32, **CIRCULAR, **THROUGH_DOUBLE, **ACTIVATIONS},
     "f64": FLOAT64,
 }
+
+# Divisors below this leave rests that doubles hold.
+LARGEST_DIVISOR = 1 << 48
+
+
+def _idiv(b: Builder, a: Value, c: Value, unsigned: bool) -> Value:
+    known = a.lanes > 1 and c.lanes == 1 and a.kind == "i64" and not c.text.startswith("%")
+    # LLVM has shifts for powers of two, and for other numbers of 64 bits in vectors nothing.
+    if known and b.scalef and abs(int(c.text)) < LARGEST_DIVISOR and abs(int(c.text)).bit_count() > 1:
+        return _quotient_of_longs(b, a, int(c.text))
+    return b.binary("udiv" if unsigned else "sdiv", a, c)
+
+
+def _quotient_of_longs(b: Builder, a: Value, divisor: int) -> Value:
+    """a / divisor towards zero, by AVX-512's conversions between doubles and integers of 64 bits.
+
+    The first quotient is too small by a little more than rounding can make it too large, so that the rest has a's sign
+    and is below the divisor and 2**13. Of that rest, which a double holds, the factor is too large by less than the
+    distance to the next whole quotient.
+    """
+    guess = b.mul(b.convert("sitofp", a, "double"), (1.0 - 2.0**-51) / divisor)
+    first = b.convert("fptosi", guess, "i64")
+    rest = b.sub(a, b.mul(first, divisor))
+    second = b.convert("fptosi", b.mul(b.convert("sitofp", rest, "double"), (1.0 + 2.0**-51) / divisor), "i64")
+    return b.add(first, second)
+
 
 COMPARISONS: dict[str, Emit] = {
     "eq": _comparison("oeq", "eq", "eq"),
@@ -119,7 +146,9 @@ def emit_op(b: Builder, name: str, args: tuple[Value, ...], dtype: str) -> Value
         row = _maximum("ogt", f"{sign}gt") if name == "max" else _maximum("olt", f"{sign}lt")
         return row(b, *args)
     if name == "idiv":
-        return b.binary("udiv" if unsigned else "sdiv", *args)
+        return _idiv(b, *args, unsigned)
+    if name == "shr":
+        return b.binary("lshr" if unsigned else "ashr", *args)
     function = ELEMENTARY.get(dtype, {}).get(name)
     if function is not None:
         return _elementary(b, function, args)

@@ -17,7 +17,7 @@ from framesmith_backends.render.triton.state import TYPES, Writing
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "and": "&", "or": "|", "xor": "^",
+    "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>",
 }  # fmt: skip
 # Functions of the support module, of the same names.
 CALLS = frozenset((
