@@ -68,7 +68,7 @@ _UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("tanh", 30, torch.tanh),
     ("asinh", 80, torch.asinh),
     ("acosh", 80, torch.acosh),
-    ("atanh", 80, torch.atanh),
+    ("atanh", 45, torch.atanh),
     ("erf", 45, torch.erf),
     ("erfc", 50, torch.erfc),
     ("sigmoid", 26, torch.sigmoid),

@@ -25,6 +25,7 @@ LOG_P = (
 )  # fmt: skip
 SINH_P = (0.16666667, 0.0083333105, 0.000198428956, 2.7822132e-06)
 TANH_P = (-0.333333313, 0.133332208, -0.0539481826, 0.0217069369, -0.00819016993, 0.00215286738)
+ATANH_P = (0.33333292686013594, 0.2000457107510339, 0.14126982113662895, 0.13242664205277213)
 ERF_SMALL = (
     0.128379166, -0.376126289, 0.112836242, -0.026855588, 0.0051919478, -0.000804383948, 7.96966342e-05,
 )  # fmt: skip
@@ -281,6 +282,32 @@ def cosh(b: Builder, x: Value) -> Value:
     return b.add(half, _half_inverse(b, half))
 
 
+# How far two floats' bits are apart, where the larger is 2**0.74 times the other, about.
+ATANH_STEP = int(0.74 * 2**23)
+
+
+def atanh(b: Builder, x: Value) -> Value:
+    """k ln(2)/2 + atanh(s), with (1 + t) / (1 - t) = 2**k (1 + s) / (1 - s) for t = |x|; s = t where k = 0."""
+    t = b.intrinsic("fabs", x)
+    above, below = b.add(t, 1.0), b.sub(b.number(1.0, t), t)
+    apart = b.sub(b.bits(above, "i32"), b.bits(below, "i32"))
+    k = b.binary("and", b.add(apart, (1 << 23) - ATANH_STEP), -(1 << 23))  # in the exponent's bits
+    power = b.bits(b.add(k, 0x3F800000), "float")
+    # 1 + t - 2**k (1 - t) over 1 + t + 2**k (1 - t); 1 - t is exact from 1/2 on, the factors of t up to there.
+    plus, minus = b.add(power, 1.0), b.sub(b.number(1.0, t), power)
+    half = b.compare("olt", t, 0.5)
+    top = b.select(half, b.fma(t, plus, minus), b.fma(b.neg(power), below, above))
+    bottom = b.select(half, b.fma(t, minus, plus), b.fma(power, below, above))
+    s = b.div(top, bottom)
+    z = b.mul(s, s)
+    near = b.fma(b.mul(b.polynomial(z, ATANH_P), z), s, s)
+    whole = b.convert("sitofp", k, "float")
+    result = b.fma(whole, LN2_HIGH * 2.0**-24, b.fma(whole, LN2_LOW * 2.0**-24, near))
+    result = b.select(b.compare("oeq", t, 1.0), b.number(INFINITY, t), result)
+    result = b.select(b.compare("ugt", t, 1.0), b.number(math.nan, t), result)
+    return b.intrinsic("copysign", result, x)
+
+
 # Quotients from here on are not told from the next by a float.
 LARGEST_QUOTIENT = 2.0**22
 
@@ -319,4 +346,5 @@ def rsqrt(b: Builder, x: Value) -> Value:
 FLOAT32: dict[str, Callable[..., Value]] = {
     "exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": log2, "log10": log10, "log1p": log1p,
     "tanh": tanh, "erf": erf, "sigmoid": sigmoid, "rsqrt": rsqrt, "sinh": sinh, "cosh": cosh, "fmod": fmod,
+    "atanh": atanh,
 }  # fmt: skip
