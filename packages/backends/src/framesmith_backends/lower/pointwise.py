@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float, nearest
 from framesmith_backends.ir.expr import Const, Expr, Op
-from framesmith_backends.ir.size import Sym, hint, surely_positive
+from framesmith_backends.ir.size import Sym, surely_positive
 from framesmith_backends.lower import formulas
 from framesmith_backends.lower.registry import add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, cast, float_of, promoted
-from framesmith_backends.lower.tensor import Operand, Tensor, axis, element, point, rounded
+from framesmith_backends.lower.tensor import Operand, Tensor, element, point, rounded
+from framesmith_backends.lower.transposing import is_transposing, transposed_copy, walks_in_tiles
 
 
 def _identity(x: Expr) -> Expr:
@@ -429,28 +429,13 @@ def isinf(s: Scope, x: Tensor) -> Tensor:
     return s.compute(formula, x, dtype="b1", within=compute_type(x.dtype))
 
 
-# From this many elements on, a transposing copy is a kernel of its own, walked in tiles.
-TILED_COPY = 4096
-
-
 @rule("clone")
 def clone(s: Scope, x: Tensor, *, memory_format: object = None) -> Tensor:
-    if hint(s.result.numel) < TILED_COPY or not _is_transposing(s, x):
+    if not is_transposing(s, x):
         return s.compute(_identity, x, dtype=s.result.dtype)
-    if isinstance(s.result.numel, Sym) or s.result.device != "cpu":
+    if not walks_in_tiles(s):
         raise Decline("a transposing copy of changing size, or on this device, which ATen does in tiles")
-    copied = s.compute(_identity, x, dtype=s.result.dtype)
-    s.program.alone.add(copied.source)
-    return copied
-
-
-def _is_transposing(s: Scope, x: Tensor) -> bool:
-    """Whether the source and the result are contiguous along different dimensions."""
-    source = s.program.layouts[x.source]
-    flat = index.total(zip(x.index, source.strides, strict=True))
-    steps = [index.coefficient(flat, axis(k, size)) for k, size in enumerate(x.shape)]
-    inner = [k for k, (step, size) in enumerate(zip(s.result.strides, x.shape, strict=True)) if step == 1 and size != 1]
-    return bool(inner) and steps[inner[-1]] not in (0, 1) and 1 in steps
+    return transposed_copy(s, x)
 
 
 @rule("_to_copy")

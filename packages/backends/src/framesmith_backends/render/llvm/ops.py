@@ -104,7 +104,7 @@ ELEMENTARY: dict[str, dict[str, Emit]] = {
 LARGEST_DIVISOR = 1 << 48
 
 
-def _idiv(b: Builder, a: Value, c: Value, unsigned: bool) -> Value:
+def _idiv(b: Builder, a: Value, c: Value, *, unsigned: bool) -> Value:
     known = a.lanes > 1 and c.lanes == 1 and a.kind == "i64" and not c.text.startswith("%")
     # LLVM has shifts for powers of two, and for other numbers of 64 bits in vectors nothing.
     if known and b.scalef and abs(int(c.text)) < LARGEST_DIVISOR and abs(int(c.text)).bit_count() > 1:
@@ -146,7 +146,7 @@ def emit_op(b: Builder, name: str, args: tuple[Value, ...], dtype: str) -> Value
         row = _maximum("ogt", f"{sign}gt") if name == "max" else _maximum("olt", f"{sign}lt")
         return row(b, *args)
     if name == "idiv":
-        return _idiv(b, *args, unsigned)
+        return _idiv(b, *args, unsigned=unsigned)
     if name == "shr":
         return b.binary("lshr" if unsigned else "ashr", *args)
     function = ELEMENTARY.get(dtype, {}).get(name)
