@@ -215,6 +215,16 @@ def test_long_columns_are_walked_in_tiles(rows: int) -> None:
         compare(CPU.compile(gm, [x])([x]), function(x), 1e-5)
 
 
+@pytest.mark.parametrize(("shape", "dim"), [((40, 50257), 1), ((1200, 512), 0), ((40, 4000), 1)])
+def test_long_rows_are_kept_outside_of_the_stack(shape: tuple[int, int], dim: int) -> None:
+    x = torch.randn(shape)
+    gm = trace(lambda a: torch.softmax(a, dim), [x])
+    stages = CPU.explain(gm)
+    assert "scratch" in stages.text()
+    assert ("call ptr @malloc" in stages.llvm) == (shape != (40, 4000)) == ("call void @free" in stages.llvm)
+    compare(CPU.compile(gm, [x])([x]), torch.softmax(x, dim), 1e-5)
+
+
 def test_reads_across_long_rows_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight times a prime, with lanes that divide it: one tile of all points would be larger than the stack."""
     known = native.machine()

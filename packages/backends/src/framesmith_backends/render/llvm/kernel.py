@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from framesmith_backends.ir.expr import cost
 from framesmith_backends.ir.index import Var
-from framesmith_backends.ir.kernel import Kernel, Pass
+from framesmith_backends.ir.kernel import Kernel, Pass, Scratch
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.emit import element_bytes, emit, emit_store
@@ -105,9 +105,7 @@ def render_kernel(
     _parallel_loop(r, shape)
     text = "\n".join(line if line.endswith(":") else f"  {line}" for line in flat([r.entry, body]))
     head = f"define internal void @{name}(ptr noalias readonly %buffers, i64 %begin, i64 %end) #0 {{\nentry:"
-    freed = "".join(
-        f"  call void @free(ptr {r.pointers[s.name].text})\n" for s in kernel.scratch if isinstance(s.numel, Sym)
-    )
+    freed = "".join(f"  call void @free(ptr {r.pointers[s.name].text})\n" for s in kernel.scratch if _is_large(r, s))
     return f"{head}\n{text}\n{freed}  ret void\n}}", shape, r.b.declared
 
 
@@ -119,16 +117,30 @@ def _open_buffers(r: Rendering) -> None:
         slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
         kind = "i64" if isinstance(number, Symbol) else "double"
         r.numbers[number] = r.b.emit(f"load {kind}, ptr {slot.text}, align 8, !invariant.load !1", kind)
-    wide = r.lanes if r.kernel.lane in r.kernel.outer else 1
+    wide = _copies(r)
     for scratch in r.kernel.scratch:
         kind = memory_kind(scratch.dtype)
-        if isinstance(scratch.numel, Sym):
+        if _is_large(r, scratch):
             r.b.declare("declare ptr @malloc(i64)")
             r.b.declare("declare void @free(ptr)")
             room = r.b.mul(size_of(r, scratch.numel), wide * element_bytes(kind))
             r.pointers[scratch.name] = r.b.emit(f"call ptr @malloc({room.typed})", "ptr")
             continue
         r.pointers[scratch.name] = r.b.emit(f"alloca [{scratch.numel * wide} x {kind}], align 64", "ptr")
+
+
+# A scratch row of more bytes, or of a size known at the call, is no part of the stack.
+LARGEST_ON_STACK = 1 << 16
+
+
+def _copies(r: Rendering) -> int:
+    """How many values a scratch row holds of each element."""
+    return r.lanes if r.kernel.lane in r.kernel.outer else 1
+
+
+def _is_large(r: Rendering, scratch: Scratch) -> bool:
+    numel = scratch.numel
+    return isinstance(numel, Sym) or numel * _copies(r) * element_bytes(memory_kind(scratch.dtype)) > LARGEST_ON_STACK
 
 
 def _parallel_loop(r: Rendering, shape: Shape) -> None:
