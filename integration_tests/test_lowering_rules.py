@@ -131,6 +131,9 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
         INTEGERS,
         [
             lambda x: torch.bitwise_not(x) + (x & 3) + (x | 4) + (x ^ (x + 1)) + (x & (x + 1)) + (x | (x + 1)),
+            lambda x: (x << 1) + (x << x) + torch.bitwise_left_shift(x, x + 1) + torch.bitwise_left_shift(x, 2),
+            lambda x: (x >> 1) + (x >> x) + torch.bitwise_right_shift(x, x + 1) + torch.bitwise_right_shift(x, 2),
+            lambda x: torch.bitwise_left_shift(3, x) + torch.bitwise_right_shift(-3, x),
             lambda x: torch.full((4, 6), 2.0) + torch.full_like(x, 3) + x.new_full((4, 6), 4),
             lambda x: torch.zeros_like(x.t()) + torch.ones_like(x.t()) + torch.empty_like(x.t()).fill_(1) + x.t(),
             lambda x: torch.arange(6) + torch.arange(1, 7) + torch.arange(0, 12, 2) + x,

@@ -78,6 +78,16 @@ def batch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     return torch.ops.aten._native_batch_norm_legit.no_stats(x, w, b, True, 0.1, 1e-5)[0]
 
 
+def double_functions(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    powers = (x * y).exp().log1p() + (x.exp2() + 1).log2() - y.expm1()
+    return (
+        powers * x.sin()
+        + y.cos() * (x.tanh() + torch.erf(y))
+        + torch.sigmoid(x) * (y * y + 1).log10()
+        - (x * x + 2).log()
+    )
+
+
 SAMPLES: tuple[Sample, ...] = (
     Sample("chain", lambda x, y: F.gelu(x * y + 1).sin() * torch.sigmoid(y), ((37,), (37,))),
     Sample("scalar", lambda x: x * 2 + 1, ((),)),
@@ -109,6 +119,7 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("bf16 norm", lambda x: F.layer_norm(x, (32,)), ((6, 32),), torch.bfloat16, 2e-2),
     Sample("half", lambda x, y: (x * 1.1 + y).tanh(), ((100,), (100,)), torch.float16, 2e-3),
     Sample("double", lambda x, y: (x * y).sqrt() + x / y, ((33,), (33,)), torch.float64, 1e-12),
+    Sample("double functions", double_functions, ((33,), (33,)), torch.float64, 1e-12),
     Sample("integers", lambda x, y: x * y // 3 % 5 + (x > y) - x.abs(), ((33,), (33,)), torch.int64),
     Sample("places", places, ((9, 7), (5, 7)), torch.int64),
     Sample("words", words, ((9, 40), (5, 6))),

@@ -195,6 +195,36 @@ def test_how_rows_are_read() -> None:
         assert "shufflevector" in stages.llvm and "masked.gather" not in stages.llvm
 
 
+def test_softmax_of_a_transposed_tensor_reads_it_across_rows_once() -> None:
+    x = torch.randn(96, 64)
+    for function in (lambda a: torch.softmax(a.t(), 1), lambda a: torch.log_softmax((a * 2).t(), 0)):
+        gm = trace(function, [x])
+        assert len(CPU.explain(gm).plan.kernels) == 2
+        compare(CPU.compile(gm, [x])([x]), function(x), 1e-5)
+    small = trace(lambda a: torch.softmax(a.t(), 1), [x[:8, :8].clone()])
+    assert len(CPU.explain(small).plan.kernels) == 1
+
+
+@pytest.mark.parametrize("rows", [1000, 2100])
+def test_long_columns_are_walked_in_tiles(rows: int) -> None:
+    """Their elements lie in more pages than the processor keeps addresses of: nothing is kept for each row."""
+    x = torch.randn(rows, 1100)
+    for function in (lambda a: torch.softmax(a, 0), lambda a: torch.softmax(a.view(1, rows, 1100), 1)):
+        gm = trace(function, [x])
+        assert ("scratch" in CPU.explain(gm).text()) == (rows == 1000)
+        compare(CPU.compile(gm, [x])([x]), function(x), 1e-5)
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((40, 50257), 1), ((1200, 512), 0), ((40, 4000), 1)])
+def test_long_rows_are_kept_outside_of_the_stack(shape: tuple[int, int], dim: int) -> None:
+    x = torch.randn(shape)
+    gm = trace(lambda a: torch.softmax(a, dim), [x])
+    stages = CPU.explain(gm)
+    assert "scratch" in stages.text()
+    assert ("call ptr @malloc" in stages.llvm) == (shape != (40, 4000)) == ("call void @free" in stages.llvm)
+    compare(CPU.compile(gm, [x])([x]), torch.softmax(x, dim), 1e-5)
+
+
 def test_reads_across_long_rows_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight times a prime, with lanes that divide it: one tile of all points would be larger than the stack."""
     known = native.machine()

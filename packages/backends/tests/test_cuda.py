@@ -23,7 +23,7 @@ CUDA = CudaBackend()
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 #: Without FRAMESMITH_LONG these of the symbolic programs are compiled: each has a construct of its own.
 SYMBOLIC = ("softmax", "halves", "cat", "counts of numbers")
-COMPILED = ("chain", "softmax", "layer norm", "sums", "cat", "bf16")
+COMPILED = ("chain", "softmax", "layer norm", "sums", "cat", "bf16", "double functions")
 
 
 def kernels_of(sample: Sample) -> tuple[TritonKernel, ...]:

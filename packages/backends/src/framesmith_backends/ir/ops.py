@@ -19,7 +19,8 @@ aten = torch.ops.aten
 class OpRow:
     """`kinds`: the operand kinds taken (b, i for integers signed or not, f); `result`: "same" or "b1".
 
-    `cost` is in cycles per vector, roughly; `meaning` is the operation on torch tensors of equal dtype.
+    `cost` is in cycles per vector, roughly; `meaning` is the operation on torch tensors of equal dtype. Shifts are by
+    less than the number of bits, and not by negative numbers.
     """
 
     name: str
@@ -67,7 +68,7 @@ _UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("tanh", 30, torch.tanh),
     ("asinh", 80, torch.asinh),
     ("acosh", 80, torch.acosh),
-    ("atanh", 80, torch.atanh),
+    ("atanh", 45, torch.atanh),
     ("erf", 45, torch.erf),
     ("erfc", 50, torch.erfc),
     ("sigmoid", 26, torch.sigmoid),
@@ -91,6 +92,8 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("mul", 2, "if", 1, torch.mul),
     OpRow("div", 2, "f", 8, torch.div),
     OpRow("idiv", 2, "i", 30, _truncated),
+    OpRow("shl", 2, "i", 1, torch.bitwise_left_shift),
+    OpRow("shr", 2, "i", 1, torch.bitwise_right_shift),
     OpRow("fmod", 2, "if", 30, torch.fmod),
     OpRow("pow", 2, "f", 80, torch.pow),
     OpRow("atan2", 2, "f", 60, torch.atan2),
@@ -120,8 +123,7 @@ OPS: dict[str, OpRow] = {row.name: row for row in _ROWS}
 
 # Operations whose float64 form no renderer has: a node that needs one runs as an ATen call.
 FLOAT32_ONLY = frozenset((
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "pow", "fmod", "hypot",
+    "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "pow", "fmod", "hypot",
     "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
 ))  # fmt: skip
 

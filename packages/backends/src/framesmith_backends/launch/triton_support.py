@@ -153,7 +153,7 @@ def reduce_all(x):  # type: ignore[no-untyped-def]
 @triton.jit
 def sigmoid(x):  # type: ignore[no-untyped-def]
     e = exp(-tl.abs(x))
-    return tl.div_rn(tl.where(x >= 0, 1.0, e), 1.0 + e)
+    return div(tl.where(x >= 0, 1.0, e), 1.0 + e)
 
 
 @triton.jit
@@ -208,7 +208,7 @@ def dmish(x):  # type: ignore[no-untyped-def]
 @triton.jit
 def div(a, b):  # type: ignore[no-untyped-def]
     a, b = tl.broadcast(a, b)
-    return tl.div_rn(a, b)
+    return a / b if a.dtype == tl.float64 else tl.div_rn(a, b)
 
 
 @triton.jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Const, Expr, Op, number
 
 
@@ -116,6 +117,20 @@ def lerp(a: Expr, b: Expr, weight: Expr) -> Expr:
     low = a + weight * (b - a)
     high = b - (b - a) * (1.0 - weight)
     return where(fn("abs", weight) < 0.5, low, high)
+
+
+def left_shift(a: Expr, b: Expr) -> Expr:
+    """0 where the shift is negative, or by all bits or more."""
+    inside = fn("and", b >= 0, b < DTYPES[b.dtype].bits)
+    return where(inside, fn("shl", a, fn("and", b, like(DTYPES[b.dtype].bits - 1, b))), like(0, a))
+
+
+def right_shift(a: Expr, b: Expr) -> Expr:
+    """By all bits where the shift is negative, or by that many or more: 0, or -1 for a negative number."""
+    inside = fn("and", b >= 0, b < DTYPES[b.dtype].bits)
+    last = DTYPES[b.dtype].bits - 1
+    gone = like(0, a) if a.dtype == "u8" else fn("shr", a, like(last, a))
+    return where(inside, fn("shr", a, fn("and", b, like(last, b))), gone)
 
 
 def floor_divide(a: Expr, b: Expr) -> Expr:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float, nearest
 from framesmith_backends.ir.expr import Const, Expr, Op
-from framesmith_backends.ir.size import Sym, hint, surely_positive
+from framesmith_backends.ir.size import Sym, surely_positive
 from framesmith_backends.lower import formulas
 from framesmith_backends.lower.registry import add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, cast, float_of, promoted
-from framesmith_backends.lower.tensor import Operand, Tensor, axis, element, point, rounded
+from framesmith_backends.lower.tensor import Operand, Tensor, element, point, rounded
+from framesmith_backends.lower.transposing import is_transposing, transposed_copy, walks_in_tiles
 
 
 def _identity(x: Expr) -> Expr:
@@ -255,6 +255,31 @@ def _check_integer_divisor(s: Scope, b: Operand) -> None:
         raise Decline("integer division by a number that may be 0 or -1")
 
 
+def _shift(core: str, formula: Callable[..., Expr]) -> Callable[..., Tensor]:
+    """Of integers; by a known number in one operation."""
+
+    def lowered(s: Scope, a: Operand, b: Operand) -> Tensor:
+        row = DTYPES[s.result.dtype]
+        if row.kind not in "iu":
+            raise Decline("a shift of what is no integer")
+        if any(isinstance(one, int) and Const(one, row.name).value != one for one in (a, b)):
+            raise Decline("a number that the result's type does not hold")
+        known = isinstance(b, int) and 0 <= b < row.bits
+        return _met(s, _core(core) if known else formula, a, b)
+
+    return lowered
+
+
+for _name, _dunder, _row in (
+    ("bitwise_left_shift", "__lshift__", _shift("shl", formulas.left_shift)),
+    ("bitwise_right_shift", "__rshift__", _shift("shr", formulas.right_shift)),
+):
+    for _overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"):
+        add_row(_row, f"{_name}.{_overload}")
+    for _overload in ("Tensor", "Scalar"):
+        add_row(_row, f"{_dunder}.{_overload}")
+
+
 @rule("pow.Tensor_Scalar")
 def pow_scalar(s: Scope, x: Tensor, exponent: int | float) -> Tensor:
     if not isinstance(exponent, (int, float)):
@@ -404,28 +429,13 @@ def isinf(s: Scope, x: Tensor) -> Tensor:
     return s.compute(formula, x, dtype="b1", within=compute_type(x.dtype))
 
 
-# From this many elements on, a transposing copy is a kernel of its own, walked in tiles.
-TILED_COPY = 4096
-
-
 @rule("clone")
 def clone(s: Scope, x: Tensor, *, memory_format: object = None) -> Tensor:
-    if hint(s.result.numel) < TILED_COPY or not _is_transposing(s, x):
+    if not is_transposing(s, x):
         return s.compute(_identity, x, dtype=s.result.dtype)
-    if isinstance(s.result.numel, Sym) or s.result.device != "cpu":
+    if not walks_in_tiles(s):
         raise Decline("a transposing copy of changing size, or on this device, which ATen does in tiles")
-    copied = s.compute(_identity, x, dtype=s.result.dtype)
-    s.program.alone.add(copied.source)
-    return copied
-
-
-def _is_transposing(s: Scope, x: Tensor) -> bool:
-    """Whether the source and the result are contiguous along different dimensions."""
-    source = s.program.layouts[x.source]
-    flat = index.total(zip(x.index, source.strides, strict=True))
-    steps = [index.coefficient(flat, axis(k, size)) for k, size in enumerate(x.shape)]
-    inner = [k for k, (step, size) in enumerate(zip(s.result.strides, x.shape, strict=True)) if step == 1 and size != 1]
-    return bool(inner) and steps[inner[-1]] not in (0, 1) and 1 in steps
+    return transposed_copy(s, x)
 
 
 @rule("_to_copy")

@@ -7,6 +7,7 @@ from framesmith_backends.ir.expr import Expr, Op
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Scope
 from framesmith_backends.lower.tensor import Tensor
+from framesmith_backends.lower.transposing import along_rows
 
 
 def _shifted_exp(v: Expr, top: Expr) -> Expr:
@@ -15,7 +16,7 @@ def _shifted_exp(v: Expr, top: Expr) -> Expr:
 
 @rule("_softmax")
 def softmax(s: Scope, x: Tensor, dim: int, half_to_float: object = False) -> Tensor:
-    within = compute_type(s.result.dtype)
+    within, x = compute_type(s.result.dtype), along_rows(s, x)
     top = s.reduce("max", x, (dim,), True, within)
     powers = s.compute(_shifted_exp, x, top, dtype=within)
     total = s.reduce("sum", powers, (dim,), True, within)
@@ -24,7 +25,7 @@ def softmax(s: Scope, x: Tensor, dim: int, half_to_float: object = False) -> Ten
 
 @rule("_log_softmax")
 def log_softmax(s: Scope, x: Tensor, dim: int, half_to_float: object = False) -> Tensor:
-    within = compute_type(s.result.dtype)
+    within, x = compute_type(s.result.dtype), along_rows(s, x)
     top = s.reduce("max", x, (dim,), True, within)
     total = s.reduce_formula("sum", _shifted_exp, (x, top), x.shape, (dim,), True, within)
     logs = s.compute(lambda t: Op("log", t), total, dtype=within)

@@ -161,7 +161,7 @@ def gelu(b: Builder, x: Value) -> Value:
     bell = _bell(b, t)
     lacking = scale(b, bell.times_sum(b, ratio, b.mul(rest, inverse)), bell.n)
     # The product is NaN at minus infinity, as in eager.
-    return b.select(_is_negative(b, x), b.fma(x, 0.0, b.neg(lacking)), b.sub(x, lacking))
+    return b.sub(b.select(_is_negative(b, x), b.mul(x, 0.0), x), lacking)
 
 
 def _times_bell(b: Builder, high: Value, low: Value, t: Value) -> Value:

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, told_by_data, walk
 from framesmith_backends.ir.index import Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.size import Size, Sym
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
-from framesmith_backends.render.llvm.ops import emit_cast, emit_op, from_memory, memory_kind, to_memory
+from framesmith_backends.render.llvm.coarse import COARSE
+from framesmith_backends.render.llvm.ops import (
+    emit_cast,
+    emit_coarse,
+    emit_op,
+    from_memory,
+    memory_kind,
+    round_bf16,
+    to_memory,
+)
 from framesmith_backends.render.llvm.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.state import Rendering
 
@@ -22,13 +32,28 @@ LONGEST_STEP = 8
 
 def emit(r: Rendering, root: Expr) -> Value:
     """The value of the expression, written where it is first known; parts already known are used again."""
+    coarse = _coarse_parts(root)
     for node in walk(root):
+        if node in coarse:
+            continue
         level = r.levels[_depth(r, node)]
         if node not in level.values:  # a level's values also hold partial index sums, keyed by tuples
             outside, r.b.out = r.b.out, level.lines
             level.values[node] = _EMITTERS[type(node)](r, node)
             r.b.out = outside
     return _value(r, root)
+
+
+def _coarse_parts(root: Expr) -> frozenset[Expr]:
+    """Operations that are rounded to bfloat16 at once, and need not be exact to the last place of float32."""
+    rounded: set[Expr] = set()
+    exact: set[Expr] = {root}
+    for node in walk(root):
+        if isinstance(node, Cast) and node.dtype == "bf16":
+            rounded.add(node.value)
+        else:
+            exact.update(children(node))
+    return frozenset(n for n in rounded - exact if isinstance(n, Op) and n.name in COARSE and n.dtype == "f32")
 
 
 def _value(r: Rendering, node: Expr) -> Value:
@@ -84,7 +109,23 @@ def tile_load(r: Rendering, place: Value, kind: str) -> Value:
 
 
 def _cast(r: Rendering, node: Cast) -> Value:
-    return emit_cast(r.b, _value(r, node.value), node.value.dtype, node.dtype)
+    inner = node.value
+    value = r.levels[_depth(r, inner)].values.get(inner)
+    if value is None:  # one of the coarse parts
+        assert isinstance(inner, Op)
+        value = emit_coarse(r.b, inner.name, tuple(_value(r, arg) for arg in inner.args))
+    if node.dtype == "bf16" and inner.dtype == "f32":
+        return round_bf16(r.b, value, _has_short_nans(inner))
+    return emit_cast(r.b, value, inner.dtype, node.dtype)
+
+
+def _has_short_nans(node: Expr) -> bool:
+    """Whether the value's NaNs have no more bits than bfloat16's: they come from these, or from arithmetic."""
+    if isinstance(node, Op):
+        return all(map(_has_short_nans, node.args))
+    if isinstance(node, Cast) and node.dtype == "f32":
+        return _has_short_nans(node.value)
+    return isinstance(node, Const) or node.dtype == "bf16" or DTYPES[node.dtype].kind != "f"
 
 
 def _op(r: Rendering, node: Op) -> Value:

@@ -6,7 +6,7 @@ from framesmith_backends.render.llvm.builder import Builder, Value
 
 
 def by_library(b: Builder, where: Value, function: str, args: tuple[Value, ...], result: Value) -> Value:
-    """`result`, except that the lanes of `where` are what the library's function of float32 gives, one by one.
+    """`result`, except that the lanes of `where` are what the library's function gives, one by one.
 
     The code around is left only where there is such a lane.
     """
@@ -15,33 +15,33 @@ def by_library(b: Builder, where: Value, function: str, args: tuple[Value, ...],
     else:
         packed = b.emit(f"bitcast {where.typed} to i{where.lanes}", f"i{where.lanes}")
         anywhere = b.compare("ne", packed, 0)
-    n = b.name()[1:]
+    n, kind = b.name()[1:], result.kind
     slow = f"@fs.{function}.{where.lanes}"
-    b.declare(f"declare float @{function}({', '.join('float' for _ in args)})")
-    b.declare(_slow_lanes(slow, function, len(args), where.lanes))
+    b.declare(f"declare {kind} @{function}({', '.join(kind for _ in args)})")
+    b.declare(_slow_lanes(slow, function, kind, len(args), where.lanes))
     b.line(f"br label %{n}.here")
     b.line(f"{n}.here:")
     b.line(f"br i1 {anywhere.text}, label %{n}.slow, label %{n}.join, !prof !0")
     b.line(f"{n}.slow:")
     passed = ", ".join(value.typed for value in (where, *args, result))
-    found = b.emit(f"call {result.type} {slow}({passed})", "float", result.lanes)
+    found = b.emit(f"call {result.type} {slow}({passed})", kind, result.lanes)
     b.line(f"br label %{n}.join")
     b.line(f"{n}.join:")
-    return b.emit(f"phi {result.type} [ {result.text}, %{n}.here ], [ {found.text}, %{n}.slow ]", "float", result.lanes)
+    return b.emit(f"phi {result.type} [ {result.text}, %{n}.here ], [ {found.text}, %{n}.slow ]", kind, result.lanes)
 
 
-def _slow_lanes(name: str, function: str, count: int, lanes: int) -> str:
+def _slow_lanes(name: str, function: str, one: str, count: int, lanes: int) -> str:
     """A function of lanes, `count` arguments and results that replaces the results in these lanes."""
     if lanes == 1:
-        parameters = ", ".join(f"float %x{k}" for k in range(count))
+        parameters = ", ".join(f"{one} %x{k}" for k in range(count))
         return (
-            f"define internal float {name}(i1 %where, {parameters}, float %y) noinline {{\n"
-            f"  %r = call float @{function}({parameters})\n  ret float %r\n}}"
+            f"define internal {one} {name}(i1 %where, {parameters}, {one} %y) noinline {{\n"
+            f"  %r = call {one} @{function}({parameters})\n  ret {one} %r\n}}"
         )
-    kind = f"<{lanes} x float>"
+    kind = f"<{lanes} x {one}>"
     parameters = ", ".join(f"{kind} %x{k}" for k in range(count))
     elements = "\n".join(f"  %e{k} = extractelement {kind} %x{k}, i64 %k" for k in range(count))
-    passed = ", ".join(f"float %e{k}" for k in range(count))
+    passed = ", ".join(f"{one} %e{k}" for k in range(count))
     return f"""define internal {kind} {name}(<{lanes} x i1> %where, {parameters}, {kind} %y) noinline {{
 entry:
   br label %loop
@@ -52,8 +52,8 @@ loop:
   br i1 %c, label %far, label %latch
 far:
 {elements}
-  %r = call float @{function}({passed})
-  %i = insertelement {kind} %v, float %r, i64 %k
+  %r = call {one} @{function}({passed})
+  %i = insertelement {kind} %v, {one} %r, i64 %k
   br label %latch
 latch:
   %w = phi {kind} [ %v, %loop ], [ %i, %far ]

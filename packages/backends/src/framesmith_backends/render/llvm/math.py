@@ -25,6 +25,7 @@ LOG_P = (
 )  # fmt: skip
 SINH_P = (0.16666667, 0.0083333105, 0.000198428956, 2.7822132e-06)
 TANH_P = (-0.333333313, 0.133332208, -0.0539481826, 0.0217069369, -0.00819016993, 0.00215286738)
+ATANH_P = (0.33333292686013594, 0.2000457107510339, 0.14126982113662895, 0.13242664205277213)
 ERF_SMALL = (
     0.128379166, -0.376126289, 0.112836242, -0.026855588, 0.0051919478, -0.000804383948, 7.96966342e-05,
 )  # fmt: skip
@@ -38,7 +39,7 @@ INFINITY = math.inf
 def scale(b: Builder, x: Value, n: Value) -> Value:
     """x * 2**n for a whole n within [-280, 254], rounding once if the result is subnormal."""
     if b.scalef and x.lanes % 16 == 0:
-        return _scalef(b, x, n)
+        return scalef(b, x, n)
     whole = to_int(b, n)
     half = b.binary("ashr", whole, 1)
     for part in (half, b.sub(whole, half)):
@@ -47,17 +48,20 @@ def scale(b: Builder, x: Value, n: Value) -> Value:
     return x
 
 
-def _scalef(b: Builder, x: Value, n: Value) -> Value:
-    """The same in one AVX-512 instruction for each 16 lanes."""
-    vector = "<16 x float>"
-    name = "@llvm.x86.avx512.mask.scalef.ps.512"
-    b.declare(f"declare {vector} {name}({vector}, {vector}, {vector}, i16, i32)")
+# What AVX-512 calls its scaling of 512 bits: lanes, the type's suffix, the type of a mask of lanes.
+SCALEF = {"float": (16, "ps", "i16"), "double": (8, "pd", "i8")}
+
+
+def scalef(b: Builder, x: Value, n: Value) -> Value:
+    """The same in one AVX-512 instruction for each 16 lanes of float32, or 8 of float64."""
+    lanes, suffix, mask = SCALEF[x.kind]
+    vector, name = f"<{lanes} x {x.kind}>", f"@llvm.x86.avx512.mask.scalef.{suffix}.512"
+    b.declare(f"declare {vector} {name}({vector}, {vector}, {vector}, {mask}, i32)")
     parts = []
-    for first in range(0, x.lanes, 16):
-        a, c = (b.pick(v, range(first, first + 16)) for v in (x, n))
-        parts.append(
-            b.emit(f"call {vector} {name}({a.typed}, {c.typed}, {vector} zeroinitializer, i16 -1, i32 4)", "float", 16)
-        )
+    for first in range(0, x.lanes, lanes):
+        a, c = (b.pick(v, range(first, first + lanes)) for v in (x, n))
+        text = f"call {vector} {name}({a.typed}, {c.typed}, {vector} zeroinitializer, {mask} -1, i32 4)"
+        parts.append(b.emit(text, x.kind, lanes))
     return b.join(parts)
 
 
@@ -159,7 +163,7 @@ def _log_parts(b: Builder, f: Value) -> tuple[Value, Value]:
     return f, b.fma(z, -0.5, tail)
 
 
-def _log_range(b: Builder, x: Value, result: Value) -> Value:
+def log_range(b: Builder, x: Value, result: Value) -> Value:
     """The values of a logarithm at infinity, zero, negative numbers and NaN."""
     result = b.select(b.compare("oeq", x, INFINITY), x, result)
     result = b.select(b.compare("ult", x, 0.0), b.number(math.nan, x), result)
@@ -170,7 +174,7 @@ def log(b: Builder, x: Value) -> Value:
     k, m = _split(b, x)
     f, tail = _log_parts(b, b.sub(m, 1.0))
     tail = b.fma(k, LN2_LOW, tail)
-    return _log_range(b, x, b.fma(k, LN2_HIGH, b.add(f, tail)))
+    return log_range(b, x, b.fma(k, LN2_HIGH, b.add(f, tail)))
 
 
 def log1p(b: Builder, x: Value) -> Value:
@@ -201,7 +205,7 @@ def _log_in_base(b: Builder, x: Value, factor: float, unit_high: float, unit_low
     rest = b.fma(f, factor - high, rest)
     rest = b.fma(tail, high, rest)
     rest = b.fma(k, unit_low, rest)
-    return _log_range(b, x, b.fma(k, unit_high, b.add(head, rest)))
+    return log_range(b, x, b.fma(k, unit_high, b.add(head, rest)))
 
 
 def _rounded(value: float) -> float:
@@ -221,7 +225,7 @@ def log10(b: Builder, x: Value) -> Value:
 
 def reciprocal(b: Builder, d: Value) -> Value:
     """1 / d within about 1 ULP, for finite d in a small range: the processor's estimate, refined."""
-    return b.emit(f"fdiv arcp {d.type} {b.number(1.0, d).text}, {d.text}", "float", d.lanes)
+    return b.emit(f"fdiv arcp {d.type} {b.number(1.0, d).text}, {d.text}", d.kind, d.lanes)
 
 
 def quotient(b: Builder, a: Value, d: Value) -> Value:
@@ -278,6 +282,32 @@ def cosh(b: Builder, x: Value) -> Value:
     return b.add(half, _half_inverse(b, half))
 
 
+# How far two floats' bits are apart, where the larger is 2**0.74 times the other, about.
+ATANH_STEP = int(0.74 * 2**23)
+
+
+def atanh(b: Builder, x: Value) -> Value:
+    """k ln(2)/2 + atanh(s), with (1 + t) / (1 - t) = 2**k (1 + s) / (1 - s) for t = |x|; s = t where k = 0."""
+    t = b.intrinsic("fabs", x)
+    above, below = b.add(t, 1.0), b.sub(b.number(1.0, t), t)
+    apart = b.sub(b.bits(above, "i32"), b.bits(below, "i32"))
+    k = b.binary("and", b.add(apart, (1 << 23) - ATANH_STEP), -(1 << 23))  # in the exponent's bits
+    power = b.bits(b.add(k, 0x3F800000), "float")
+    # 1 + t - 2**k (1 - t) over 1 + t + 2**k (1 - t); 1 - t is exact from 1/2 on, the factors of t up to there.
+    plus, minus = b.add(power, 1.0), b.sub(b.number(1.0, t), power)
+    half = b.compare("olt", t, 0.5)
+    top = b.select(half, b.fma(t, plus, minus), b.fma(b.neg(power), below, above))
+    bottom = b.select(half, b.fma(t, minus, plus), b.fma(power, below, above))
+    s = b.div(top, bottom)
+    z = b.mul(s, s)
+    near = b.fma(b.mul(b.polynomial(z, ATANH_P), z), s, s)
+    whole = b.convert("sitofp", k, "float")
+    result = b.fma(whole, LN2_HIGH * 2.0**-24, b.fma(whole, LN2_LOW * 2.0**-24, near))
+    result = b.select(b.compare("oeq", t, 1.0), b.number(INFINITY, t), result)
+    result = b.select(b.compare("ugt", t, 1.0), b.number(math.nan, t), result)
+    return b.intrinsic("copysign", result, x)
+
+
 # Quotients from here on are not told from the next by a float.
 LARGEST_QUOTIENT = 2.0**22
 
@@ -316,4 +346,5 @@ def rsqrt(b: Builder, x: Value) -> Value:
 FLOAT32: dict[str, Callable[..., Value]] = {
     "exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": log2, "log10": log10, "log1p": log1p,
     "tanh": tanh, "erf": erf, "sigmoid": sigmoid, "rsqrt": rsqrt, "sinh": sinh, "cosh": cosh, "fmod": fmod,
+    "atanh": atanh,
 }  # fmt: skip

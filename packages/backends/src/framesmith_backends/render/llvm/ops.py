@@ -8,6 +8,8 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.render.llvm.activations import ACTIVATIONS
 from framesmith_backends.render.llvm.builder import MEMORY, REGISTER, Builder, Value
 from framesmith_backends.render.llvm.circular import CIRCULAR
+from framesmith_backends.render.llvm.coarse import COARSE
+from framesmith_backends.render.llvm.double import FLOAT64
 from framesmith_backends.render.llvm.math import FLOAT32
 from framesmith_backends.render.llvm.through_double import THROUGH_DOUBLE
 
@@ -78,6 +80,7 @@ PLAIN: dict[str, Emit] = {
     "copysign": _copysign,
     "isnan": lambda b, a: b.compare("uno", a, b.number(0.0, a)),
     "signbit": _signbit,
+    "shl": lambda b, a, c: b.binary("shl", a, c),
     "and": lambda b, a, c: b.binary("and", a, c),
     "or": lambda b, a, c: b.binary("or", a, c),
     "xor": lambda b, a, c: b.binary("xor", a, c),
@@ -91,8 +94,37 @@ PLAIN: dict[str, Emit] = {
     "rsqrt": lambda b, a: b.div(b.number(1.0, a), b.intrinsic("sqrt", a)),
 }
 
-# Functions of float32 only.
-ELEMENTARY: dict[str, Emit] = {**FLOAT32, **CIRCULAR, **THROUGH_DOUBLE, **ACTIVATIONS}
+# Functions by the type that they are computed in.
+ELEMENTARY: dict[str, dict[str, Emit]] = {
+    "f32": {**FLOAT32, **CIRCULAR, **THROUGH_DOUBLE, **ACTIVATIONS},
+    "f64": FLOAT64,
+}
+
+# Divisors below this leave rests that doubles hold.
+LARGEST_DIVISOR = 1 << 48
+
+
+def _idiv(b: Builder, a: Value, c: Value, *, unsigned: bool) -> Value:
+    known = a.lanes > 1 and c.lanes == 1 and a.kind == "i64" and not c.text.startswith("%")
+    # LLVM has shifts for powers of two, and for other numbers of 64 bits in vectors nothing.
+    if known and b.scalef and abs(int(c.text)) < LARGEST_DIVISOR and abs(int(c.text)).bit_count() > 1:
+        return _quotient_of_longs(b, a, int(c.text))
+    return b.binary("udiv" if unsigned else "sdiv", a, c)
+
+
+def _quotient_of_longs(b: Builder, a: Value, divisor: int) -> Value:
+    """a / divisor towards zero, by AVX-512's conversions between doubles and integers of 64 bits.
+
+    The first quotient is too small by a little more than rounding can make it too large, so that the rest has a's sign
+    and is below the divisor and 2**13. Of that rest, which a double holds, the factor is too large by less than the
+    distance to the next whole quotient.
+    """
+    guess = b.mul(b.convert("sitofp", a, "double"), (1.0 - 2.0**-51) / divisor)
+    first = b.convert("fptosi", guess, "i64")
+    rest = b.sub(a, b.mul(first, divisor))
+    second = b.convert("fptosi", b.mul(b.convert("sitofp", rest, "double"), (1.0 + 2.0**-51) / divisor), "i64")
+    return b.add(first, second)
+
 
 COMPARISONS: dict[str, Emit] = {
     "eq": _comparison("oeq", "eq", "eq"),
@@ -114,10 +146,18 @@ def emit_op(b: Builder, name: str, args: tuple[Value, ...], dtype: str) -> Value
         row = _maximum("ogt", f"{sign}gt") if name == "max" else _maximum("olt", f"{sign}lt")
         return row(b, *args)
     if name == "idiv":
-        return b.binary("udiv" if unsigned else "sdiv", *args)
-    if dtype == "f32" and name in ELEMENTARY:
-        return _elementary(b, ELEMENTARY[name], args)
+        return _idiv(b, *args, unsigned=unsigned)
+    if name == "shr":
+        return b.binary("lshr" if unsigned else "ashr", *args)
+    function = ELEMENTARY.get(dtype, {}).get(name)
+    if function is not None:
+        return _elementary(b, function, args)
     return PLAIN[name](b, *args)
+
+
+def emit_coarse(b: Builder, name: str, args: tuple[Value, ...]) -> Value:
+    """The operation on values of float32, exact enough to be rounded to bfloat16."""
+    return _elementary(b, COARSE[name], args)
 
 
 def _elementary(b: Builder, function: Emit, args: tuple[Value, ...]) -> Value:
@@ -166,16 +206,21 @@ def _to_integer(b: Builder, a: Value, target: str) -> Value:
     return whole if wide == REGISTER[target] else b.convert("trunc", whole, REGISTER[target])
 
 
-def bf16_bits(b: Builder, a: Value) -> Value:
-    """The upper 16 bits of the float rounded to nearest even, as i32; a NaN stays a NaN."""
+def bf16_bits(b: Builder, a: Value, short_nans: bool = False) -> Value:
+    """The upper 16 bits of the float rounded to nearest even, as i32; a NaN stays a NaN.
+
+    Without asking for NaN, if each is known to have no lower bits: rounding adds nothing to it then.
+    """
     raw = b.bits(a, "i32")
     odd = b.binary("and", b.binary("lshr", raw, 16), 1)
     rounded = b.binary("lshr", b.add(b.add(raw, 0x7FFF), odd), 16)
+    if short_nans:
+        return rounded
     return b.select(b.compare("uno", a, b.number(0.0, a)), b.number(0x7FC0, rounded), rounded)
 
 
-def round_bf16(b: Builder, a: Value) -> Value:
-    return b.bits(b.binary("shl", bf16_bits(b, a), 16), "float")
+def round_bf16(b: Builder, a: Value, short_nans: bool = False) -> Value:
+    return b.bits(b.binary("shl", bf16_bits(b, a, short_nans), 16), "float")
 
 
 def _round_f16(b: Builder, a: Value) -> Value:

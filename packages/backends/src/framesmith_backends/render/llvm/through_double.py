@@ -11,7 +11,7 @@ from framesmith_backends.render.llvm.math import INFINITY, LOG2E, clamp
 # log2 of m in [sqrt(1/2), sqrt(2)] as s * L(s*s), s = (m-1)/(m+1): the series of atanh.
 LOG_L = tuple(2.0 * LOG2E / (2 * k + 1) for k in range(10))
 EXP_P = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(11))
-# Below this, x + factor * x**3 is all that a float holds of asinh and atanh.
+# Below this, x - x**3 / 6 is all that a float holds of asinh.
 SMALL = 2.0**-12
 
 
@@ -81,13 +81,6 @@ def hypot(b: Builder, x: Value, y: Value) -> Value:
     return b.select(b.binary("or", *infinite), b.number(INFINITY, x), result)
 
 
-def _with_small(b: Builder, x: Value, factor: float, result: Value) -> Value:
-    """The odd function whose result for |x| this is, and which is x + factor * x**3 near 0."""
-    size = b.intrinsic("fabs", x)
-    near = b.fma(b.mul(b.mul(size, size), factor), size, size)
-    return b.intrinsic("copysign", b.select(b.compare("olt", size, SMALL), near, result), x)
-
-
 def _root_beside_one(b: Builder, x: Value, one: float) -> Value:
     """sqrt(x*x + one)."""
     return b.intrinsic("sqrt", b.fma(x, x, one))
@@ -97,7 +90,10 @@ def asinh(b: Builder, x: Value) -> Value:
     size = _double(b, b.intrinsic("fabs", x))
     result = _float(b, _log(b, b.add(size, _root_beside_one(b, size, 1.0))))
     result = b.select(b.compare("ult", b.intrinsic("fabs", x), INFINITY), result, b.intrinsic("fabs", x))
-    return _with_small(b, x, -1.0 / 6.0, b.select(b.compare("uno", x, 0.0), x, result))
+    result = b.select(b.compare("uno", x, 0.0), x, result)
+    size = b.intrinsic("fabs", x)
+    near = b.fma(b.mul(b.mul(size, size), -1.0 / 6.0), size, size)
+    return b.intrinsic("copysign", b.select(b.compare("olt", size, SMALL), near, result), x)
 
 
 def acosh(b: Builder, x: Value) -> Value:
@@ -107,15 +103,6 @@ def acosh(b: Builder, x: Value) -> Value:
     return b.select(b.compare("ult", x, 1.0), b.number(math.nan, x), result)
 
 
-def atanh(b: Builder, x: Value) -> Value:
-    size = b.intrinsic("fabs", x)
-    wide = _double(b, size)
-    ratio = b.div(b.add(wide, 1.0), b.sub(b.number(1.0, wide), wide))
-    result = _float(b, b.mul(_log(b, ratio), 0.5))
-    result = b.select(b.compare("oeq", size, 1.0), b.number(INFINITY, x), result)
-    return _with_small(b, x, 1.0 / 3.0, b.select(b.compare("ugt", size, 1.0), b.number(math.nan, x), result))
-
-
 THROUGH_DOUBLE: dict[str, Callable[..., Value]] = {
-    "pow": pow, "hypot": hypot, "asinh": asinh, "acosh": acosh, "atanh": atanh,
+    "pow": pow, "hypot": hypot, "asinh": asinh, "acosh": acosh,
 }  # fmt: skip

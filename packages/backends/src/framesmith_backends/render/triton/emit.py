@@ -17,7 +17,7 @@ from framesmith_backends.render.triton.state import TYPES, Writing
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "and": "&", "or": "|", "xor": "^",
+    "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>",
 }  # fmt: skip
 # Functions of the support module, of the same names.
 CALLS = frozenset((
@@ -104,8 +104,8 @@ def operation(name: str, args: tuple[str, ...], dtype: str) -> str:
         return f"tl.abs({args[0]})"
     if name == "isnan":
         return f"({args[0]} != {args[0]})"
-    if name in ("div", "sqrt", "rsqrt") and dtype == "f64":
-        return {"div": "({0} / {1})", "sqrt": "tl.sqrt({0})", "rsqrt": "(1.0 / tl.sqrt({0}))"}[name].format(*args)
+    if name in ("sqrt", "rsqrt") and dtype == "f64":
+        return {"sqrt": "tl.sqrt({0})", "rsqrt": "(1.0 / tl.sqrt({0}))"}[name].format(*args)
     if name == "idiv":
         return f"({args[0]} // {args[1]})"
     if name in ("max", "min", "fmod") and DTYPES[dtype].kind != "f":
