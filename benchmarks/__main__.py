@@ -17,7 +17,7 @@ SUITES = {
     "generation": "text generated token by token with a cache that grows",
     "guards": "what checking many inputs costs",
     "kernels": "single kernels of all kinds, checked against eager",
-    "memory": "peak memory of a step of whole models",
+    "memory": "memory, tensors and operator calls of a step of whole models, and what compiling adds",
     "models": "whole models, inference and training",
     "optimizers": "optimizer steps over many small tensors",
 }

@@ -1,68 +1,149 @@
-"""Peak memory of a step beyond what was held before it, each candidate in its own process; what compiling adds."""
+"""What a step of a whole model asks for, and what compiling it leaves behind: bytes, tensors, operators called.
+
+Each candidate runs in a process of its own, a copy of one in which everything that all of them need is imported.
+Nothing is timed: two run at a time, and torch.compile finds what it has compiled on this machine before.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import ctypes
+import gc
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+import torch
+
+from benchmarks.candidates import NAMES, wrap
 from benchmarks.harness import Row
+from benchmarks.operators_called import FIGURE, operators_called
 from benchmarks.selection import Selection, title
-from benchmarks.zoo import select
+from benchmarks.tensors_made import peak_bytes, tensor_objects
+from benchmarks.zoo import Model, make_step, select
+
+#: The figures of a row, in the order in which they are printed.
+PEAK, ADDED, OBJECTS = "peak bytes", "bytes compiling adds", "tensor objects"
+MIB = 2**20
+#: Processes at a time.
+AT_ONCE = 2
 
 
-def status(field: str) -> int:
-    """Bytes of a field of this process's status, of the kernel's own counting."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise ValueError(f"the kernel has no {field} in /proc/self/status")
+def resident() -> int:
+    """Bytes of this process in memory, once what is free has been given back."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def peak_of_step(name: str, mode: str, dtype: str, candidate: str) -> tuple[int, int]:
-    """Bytes a step adds at its peak after warm-up, and bytes that building and first calls added."""
-    from benchmarks.models import prepare
-
-    (row,) = select(name)
-    before = status("VmRSS")
-    step = prepare(row, mode, dtype, candidate)
-    for _ in range(2):
+def warm(step: Callable[[], object]) -> None:
+    """Run it until it asks for nothing more that stays: a library's pools, what the second call compiles."""
+    for _ in range(3):
         step()
-    held = status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
-    step()
-    return max(0, status("VmHWM") - held), held - before
 
 
-def measure(name: str, mode: str, dtype: str, candidate: str) -> tuple[int, int]:
-    """`peak_of_step` in a fresh interpreter."""
-    arguments = ", ".join(map(repr, (name, mode, dtype, candidate)))
-    code = (
-        "from benchmarks.candidates import fresh_inductor_cache; fresh_inductor_cache()\n"
-        f"from benchmarks.memory import peak_of_step; print(*peak_of_step({arguments}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1][:200])
-    peak, added = done.stdout.splitlines()[-1].split()
-    return int(peak), int(added)
+def figures(model: str, mode: str, dtype: str, candidate: str) -> dict[str, int]:
+    """The figures of a candidate; what compiling adds is beyond the same model in eager mode in the same process."""
+    (row,) = select(model)
+    eager = make_step(row, mode, dtype, lambda module: module)
+    warm(eager)
+    before = resident()
+    del eager
+    step = make_step(row, mode, dtype, lambda module: wrap(candidate, module))
+    warm(step)
+    added = resident() - before
+    return {
+        PEAK: peak_bytes(step),
+        ADDED: added,
+        OBJECTS: tensor_objects(step),
+        FIGURE: operators_called(step),
+    }
+
+
+def _answer(there: Connection, case: tuple[str, str, str, str]) -> None:
+    """What a process does: send the figures, or why there are none."""
+    try:
+        there.send(figures(*case))
+    except Exception as error:
+        there.send(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
+def measure(row: Model, mode: str, dtype: str, candidate: str) -> Row:
+    """`figures` in a process of its own, as a row."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["benchmarks.imported_models"])
+    here, there = processes.Pipe(duplex=False)
+    process = processes.Process(target=_answer, args=(there, (row.name, mode, dtype, candidate)))
+    process.start()
+    there.close()
+    try:
+        found = here.recv()
+    except EOFError:
+        found = "the process died"
+    process.join()
+    case = title(row, mode, dtype)
+    if isinstance(found, str):
+        return Row(case, candidate, float("nan"), {}, 0, found)
+    return Row(case, candidate, float("nan"), {}, 1, "", found)
+
+
+def measured(selection: Selection) -> Iterator[list[Row]]:
+    """The rows of each case."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        cases = []
+        for row, mode, dtype in selection.cases():
+            names = [name for name in selection.names(row, mode, dtype) if name in NAMES]
+            cases.append([pool.submit(measure, row, mode, dtype, name) for name in names])
+        for waiting in cases:
+            yield [one.result() for one in waiting]
+
+
+def print_case(rows: list[Row]) -> None:
+    """A case's rows as a table."""
+    for row in rows:
+        f = row.figures
+        text = (
+            f"cannot: {row.reason}"
+            if row.reason
+            else f"peak {f[PEAK] / MIB:8.2f} MiB   compiling adds {f[ADDED] / MIB:6.1f} MiB   "
+            f"{f[OBJECTS]:5} {OBJECTS}   {f[FIGURE]:5} {FIGURE}"
+        )
+        print(f"{row.case:<42} {row.candidate:<14} {text}", flush=True)
+
+
+def print_summary(rows: list[Row]) -> None:
+    """Where framesmith has more of something than torch.compile, by ratio; the most that compiling adds."""
+    by_case: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        if not row.reason:
+            by_case.setdefault(row.case, {})[row.candidate] = row
+    both = {case: (r["framesmith"], r["torch.compile"]) for case, r in by_case.items() if len({*r} - {"eager"}) == 2}
+    for figure in (PEAK, OBJECTS, FIGURE):
+        over = {c: (o.figures[figure], t.figures[figure]) for c, (o, t) in both.items()}
+        worst = sorted((ours / max(theirs, 1), c) for c, (ours, theirs) in over.items() if ours > theirs)
+        print(f"{figure}: more than torch.compile's in {len(worst)} of {len(both)} cases")
+        for ratio, case in reversed(worst):
+            print(f"    {ratio:6.2f}x {case}: {over[case][0]} for {over[case][1]}")
+    ours = [r["framesmith"] for r in by_case.values() if "framesmith" in r]
+    if ours:
+        most = max(ours, key=lambda row: row.figures[ADDED])
+        print(f"compiling adds at most {most.figures[ADDED] / MIB:.1f} MiB ({most.case})", flush=True)
 
 
 def run(selection: Selection | None = None) -> list[Row]:
-    """All cases asked for; rows hold bytes."""
+    """All cases asked for; rows hold figures, no times."""
     selection = selection or Selection()
+    kept = Path(tempfile.gettempdir()) / f"inductor-{torch.__version__}-{os.getuid()}"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(kept)
     rows: list[Row] = []
-    for row, mode, dtype in selection.cases():
-        case, found = title(row, mode, dtype), []
-        for name in selection.names(row, mode, dtype):
-            try:
-                peak, added = measure(row.name, mode, dtype, name)
-            except RuntimeError as error:
-                found.append(Row(case, name, float("nan"), {}, 0, str(error)))
-                print(f"{case:<40} {name:<14} cannot: {error}", flush=True)
-                continue
-            found.append(Row(case, name, float("nan"), {}, 1, "", {"peak_bytes": peak, "compiling_bytes": added}))
-            print(f"{case:<40} {name:<14} {peak / 2**20:7.1f} MiB, {added / 2**20:7.1f} before", flush=True)
+    for found in measured(selection):
+        print_case(found)
         selection.keep(found)
         rows += found
+    print_summary(rows)
     return rows

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import kernels
+from benchmarks import kernels, memory, tensors_made
 from benchmarks.__main__ import SUITES
 from benchmarks.agreement import check
 from benchmarks.harness import Row
@@ -101,3 +101,29 @@ def test_result_in_float64_will_do() -> None:
 def test_worst_rows_come_first() -> None:
     rows = [Row(case, "framesmith", 1.0, {"eager": ratio}, 1) for case, ratio in (("a", 1.02), ("b", 1.1), ("c", 2.0))]
     assert slower_than("eager", rows) == [(2.0, "c"), (1.1, "b")]
+
+
+def test_memory_of_a_step_is_that_of_its_tensors() -> None:
+    x, kept = torch.randn(1 << 18), []
+
+    def step() -> None:
+        kept[:] = [x + 1]
+        one = x * 2
+        del one
+        kept.append(torch.empty_strided((1 << 18,), (1,)))
+
+    step()
+    assert 0 <= tensors_made.peak_bytes(step) - (2 << 20) < 1024
+    assert tensors_made.tensor_objects(step) == 3
+    assert tensors_made.tensor_objects(lambda: None) == 0
+
+
+def test_memory_suite_measures_in_processes_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also from a process whose pool of threads has started."""
+    torch.randn(1 << 20).exp()
+    eager, ours = memory.run(Selection("small_mlp", ("eager", "framesmith"), ("inference",), ("float32",)))
+    assert not eager.reason and not ours.reason
+    assert ours.figures[memory.ADDED] > eager.figures[memory.ADDED]
+    assert 0 < ours.figures[memory.PEAK] < 1 << 20
+    assert 0 < ours.figures[memory.OBJECTS] <= eager.figures[memory.OBJECTS]
+    assert "compiling adds at most" in capsys.readouterr().out

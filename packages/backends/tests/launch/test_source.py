@@ -7,6 +7,7 @@ import gc
 import pytest
 import torch
 from tracing import trace
+from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.native import handle_offset, machine
@@ -46,13 +47,41 @@ VIEWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_views_are_methods_of_their_tensors(name: str) -> None:
-    """What is sorted is an ATen call, so that the view is needed as a tensor."""
-    x = torch.randn(2, 3, 4)
-    gm = trace(lambda a: VIEWS[name](a).sort(0)[0], [x])
+#: Views that kernels do not read through.
+UNKNOWN_PLACES = {"as_strided", "unfold"}
+
+
+@pytest.mark.parametrize("name", sorted(VIEWS.keys() - UNKNOWN_PLACES))
+def test_views_are_taken_by_their_places(name: str) -> None:
+    """What is sorted is an ATen call, so that the view is needed as a tensor; what it is a view of is not."""
+    x = torch.randn(3, 2, 5)
+    function = lambda a: VIEWS[name](a.transpose(0, 1)[:, :, 1:]).sort(0)[0]  # noqa: E731
+    if name == "view":
+        function = lambda a: a.view(30).view(6, 5).sort(0)[0]  # noqa: E731
+    source = CpuBackend().explain(trace(function, [x])).source
+    assert source.count("_view(x0, ") == source.count("_view(") == 1
+    assert not any(f".{method}(" in source for method in (name, "transpose", "slice"))
+    torch.testing.assert_close(CpuBackend().compile(trace(function, [x]), [x])([x])[0], function(x))
+
+
+@pytest.mark.parametrize("name", ["view", "permute", "unsqueeze", "unfold"])
+def test_other_views_are_methods_of_their_tensors(name: str) -> None:
+    """Those of sizes that change, and those whose places are not known."""
+    x = torch.randn(5, 3, 4)
+    function = lambda a: (a.view(-1, 4) if name == "view" else VIEWS[name](a)).sort(0)[0]  # noqa: E731
+    gm = trace_symbolic(function, [x])
     assert f".{name}(" in CpuBackend().explain(gm).source
-    torch.testing.assert_close(CpuBackend().compile(gm, [x])([x])[0], VIEWS[name](x).sort(0)[0])
+    torch.testing.assert_close(CpuBackend().compile(gm, [x])([x])[0], function(x))
+
+
+def test_a_view_of_a_result_with_other_strides_than_its_fake_is_still_right() -> None:
+    x = torch.randn(3, 6, 7)
+    function = lambda a: torch.bmm(a, a.mT).select(1, 2).sort(0)[0]  # noqa: E731
+    gm = trace(function, [x])
+    product, view = (next(n for n in gm.graph.nodes if what in str(n.target)) for what in ("bmm", "select"))
+    product.meta["val"] = product.meta["val"].mT.contiguous().mT
+    view.meta["val"] = product.meta["val"].select(1, 2)
+    torch.testing.assert_close(CpuBackend().compile(gm, [x])([x])[0], function(x))
 
 
 def test_inputs_with_gradients_leave_no_graph() -> None:

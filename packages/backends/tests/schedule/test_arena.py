@@ -1,14 +1,18 @@
 """Buffers in an arena: none that live at the same time share bytes, and not more is asked for than they need."""
 
+from collections.abc import Callable
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.arena import ALIGNMENT, Span, placed, taken
 from framesmith_backends.schedule.plan import make_plan
+from framesmith_backends.schedule.steps import Allocate
 
 
 @st.composite
@@ -70,3 +74,24 @@ def test_a_chain_of_symbolic_sizes_takes_two_buffers() -> None:
     for rows in (5, 8, 300):
         inputs[0] = torch.randn(rows, 16)
         torch.testing.assert_close(call(list(inputs))[0], chain(*inputs))
+
+
+def arena(function: Callable[..., torch.Tensor]) -> int:
+    """Bytes of the arena of a graph of two 32x32 matrices, whose results are checked."""
+    inputs = [torch.randn(32, 32), torch.randn(32, 32)]
+    gm = trace(function, inputs)
+    (found,) = CpuBackend().compile(gm, inputs)(list(inputs))
+    torch.testing.assert_close(found, function(*inputs), rtol=1e-4, atol=1e-4)
+    steps = make_plan(lower_graph(gm, "cpu").program, native=True).steps
+    return sum(step.layout.numel for step in steps if isinstance(step, Allocate) and step.name.endswith(".arena"))
+
+
+def test_results_lie_where_their_kernel_reads_for_the_last_time() -> None:
+    place = 32 * 32 * 4
+    assert arena(lambda x, w: torch.relu(x @ w) @ w) == place
+    assert arena(lambda x, w: torch.softmax(x @ w, 1) @ w) == place
+    assert arena(lambda x, w: torch.softmax(x @ w, 0) @ w) == place
+    assert arena(lambda x, w: torch.relu(x @ w).flip(0) @ w) == 2 * place
+    assert arena(lambda x, w: ((y := x @ w) - y.t()) @ w) == 2 * place
+    assert arena(lambda x, w: ((y := x @ w) - y.sum(0)).t().contiguous() @ w) == 2 * place + 32 * 4
+    assert arena(lambda x, w: torch.relu(y := x @ w) @ w @ y) >= 2 * place

@@ -23,8 +23,10 @@ from weakref import WeakValueDictionary
 
 import torch
 from llvmlite import binding
+from llvmlite.utils import get_library_name
 
 from framesmith_backends import storage
+from framesmith_backends.launch.compiler_pages import give_back
 from framesmith_backends.launch.heap import keep_freed_pages
 from framesmith_backends.render.target import Target, host
 
@@ -201,6 +203,7 @@ def engine_of(kind: str, text: str) -> Any:
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine().target_machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(kind, text)))
     engine.finalize_object()
+    give_back(get_library_name())
     return engine
 
 

@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from framesmith_aten.operators import is_custom, is_view, op_name
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Number
-from framesmith_backends.ir.program import Teller
+from framesmith_backends.ir.program import Place, Teller
 from framesmith_backends.ir.size import Size, Symbol, size_text, symbols, symbols_of
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run, Step
@@ -34,6 +35,7 @@ class Writer:
 
     `space` is its globals, `names` maps runtime names to identifiers, `runtime` graph nodes' names to runtime names.
     `symbols` names the numbers known at the call, `told` has for each value the lines that read them from it.
+    `below_autograd` says that nothing the function calls may ask for autograd.
     """
 
     space: dict[str, object] = field(default_factory=dict)
@@ -41,6 +43,7 @@ class Writer:
     runtime: dict[str, str] = field(default_factory=dict)
     symbols: dict[Symbol, str] = field(default_factory=dict)
     told: dict[str, list[str]] = field(default_factory=dict)
+    below_autograd: bool = True
 
     def identifier(self, name: str) -> str:
         found = self.names.get(name)
@@ -58,6 +61,13 @@ class Writer:
     def sizes(self, sizes: tuple[Size, ...]) -> str:
         return str(sizes) if all(isinstance(n, int) for n in sizes) else literal_tuple(map(self.size, sizes))
 
+    def view(self, place: Place) -> str:
+        """A view as an expression: no operator below autograd, where nobody asks what it is a view of."""
+        source, shape, strides = self.identifier(place.source), self.sizes(place.shape), self.sizes(place.strides)
+        if self.below_autograd:
+            return f"_view({source}, {shape}, {strides}, {place.offset})"
+        return f"{source}.as_strided({shape}, {strides}, {source}.storage_offset() + {place.offset})"
+
     def bind(self, hint: str, value: object) -> str:
         """A global name for the value; the same object gets the same name."""
         for name, known in self.space.items():
@@ -73,8 +83,15 @@ class Writer:
 def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
     """(source of `call(args)`, its globals except for the native entries)."""
     w = Writer(
-        space={"_empty": torch.empty_strided, "_restride": restride, "_below_autograd": below_autograd},
+        space={
+            "_empty": native_functions()._empty_strided_cpu,
+            "_view": native_functions()._reinterpret_tensor,
+            "_empty_on": torch.empty_strided,
+            "_restride": restride,
+            "_below_autograd": below_autograd,
+        },
         runtime=plan.runtime,
+        below_autograd=calls_plain_operators(plan),
     )
     for name in plan.inputs:
         w.identifier(name)
@@ -138,6 +155,11 @@ def executed(source: str, space: dict[str, object]) -> BoxedFn:
     return call
 
 
+def native_functions() -> Any:
+    """Torch's module of functions that make tensors without an operator; a part of torch._C, not of torch._dynamo."""
+    return sys.modules["torch._C._dynamo.guards"]
+
+
 def below_autograd() -> Any:
     """A guard under which ATen calls skip autograd: the graph has no gradients of its own to record.
 
@@ -147,13 +169,22 @@ def below_autograd() -> Any:
     return torch._C._AutoDispatchBelowADInplaceOrView()
 
 
+def calls_plain_operators(plan: Plan) -> bool:
+    """Whether all calls are of plain operators, which need no autograd."""
+    return all(isinstance(target, OpOverload) and not is_custom(target) for target in _targets(plan))
+
+
 def needs_guard(plan: Plan) -> bool:
     """Whether there are ATen calls, all of plain operators, to run below autograd."""
-    nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep)]
-    targets = [
+    return bool(_targets(plan)) and calls_plain_operators(plan)
+
+
+def _targets(plan: Plan) -> list[object]:
+    """What the plan calls."""
+    nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep) and step.place is None]
+    return [
         n.target for n in nodes if n.op == "call_function" and n.target is not operator.getitem and not _is_number(n)
     ]
-    return bool(targets) and all(isinstance(target, OpOverload) and not is_custom(target) for target in targets)
 
 
 def _is_number(node: fx.Node) -> bool:
@@ -167,8 +198,10 @@ def _allocate(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
         return [f"{name} = {w.identifier(step.reuse)}"]
     layout = step.layout
     dtype = w.bind(layout.dtype, DTYPES[layout.dtype].torch)
+    if layout.device == "cpu":  # no operator: that is a third of the time
+        return [f"{name} = _empty({w.sizes(layout.shape)}, {w.sizes(layout.strides)}, {dtype})"]
     device = w.bind(layout.device, _device(layout.device))  # always said: the default device may be another
-    return [f"{name} = _empty({w.sizes(layout.shape)}, {w.sizes(layout.strides)}, dtype={dtype}, device={device})"]
+    return [f"{name} = _empty_on({w.sizes(layout.shape)}, {w.sizes(layout.strides)}, dtype={dtype}, device={device})"]
 
 
 @functools.cache
@@ -185,6 +218,8 @@ def _run(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
 def _call(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
     assert isinstance(step, CallStep)
     node, name = step.call.node, w.identifier(step.call.name)
+    if step.place is not None:
+        return [f"{name} = {w.view(step.place)}"]
     if step.call.size is not None:
         return [f"{name} = {w.size(step.call.size)}"]
     lines = [f"{name} = {call_text(w, node, gm)}", *w.told.get(step.call.name, ())]

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.size import Size
+from framesmith_backends.schedule.in_place import write_over_dead
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
 
 #: Each buffer starts at a multiple of so many bytes, as ATen's do.
@@ -46,7 +47,9 @@ def with_arenas(steps: Sequence[Step], outputs: set[str]) -> list[Step]:
     for step in steps:
         if isinstance(step, Run):
             inner = [name for name in step.buffers if name in layouts and seen[name] == 1 and name not in outputs]
-            spans, symbolic = _spans(step, {name: layouts[name] for name in inner})
+            step, renamed = write_over_dead(step, {name: layouts[name] for name in inner})
+            gone |= renamed
+            spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed})
             step = replace(step, shared=tuple(taken(symbolic).items()))
             if spans:
                 offsets, size = placed(spans)

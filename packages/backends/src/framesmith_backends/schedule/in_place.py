@@ -1,4 +1,5 @@
-"""Kernels that write to an input themselves, where the graph would copy their result to it at its end.
+"""Kernels that write to what they read for the last time: to inputs, where the graph would copy their result there at
+its end, and to buffers within a run.
 
 The graph's form (`framesmith_aten.contract`) has mutations as copies onto inputs, after everything else, and inputs
 that are written to overlap no other. A kernel may do the write where nobody sees it earlier: what fails in a graph
@@ -8,16 +9,16 @@ fails before its inputs change, and whoever reads the input reads it before, or 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from framesmith_aten.operators import is_view
-from framesmith_backends.ir.expr import Expr, Load, loads, transform
+from framesmith_backends.ir.expr import Expr, Load, loads, told_by_data, transform
 from framesmith_backends.ir.kernel import Kernel, Param, Store
 from framesmith_backends.ir.product import Item, Product
-from framesmith_backends.ir.program import Program
+from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
 
 
@@ -53,6 +54,29 @@ def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
     return [step for step in kept if not (isinstance(step, Allocate) and step.name in targets)]
 
 
+def write_over_dead(run: Run, private: Mapping[str, Layout]) -> tuple[Run, set[str]]:
+    """The run, with results where their kernel reads a buffer for the last time, and the names that are gone so.
+
+    The buffers in `private` are seen by nobody but this run.
+    """
+    items = _Items(run.items)
+    gone: set[str] = set()
+    for at, item in enumerate(run.items):
+        if not isinstance(item, Kernel):
+            continue
+        dead = [name for name in items.named(at) if name in private and items.naming[name][-1] == at]
+        for source in [param.name for param in item.params if param.written and param.name in private]:
+            layout = private[source]
+            equal = (t for t in dead if (private[t].numel, private[t].dtype) == (layout.numel, layout.dtype))
+            target = next((t for t in equal if t != source and items.may_write(source, t)), None)
+            if target is not None and items.naming[source][0] == at:
+                items.rename(source, target)
+                dead.remove(target)
+                gone.add(source)
+    buffers = tuple(name for name in run.buffers if name not in gone)
+    return replace(run, items=tuple(items.items), buffers=buffers), gone
+
+
 def _cannot_fail(step: Step) -> bool:
     if not isinstance(step, CallStep) or step.call.size is not None:
         return True
@@ -82,20 +106,27 @@ class _Items:
     def may_write(self, source: str, target: str) -> bool:
         """Whether the kernel that makes `source` may write it to `target` instead.
 
-        Every kernel after it leaves the target alone, and it reads the target only where, and before, it writes.
+        Every kernel after it leaves the target alone, and it reads the target only where, and before, it writes: at the
+        same element, in the last of its passes, or in one before, which is done with these elements by then.
         """
         at = next((k for k in self.naming.get(source, ()) if source in _names(self.items[k], written=True)), None)
         if at is None or any(k > at for k in self.naming.get(target, ())):
             return False
         kernel = self.items[at]
-        if not isinstance(kernel, Kernel) or len(kernel.passes) != 1 or target in _names(kernel, written=True):
+        if not isinstance(kernel, Kernel) or target in _names(kernel, written=True):
             return False
-        [one] = kernel.passes
-        if one.before or one.reductions:
-            return False
-        written = {store.index for store in one.stores if store.buffer == source}
-        read = [load.index for load in loads(*one.values) if load.source == target]
-        return not read or (len(written) == 1 and all(set(index) == written for index in read))
+        stores = [store for one in kernel.passes for store in (*one.before, *one.stores)]
+        values = [value for one in kernel.passes for value in one.values]
+        values += told_by_data(*(store.index for store in stores))
+        written = [store.index for store in stores if store.buffer == source]
+        last = [store.index for store in kernel.passes[-1].stores if store.buffer == source]
+        read = [load for load in loads(*values) if load.source in (source, target)]
+        alone = written == last and len(last) == 1
+        return not read or (alone and all(load.index == (last[0],) for load in read))
+
+    def named(self, at: int) -> set[str]:
+        """The buffers that an item names."""
+        return _names(self.items[at])
 
     def rename(self, source: str, target: str) -> None:
         """Call the buffer `source` by the name `target`, too, which others may name already."""

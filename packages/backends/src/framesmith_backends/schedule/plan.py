@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from framesmith_aten.operators import is_view
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
-from framesmith_backends.ir.program import Call, Layout, Program, Teller, is_dense
+from framesmith_backends.ir.program import Call, Layout, Place, Program, Teller, is_dense
 from framesmith_backends.ir.size import Symbol
 from framesmith_backends.schedule.arena import with_arenas
 from framesmith_backends.schedule.build import build_kernel
@@ -19,8 +20,9 @@ from framesmith_backends.schedule.inline import inline
 from framesmith_backends.schedule.liveness import needed
 from framesmith_backends.schedule.pieces import in_pieces
 from framesmith_backends.schedule.products import native_product
+from framesmith_backends.schedule.reuse import with_drops
 from framesmith_backends.schedule.split import split_reductions
-from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run, Step, step_text
+from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step, step_text
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ def make_plan(program: Program, scratch: bool = True, native: bool = False, piec
     views = _late_views(program, nodes, products)
     read = {load.source for d in program.defs.values() for load in loads(d.body)}
     read.update(param.name for product in products.values() for param in product.params)
+    read.update(_shown(program, name) for name, is_needed in views.items() if is_needed)
     calls: list[CallStep] = []  # views, to be taken when the run at hand has ended
     items: list[Item] = []
     count = 0
@@ -94,14 +97,15 @@ def make_plan(program: Program, scratch: bool = True, native: bool = False, piec
             plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls, CallStep(node.call, layout)]
             items, calls = [], []
         elif views[node.call.name]:
-            calls.append(CallStep(node.call, None))
+            calls.append(_view_step(program, node.call))
     plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls]
     plan.steps = write_in_place(_allocated_once(plan.steps), program)
     _shape_outputs(plan, program)
     outputs = {name for name in plan.outputs if isinstance(name, str)}
     if native:
         plan.steps = with_arenas(plan.steps, outputs)
-    _drop_dead(plan, outputs | _called_with(plan.steps), outputs | program.numbers)
+    inputs = {name: program.layouts.get(name) for name in plan.inputs}
+    plan.steps = with_drops(plan.steps, inputs, outputs | _called_with(plan.steps), outputs | program.numbers)
     return plan
 
 
@@ -119,12 +123,38 @@ def _late_views(program: Program, nodes: list[Node], products: Mapping[str, Prod
     for node in reversed(nodes):
         if not isinstance(node, CallNode) or node.call.name in products:
             continue
-        is_view = node.call.name in program.places and not node.call.effect and node.call.name not in tellers
-        if is_view:
+        shows = node.call.name in program.places or _gives_views(node.call)
+        shows = shows and not node.call.effect and node.call.name not in tellers
+        if shows:
             views[node.call.name] = node.call.name in needed
-        if not is_view or views[node.call.name]:
-            needed.update(node.call.needs)
+        if not shows or views[node.call.name]:
+            needed.update(_view_step(program, node.call).call.needs)
     return views
+
+
+def _gives_views(call: Call) -> bool:
+    """Whether the result is several views at once, of which kernels and other calls take one by one."""
+    return is_view(call.node.target) and isinstance(call.node.meta.get("val"), (list, tuple))
+
+
+def _view_step(program: Program, call: Call) -> CallStep:
+    """The call as a step: a view whose place is known is one of the buffer itself, whatever lies between."""
+    place = _fixed_place(program, call.name)
+    return CallStep(call, None) if place is None else CallStep(replace(call, needs=(place.source,)), None, place)
+
+
+def _fixed_place(program: Program, name: str) -> Place | None:
+    """Where a view lies, if no size of that changes."""
+    place = program.places.get(name)
+    if place is None or not all(isinstance(n, int) for n in (place.offset, *place.shape, *place.strides)):
+        return None
+    return place
+
+
+def _shown(program: Program, name: str) -> str:
+    """The buffer that a view is of, or the view where that is not asked for by its place."""
+    place = _fixed_place(program, name)
+    return name if place is None else place.source
 
 
 def _shape_outputs(plan: Plan, program: Program) -> None:
@@ -190,44 +220,3 @@ def _called_with(steps: list[Step]) -> set[str]:
     """Buffers that calls may alias: their memory may be seen after their last use by name."""
     calls = [step.call for step in steps if isinstance(step, CallStep)]
     return {name for call in calls for name in (call.name, *call.needs)}
-
-
-def _uses(step: Step) -> tuple[str, ...]:
-    if isinstance(step, Run):
-        return step.buffers
-    if isinstance(step, CallStep):
-        return step.call.needs
-    return ()
-
-
-def _drop_dead(plan: Plan, fixed: set[str], kept: set[str]) -> None:
-    """Put a Drop after each tensor's last use, and give dead buffers of equal layout to later allocations.
-
-    The memory of those in `fixed` may be seen later; those in `kept` are needed to the end.
-    """
-    last: dict[str, int] = {}
-    for position, step in enumerate(plan.steps):
-        for name in (*_uses(step), *_makes(step)):
-            last[name] = position
-    layouts = {s.name: s.layout for s in plan.steps if isinstance(s, Allocate)}
-    free: dict[Layout, list[str]] = {}
-    steps: list[Step] = []
-    for position, step in enumerate(plan.steps):
-        if isinstance(step, Allocate) and step.name not in kept and free.get(step.layout):
-            step = Allocate(step.name, step.layout, free[step.layout].pop())
-        steps.append(step)
-        dead = tuple(n for n in (*_uses(step), *_makes(step)) if last.get(n) == position and n not in kept)
-        dead = tuple(dict.fromkeys(dead))
-        for name in dead:
-            if name in layouts and name not in fixed:
-                free.setdefault(layouts[name], []).append(name)
-        gone = tuple(n for n in dead if not (n in layouts and n not in fixed))
-        if gone:
-            steps.append(Drop(gone))
-    plan.steps = steps
-
-
-def _makes(step: Step) -> tuple[str, ...]:
-    if isinstance(step, CallStep):
-        return (step.call.name,)
-    return (step.name,) if isinstance(step, Allocate) else ()

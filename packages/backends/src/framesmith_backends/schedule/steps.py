@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item
-from framesmith_backends.ir.program import Call, Layout
+from framesmith_backends.ir.program import Call, Layout, Place
 from framesmith_backends.ir.size import Symbol
 
 
@@ -48,10 +48,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class CallStep:
-    """An ATen call; with `layout` its result must have these strides, because kernels read it."""
+    """An ATen call; with `layout` its result must have these strides, because kernels or views read it.
+
+    With `place` nothing is called: the result is a view, which lies there.
+    """
 
     call: Call
     layout: Layout | None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,9 @@ def step_text(step: Step) -> str:
         return f"{step.entry}({arguments})  # {', '.join(item.name for item in step.items)}"
     if isinstance(step, CallStep) and step.call.size is not None:
         return f"{step.call.name} = {step.call.size}"
+    if isinstance(step, CallStep) and step.place is not None:
+        place = step.place
+        return f"{step.call.name} = {place.source} from {place.offset}, {list(place.shape)} by {list(place.strides)}"
     if isinstance(step, CallStep):
         return f"{step.call.name} = {step.call.node.target}({', '.join(step.call.needs)})"
     return f"del {', '.join(step.names)}"

@@ -54,7 +54,8 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
     if kernel.lane is None:
         return 1
     lanes = target.float_lanes
-    price = cost(*(value for one in kernel.passes for value in one.values))
+    roots = [value for one in kernel.passes for value in one.values]
+    price = cost(*roots)
     reduces = any(p.reductions for p in kernel.passes)
     if price <= 12 and reduces:
         lanes *= 4

@@ -1,0 +1,126 @@
+"""When the tensors of a launch list die, and which later allocations take their memory.
+
+A dead buffer is given to the next allocation of the same layout if the memory alive at no step between the two comes to
+exceed the peak that dropping everything at once would have; otherwise it is dropped. Inputs may or may not be freed by
+whoever handed them in: the peak is to stay either way. Sizes that change count by their hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from framesmith_aten.operators import is_view, tensors_in
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.program import Layout
+from framesmith_backends.ir.size import hint
+from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run, Step
+
+
+def with_drops(
+    steps: Sequence[Step], inputs: Mapping[str, Layout | None], fixed: set[str], kept: set[str]
+) -> list[Step]:
+    """The steps with a Drop after each tensor's last use, and allocations that take dead buffers.
+
+    The memory of those in `fixed` may be seen later; those in `kept` are needed to the end.
+    """
+    last = {name: at for at, step in enumerate(steps) for name in (*_uses(step), *_makes(step))}
+    last = {name: at for name, at in last.items() if name not in kept}
+    layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+    alive = _Alive(steps, last, inputs)
+    free: dict[Layout, list[str]] = {}
+    heirs: dict[str, str] = {}
+    found: list[Step] = []
+    for at, step in enumerate(steps):
+        if isinstance(step, Allocate):
+            candidates = free.get(step.layout, [])
+            chosen = next((name for name in candidates if alive.hold(step.layout, last[name], at)), None)
+            if chosen is not None:
+                candidates.remove(chosen)
+                heirs[chosen] = step.name
+                step = replace(step, reuse=chosen)
+        found.append(step)
+        for name in dict.fromkeys((*_uses(step), *_makes(step))):
+            if last.get(name) == at and name in layouts and name not in fixed:
+                free.setdefault(layouts[name], []).append(name)
+    return _dropped(found, last, heirs)
+
+
+def _dropped(steps: Sequence[Step], last: Mapping[str, int], heirs: Mapping[str, str]) -> list[Step]:
+    """The steps with names deleted: behind their last use, or where another one takes their memory."""
+    found: list[Step] = []
+    for at, step in enumerate(steps):
+        found.append(step)
+        if isinstance(step, Allocate) and step.reuse is not None:
+            found.append(Drop((step.reuse,)))
+        names = dict.fromkeys((*_uses(step), *_makes(step)))
+        gone = tuple(name for name in names if last.get(name) == at and name not in heirs)
+        if gone:
+            found.append(Drop(gone))
+    return found
+
+
+class _Alive:
+    """Bytes alive at each step if everything is dropped behind its last use, inputs too, and if they stay."""
+
+    def __init__(self, steps: Sequence[Step], last: Mapping[str, int], inputs: Mapping[str, Layout | None]) -> None:
+        own, given = [0] * len(steps), [0] * len(steps)
+        for at, step in enumerate(steps):
+            for name in _makes(step):
+                self._add(own, _bytes(step), at, last.get(name, len(steps) - 1))
+        for name, layout in inputs.items():
+            self._add(given, 0 if layout is None else _layout_bytes(layout), 0, last.get(name, len(steps) - 1))
+        self.curves = [own, [a + b for a, b in zip(own, given, strict=True)]]
+        self.peaks = [max(curve, default=0) for curve in self.curves]
+
+    @staticmethod
+    def _add(curve: list[int], size: int, first: int, end: int) -> None:
+        for at in range(first, end + 1):
+            curve[at] += size
+
+    def hold(self, layout: Layout, died: int, taken: int) -> bool:
+        """Keep a dead buffer until it is taken, if the peak allows that."""
+        size = _layout_bytes(layout)
+        between = range(died + 1, taken)
+        if any(curve[at] + size > peak for curve, peak in zip(self.curves, self.peaks, strict=True) for at in between):
+            return False
+        for curve in self.curves:
+            self._add(curve, size, died + 1, taken - 1)
+        return True
+
+
+def _layout_bytes(layout: Layout) -> int:
+    return hint(layout.numel) * DTYPES[layout.dtype].itemsize
+
+
+def _bytes(step: Step) -> int:
+    """What the step's result takes, which is nothing for a view."""
+    if isinstance(step, Allocate):
+        return _layout_bytes(step.layout)
+    if not isinstance(step, CallStep) or step.place is not None or is_view(step.call.node.target):
+        return 0
+    if not isinstance(step.call.node.target, torch._ops.OpOverload):
+        return 0
+    return sum(_tensor_bytes(value) for value in tensors_in(step.call.node.meta.get("val")))
+
+
+def _tensor_bytes(value: torch.Tensor) -> int:
+    """By the hints of sizes that change; 0 where there are none."""
+    count = value.numel()
+    if not isinstance(count, int):
+        count = count.node.hint or 0
+    return int(count) * value.itemsize
+
+
+def _uses(step: Step) -> tuple[str, ...]:
+    if isinstance(step, Run):
+        return step.buffers
+    return step.call.needs if isinstance(step, CallStep) else ()
+
+
+def _makes(step: Step) -> tuple[str, ...]:
+    if isinstance(step, CallStep):
+        return (step.call.name,)
+    return (step.name,) if isinstance(step, Allocate) else ()
