@@ -79,6 +79,8 @@ def test_parts_of_inputs(training: bool, text: str) -> None:
     compiled = framesmith.compile(names["program"], strict=True)
     for _ in range(2):
         wanted, found = run(names["program"], training), run(compiled, training)
+        if wanted[-1] is REFUSED and found[0] == "FramesmithError":  # told when it is compiled, for it is strict
+            continue
         assert len(wanted) == len(found), text
         for one, two in zip(wanted, found, strict=True):
             if one is REFUSED:

@@ -157,3 +157,43 @@ def test_compiling_and_dropping_leaves_nothing() -> None:
     grown = resident() - before
     framesmith.reset()
     assert grown < 5 << 20, f"{grown / (1 << 20):.1f} MiB in {CYCLES} cycles"
+
+
+def test_threads_that_call_at_once_compile_once() -> None:
+    """Each of many functions, called by all threads at the same moment: never more entries than kinds of calls."""
+    framesmith.reset()
+    threads, functions = 8, 12
+    together = threading.Barrier(threads)
+    compiled = []
+    for number in range(functions):
+        code = branching.__code__.replace(co_firstlineno=number + 1, co_name=f"branching_{number}")
+        function = types.FunctionType(code, {"TABLE": TABLE}, f"branching_{number}")
+        compiled.append(
+            framesmith.compile(function, backend=run_as_it_is, strict=True, dynamic=False, recompile_limit=2)
+        )
+    wrong: list[object] = []
+
+    def work() -> None:
+        for function in compiled:
+            together.wait()
+            for rows in (2, 3, 2, 3):
+                x = torch.ones(rows, 4)
+                try:
+                    if not torch.equal(function(x), branching(x)):
+                        wrong.append("another result")
+                except Exception as error:
+                    wrong.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        workers = [threading.Thread(target=work) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == []
+    counted = framesmith.stats()
+    assert counted["frames_compiled"] == 2 * functions, counted

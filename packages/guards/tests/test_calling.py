@@ -33,6 +33,15 @@ def test_the_caller_is_at_the_line():
     assert called_from(PLACE, {}, where)() == ("/program.py", 7, "forward", "Model.forward")
 
 
+def test_globals_without_builtins_have_those_of_python():
+    def found():
+        return sys._getframe(1).f_globals["__builtins__"].__import__("math").pi
+
+    globals = {}
+    assert called_from(PLACE, globals, found)() > 3
+    assert "__builtins__" not in globals
+
+
 def test_what_is_warned_of_is_noted_in_the_globals():
     globals = {"__name__": "program"}
     call = called_from(PLACE, globals, warn)

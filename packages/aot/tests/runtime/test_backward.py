@@ -63,7 +63,7 @@ def test_retained_graph_gives_the_same_twice():
 )
 def test_gradient_of_any_layout(seed):
     def fn(x, w):
-        return torch.tanh(x @ w).view(24).view(4, 6)
+        return torch.tanh((x @ w).view(24).view(4, 6))
 
     inputs = parameters((4, 5), (5, 6))
     torch.manual_seed(1)

@@ -87,3 +87,22 @@ def test_numbers_beyond_all_measure(row: list[float]) -> None:
     mean, rstd = CpuBackend().compile(trace(statistics, [x]), [x])([x.clone()])
     torch.testing.assert_close(mean, x.sum((0, 2, 3)) / 3, equal_nan=True)
     assert rstd.item() == 0 or rstd.isnan().all()
+
+
+@pytest.mark.parametrize("other", [1e5, -3e19, 3e38])
+@pytest.mark.parametrize("place", [0, 17])
+def test_one_number_far_from_all_others(other: float, place: int) -> None:
+    """Also where it is the first: as near to float64 as eager mode is, which adds up in float64."""
+    x = torch.randn(8, 100, generator=torch.Generator().manual_seed(0))
+    x[:, place] = other if other < 1e38 else torch.tensor([other, *[0.0] * 7])  # ATen's sum of all must not overflow
+    call = lambda x: (torch.var(x, 1), torch.std(x, 1), torch.std(x), *torch.var_mean(x[:1], 1))  # noqa: E731
+    found = CpuBackend().compile(trace(call, [x]), [x])([x.clone()])
+    for value, expected in zip(found, call(x), strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
+
+
+def test_many_equal_large_numbers_do_not_overflow() -> None:
+    x = torch.full((6, 50), 3e38)
+    call = lambda x: torch.var_mean(x, 1)  # noqa: E731
+    for value, expected in zip(CpuBackend().compile(trace(call, [x]), [x])([x.clone()]), call(x), strict=True):
+        torch.testing.assert_close(value, expected)

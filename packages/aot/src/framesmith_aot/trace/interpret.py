@@ -187,7 +187,7 @@ def _batch_norm(
 ) -> torch.Tensor:
     """`torch.batch_norm` through the operators whose schemas declare the running statistics' update."""
     if input.numel() == 0:  # they refuse that
-        scaled = input.clone() if weight is None else input * weight[0]
+        scaled = input.clone() if weight is None else input.clone() * weight[0]  # the input itself is not kept
         return scaled if bias is None else scaled + bias[0]
     stats = running_mean is not None and running_var is not None
     out: torch.Tensor
@@ -254,10 +254,10 @@ def _bernoulli(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _max_pool1d(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`torch.max_pool1d`: without gradients it has, on the CPU, a kernel that gives contiguous results."""
+    """`torch.max_pool1d`: without gradients it has, on the CPU, a kernel, whose results are contiguous and no views."""
     out = torch.max_pool1d(input, *args, **kwargs)
     recorded = torch.is_grad_enabled() and input.requires_grad
-    return out if recorded or not input.is_cpu else out.contiguous()
+    return out if recorded or not input.is_cpu else torch.ops.aten._unsafe_view(out.contiguous(), out.shape)
 
 
 def _functional_max_pool1d(

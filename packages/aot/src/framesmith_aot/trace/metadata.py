@@ -400,7 +400,7 @@ def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor
     """The tensor that all of the group are views of, and the way to each of them."""
     alone = all(value is group[0] for value in group)
     told_apart = _shows_history(group[0]) or _is_guarded_part(group[0])
-    if alone and not told_apart and (is_dense(group[0].shape, group[0].stride()) or group[0]._base is None):
+    if alone and not told_apart and group[0]._base is None:
         return group[0], {}
     bases = [value._base for value in group if value._base is not None]
     candidates = [*(value for value in group if value._base is None), *bases]

@@ -9,7 +9,7 @@ from typing import Any
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import compute_type, is_float
 from framesmith_backends.ir.expr import Const, Expr, Index, Op, number
-from framesmith_backends.ir.size import Size, Sym, extreme, product
+from framesmith_backends.ir.size import Size, Sym, Undecided, extreme, product
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, cast
 from framesmith_backends.lower.tensor import Tensor, point
@@ -117,13 +117,16 @@ def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within:
     """(mean, variance) over dimensions that are kept, without what rounding the mean adds to them.
 
     The corrected two-pass algorithm (Chan, Golub and LeVeque, 1983): distances from the exact mean would sum to 0.
+    Within a type that is wider than the elements' one pass is enough, see `_wide_moments`.
     """
     n = as_divisor(count(x, dims))
+    divisor = _less(count(x, dims), correction)
+    if within != compute_type(x.dtype) and _is_positive(count(x, dims)):
+        return _wide_moments(s, x, dims, divisor, within)
     total = s.reduce("sum", x, dims, True, within)
     center = s.compute(lambda v: v / n, total, dtype=within)
     squares = s.reduce_formula("sum", _squared_distance, (x, center), x.shape, dims, True, within)
     rest = s.reduce_formula("sum", lambda v, m: v - m, (x, center), x.shape, dims, True, within)
-    divisor = _less(count(x, dims), correction)
     infinite = Const(math.inf, within)
 
     def mean(m: Expr, d: Expr) -> Expr:
@@ -134,6 +137,41 @@ def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within:
         return Op("where", Op("lt", v, infinite), exact, v) / divisor
 
     return s.compute(mean, center, rest, dtype=within), s.compute(variance, squares, rest, dtype=within)
+
+
+def _wide_moments(s: Scope, x: Tensor, dims: Sequence[int], divisor: float | Sym, within: str) -> tuple[Tensor, Tensor]:
+    """The moments by sums of distances from the first element, and of their squares.
+
+    The square of its own distance from the mean is one of those that the variance is made of, so what is taken away
+    from the sum of squares is at most as many times the variance as there are elements.
+    """
+    n = as_divisor(count(x, dims))
+    place = tuple(index.ZERO if k in dims else at for k, at in enumerate(point(x.shape)))
+    first = x.viewed(tuple(1 if k in dims else size for k, size in enumerate(x.shape)), place)
+    first = stored(s, first, within)
+    distances = s.reduce_formula("sum", lambda v, f: v - f, (x, first), x.shape, dims, True, within)
+    squares = s.reduce_formula("sum", _squared_distance, (x, first), x.shape, dims, True, within)
+    mean = s.compute(lambda f, d: f + d / n, first, distances, dtype=within)
+
+    def variance(v: Expr, d: Expr) -> Expr:
+        exact = v - d * (d / n)
+        return Op("where", Op("lt", exact, Const(0, within)), Const(0, within), exact) / divisor
+
+    return mean, s.compute(variance, squares, distances, dtype=within)
+
+
+def _is_positive(n: Size) -> bool:
+    try:
+        return bool(n > 0)
+    except Undecided:
+        return False
+
+
+def wide_type(s: Scope, dtype: str) -> str:
+    """The type in which ATen's kernels for a device add up variances of float32: on the CPU float64, where squares of
+    what float32 holds do not overflow."""
+    within = compute_type(dtype)
+    return "f64" if within == "f32" and s.results[0].device == "cpu" else within
 
 
 def _squared_distance(v: Expr, center: Expr) -> Expr:
@@ -148,7 +186,7 @@ def var(s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdi
 
 @rule("std.correction")
 def std(s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    return s.compute(lambda v: Op("sqrt", v), _moments(s, x, dim, correction)[1], dtype=s.result.dtype)
+    return _root(s, _moments(s, x, dim, correction)[1])
 
 
 @rule("var_mean.correction")
@@ -159,10 +197,15 @@ def var_mean(
     return stored(s, variance, s.results[0].dtype), stored(s, mean, s.results[1].dtype)
 
 
+def _root(s: Scope, variance: Tensor) -> Tensor:
+    """The deviation: it may be a number of a type that cannot hold the variance."""
+    return s.compute(lambda v: Op("sqrt", v), variance, dtype=s.results[0].dtype, within=variance.dtype)
+
+
 def _moments(s: Scope, x: Tensor, dim: Dims, correction: Any) -> tuple[Tensor, Tensor]:
     """(mean, variance) in the shape of the result."""
     less = 1.0 if correction is None else float(correction)
-    mean, variance = moments(s, x, dims_of(dim, x), less, compute_type(s.results[0].dtype))
+    mean, variance = moments(s, x, dims_of(dim, x), less, wide_type(s, s.results[0].dtype))
     return reshaped(mean, s.results[0].shape), reshaped(variance, s.results[0].shape)
 
 
@@ -171,8 +214,7 @@ def std_mean(
     s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     mean, variance = _moments(s, x, dim, correction)
-    deviation = s.compute(lambda v: Op("sqrt", v), variance, dtype=s.results[0].dtype)
-    return deviation, stored(s, mean, s.results[1].dtype)
+    return _root(s, variance), stored(s, mean, s.results[1].dtype)
 
 
 @rule("linalg_vector_norm")

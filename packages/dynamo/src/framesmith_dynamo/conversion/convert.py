@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections import Counter
@@ -23,7 +24,7 @@ from framesmith_dynamo.residual.aliasing import alias_guards
 from framesmith_dynamo.residual.output import CompileGraph, Residual, RunnerOf, cannot_rebuild
 from framesmith_dynamo.residual.resume import emit_break
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
-from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries, stats
+from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries
 from framesmith_guards import (
     CompileContext,
     Guard,
@@ -46,7 +47,10 @@ MAX_RESTARTS = 20
 #: Entries without a graph that one code object may have: more are not worth their guards.
 MAX_GRAPHLESS = 4
 NOTHING_TO_COMPILE = "no tensor operations were found, again and again"
-MAX_RUN_ONCE = 16
+#: Calls of one code object that may raise an exception while they are traced.
+MAX_RAISED = 16
+COMPILED_ELSEWHERE = "another thread is compiling it"
+COMPILED_MEANWHILE = "another thread has compiled it meanwhile"
 IN_ORDER = "run one by one: inputs that it changes share memory with others"
 
 Answer = Entry | SKIP | RUN_ONCE
@@ -109,6 +113,9 @@ class FrameConverter:
         self._histories = Histories(dynamic)
         self._callees = CostlyCallees()
         self._graphless: weakref.WeakSet[CodeType] = weakref.WeakSet()
+        #: The threads that are compiling, by code object: others go on as plain Python, for waiting might never end.
+        self._compiling: dict[CodeType, int] = {}
+        self._raised: weakref.WeakKeyDictionary[CodeType, int] = weakref.WeakKeyDictionary()
         #: For a code object, what was not as its nearest entry expected, and how often.
         self._missed: weakref.WeakKeyDictionary[CodeType, Counter[str]] = weakref.WeakKeyDictionary()
 
@@ -121,9 +128,18 @@ class FrameConverter:
         with compile_context(CompileContext(next_compile_id(info.code))):
             reason = why_not_now()
             if reason is not None:
-                self._tell("run-once", info.code, reason)
-                return RUN_ONCE(reason)
-            return self._check_recompile(info) or self._compile(info)
+                return self._run_once(info.code, reason)
+            owner = self._compiling.setdefault(info.code, threading.get_ident())
+            if owner != threading.get_ident():
+                return self._run_once(info.code, COMPILED_ELSEWHERE)
+            try:
+                return self._check_recompile(info) or self._compile(info)
+            finally:
+                self._compiling.pop(info.code, None)
+
+    def _run_once(self, code: CodeType, why: str) -> RUN_ONCE:
+        self._tell("run-once", code, why)
+        return RUN_ONCE(why)
 
     def _compile(self, info: FrameInfo) -> Answer:
         try:
@@ -159,6 +175,8 @@ class FrameConverter:
         known = entries(info.code)
         if not known:
             return None
+        if any(_applies(entry, info) for entry in known):
+            return self._run_once(info.code, COMPILED_MEANWHILE)
         nearest = explain(known, info)[0]
         missed = self._missed.setdefault(info.code, Counter())
         missed[_subject(nearest.guard)] += 1
@@ -226,10 +244,11 @@ class FrameConverter:
     def _raises(self, info: FrameInfo, escaped: EscapedException) -> Answer:
         """This call runs as plain Python; all calls do once tracing has come to an exception often."""
         why = str(escaped)
-        if stats(info.code).run_once < MAX_RUN_ONCE:
+        self._raised[info.code] = times = self._raised.get(info.code, 0) + 1
+        if times <= MAX_RAISED:
             self._tell("run-once", info.code, why, location=location_of(escaped))
             return RUN_ONCE(why)
-        reason = f"{MAX_RUN_ONCE} calls raised an exception; the last: {why}"
+        reason = f"{MAX_RAISED} calls raised an exception; the last: {why}"
         self._tell_costly(info.code, reason)
         self._tell("skip", info.code, reason, location=location_of(escaped))
         return SKIP(reason)
@@ -289,6 +308,11 @@ class FrameConverter:
             return graph.module.forward if plain else self.compile_graph(graph.module, graph.inputs)
 
         return runner_of
+
+
+def _applies(entry: Entry, info: FrameInfo) -> bool:
+    check = entry.check
+    return callable(check) and bool(check(info.locals, cast(FunctionType, info.function)))
 
 
 def _used_at(guard: Guard | None) -> Location | None:

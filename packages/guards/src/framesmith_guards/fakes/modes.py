@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from framesmith_guards.errors import GuardError
-from framesmith_guards.fakes import upsampling
+from framesmith_guards.fakes import elementwise, upsampling
 from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
 from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, tell_nobody
@@ -118,8 +118,10 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
         raise DynamicOutputShapeException(func)
     if func in _NEW_VALUES:
         return _with_types_of(mode, [args[at] for at in _NEW_VALUES[func]], run(args))
-    if mode.shape_env is not None and (grad := upsampling.gradient(mode, func, args)) is not None:
-        return grad
+    if mode.shape_env is not None:
+        for family in (upsampling, elementwise):
+            if (grad := family.gradient(mode, func, args)) is not None:
+                return grad
     try:
         return run(args) if mode.shape_env is None else dispatched(mode, func, args, kwargs, lambda: run(args))
     except ZeroDivisionError:

@@ -3,7 +3,10 @@
 Note [Rules that are not asked]: torch's rule for dropout copies its input where nothing is dropped, where the operator
 gives back the input itself. That for one_hot takes floats, which the operator refuses. Those for recurrent layers leave
 out dropout, and what autocast does. A program can tell, so these operators stay what they are, but for the types of
-which the rule is as exact. Those for upsampling are replaced: see `upsampling`.
+which the rule is as exact. Those for upsampling are replaced: see `upsampling`. Those for
+elementwise operators (`hardshrink`) let the backward pass keep something else than the operator does, so that a change
+of its input is not noticed: they serve numbers that change. The rule for matmul gives a view of a
+product, where the operator's result is memory of its own: it is that here, too.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch._C import DispatchKey
 
-from framesmith_guards.fakes import upsampling
+from framesmith_guards.fakes import elementwise, upsampling
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -57,11 +60,21 @@ def _keep_operators() -> None:
     for name in torch.ops.aten:
         packet = getattr(torch.ops.aten, name)
         for op in [getattr(packet, overload) for overload in packet]:
-            itself = upsampling.rule_for(op) or (functools.partial(_unruled, op) if name in _SERVED else None)
-            if itself is not None:
-                for key in [key for key in _TAKING_APART if key in op.py_kernels]:
-                    op.py_kernels[key] = _unless_asked(op.py_kernels[key], itself, _SERVED.get(name, ()))
+            keys = [key for key in _TAKING_APART if key in op.py_kernels]
+            for key in keys:
+                if (instead := _instead(op, name, op.py_kernels[key])) is not None:
+                    op.py_kernels[key] = _unless_asked(op.py_kernels[key], instead, _SERVED.get(name, ()))
+            if keys:
                 op._dispatch_cache.clear()
+
+
+def _instead(op: Any, name: str, rule: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What runs in place of torch's rule; None where the rule does."""
+    if name in _SERVED:
+        return functools.partial(_unruled, op)
+    if name == "matmul":
+        return functools.partial(_without_view, rule)
+    return elementwise.with_its_formula(op, rule) if torch.Tag.pointwise in op.tags else upsampling.rule_for(op)
 
 
 _TAKING_APART: Final = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
@@ -86,3 +99,12 @@ def _unless_asked(
 def _unruled(op: Any, *args: Any, **kwargs: Any) -> Any:
     with torch._C._DisablePythonDispatcher():
         return op(*args, **kwargs)
+
+
+def _without_view(rule: Callable[..., torch.Tensor], *args: torch.Tensor) -> torch.Tensor:
+    result = rule(*args)
+    computed = result._base
+    if computed is None or any(computed is arg or computed is arg._base for arg in args):
+        return result
+    own: torch.Tensor = torch.ops.aten._unsafe_view(computed, result.shape)
+    return own
