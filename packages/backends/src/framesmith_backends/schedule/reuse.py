@@ -7,8 +7,10 @@ whoever handed them in: the peak is to stay either way. Sizes that change count 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 
@@ -66,19 +68,17 @@ class _Alive:
     """Bytes alive at each step if everything is dropped behind its last use, inputs too, and if they stay."""
 
     def __init__(self, steps: Sequence[Step], last: Mapping[str, int], inputs: Mapping[str, Layout | None]) -> None:
-        own, given = [0] * len(steps), [0] * len(steps)
+        own, given = [0] * (len(steps) + 1), [0] * (len(steps) + 1)  # what each step adds to the one before
         for at, step in enumerate(steps):
             for name in _makes(step):
-                self._add(own, _bytes(step), at, last.get(name, len(steps) - 1))
+                own[at] += _bytes(step)
+                own[last.get(name, len(steps) - 1) + 1] -= _bytes(step)
         for name, layout in inputs.items():
-            self._add(given, 0 if layout is None else _layout_bytes(layout), 0, last.get(name, len(steps) - 1))
-        self.curves = [own, [a + b for a, b in zip(own, given, strict=True)]]
-        self.peaks = [max(curve, default=0) for curve in self.curves]
-
-    @staticmethod
-    def _add(curve: list[int], size: int, first: int, end: int) -> None:
-        for at in range(first, end + 1):
-            curve[at] += size
+            size = 0 if layout is None else _layout_bytes(layout)
+            given[0] += size
+            given[last.get(name, len(steps) - 1) + 1] -= size
+        self.curves = [list(accumulate(curve)) for curve in (own, map(operator.add, own, given))]
+        self.peaks = [max(curve) for curve in self.curves]
 
     def hold(self, layout: Layout, died: int, taken: int) -> bool:
         """Keep a dead buffer until it is taken, if the peak allows that."""
@@ -87,7 +87,8 @@ class _Alive:
         if any(curve[at] + size > peak for curve, peak in zip(self.curves, self.peaks, strict=True) for at in between):
             return False
         for curve in self.curves:
-            self._add(curve, size, died + 1, taken - 1)
+            for at in between:
+                curve[at] += size
         return True
 
 
