@@ -7,6 +7,7 @@ place 0 for one that lies outside (`ir.index.Picked`), so that nothing is read b
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from framesmith_backends.ir import index
@@ -18,7 +19,7 @@ from framesmith_backends.ir.size import Size, product, surely_positive
 from framesmith_backends.lower.movement import Value, conjunction
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, broadcast_shape, cast
-from framesmith_backends.lower.tensor import Shape, Tensor, broadcast, point
+from framesmith_backends.lower.tensor import Shape, Tensor, axis, broadcast, point
 
 OUT_OF_RANGE = Failure("IndexError", "index out of range in self")
 
@@ -101,7 +102,23 @@ def index_tensor(s: Scope, x: Tensor, given: Sequence[Tensor | None]) -> Tensor:
     shape = _indexed_shape(x, given)
     if shape != s.result.shape:
         raise Decline("a shape that the fake result has not")  # places of one element, and of no dimension
+    if not all(_lies_in_order(s, places) for places in given if places is not None):
+        raise Decline("places in another order in memory, which ATen's result has, and its fake has not")
     return _read(s, x, _where(s, x, given, shape))
+
+
+def _lies_in_order(s: Scope, places: Tensor) -> bool:
+    """Whether the strides of a tensor's dimensions descend, but for those of one element."""
+    steps = s.program.layouts[places.source].strides
+    found: list[Size] = []
+    for k, size in enumerate(places.shape):
+        if size == 1:
+            continue
+        parts = [index.coefficient(ix, axis(k, size)) for ix in places.index]
+        if len(places.shape) > 1 and None in parts:
+            return False
+        found.append(sum(part * step for part, step in zip(parts, steps, strict=True) if part is not None))
+    return all(outer >= inner for outer, inner in itertools.pairwise(found))
 
 
 def _indexed_shape(x: Tensor, given: Sequence[Tensor | None]) -> Shape:
