@@ -373,9 +373,9 @@ def _kernel_lines(m: Module, number: int, launch: Launch, kernel: Kernel, head: 
         return []
     if kernel.checks:
         lines += [
-            f"  %c{number} = getelementptr i8, ptr %failed.checks, i64 {checks}",
+            f"  %check{number} = getelementptr i8, ptr %failed.checks, i64 {checks}",
             f"  %d{number} = getelementptr ptr, ptr {table}, i64 {places}",
-            f"  store ptr %c{number}, ptr %d{number}",
+            f"  store ptr %check{number}, ptr %d{number}",
         ]
     if isinstance(shape.extent, Sym) or isinstance(shape.points, Sym):
         return [*lines, *_measured_launch(m, number, launch, function, shape)]
