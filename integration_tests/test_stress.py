@@ -172,7 +172,7 @@ def test_threads_that_call_at_once_do_not_compile_one_each() -> None:
         code = branching.__code__.replace(co_firstlineno=number + 1, co_name=f"branching_{number}")
         function = types.FunctionType(code, {"TABLE": TABLE}, f"branching_{number}")
         compiled.append(
-            framesmith.compile(function, backend=run_as_it_is, strict=True, dynamic=False, recompile_limit=2)
+            framesmith.compile(function, backend=run_as_it_is, strict=True, dynamic=False, recompile_limit=5)
         )
     wrong: list[object] = []
 
