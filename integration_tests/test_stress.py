@@ -12,7 +12,7 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +106,8 @@ def run_as_it_is(gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
     return gm.forward
 
 
-@pytest.mark.filterwarnings("error::framesmith.failures.FramesmithWarning")
-def test_eight_threads_compile_call_and_reset() -> None:
-    framesmith.reset()
-    shared = make(run_as_it_is)
-    workers = [Worker(seed, shared) for seed in range(8)]
+def run_together(workers: Sequence[threading.Thread]) -> None:
+    """Start them all and wait for them, while threads are switched often."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
     try:
@@ -120,6 +117,16 @@ def test_eight_threads_compile_call_and_reset() -> None:
             worker.join()
     finally:
         sys.setswitchinterval(interval)
+
+
+@pytest.mark.filterwarnings("error::framesmith.failures.FramesmithWarning")
+def test_eight_threads_compile_call_and_reset() -> None:
+    framesmith.reset()
+    shared = make(run_as_it_is)
+    workers = [Worker(seed, shared) for seed in range(8)]
+    try:
+        run_together(workers)
+    finally:
         framesmith.reset()
     done = sum((worker.done for worker in workers), Counter())
     assert [worker.error for worker in workers if worker.error is not None] == []
@@ -187,16 +194,7 @@ def test_threads_that_call_at_once_do_not_compile_one_each() -> None:
                 except Exception as error:
                     wrong.append(error)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    try:
-        workers = [threading.Thread(target=work) for _ in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    finally:
-        sys.setswitchinterval(interval)
+    run_together([threading.Thread(target=work) for _ in range(threads)])
     assert wrong == []
     counted = framesmith.stats()
     assert 2 * functions <= counted["frames_compiled"] <= 3 * functions, counted

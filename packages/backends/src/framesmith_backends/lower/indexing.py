@@ -109,16 +109,9 @@ def index_tensor(s: Scope, x: Tensor, given: Sequence[Tensor | None]) -> Tensor:
 
 def _lies_in_order(s: Scope, places: Tensor) -> bool:
     """Whether the strides of a tensor's dimensions descend, but for those of one element."""
-    steps = s.program.layouts[places.source].strides
-    found: list[Size] = []
-    for k, size in enumerate(places.shape):
-        if size == 1:
-            continue
-        parts = [index.coefficient(ix, axis(k, size)) for ix in places.index]
-        if len(places.shape) > 1 and None in parts:
-            return False
-        found.append(sum(part * step for part, step in zip(parts, steps, strict=True) if part is not None))
-    return all(outer >= inner for outer, inner in itertools.pairwise(found))
+    flat = index.total(zip(places.index, s.program.layouts[places.source].strides, strict=True))
+    steps = [index.coefficient(flat, axis(k, size)) for k, size in enumerate(places.shape) if size != 1]
+    return all(outer is not None and inner is not None and outer >= inner for outer, inner in itertools.pairwise(steps))
 
 
 def _indexed_shape(x: Tensor, given: Sequence[Tensor | None]) -> Shape:

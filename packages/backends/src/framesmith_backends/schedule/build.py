@@ -63,10 +63,8 @@ def build_kernel(name: str, program: Program, group: Group, stored: frozenset[st
 
 def _pages(kernel: Kernel) -> int:
     """In how many pages the elements of a row lie, where they are farthest apart."""
-    roots = [s.value for one in kernel.passes for s in (*one.before, *one.stores)]
-    roots += [a.value for one in kernel.passes for a in one.reductions]
     steps = [0]
-    for load in loads(*roots):
+    for load in loads(*(value for one in kernel.passes for value in one.values)):
         found = [index.coefficient(load.index[0], var) for var in kernel.row]
         steps += [abs(hint(step)) * DTYPES[load.dtype].itemsize for step in found if step is not None]
     numel = hint(product(v.size for v in kernel.row))
