@@ -8,14 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from benchmarks.candidates import available
-from benchmarks.harness import Row, print_rows, ratios
+from benchmarks.harness import Row, in_fresh_process, print_rows, ratios
 
 CASES = ("pointwise", "digits", "bert")
 ROUNDS = 3
@@ -69,10 +67,10 @@ def measure(case: str, candidate: str, **settings: Any) -> float:
     """`first_call` in a fresh interpreter."""
     call = f"first_call({case!r}, {candidate!r}, **{settings!r})"
     code = f"from benchmarks.compile_time import first_call; print({call})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{candidate} failed on {case}:\n{done.stderr[-2000:]}")
-    return float(done.stdout.splitlines()[-1])
+    try:
+        return float(in_fresh_process(code))
+    except RuntimeError as error:
+        raise RuntimeError(f"{candidate} failed on {case}:\n{error}") from None
 
 
 def of_symbols(case: str) -> list[Row]:

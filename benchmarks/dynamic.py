@@ -7,8 +7,6 @@ is compared with torch.compile, and with graphs of our own that are compiled for
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.candidates import available, fresh_inductor_cache, wrap
-from benchmarks.harness import Row, compare, print_rows
+from benchmarks.harness import Row, compare, in_fresh_process, print_rows
 
 LENGTHS = range(7, 33)
 BATCH, WIDTH = 8, 64
@@ -71,8 +69,7 @@ def cold(kind: str) -> list[Row]:
     for _ in range(ROUNDS):
         for name, mine in times.items():
             code = f"from benchmarks.dynamic import first_passes; print(first_passes({name!r}, {kind!r}))"
-            text = subprocess.check_output([sys.executable, "-W", "ignore", "-c", code], text=True)
-            mine.append(float(text.splitlines()[-1]))
+            mine.append(float(in_fresh_process(code)))
     medians = {name: statistics.median(mine) for name, mine in times.items()}
     return [
         Row(

@@ -6,8 +6,6 @@ import io
 import json
 import logging
 import pathlib
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +20,7 @@ import yaml
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from benchmarks.candidates import available, wrap
-from benchmarks.harness import Row, compare, print_rows
+from benchmarks.harness import Row, compare, in_fresh_process, print_rows
 
 FRAME = pd.DataFrame({"a": np.arange(100.0), "b": np.arange(100) * 2, "c": list("abcd") * 25})
 SETTINGS = {"a": [1, 2, {"b": "x", "c": [1.5, None]}], "d": {"e": "f"}}
@@ -94,8 +92,7 @@ def first_call(case: str, way: str) -> float:
 def fastest(case: str, way: str) -> float:
     """The least of `first_call` in a few fresh interpreters."""
     code = f"from benchmarks.foreign import first_call; print(first_call({case!r}, {way!r}))"
-    runs = [subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(PROCESSES)]
-    return min(float(text.splitlines()[-1]) for text in runs)
+    return min(float(in_fresh_process(code)) for _ in range(PROCESSES))
 
 
 def first_calls() -> list[Row]:

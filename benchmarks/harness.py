@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +43,23 @@ def synchronize() -> None:
 
     if torch.get_default_device().type == "cuda":
         torch.cuda.synchronize()
+
+
+def in_fresh_process(code: str) -> str:
+    """The last line that the program prints in an interpreter of its own.
+
+    Python keeps what it makes of source files there, as it does of an installed package: without, each process would
+    translate an editable checkout anew, and a first call would be measured with that in it.
+
+    Raises:
+        RuntimeError: The program failed; the end of what it said.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return done.stdout.splitlines()[-1]
 
 
 def iterations_for(step: Step, target: float) -> int:

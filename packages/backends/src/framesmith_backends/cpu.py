@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
+from framesmith_backends.launch.libraries import why_no_products
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
@@ -113,9 +114,6 @@ class CpuBackend:
     def _launcher(
         self, gm: fx.GraphModule, options: Mapping[str, object], role: Role, on_error: OnError | None = None
     ) -> tuple[BoxedFn, Stages]:
-        from framesmith_backends.launch.native import TENSOR_TYPES, compile_module, machine, why_no_products
-        from framesmith_backends.render.llvm.module import Launch, Module, add_entry
-
         gm = PROVIDERS[str(options["matmul"])](gm)
         if role == "inference" and options["images"] == "auto":  # those of training were laid out together
             gm = channels_last(gm)
@@ -124,30 +122,33 @@ class CpuBackend:
         plan = make_plan(lowering.program, native=options["launch"] == "native" and why_no_products() is None)
         source, space = write(plan, gm)
         runs = [step for step in plan.steps if isinstance(step, Run)]
-        llvm = ""
-        if runs:
-            known = machine()
-            module = Module(known.target, known.bytes_to_handle, (*TENSOR_TYPES,), options["numerics"] == "strict")
-            for run in runs:
-                places = run.places
-                launches = [
-                    Launch(
-                        item,
-                        tuple(places[p.name] for p in item.params),
-                        tuple(map(run.numbers.index, item.numbers)),
-                    )
-                    for item in run.items
-                ]
-                offsets = [offset for _, offset in run.inner]
-                add_entry(module, run.entry, len(run.buffers), launches, run.numbers, offsets)
-            llvm = module.text()
-            space.update(compile_module(llvm, [run.entry for run in runs]))
+        llvm, entries = _machine_code(runs, strict=options["numerics"] == "strict") if runs else ("", {})
+        space.update(entries)
         PLAN.info("%d steps", len(plan.steps))
         KERNELS.info("%d kernels in %d runs", len(plan.kernels), len(runs))
         if PLAN.isEnabledFor(logging.DEBUG):
             PLAN.debug("%s", plan.text())
         KERNELS.debug("%s", llvm)
         return executed(source, space), Stages(lowering, plan, llvm, source)
+
+
+def _machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Mapping[str, Callable[..., None]]]:
+    """LLVM's text of the runs, and what they are entered through. LLVM is loaded by the first graph that has any."""
+    from framesmith_backends.launch.native import TENSOR_TYPES, compile_module, machine
+    from framesmith_backends.render.llvm.module import Launch, Module, add_entry
+
+    known = machine()
+    module = Module(known.target, known.bytes_to_handle, (*TENSOR_TYPES,), strict)
+    for run in runs:
+        places = run.places
+        launches = [
+            Launch(item, tuple(places[p.name] for p in item.params), tuple(map(run.numbers.index, item.numbers)))
+            for item in run.items
+        ]
+        offsets = [offset for _, offset in run.inner]
+        add_entry(module, run.entry, len(run.buffers), launches, run.numbers, offsets)
+    text = module.text()
+    return text, compile_module(text, [run.entry for run in runs])
 
 
 backend = CpuBackend()

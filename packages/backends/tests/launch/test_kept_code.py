@@ -15,13 +15,17 @@ from tracing import trace
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch import native
 
-#: Compiles one graph, prints whether LLVM's code generator ran, and whether the result is right.
-PROGRAM = """
+#: What both programs begin with.
+START = """
 import sys
 sys.path.insert(0, {tests!r})
 import torch
 from tracing import trace
 from framesmith_backends import CpuBackend
+"""
+
+#: Compiles one graph, prints whether LLVM's code generator ran, and whether the result is right.
+PROGRAM = """
 from framesmith_backends.launch import native
 generated = []
 optimizer = native.optimizer
@@ -33,9 +37,16 @@ right = all(torch.allclose(a, b, atol=1e-6) for a, b in zip(call([x]), function(
 print(len(generated), right)
 """
 
+#: Compiles a graph that has no kernel, prints whether the result is right, and whether LLVM is there.
+WITHOUT_KERNELS = """
+x = torch.eye(3) + torch.ones(3, 3)
+call = CpuBackend().compile(trace(lambda a: (torch.linalg.cholesky(a),), [x]), [x])
+print(torch.equal(call([x])[0], torch.linalg.cholesky(x)), "llvmlite" in sys.modules)
+"""
 
-def run_once() -> list[str]:
-    code = PROGRAM.format(tests=str(Path(__file__).parents[1]))
+
+def run_once(program: str = PROGRAM) -> list[str]:
+    code = START.format(tests=str(Path(__file__).parents[1])) + program
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.split()
 
@@ -103,3 +114,7 @@ def test_texts_hold_no_addresses() -> None:
     llvm = CpuBackend().explain(trace(lambda a: a + 1, [x])).llvm
     assert "@fs.tensor = external global" in llvm
     assert str(id(torch.Tensor)) not in llvm and str(id(torch.nn.Parameter)) not in llvm
+
+
+def test_a_graph_without_kernels_loads_no_compiler() -> None:
+    assert run_once(WITHOUT_KERNELS) == ["True", "False"]

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import glob
 import hashlib
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +26,7 @@ from llvmlite.utils import get_library_name
 from framesmith_backends import storage
 from framesmith_backends.launch.compiler_pages import give_back
 from framesmith_backends.launch.heap import keep_freed_pages
+from framesmith_backends.launch.libraries import PRODUCTS, address, find, torch_libraries, why_no_products
 from framesmith_backends.render.target import Target, host
 
 METH_FASTCALL = 0x0080
@@ -105,7 +104,7 @@ def handle_offset() -> int:
 
 
 def _add_symbols() -> None:
-    libraries = [ctypes.CDLL(path) for path in _torch_libraries()]
+    libraries = torch_libraries()
     process = ctypes.CDLL(None)
     for name in (
         "GOMP_parallel",
@@ -114,12 +113,12 @@ def _add_symbols() -> None:
         "omp_in_parallel",
         "aoti_torch_get_data_ptr",
     ):
-        binding.add_symbol(name, _find(name, [*libraries, process]))
+        binding.add_symbol(name, find(name, [*libraries, process]))
     # at::get_num_threads(), which also tells OpenMP on a thread's first use what torch.set_num_threads said.
-    binding.add_symbol("fs_num_threads", _find("_ZN2at15get_num_threadsEv", [*libraries, process]))
+    binding.add_symbol("fs_num_threads", find("_ZN2at15get_num_threadsEv", [*libraries, process]))
     if why_no_products() is None:
         for name, exported in PRODUCTS.items():
-            binding.add_symbol(name, _find(exported, libraries))
+            binding.add_symbol(name, find(exported, libraries))
     for name in (
         "PyEval_SaveThread",
         "PyEval_RestoreThread",
@@ -130,57 +129,17 @@ def _add_symbols() -> None:
         "PyLong_AsLongLong",
         "PyFloat_AsDouble",
     ):
-        binding.add_symbol(name, _address(getattr(ctypes.pythonapi, name)))
+        binding.add_symbol(name, address(getattr(ctypes.pythonapi, name)))
     for name in ("_Py_NoneStruct", "PyExc_TypeError", "PyExc_OverflowError", "PyExc_RuntimeError", "PyExc_IndexError"):
         binding.add_symbol(name, ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name)))
     for name, kind in TENSOR_TYPES.items():
         binding.add_symbol(name, id(kind))
     for name in ("sinf", "cosf", "sin", "cos", "fmodf", "fmod", "malloc", "free"):
-        binding.add_symbol(name, _find(name, [process]))
+        binding.add_symbol(name, find(name, [process]))
 
 
 #: What modules call the types that they take for tensors without asking further.
 TENSOR_TYPES = {"fs.tensor": torch.Tensor, "fs.parameter": torch.nn.Parameter}
-
-#: What products call -> its name in torch's library.
-PRODUCTS = {
-    "sgemm_": "sgemm_",
-    "aoti_torch_create_tensor_from_blob": "aoti_torch_create_tensor_from_blob",
-    "aoti_torch_delete_tensor_object": "aoti_torch_delete_tensor_object",
-    "aoti_torch_cpu_mm_out": "aoti_torch_cpu_mm_out",
-    "aoti_torch_cpu_addmm_out": "aoti_torch_cpu_addmm_out",
-    "torch_exception_get_what_without_backtrace": "torch_exception_get_what_without_backtrace",
-    "fs_context": "_ZN2at13globalContextEv",
-    "fs_float32_precision": "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",
-}
-
-
-@functools.cache
-def why_no_products() -> str | None:
-    """Why products cannot be called without tensor objects here, or None."""
-    libraries = [ctypes.CDLL(path) for path in _torch_libraries()]
-    missing = [name for name in PRODUCTS.values() if not any(hasattr(library, name) for library in libraries)]
-    return f"torch's library has no {missing[0]}" if missing else None
-
-
-def _torch_libraries() -> list[str]:
-    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
-    found = glob.glob(os.path.join(folder, "libgomp*")) + glob.glob(os.path.join(folder, "libtorch_cpu.*"))
-    packaged = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "torch.libs")
-    return found + glob.glob(os.path.join(packaged, "libgomp*"))
-
-
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-def _find(name: str, libraries: list[Any]) -> int:
-    for library in libraries:
-        try:
-            return _address(getattr(library, name))
-        except AttributeError:
-            continue
-    raise RuntimeError(f"this torch's libraries have no {name}: the cpu backend needs a torch built with GNU OpenMP")
 
 
 def compile_module(text: str, entries: list[str]) -> dict[str, Callable[..., None]]:
