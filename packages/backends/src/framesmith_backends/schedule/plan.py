@@ -14,6 +14,7 @@ from framesmith_backends.ir.program import Call, Layout, Place, Program, Teller,
 from framesmith_backends.ir.size import Symbol
 from framesmith_backends.schedule.arena import with_arenas
 from framesmith_backends.schedule.build import build_kernel
+from framesmith_backends.schedule.cuts import run_of, with_runs_cut
 from framesmith_backends.schedule.group import CallNode, Group, Node, group
 from framesmith_backends.schedule.in_place import write_in_place
 from framesmith_backends.schedule.inline import inline
@@ -102,9 +103,10 @@ def make_plan(program: Program, scratch: bool = True, native: bool = False, piec
     plan.steps = write_in_place(_allocated_once(plan.steps), program)
     _shape_outputs(plan, program)
     outputs = {name for name in plan.outputs if isinstance(name, str)}
+    inputs = {name: program.layouts.get(name) for name in plan.inputs}
+    plan.steps = with_runs_cut(plan.steps, inputs, outputs)
     if native:
         plan.steps = with_arenas(plan.steps, outputs)
-    inputs = {name: program.layouts.get(name) for name in plan.inputs}
     plan.steps = with_drops(plan.steps, inputs, outputs | _called_with(plan.steps), outputs | program.numbers)
     return plan
 
@@ -197,10 +199,7 @@ def _run_steps(entry: str, items: list[Item], program: Program) -> list[Step]:
     if not items:
         return []
     written = dict.fromkeys(p.name for item in items for p in item.params if p.written)
-    used = dict.fromkeys(p.name for item in items for p in item.params)
-    allocations: list[Step] = [Allocate(name, program.layouts[name]) for name in written]
-    numbers = dict.fromkeys(n for item in items for n in item.numbers)
-    return [*allocations, Run(entry, tuple(items), tuple(used), tuple(numbers))]
+    return [*(Allocate(name, program.layouts[name]) for name in written), run_of(entry, items)]
 
 
 def _allocated_once(steps: list[Step]) -> list[Step]:

@@ -71,10 +71,10 @@ class _Alive:
         own, given = [0] * (len(steps) + 1), [0] * (len(steps) + 1)  # what each step adds to the one before
         for at, step in enumerate(steps):
             for name in _makes(step):
-                own[at] += _bytes(step)
-                own[last.get(name, len(steps) - 1) + 1] -= _bytes(step)
+                own[at] += bytes_made(step)
+                own[last.get(name, len(steps) - 1) + 1] -= bytes_made(step)
         for name, layout in inputs.items():
-            size = 0 if layout is None else _layout_bytes(layout)
+            size = 0 if layout is None else layout_bytes(layout)
             given[0] += size
             given[last.get(name, len(steps) - 1) + 1] -= size
         self.curves = [list(accumulate(curve)) for curve in (own, map(operator.add, own, given))]
@@ -82,7 +82,7 @@ class _Alive:
 
     def hold(self, layout: Layout, died: int, taken: int) -> bool:
         """Keep a dead buffer until it is taken, if the peak allows that."""
-        size = _layout_bytes(layout)
+        size = layout_bytes(layout)
         between = range(died + 1, taken)
         if any(curve[at] + size > peak for curve, peak in zip(self.curves, self.peaks, strict=True) for at in between):
             return False
@@ -92,14 +92,15 @@ class _Alive:
         return True
 
 
-def _layout_bytes(layout: Layout) -> int:
+def layout_bytes(layout: Layout) -> int:
+    """What a buffer of this layout takes."""
     return hint(layout.numel) * DTYPES[layout.dtype].itemsize
 
 
-def _bytes(step: Step) -> int:
+def bytes_made(step: Step) -> int:
     """What the step's result takes, which is nothing for a view."""
     if isinstance(step, Allocate):
-        return _layout_bytes(step.layout)
+        return layout_bytes(step.layout)
     if not isinstance(step, CallStep) or step.place is not None or is_view(step.call.node.target):
         return 0
     if not isinstance(step.call.node.target, torch._ops.OpOverload):
