@@ -297,3 +297,28 @@ def test_a_product_whose_gradient_is_zeros_without_memory() -> None:
     [result] = compiled(graph_of(lambda x: (torch.inner(x * 2, x * 2).sgn(),)), [x])(x)
     [grad] = torch.autograd.grad(result.sum(), x)
     assert torch.equal(grad, torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: x.amin(), lambda x: x.double().amax((0, 1)) * x.amax(), lambda x: (x * 1).abs().clamp(1).amax(1)]
+)
+@pytest.mark.parametrize("result", [False, True])
+def test_what_the_backward_pass_reads_of_memory_the_user_holds_is_what_is_there_then(fn, result):
+    """A change by way of `.data`: eager mode computes masks and counts when the pass runs."""
+
+    def both(x):
+        held = x * 1
+        return held, fn(held)
+
+    found = []
+    for compiles in (False, True):
+        x = torch.linspace(-2, 2, 6).view(2, 3).requires_grad_()
+        if result:
+            held, out = compiled(graph_of(both), [x])(x) if compiles else both(x)
+        else:
+            held = x * 1
+            [out] = compiled(graph_of(fn), [held])(held) if compiles else [fn(held)]
+        held.data.view(-1)[0] = held.data.view(-1)[-1] = 9.0
+        out.sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found, equal_nan=True)

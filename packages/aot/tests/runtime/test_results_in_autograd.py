@@ -109,6 +109,27 @@ def parts_returned(x: Any, w: Any, b: Any) -> Any:
     return first * second, second, second.exp() + b[0]
 
 
+def all_parts(x: Any, w: Any, b: Any) -> Any:
+    first, second = (x * w).split(1)
+    return first, second
+
+
+def parts_of_an_input(x: Any, w: Any, b: Any) -> Any:
+    first, second, third = x.t().unbind()
+    return third, second, second.exp(), first.view(1, -1)
+
+
+def parts_of_parts(x: Any, w: Any, b: Any) -> Any:
+    first, second = (x * w).chunk(2)
+    left, right = first[0].tensor_split(2)
+    return left, second, right
+
+
+def parts_of_several_calls(x: Any, w: Any, b: Any) -> Any:
+    both = x * w
+    return both.split(1)[0], both.split(1)[1]
+
+
 def beside_a_view(x: Any, w: Any, b: Any) -> Any:
     turned = x.t()
     part = turned[1:]
@@ -130,7 +151,7 @@ PROGRAMS: list[Callable[..., Any]] = [
     returned_and_used, chain, hidden_trunk, trunk_returned, logits_and_loss, separate, diamond, recurrent, detached,
     several_results_of_one, other_types, changed_after_use, sums, linear,
     view_returned, views_of_a_view, parts_returned, beside_a_view, parts_of_what_comes_of_a_view,
-    view_written_to,
+    view_written_to, all_parts, parts_of_an_input, parts_of_parts, parts_of_several_calls,
 ]  # fmt: skip
 
 

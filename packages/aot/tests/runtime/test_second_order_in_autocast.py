@@ -97,6 +97,45 @@ def test_two_passes_are_those_of_eager(
                 assert one == two
 
 
+def in_autocast(x: Any, w: Any) -> Any:
+    return (F.linear(x, w),)
+
+
+def by_hand(x: Any, w: Any) -> Any:
+    return ((x.bfloat16() @ w.bfloat16()).float(),)
+
+
+def to_a_wider_type(x: Any, w: Any) -> Any:
+    return (x.double() @ w.double(),)
+
+
+@pytest.mark.parametrize("changed", ["x", "w", "both"])
+@pytest.mark.parametrize("kind", ["plain", "leaf", "inner", "shown twice"])
+@pytest.mark.parametrize("program", [in_autocast, by_hand, to_a_wider_type], ids=lambda program: program.__name__)
+def test_what_was_kept_as_a_cast_may_be_changed(program: Callable[..., Any], kind: str, changed: str) -> None:
+    """An optimizer's step, or a buffer that is filled anew, between the graph and second derivatives."""
+    found: list[Any] = []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        source = (torch.randn(4, 1) if kind == "shown twice" else torch.randn(4, 4).t()) / 2
+        leaves = [source.requires_grad_(kind != "plain"), (torch.randn(4, 4) / 2).requires_grad_()]
+        x = leaves[0] * 1 if kind == "inner" else leaves[0].expand(4, 4) if kind == "shown twice" else leaves[0]
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        with torch.autocast("cpu", torch.bfloat16, enabled=program is in_autocast):
+            [result] = (compiled(graph_of(program), [x, leaves[1]]) if compiles else program)(x, leaves[1])
+        with torch.no_grad():
+            if changed != "w":
+                source.add_(3)
+                torch.autograd.graph.increment_version(x)
+            if changed != "x":
+                leaves[1].add_(3)
+        grads = torch.autograd.grad(result.float().square().sum(), wanted, create_graph=True)
+        sum(grad.square().sum() for grad in grads).backward()
+        found.append([*grads, *[leaf.grad for leaf in wanted]])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0.02 * float(two.detach().abs().max()))  # bfloat16
+
+
 def test_casts_of_the_second_run_are_not_kept() -> None:
     leaves, values = inputs(False)
     with autocast_around(True):

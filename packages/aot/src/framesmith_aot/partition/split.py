@@ -6,13 +6,14 @@ The choice is a minimum cut. Each forward node is a pair of vertices: cutting `i
 infinite for what must not run twice). Saved values are restricted so that memory the user can see is
 saved only where eager mode saves it as well: otherwise mutating it later would raise where eager
 does not, or, by way of `.data`, change gradients. What cannot be had otherwise is copied and the copy saved.
+What the backward pass alone computes of memory that eager saves and the user can see is computed when it runs.
 A result that eager saves is saved for nothing: the user holds it, and mutating it has to raise.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -55,7 +56,8 @@ class NodePart:
 
     It takes the tensors that are `saved`, the `numbers`, then the node's tangents; `places` gives for each operand of
     the node the position of its gradient among the results (None for none). `watched` is what it does not need
-    and the user must not change all the same, because eager mode needs it.
+    and the user must not change all the same, because eager mode needs it. `stand_ins`: inputs, and where among the
+    saved there is what tells all that the graph reads of them.
     """
 
     node: NodeShape
@@ -64,6 +66,7 @@ class NodePart:
     places: list[int | None]
     watched: list[Saved]
     numbers: list[Saved] = field(default_factory=list)
+    stand_ins: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def handed(self) -> list[Saved]:
@@ -108,11 +111,29 @@ def partition(joint: JointGraph) -> Partition:
     symbols = _symbols(joint) if len(joint.tangents) > 1 else []
     narrow_masks(joint)
     late = backward_nodes(joint)
+    late |= _read_when_it_runs(joint, late)
     _copy_overwritten(joint, late)
     visible = _visible(joint, late)
     saved = choose_saved(joint, late, visible, symbols)
     copies = {node: clone_node(joint, node) for node in saved if node in visible and _is_compact(node)}
     return _extract(joint, late, saved, copies)
+
+
+def _read_when_it_runs(joint: JointGraph, late: set[fx.Node]) -> set[fx.Node]:
+    """What the backward pass alone computes of memory that eager mode keeps and the user holds.
+
+    Both read it when the pass runs: it may have been changed by way of `.data`.
+    """
+    slots, inputs = _kept_by_eager(joint, late)
+    held = {view_root(node) for node in slots} | inputs - overwritten_inputs(joint)
+    found: set[fx.Node] = set()
+    for node in joint.graph.nodes:
+        if node.op != "call_function" or node.meta.get("phase") != "backward" or node in late:
+            continue
+        reads = not is_number_node(node) and any(view_root(one) in held for one in node.all_input_nodes)
+        if reads or any(one in found for one in node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def overwritten_inputs(joint: JointGraph) -> set[fx.Node]:
@@ -217,7 +238,13 @@ def _kept_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node],
 
 def _readable(owned: Iterable[fx.Node], late: set[fx.Node]) -> set[fx.Node]:
     """The forward nodes that backward ones read, and what those may be computed from again."""
-    found = {source for node in owned for source in node.all_input_nodes if source not in late}
+    run = [*owned]
+    seen = {*run}
+    for node in run:
+        before = [source for source in node.all_input_nodes if source in late and source not in seen]
+        seen.update(before)
+        run += before
+    found = {source for node in run for source in node.all_input_nodes if source not in late}
     pending = [*found]
     for node in pending:
         if _repeat_price(node) < INFINITE:
@@ -314,7 +341,30 @@ def _node_part(
     kept += [Saved(True, index) for index in node.kept.inputs if index not in joint.meta.changed]
     taken = [places[value] for value in used if not is_number_node(value)]
     numbers = [places[value] for value in used if is_number_node(value)]
-    return NodePart(node, graph, taken, at, [one for one in kept if one not in taken], numbers)
+    watched = [one for one in kept if one not in taken]
+    return NodePart(node, graph, taken, at, watched, numbers, dict(_stand_ins(joint, used, places)))
+
+
+def _stand_ins(
+    joint: JointGraph, used: Sequence[fx.Node], places: Mapping[fx.Node, Saved]
+) -> Iterator[tuple[int, int]]:
+    """Inputs that the graph leaves alone, and the positions of their copies, or of the casts that alone read them."""
+    for position, value in enumerate(used):
+        is_cast = value.target is aten._to_copy.default
+        source = value.all_input_nodes[0] if is_cast else value
+        if places[value].from_input or source not in joint.inputs:
+            continue
+        if is_cast and ({*source.users} != {value} or not _tells_all(value.meta["val"], source.meta["val"])):
+            continue
+        at = joint.inputs.index(source)
+        if at not in joint.meta.changed:
+            yield at, position
+
+
+def _tells_all(cast: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether a cast, cast back, gives the same cast again."""
+    alike = source.is_floating_point() and cast.is_floating_point() and source.device == cast.device
+    return alike and torch.promote_types(cast.dtype, source.dtype) in (cast.dtype, source.dtype)
 
 
 def handed_out(joint: JointGraph) -> list[int]:

@@ -154,7 +154,8 @@ def apply_of(
         if again and isinstance(second, SecondOrder):
             results = {slot: saved[position] for slot, position in kept_results.items()}
             results.update(_received(ctx, changes))
-            grads = second.gradients(ctx.rerun, index, ctx.held, results, tangents)
+            instead = {at: saved[position] for at, position in node.part.stand_ins.items()}
+            grads = second.gradients(ctx.rerun, index, ctx.held, results, tangents, instead)
             if once:
                 ctx.rerun = ctx.held = ctx.left = None
             return (*grads, *rest)

@@ -6,6 +6,7 @@ import itertools
 import linecache
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -124,13 +125,13 @@ def count_versions(text: FunctionText, names: Sequence[str]) -> None:
 
 
 def write_outputs(
-    text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *, record: bool, made: Collection[int] = ()
+    text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *, record: bool, made: Collection[int | str] = ()
 ) -> None:
     """Makes views again, leaves the grad mode, returns the outputs; see `write_changes`.
 
-    `made` are positions of views that `view_statements` has made.
+    `made` is what `view_statements` has done.
     """
-    done = {*made}
+    done: set[int | str] = {*made}
     names: list[str] = []
     for at, output in enumerate(meta.outputs):
         if isinstance(output, Repeat):
@@ -163,9 +164,12 @@ def _output_text(text: FunctionText, output: Constant | NumberAt | SameInput | S
 
 
 def view_statements(
-    text: FunctionText, meta: GraphMeta, position: int, inputs: Sequence[str], done: set[int]
+    text: FunctionText, meta: GraphMeta, position: int, inputs: Sequence[str], done: set[int | str]
 ) -> Iterator[str]:
-    """The statements that make an output that is a view, after those that it is made of; none for what is `done`."""
+    """The statements that make an output that is a view, after those that it is made of; none for what is `done`.
+
+    Outputs that one call gives are of one call here, too: autograd has one node for them. `done` has its name as well.
+    """
     output: Any = meta.outputs[position]
     if position in done:
         return
@@ -174,7 +178,36 @@ def view_statements(
     if output.over is not None:
         yield from view_statements(text, meta, output.over, inputs, done)
         base = view_name(output.over)
-    yield f"{view_name(position)} = {_view_text(text, base, output.steps)}"
+    steps = output.steps
+    shared = _shared(meta, output)
+    if shared is not None:
+        call = steps[shared]
+        parts = f"parts_of_{base}_{call.call}{'_no_grad' if output.no_grad else ''}"
+        if parts not in done:
+            done.add(parts)
+            yield f"{parts} = {_view_text(text, base, (*steps[:shared], replace(call, item=None)))}"
+        base, steps = f"{parts}[{call.item}]", steps[shared + 1 :]
+    yield f"{view_name(position)} = {_view_text(text, base, steps)}"
+
+
+def _shared(meta: GraphMeta, output: Any) -> int | None:
+    """The last step of a view that is one of several items of a call which gives another output as well."""
+    for count in reversed(range(len(output.steps))):
+        step = output.steps[count]
+        if isinstance(step, ViewStep) and step.item is not None:
+            others = (each for each in meta.outputs if each is not output and type(each) is type(output))
+            if any(_is_of_call(each, output, count) for each in others):
+                return count
+    return None
+
+
+def _is_of_call(other: Any, output: Any, count: int) -> bool:
+    """Whether a view comes of the call that step `count` of `output` is."""
+    if len(other.steps) <= count or not isinstance(other.steps[count], ViewStep):
+        return False
+    if other.steps[count].call != output.steps[count].call:
+        return False
+    return bool(replace(other, steps=other.steps[:count]) == replace(output, steps=output.steps[:count]))
 
 
 def view_name(position: int) -> str:

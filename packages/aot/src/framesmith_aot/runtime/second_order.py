@@ -37,6 +37,7 @@ from framesmith_aot.trace.regions import (
     regions_of,
 )
 from framesmith_aten.graphs.numbers import is_number_node
+from framesmith_aten.layouts import overlaps_itself
 from framesmith_aten.operators import is_custom, is_random
 from framesmith_guards import warn_user
 from framesmith_guards.contexts import ambient
@@ -149,22 +150,25 @@ class SecondOrder:
         held: Held,
         results: Mapping[int, torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
+        stand_ins: Mapping[int, torch.Tensor],
     ) -> Grads:
         """The gradients of the operands of autograd node `index`, with their history.
 
         It passes what is `held`, and those `results` of the node itself, by slot, that eager mode keeps for it.
-        Raises RuntimeError where an input that they depend on was changed in place since, as eager mode does.
+        Inputs that were changed in place since are made again of their `stand_ins` (see `NodePart`).
+        Raises RuntimeError where another one that they depend on was changed, as eager mode does.
         """
         warn_user(SecondDerivativeWarning())
         values, versions, states = rerun
-        check_versions([each for at, each in versions.items() if at in self.behind[index]])
-        check_memory(values)
-        ends, roots, regions, views = self._run(values, states, held)
+        restored = {at: _restored(values[at], stand_ins[at]) for at in _changed(versions) & {*stand_ins}}
+        check_versions([each for at, each in versions.items() if at in self.behind[index] and at not in restored])
+        check_memory(value for at, value in enumerate(values) if at not in restored)
+        ends, roots, regions, views = self._run(values, states, held, restored)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
         found = gradients_through(regions[index], ends, seeds)
         of = dict(zip(operands_of(regions[index], regions), found, strict=True))
         grads = tuple([of[operand] for operand in self.nodes[index].operands])
-        if not (results or views or self.casting):
+        if not (results or views or self.casting or restored):
             return grads
         instead = {edge_of(roots[slot]): result for slot, result in results.items()}
         instead.update((edge, values[at]) for edge, at in ends.items() if 0 <= at < len(values))
@@ -173,13 +177,20 @@ class SecondOrder:
         return led_elsewhere(grads, instead | edges_of(seeds, tangents))
 
     def _run(
-        self, values: Sequence[torch.Tensor], states: Sequence[torch.Tensor], held: Held
+        self,
+        values: Sequence[torch.Tensor],
+        states: Sequence[torch.Tensor],
+        held: Held,
+        restored: Mapping[int, torch.Tensor],
     ) -> tuple[Ends, Mapping[int, torch.Tensor], list[Region], Mapping[GradientEdge, torch.Tensor]]:
         """The ends, the tensors of slots and the regions of another run, which leads to what is `held`.
 
         Then what it does not lead to, since it is written to through views: the edges where it has it, and the held.
         """
-        inputs = [self._alias(at, value) for at, value in enumerate(values)]
+        inputs = [
+            restored[at].requires_grad_(self.requires_grad[at]) if at in restored else self._alias(at, value)
+            for at, value in enumerate(values)
+        ]
         count = len(inputs)
         ends = {edge_of(value): at for at, value in enumerate(inputs) if at not in self.numbers and value.requires_grad}
         ends.update((edge_of(tensor), -1 - at) for at, tensor in held.items())
@@ -262,6 +273,19 @@ def unfrozen(leaf: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         leaf.requires_grad_(False)
+
+
+def _changed(versions: Mapping[int, tuple[torch.Tensor, int]]) -> set[int]:
+    """The inputs that have been changed since they had these versions."""
+    return {at for at, (tensor, version) in versions.items() if tensor._version != version}
+
+
+def _restored(value: torch.Tensor, stand_in: torch.Tensor) -> torch.Tensor:
+    """What an input was, laid out as it is, made of what was computed of it."""
+    with torch.no_grad(), torch._C._DisableAutocast():
+        if overlaps_itself(value):  # its elements are not to be written one by one
+            return stand_in.to(value.dtype)
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(stand_in)
 
 
 def check_versions(expected: Iterable[tuple[torch.Tensor, int]]) -> None:

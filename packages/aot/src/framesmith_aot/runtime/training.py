@@ -84,9 +84,9 @@ def training_function(
 class _Writing:
     """The function being written, for graph inputs of these names.
 
-    For each node there are its `changes` and what it has `read` (see `SecondOrder.read_by`). `made` are positions of
-    views made so far, `copied` the names of inputs that have received slots, `before` those of what inputs were until
-    then, by position.
+    For each node there are its `changes` and what it has `read` (see `SecondOrder.read_by`). `made` is what
+    `view_statements` has done so far, `copied` the names of inputs that have received slots, `before` those of what
+    inputs were until then, by position.
     """
 
     text: FunctionText
@@ -97,7 +97,7 @@ class _Writing:
     changes: Sequence[Changes]
     read: Sequence[Mapping[int, Operand]]
     numbers: Numbers
-    made: set[int] = field(default_factory=set)
+    made: set[int | str] = field(default_factory=set)
     copied: dict[int, str] = field(default_factory=dict)
     before: dict[int, str] = field(default_factory=dict)
 

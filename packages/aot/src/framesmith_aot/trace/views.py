@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,12 +23,16 @@ class NumberAt:
 
 @dataclass(frozen=True)
 class ViewStep:
-    """One view operator: `target(previous, *args, **kwargs)`, then `[item]` where it gives several."""
+    """One view operator: `target(previous, *args, **kwargs)`, then `[item]` where it gives several.
+
+    Several are of one call where `call`, its name, is the same.
+    """
 
     target: Any
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
     item: int | None = None
+    call: str = ""
 
     def __call__(self, value: torch.Tensor) -> Any:
         out = self.target(value, *self.args, **dict(self.kwargs))
@@ -63,7 +67,7 @@ def with_numbers(step: ViewStep | Restride, number: Callable[[Any], Any]) -> Vie
     if isinstance(step, Restride):
         return Restride(_replaced(step.size, number), _replaced(step.stride, number), _replaced(step.offset, number))
     kwargs = tuple((name, _replaced(value, number)) for name, value in step.kwargs)
-    return ViewStep(step.target, _replaced(step.args, number), kwargs, step.item)
+    return replace(step, args=_replaced(step.args, number), kwargs=kwargs)
 
 
 def numbers_of_steps(steps: Steps) -> set[int]:
@@ -102,7 +106,7 @@ def _step(node: fx.Node) -> ViewStep:
     item: Any = None
     if node.target is operator.getitem:
         call, item = node.args
-    return ViewStep(call.target, tuple(call.args[1:]), tuple(call.kwargs.items()), item)
+    return ViewStep(call.target, tuple(call.args[1:]), tuple(call.kwargs.items()), item, call.name)
 
 
 def restride(view: torch.Tensor, base: torch.Tensor) -> Restride | None:
