@@ -80,7 +80,8 @@ def _laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
         return torch.stack([x, x], -1)[..., 0]
     if layout == "turned":
         return x.transpose(0, -1).contiguous().transpose(0, -1)
-    return x[:1].expand(x.shape) if layout == "expanded" else x
+    # (Of two dimensions, the numbers of a channel would be equal.)
+    return x[:1].expand(x.shape) if layout == "expanded" and rank > 2 else x
 
 
 def _batch_norm(x: torch.Tensor) -> Any:
