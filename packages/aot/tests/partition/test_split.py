@@ -44,6 +44,26 @@ def test_matrix_products_and_random_numbers_run_once():
     assert targets(graph.backward_passes[0].graph).count(aten.bernoulli.p) == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_masks_of_dropout_are_saved_as_bools(dtype):
+    def fn(x, w):
+        return F.dropout(F.gelu(x @ w), 0.1) @ w
+
+    x, w = (leaf.detach().to(dtype).requires_grad_() for leaf in leaves((64, 64), (64, 64)))
+    graph = compiled(graph_of(fn), [x, w])
+    types = [node.meta["val"].dtype for node in saved(graph)]
+    assert types.count(torch.bool) == 1 and len(types) == 4  # x, w, the product, and the mask
+
+
+def test_drawn_numbers_that_are_returned_stay_as_they_are():
+    def fn(x, w):
+        drawn = torch.bernoulli(torch.full_like(x.detach(), 0.5))
+        return drawn, x * drawn * w
+
+    graph = compiled(graph_of(fn), leaves((64, 64), (64, 64)))
+    assert aten.ne.Scalar not in targets(graph.forward_graph)
+
+
 def test_views_are_not_saved():
     def fn(x, w):
         return (x.view(4, 16).t() @ w).permute(1, 0).exp()

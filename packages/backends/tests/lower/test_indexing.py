@@ -250,6 +250,28 @@ def test_sums_by_advanced_indices(data: st.DataObject) -> None:
     agree(lambda x, j, v: torch.ops.aten.index_put(x, [None, j], v, True), x, j, value)
 
 
+#: Places of which fusion leaves nothing that depends on the point, or on one of its variables alone.
+COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
+    "the first": lambda i: torch.zeros_like(i),
+    "the second": lambda i: torch.full_like(i, 1),
+    "the number of a point": lambda i: torch.arange(i.numel()).view(i.shape) // 3 % 2,
+    "nearly the first": lambda i: i * 0 + 1,
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("shape", [(4,), (40,), (4, 4), (33, 7), (3, 2, 5, 5), (300, 9)], ids=str)
+def test_sums_at_places_that_are_computed(name: str, shape: tuple[int, ...]) -> None:
+    place, x = COMPUTED[name], filled(shape, torch.float32)
+    points, last = torch.zeros(shape, dtype=torch.int64), len(shape) - 1
+    agree(lambda x, i: x.scatter_add(last, place(i), x * 2), x, points)
+    for dim, count in enumerate(shape):
+        agree(lambda x, i, dim=dim: x.index_add(dim, place(i), x * 2), x, torch.zeros(count, dtype=torch.int64))
+    agree(lambda x, i: x.index_put((place(i),), x * 3, accumulate=True), x, torch.zeros(shape[0], dtype=torch.int64))
+    grad = filled((*shape, 20), torch.float32)
+    agree(lambda g, i: torch.ops.aten.embedding_dense_backward(g, place(i), 3, -1, False), grad, points)
+
+
 @pytest.mark.parametrize("padding", [-1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_gradients_of_embeddings(dtype: torch.dtype, padding: int) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
+from framesmith_aot.partition.masks import narrow_masks
 from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
 from framesmith_aot.trace.joint import JointGraph, clone_node
 from framesmith_aot.trace.regions import NodeShape
@@ -105,6 +106,7 @@ def _is_of(node: fx.Node, found: Collection[fx.Node]) -> bool:
 def partition(joint: JointGraph) -> Partition:
     """Splits `joint`; inputs the graph overwrites are never saved themselves (a copy is)."""
     symbols = _symbols(joint) if len(joint.tangents) > 1 else []
+    narrow_masks(joint)
     late = backward_nodes(joint)
     _copy_overwritten(joint, late)
     visible = _visible(joint, late)

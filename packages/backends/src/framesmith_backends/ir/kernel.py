@@ -128,6 +128,10 @@ class Kernel:
         """Whether data tell where it writes: the row loops are then in order, and lanes are never along them."""
         return any(index.picked(store.index) for one in self.passes for store in one.stores)
 
+    def reads_again(self, e: Expr) -> bool:
+        """Whether earlier points of a row may have written what this reads, so that no loop of the row goes without."""
+        return isinstance(e, Load) and self.updates and any(p.written and p.name == e.source for p in self.params)
+
     @property
     def writes_what_it_reads(self) -> bool:
         """Whether a buffer is both read and written: then at each point it is read first."""

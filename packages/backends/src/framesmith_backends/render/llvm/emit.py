@@ -69,6 +69,8 @@ def _depth(r: Rendering, node: Expr) -> int:
             found = max(found, r.ref_level)
         elif isinstance(node, Load):
             found = max(found, *(_ix_depth(r, ix) for ix in node.index))
+            if r.kernel.reads_again(node):
+                found = len(r.levels) - 1
         elif isinstance(node, Index):
             found = max(found, _ix_depth(r, node.ix))
         r.depth[node] = found

@@ -11,7 +11,7 @@ from functools import partial
 
 from framesmith_backends.ir.expr import Cast, Expr, Op, Ref, children, cost, own_variables, rebuild, walk
 from framesmith_backends.ir.index import Var
-from framesmith_backends.ir.kernel import Accumulate, Pass, Store
+from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.size import surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
@@ -67,7 +67,7 @@ def tiled_passes(r: Rendering, lane: Var, first: Value, last: Value, width: int)
 def _without_invariants(r: Rendering, tile: Tile, one: Pass, name: str) -> Pass:
     """The pass with what is the same in all rows computed before them, once for each lane, and kept in arrays."""
     roots = [*(a.value for a in one.reductions), *(s.value for s in one.stores)]
-    kept = {e: Ref(f"{name}.{k}", e.dtype) for k, e in enumerate(_invariants(roots, frozenset(r.kernel.row)))}
+    kept = {e: Ref(f"{name}.{k}", e.dtype) for k, e in enumerate(_invariants(r.kernel, roots))}
     arrays = {e: _array(r, tile, REGISTER[e.dtype]) for e in kept}
 
     def compute() -> None:
@@ -88,11 +88,13 @@ def _without_invariants(r: Rendering, tile: Tile, one: Pass, name: str) -> Pass:
     )
 
 
-def _invariants(roots: Sequence[Expr], rows: frozenset[Var]) -> list[Expr]:
+def _invariants(kernel: Kernel, roots: Sequence[Expr]) -> list[Expr]:
     """The largest parts of the expressions that no row changes and that are worth keeping."""
     fixed: dict[Expr, bool] = {}
+    rows = frozenset(kernel.row)
     for e in walk(*roots):
-        fixed[e] = all(fixed[part] for part in children(e)) and not own_variables(e) & rows
+        changed = own_variables(e) & rows or kernel.reads_again(e)
+        fixed[e] = not changed and all(fixed[part] for part in children(e))
     found: dict[Expr, None] = {}
     pending, met = list(roots), set(roots)
     while pending:
