@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch import fx
@@ -212,6 +212,24 @@ def contiguous_strides(shape: Iterable[Size]) -> tuple[Size, ...]:
         strides.append(step)
         step *= extreme(size, 1, True) if isinstance(size, Sym) else max(size, 1)
     return tuple(reversed(strides))
+
+
+def lies_in_order(layout: Layout, order: Sequence[int]) -> bool:
+    """Whether the elements lie one behind the other with the dimensions in this order, for all sizes."""
+    wanted = contiguous_strides([layout.shape[k] for k in order])
+    steps = zip(order, map(where_not_empty, wanted), strict=True)
+    return all(layout.shape[k] == 1 or layout.steps[k] == step for k, step in steps)
+
+
+def lies_in_rows(layout: Layout) -> bool:
+    """Whether torch calls the tensor contiguous: strides of single elements do not count."""
+    return lies_in_order(layout, range(len(layout.shape)))
+
+
+def has_channels_last(layout: Layout) -> bool:
+    """Whether these are images or volumes whose channels lie side by side."""
+    rank = len(layout.shape)
+    return rank in (4, 5) and lies_in_order(layout, (0, *range(2, rank), 1))
 
 
 def describe_def(d: Def, kept: bool) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Const, Expr, Op, number
 
+# 1/6 as float32 has it: ATen multiplies gradients of hardsigmoid of float64 by it, too.
+SIXTH = 0.1666666716337204
+
 
 def fn(name: str, *args: Expr) -> Expr:
     return Op(name, *args)
@@ -48,7 +51,7 @@ def leaky_relu_backward(grad: Expr, x: Expr, slope: float) -> Expr:
 
 
 def elu(x: Expr, alpha: float, scale: float, input_scale: float) -> Expr:
-    return where(x <= 0.0, fn("expm1", x * input_scale) * (alpha * scale), x * scale)
+    return where(x < 0.0, fn("expm1", x * input_scale) * (alpha * scale), x * scale)
 
 
 def elu_backward(grad: Expr, y: Expr, alpha: float, scale: float, input_scale: float, is_result: bool) -> Expr:
@@ -70,7 +73,7 @@ def hardsigmoid(x: Expr) -> Expr:
 
 
 def hardsigmoid_backward(grad: Expr, x: Expr) -> Expr:
-    return where(fn("and", x > -3.0, x < 3.0), grad * (1.0 / 6.0), like(0, grad))
+    return where(fn("and", x > -3.0, x < 3.0), grad * SIXTH, like(0, grad))
 
 
 def hardswish(x: Expr) -> Expr:

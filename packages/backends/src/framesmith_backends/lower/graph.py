@@ -212,8 +212,9 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
             layouts.append(NOT_MADE)
     before = len(low.program.defs)
     scope = Scope(
-        low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node], in_order=low.in_order
-    )
+        low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node],
+        in_order=low.in_order, given=tuple(_given_layout(low, arg) for arg in node.args),
+    )  # fmt: skip
     try:
         args, kwargs = _arguments(low, node)
         result = found(scope, *args, **kwargs)
@@ -239,6 +240,14 @@ def _result_layout(low: Lowering, value: object, *, may_be_empty: bool) -> Layou
     if isinstance(layout, str) or may_be_empty or 0 not in layout.shape:
         return layout
     return "no elements"
+
+
+def _given_layout(low: Lowering, arg: object) -> Layout | None:
+    value = arg.meta.get("val") if isinstance(arg, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or why_no_layout(value, low.device) is not None:
+        return None
+    layout = layout_of(value, low.numbers)
+    return layout if isinstance(layout, Layout) else None
 
 
 def _is_used(node: fx.Node, at: int) -> bool:

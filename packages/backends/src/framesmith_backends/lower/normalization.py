@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from framesmith_backends.ir.dtypes import compute_type
+from framesmith_backends.ir.dtypes import DTYPES, compute_type
 from framesmith_backends.ir.expr import Expr, Op, number
+from framesmith_backends.ir.program import has_channels_last, lies_in_rows
 from framesmith_backends.ir.size import Size, product
-from framesmith_backends.lower.reductions import as_divisor, count, moments, stored
+from framesmith_backends.lower.reductions import as_divisor, count, moments, stored, wide_type
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, cast
 from framesmith_backends.lower.tensor import Shape, Tensor
@@ -40,12 +41,27 @@ def _standardized(v: Expr, mean: Expr, rstd: Expr) -> Expr:
     return (v - mean) * rstd
 
 
+# Numbers in the vectors in which ATen adds up rows, by bytes of an element.
+_ROW_LANES = {2: 16, 4: 8, 8: 4}
+
+
+def _row_moments(s: Scope, x: Tensor, dims: tuple[int, ...], *, by_squares: bool = False) -> tuple[Tensor, Tensor]:
+    """(mean, variance) of rows. Where the square of the mean overflows ATen gives NaN for the variance, of rows that
+    fill no vector and of what it adds up `by_squares`; of other rows only where the first lane has such a mean."""
+    mean, variance = moments(s, x, dims, 0, compute_type(x.dtype))
+    size = count(x, dims)
+    few = isinstance(size, int) and size < _ROW_LANES[DTYPES[x.dtype].torch.itemsize]
+    if few or by_squares:
+        variance = s.compute(lambda v, m: v + m * m * 0.0, variance, mean, dtype=variance.dtype)
+    return mean, variance
+
+
 @rule("native_layer_norm")
 def native_layer_norm(
     s: Scope, x: Tensor, normalized: Sequence[int], weight: Maybe, bias: Maybe, eps: float
 ) -> tuple[Tensor, ...]:
     dims = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
-    mean, variance = moments(s, x, dims, 0, compute_type(x.dtype))
+    mean, variance = _row_moments(s, x, dims)
     rstd = _inverse_root(s, variance, eps)
     out = _scaled(s, _standardized, (x, mean, rstd), weight, bias, x.shape)
     return out, stored(s, mean, s.results[1].dtype), stored(s, rstd, s.results[2].dtype)
@@ -102,7 +118,8 @@ def native_group_norm(
     s: Scope, x: Tensor, weight: Maybe, bias: Maybe, n: Size, c: Size, hw: Size, group: int, eps: float
 ) -> tuple[Tensor, ...]:
     grouped = reshaped(x, (n, group, c // group, hw))
-    mean, variance = moments(s, grouped, (2, 3), 0, compute_type(x.dtype))
+    by_squares = s.given[0] is not None and not lies_in_rows(s.given[0]) and has_channels_last(s.given[0])
+    mean, variance = _row_moments(s, grouped, (2, 3), by_squares=by_squares)
     rstd = _inverse_root(s, variance, eps)
     hat = s.compute(_standardized, grouped, mean, rstd, dtype=compute_type(x.dtype))
     channel = (1, c, *([1] * (len(x.shape) - 2)))
@@ -167,7 +184,7 @@ def batch_norm_training(
     )
     new_var = s.compute(
         lambda b, r: b * (share if isinstance(share, float) else cast(share, b.dtype)) + r * (1 - momentum),
-        reshaped(variance, channels), var, dtype=var.dtype,
+        reshaped(variance, channels), var, dtype=var.dtype, within=variance.dtype,
     )  # fmt: skip
     return out, saved_mean, rstd, new_mean, new_var
 
@@ -179,11 +196,20 @@ def _unbiased(n: Size) -> float | Expr:
     return n / (n - 1) if isinstance(n, int) else number(n, "f64") / number(n - 1, "f64")
 
 
+def _batch_type(s: Scope, dtype: str) -> str:
+    """The type in which ATen's kernels add up a batch's statistics: a wide one where they walk by strides, but float32
+    for half types."""
+    layout = s.given[0]
+    by_strides = layout is not None and not (lies_in_rows(layout) or has_channels_last(layout))
+    return wide_type(s, dtype) if by_strides and compute_type(dtype) == dtype else compute_type(dtype)
+
+
 def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: float) -> tuple[Tensor, ...]:
     dims, shape = _channels(x)
     within = compute_type(x.dtype)
-    center, variance = moments(s, x, dims, 0, within)
-    rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), variance, dtype=within)
+    center, variance = moments(s, x, dims, 0, _batch_type(s, x.dtype))
+    rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), variance, dtype=within, within=variance.dtype)
+    center = stored(s, center, within)
     out = _scaled(s, _standardized, (x, center, rstd), _as_channel(weight, shape), _as_channel(bias, shape), x.shape)
     channels = (x.shape[1],)
     saved_mean = _copied(s, stored(s, reshaped(center, channels), s.results[1].dtype))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float, nearest
 from framesmith_backends.ir.expr import Const, Expr, Op
+from framesmith_backends.ir.program import lies_in_rows
 from framesmith_backends.ir.size import Sym, surely_positive
 from framesmith_backends.lower import formulas
 from framesmith_backends.lower.registry import add_row, rule
@@ -318,7 +321,20 @@ _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 @rule("gelu")
 def gelu(s: Scope, x: Tensor, *, approximate: str = "none") -> Tensor:
-    return _met(s, _core(_GELUS[approximate]), x)
+    name = _GELUS[approximate]
+    if name == "gelu" and _is_of_onednn(s):
+        return _met(s, lambda v: Op(name, v + v * 0.0), x)
+    return _met(s, _core(name), x)
+
+
+def _is_of_onednn(s: Scope) -> bool:
+    """Whether eager mode has oneDNN compute gelu, which gives NaN where the argument is infinite."""
+    layout = s.given[0]
+    if layout is None or not lies_in_rows(layout) or layout.numel == 1 or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return layout.device == "cpu" and (
+        layout.dtype == "f32" or (layout.dtype == "bf16" and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
 
 
 @rule("gelu_backward")

@@ -27,7 +27,8 @@ class Decline(Exception):
 class Scope:
     """The lowering of one FX node: `results` are the layouts its outputs must have, `name` its name.
 
-    `in_order` says whether kernels may take points in order, one after another.
+    `in_order` says whether kernels may take points in order, one after another. `given` are the layouts that the
+    arguments have in eager mode, by which some of ATen's kernels are chosen; None where there is none to tell.
     """
 
     program: Program
@@ -37,6 +38,7 @@ class Scope:
     position: int = 0
     count: int = 0
     in_order: bool = True
+    given: tuple[Layout | None, ...] = ()
 
     @property
     def result(self) -> Layout:

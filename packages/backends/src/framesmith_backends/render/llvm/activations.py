@@ -105,7 +105,7 @@ def _with_limit(b: Builder, x: Value, result: Value) -> Value:
 
 
 def _with_limits(b: Builder, x: Value, result: Value) -> Value:
-    """NaN at both infinities, as eager's product of infinity and zero in a derivative."""
+    """NaN where x is infinite, as eager's product of infinity and zero in a derivative."""
     return b.fma(x, 0.0, result)
 
 
@@ -239,10 +239,11 @@ def gelu_tanh(b: Builder, x: Value) -> Value:
     return _with_limit(b, x, _scaled_where(b, negative, result, power))
 
 
-def _sigmoid_slope(b: Builder, x: Value, along: Value, power: Power) -> Value:
+def _sigmoid_slope(b: Builder, x: Value, along: Value, power: Power, factor: Value) -> Value:
     """The derivative of x * sigmoid(z) for an odd z, given along = |x| * dz/dx and the power exp(-|z|).
 
-    With s = 1 / (1 + e): s * (1 + along*e*s) for positive x, e * s * (1 - along*s) for negative x.
+    With s = 1 / (1 + e): s * (1 + along*e*s) for positive x, e * s * (1 - along*s) for negative x. NaN where `factor`,
+    which eager's formula multiplies by what vanishes there, is infinite.
     """
     negative = _is_negative(b, x)
     e = power.value(b)
@@ -252,19 +253,19 @@ def _sigmoid_slope(b: Builder, x: Value, along: Value, power: Power) -> Value:
     slope = b.fma(along, correction, b.fma(along, guess, 1.0))
     sigmoid = b.add(guess, correction)
     result = b.mul(b.select(negative, power.times(b, sigmoid), sigmoid), slope)
-    return _with_limits(b, x, _scaled_where(b, negative, result, power))
+    return _with_limits(b, factor, _scaled_where(b, negative, result, power))
 
 
 def dsilu(b: Builder, x: Value) -> Value:
     t = _size(b, x, LOGISTIC_END)
-    return _sigmoid_slope(b, x, t, _power(b, b.neg(t)))
+    return _sigmoid_slope(b, x, t, _power(b, b.neg(t)), x)
 
 
 def dgelu_tanh(b: Builder, x: Value) -> Value:
     t = _size(b, x, GELU_TANH_END)
     high, low = _tanh_exponent(b, t)
     along = b.mul(t, b.fma(b.mul(t, t), 3 * TANH_B[0], sum(TANH_A)))
-    return _sigmoid_slope(b, x, along, _power(b, b.neg(high), (low, -1.0)))
+    return _sigmoid_slope(b, x, along, _power(b, b.neg(high), (low, -1.0)), b.mul(x, x))
 
 
 def _mish_divisor(b: Builder, e: Value, negative: Value) -> Value:
