@@ -129,3 +129,16 @@ def test_rows_whose_mean_has_no_square(kind: str, count: int, dtype: torch.dtype
     found, wanted = _run(function, x)[2], function(x)[2]
     assert torch.equal(found.isnan(), wanted.isnan())
     assert kind != "images" or wanted.isnan().all()
+
+
+def test_a_small_weight_keeps_a_batch_norm_from_overflowing() -> None:
+    x, weight, bias = torch.tensor([[3e38, 1.0], [-3e38, 2.0]]), torch.tensor([0.1, 1.0]), torch.tensor([1.0, -1.0])
+    mean, var = torch.tensor([1.0, 0.5]), torch.tensor([0.25, 4.0])
+
+    def function(*given: torch.Tensor) -> Any:
+        return aten._native_batch_norm_legit_no_training(*given, 0.1, 1e-5)[:1]
+
+    given = [x, weight, bias, mean, var]
+    [found], [wanted] = CpuBackend().compile(trace(function, given), given)(list(given)), function(*given)
+    torch.testing.assert_close(found, wanted)
+    assert wanted.isfinite().all()

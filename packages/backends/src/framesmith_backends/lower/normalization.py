@@ -143,6 +143,13 @@ def _channels(x: Tensor) -> tuple[tuple[int, ...], Shape]:
     return (0, *range(2, rank)), (x.shape[1], *([1] * (rank - 2)))
 
 
+def _of_channels(s: Scope, x: Tensor, mean: Tensor, rstd: Tensor, weight: Maybe, bias: Maybe, shape: Shape) -> Tensor:
+    """(x - mean) * (rstd * weight) + bias, one factor for each channel as in ATen's kernels: what a small weight makes
+    of a large distance does not overflow before."""
+    factor = rstd if weight is None else s.compute(lambda r, w: r * w, rstd, reshaped(weight, shape), dtype=rstd.dtype)
+    return _scaled(s, _standardized, (x, mean, factor), None, _as_channel(bias, shape), x.shape)
+
+
 def _as_channel(t: Maybe, shape: Shape) -> Maybe:
     return None if t is None else reshaped(t, shape)
 
@@ -153,10 +160,7 @@ def batch_norm_inference(
 ) -> tuple[Maybe, ...]:
     _, shape = _channels(x)
     rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), reshaped(var, shape), dtype=compute_type(var.dtype))
-    out = _scaled(
-        s, _standardized, (x, reshaped(mean, shape), rstd),
-        _as_channel(weight, shape), _as_channel(bias, shape), x.shape,
-    )  # fmt: skip
+    out = _of_channels(s, x, reshaped(mean, shape), rstd, weight, bias, shape)
     return out, None, None  # the saved statistics are empty in evaluation mode
 
 
@@ -210,7 +214,7 @@ def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: floa
     center, variance = moments(s, x, dims, 0, _batch_type(s, x.dtype))
     rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), variance, dtype=within, within=variance.dtype)
     center = stored(s, center, within)
-    out = _scaled(s, _standardized, (x, center, rstd), _as_channel(weight, shape), _as_channel(bias, shape), x.shape)
+    out = _of_channels(s, x, center, rstd, weight, bias, shape)
     channels = (x.shape[1],)
     saved_mean = _copied(s, stored(s, reshaped(center, channels), s.results[1].dtype))
     saved_rstd = _copied(s, stored(s, reshaped(rstd, channels), s.results[2].dtype))
