@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float, nearest
-from framesmith_backends.ir.expr import Const, Expr, Op
+from framesmith_backends.ir.expr import Const, Expr, Op, number
+from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.program import lies_in_rows
 from framesmith_backends.ir.size import Sym, surely_positive
 from framesmith_backends.lower import formulas
 from framesmith_backends.lower.registry import add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, cast, float_of, promoted
-from framesmith_backends.lower.tensor import Operand, Tensor, element, point, rounded
+from framesmith_backends.lower.tensor import Operand, Tensor, broadcast, element, point, rounded
 from framesmith_backends.lower.transposing import is_transposing, transposed_copy, walks_in_tiles
 
 
@@ -204,31 +205,25 @@ def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None = None)
         return div(s, a, b)
     if rounding_mode == "floor":
         return floor_divide(s, a, b)
-    _check_integer_divisor(s, b)
     if s.result.dtype in ("f16", "bf16"):
         raise Decline("a truncated quotient in half precision, which ATen rounds before it truncates")
     integer = not is_float(s.result.dtype)
-    formula = _core("idiv") if integer else (lambda x, y: Op("trunc", x / y))
-    return _met(s, formula, a, b)
+    return _divided(s, _core("idiv") if integer else (lambda x, y: Op("trunc", x / y)), a, b)
 
 
 @rule("floor_divide")
 def floor_divide(s: Scope, a: Operand, b: Operand) -> Tensor:
-    _check_integer_divisor(s, b)
-    return _met(s, formulas.floor_divide, a, b, exact=True)
+    return _divided(s, formulas.floor_divide, a, b, exact=True)
 
 
 @rule("remainder.Tensor", "remainder.Scalar")
 def remainder(s: Scope, a: Operand, b: Operand) -> Tensor:
-    _check_integer_divisor(s, b)
-    return _met(s, formulas.remainder, a, b)
+    return _divided(s, formulas.remainder, a, b)
 
 
 @rule("fmod.Tensor", "fmod.Scalar")
 def fmod(s: Scope, a: Operand, b: Operand) -> Tensor:
-    _check_integer_divisor(s, b)
-    formula = _core("fmod") if is_float(s.result.dtype) else (lambda x, y: x - Op("idiv", x, y) * y)
-    return _met(s, formula, a, b)
+    return _divided(s, _core("fmod") if is_float(s.result.dtype) else (lambda x, y: x - Op("idiv", x, y) * y), a, b)
 
 
 def _of_floats(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
@@ -250,12 +245,34 @@ def hypot(s: Scope, x: Tensor, y: Tensor) -> Tensor:
     return _met(s, _core("hypot"), x, y)
 
 
-def _check_integer_divisor(s: Scope, b: Operand) -> None:
-    """ATen raises on an integer division by zero, and LLVM has no meaning for it: only known divisors are lowered."""
-    if not is_float(s.result.dtype) and (isinstance(b, Tensor) or b in (0, -1)):
-        raise Decline("integer division by a divisor that may be 0 or -1")
-    if isinstance(b, Sym) and not surely_positive(b):
-        raise Decline("integer division by a number that may be 0 or -1")
+#: What ATen says of an integer divided by zero.
+DIVISION_BY_ZERO = Failure("RuntimeError", "ZeroDivisionError")
+
+
+def _divided(s: Scope, formula: Callable[..., Expr], a: Operand, b: Operand, *, exact: bool = False) -> Tensor:
+    """Operands met by a formula that divides them. Of integers, a division by zero fails the run."""
+    if is_float(s.result.dtype):
+        return _met(s, formula, a, b, exact=exact)
+    if (isinstance(b, Sym) and not surely_positive(b)) or (not isinstance(b, (Tensor, Sym)) and b in (0, -1)):
+        raise Decline("integer division by a number that is, or may be, 0 or -1")
+    if not isinstance(b, Tensor):
+        return _met(s, formula, a, b, exact=exact)
+    if s.result.dtype == "b1" or s.result.device != "cpu":
+        raise Decline(
+            "division of bools, or of integers by a tensor, of which CUDA's kernels do not say that it is zero"
+        )
+    divisor = cast(broadcast(b, s.result.shape).at(point(s.result.shape)), s.result.dtype)
+    s.check(s.result.shape, Op("ne", divisor, number(0, s.result.dtype)), DIVISION_BY_ZERO)
+
+    def among_others(x: Expr, y: Expr) -> Expr:
+        """Zero and -1, by which a processor may refuse to divide, divide as 1 does."""
+        zero, negative = Op("eq", y, formulas.like(0, y)), Op("eq", y, formulas.like(-1, y))
+        if s.result.dtype == "u8":
+            return formula(x, Op("where", zero, formulas.like(1, y), y))
+        found = formula(x, Op("where", Op("or", zero, negative), formulas.like(1, y), y))
+        return Op("where", negative, Op("neg", found), found)
+
+    return _met(s, among_others, a, b, exact=exact)
 
 
 def _shift(core: str, formula: Callable[..., Expr]) -> Callable[..., Tensor]:

@@ -105,14 +105,27 @@ LARGEST_DIVISOR = 1 << 48
 
 
 def _idiv(b: Builder, a: Value, c: Value, *, unsigned: bool) -> Value:
-    known = a.lanes > 1 and c.lanes == 1 and a.kind == "i64" and not c.text.startswith("%")
-    # LLVM has shifts for powers of two, and for other numbers of 64 bits in vectors nothing.
-    if known and b.scalef and abs(int(c.text)) < LARGEST_DIVISOR and abs(int(c.text)).bit_count() > 1:
-        return _quotient_of_longs(b, a, int(c.text))
+    """a / c towards zero. Processors divide integers one by one: vectors are divided as floats that hold them."""
+    known = c.lanes == 1 and not c.text.startswith("%")
+    if a.lanes > 1 and known:
+        # LLVM has shifts for powers of two, and for other numbers of 64 bits in vectors nothing.
+        if a.kind == "i64" and b.scalef and abs(int(c.text)) < LARGEST_DIVISOR and abs(int(c.text)).bit_count() > 1:
+            return _quotient_by_known(b, a, int(c.text))
+    elif max(a.lanes, c.lanes) > 1 and a.kind in HOLDING:
+        to, back = ("uitofp", "fptoui") if unsigned else ("sitofp", "fptosi")
+        a, c = b.same(a, c)
+        quotient = b.binary("fdiv", *(b.convert(to, one, HOLDING[a.kind]) for one in (a, c)))
+        return b.convert(back, quotient, a.kind)
+    elif max(a.lanes, c.lanes) > 1 and b.scalef:
+        return _quotient_of_longs(b, *b.same(a, c))
     return b.binary("udiv" if unsigned else "sdiv", a, c)
 
 
-def _quotient_of_longs(b: Builder, a: Value, divisor: int) -> Value:
+#: Types whose quotients, truncated, are those of such floats: a quotient below a whole number is not rounded to it.
+HOLDING = {"i8": "float", "i16": "float", "i32": "double"}
+
+
+def _quotient_by_known(b: Builder, a: Value, divisor: int) -> Value:
     """a / divisor towards zero, by AVX-512's conversions between doubles and integers of 64 bits.
 
     The first quotient is too small by a little more than rounding can make it too large, so that the rest has a's sign
@@ -124,6 +137,28 @@ def _quotient_of_longs(b: Builder, a: Value, divisor: int) -> Value:
     rest = b.sub(a, b.mul(first, divisor))
     second = b.convert("fptosi", b.mul(b.convert("sitofp", rest, "double"), (1.0 + 2.0**-51) / divisor), "i64")
     return b.add(first, second)
+
+
+def _quotient_of_longs(b: Builder, a: Value, c: Value) -> Value:
+    """a / c towards zero, by the same conversions; c is neither 0 nor -1.
+
+    The first quotient is below the true one and within what doubles hold of it; that of the rest is off by one at most,
+    which the last rest tells: it has a's sign, or is 0, and is smaller than c. What overflows of a product is that of
+    the difference, too.
+    """
+    divisor = b.convert("sitofp", c, "double")
+    guess = b.mul(b.binary("fdiv", b.convert("sitofp", a, "double"), divisor), 1.0 - 2.0**-51)
+    first = b.convert("fptosi", guess, "i64")
+    rest = b.sub(a, b.mul(first, c))
+    second = b.convert("fptosi", b.binary("fdiv", b.convert("sitofp", rest, "double"), divisor), "i64")
+    rest = b.sub(rest, b.mul(second, c))
+    zero, falls = b.number(0, a), b.compare("slt", a, 0)
+    step = b.binary("or", b.binary("ashr", b.binary("xor", a, c), b.number(63, a)), b.number(1, a))
+    along = b.select(falls, b.neg(rest), rest)
+    below_zero = b.select(b.compare("slt", c, 0), c, b.neg(c))
+    enough = b.compare("sge", b.add(along, below_zero), 0)
+    off = b.select(b.compare("slt", along, 0), b.neg(step), b.select(enough, step, zero))
+    return b.add(b.add(first, second), off)
 
 
 COMPARISONS: dict[str, Emit] = {
