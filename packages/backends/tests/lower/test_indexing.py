@@ -148,6 +148,15 @@ def test_places_are_found_by_reductions() -> None:
     agree(lambda x, y: x.gather(1, y.sum(1, keepdim=True).long().abs() % 40), x[:6], y)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.int8], ids=str)
+def test_each_lane_has_its_reductions_place(dtype: torch.dtype) -> None:
+    """Down columns a kernel's lanes are outer: what one reduction tells is another place in each of them."""
+    for shape in ((128, 1000), (5, 67), (33, 2, 65), (1600, 3)):
+        x, y = filled(shape, dtype), filled(shape[1:], dtype, gaps=True)
+        agree(lambda x: x.gather(0, x.argmax(0, keepdim=True)), x)
+        agree(lambda x, y: (y.flatten()[x.argmin(0) % y.numel()], torch.arange(400)[x.argmax(0)] + x.argmin(0)), x, y)
+
+
 FAILING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "rows": (lambda x, i: x.index_select(0, i), (-1, 5)),
     "columns": (lambda x, i: x.gather(0, i[:, None].expand(-1, 3)), (-1, 5)),
