@@ -17,7 +17,7 @@ from framesmith_backends.ir.expr import Index, Load, number, picked, substitute,
 from framesmith_backends.ir.index import Var, bounds, of
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import make_plan
-from framesmith_backends.schedule.steps import CallStep
+from framesmith_backends.schedule.steps import CallStep, Run
 
 Tensor = torch.Tensor
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.uint8, torch.bool)
@@ -148,6 +148,15 @@ def test_places_are_found_by_reductions() -> None:
     agree(lambda x, y: x.gather(1, y.sum(1, keepdim=True).long().abs() % 40), x[:6], y)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.int8], ids=str)
+def test_each_lane_has_its_reductions_place(dtype: torch.dtype) -> None:
+    """Down columns a kernel's lanes are outer: what one reduction tells is another place in each of them."""
+    for shape in ((128, 1000), (5, 67), (33, 2, 65), (1600, 3)):
+        x, y = filled(shape, dtype), filled(shape[1:], dtype, gaps=True)
+        agree(lambda x: x.gather(0, x.argmax(0, keepdim=True)), x)
+        agree(lambda x, y: (y.flatten()[x.argmin(0) % y.numel()], torch.arange(400)[x.argmax(0)] + x.argmin(0)), x, y)
+
+
 FAILING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "rows": (lambda x, i: x.index_select(0, i), (-1, 5)),
     "columns": (lambda x, i: x.gather(0, i[:, None].expand(-1, 3)), (-1, 5)),
@@ -209,6 +218,20 @@ def test_the_first_of_several_checks_says_what_is_wrong() -> None:
     call(x, at)
     with pytest.raises(IndexError, match="with size 5"):
         call(x, at + 9)
+
+
+def test_a_run_of_nothing_but_checks() -> None:
+    """It takes no tensors: the places are numbers of the graph's own."""
+    x = filled((5, 4), torch.float32)
+    for far in (4, 5):
+        gm = trace(lambda x, far=far: (x[torch.arange(1, far + 1)], x.cumsum(0))[1], (x,))
+        call, plan = CpuBackend().compile(gm, (x,)), make_plan(lower_graph(gm).program)
+        assert not next(step for step in plan.steps if isinstance(step, Run)).buffers
+        if far == 4:
+            assert torch.equal(call([x])[0], x.cumsum(0))
+            continue
+        with pytest.raises(IndexError, match="out of bounds"):
+            call([x])
 
 
 def test_one_check_for_equal_places() -> None:

@@ -134,8 +134,21 @@ def _op(r: Rendering, node: Op) -> Value:
     return emit_op(r.b, node.name, tuple(_value(r, arg) for arg in node.args), node.args[-1].dtype)
 
 
+def _lane_step(r: Rendering, ix: Ix) -> Size | None:
+    """How far apart the index is in neighbouring lanes; None where that is not one number.
+
+    Where lanes are outer, each has reductions of its own, and so have places that these tell.
+    """
+    lane = r.kernel.lane
+    if lane is None:
+        return 0
+    if lane in r.kernel.outer and any(isinstance(node, Ref) for node in walk(*told_by_data(ix))):
+        return None
+    return index.coefficient(ix, lane)
+
+
 def _index(r: Rendering, node: Index) -> Value:
-    step = index.coefficient(node.ix, r.kernel.lane) if r.kernel.lane is not None else 0
+    step = _lane_step(r, node.ix)
     if step == 0:
         return scalar_index(r, node.ix)
     return _lane_indices(r, node.ix)
@@ -144,8 +157,7 @@ def _index(r: Rendering, node: Index) -> Value:
 def _load(r: Rendering, node: Load) -> Value:
     (ix,) = node.index
     guard = None if node.guard is None else _value(r, node.guard)
-    lane = r.kernel.lane
-    step = index.coefficient(ix, lane) if lane is not None else 0
+    step = _lane_step(r, ix)
     kind = memory_kind(node.dtype)
     align = element_bytes(kind)
     if node in r.turned:
@@ -262,9 +274,7 @@ def _lane_pointers(r: Rendering, source: str, kind: str, ix: Ix) -> str:
 
 def _lane_indices(r: Rendering, ix: Ix) -> Value:
     """The index in each lane."""
-    lane = r.kernel.lane
-    assert lane is not None
-    step = index.coefficient(ix, lane)
+    step = _lane_step(r, ix)
     if step is not None:
         if r.lanes == 1:
             return scalar_index(r, ix)
@@ -274,7 +284,7 @@ def _lane_indices(r: Rendering, ix: Ix) -> Value:
             return r.b.add(base, r.b.mul(Value(f"<{numbers}>", "i64", r.lanes), size_of(r, step)))
         offsets = ", ".join(f"i64 {k * step}" for k in range(r.lanes))
         return r.b.binary("add", base, Value(f"<{offsets}>", "i64", r.lanes))
-    return _general(r, ix, lambda var: _lane_variable(r, var))
+    return r.b.splat(_general(r, ix, lambda var: _lane_variable(r, var)), r.lanes)
 
 
 def _lane_variable(r: Rendering, var: Var) -> Value:
@@ -365,8 +375,7 @@ def emit_store(r: Rendering, store: Store) -> None:
     """Write one element, or one for each lane."""
     value = emit(r, store.value)
     dtype = store.value.dtype
-    lane = r.kernel.lane
-    step = index.coefficient(store.index, lane) if lane is not None else 0
+    step = _lane_step(r, store.index)
     kind = memory_kind(dtype)
     align = element_bytes(kind)
     if _is_wide_scratch(r, store.buffer):

@@ -81,6 +81,9 @@ entry:
   br label %loop
 loop:
   %k = phi i64 [ 0, %entry ], [ %next, %good ]
+  %more = icmp ult i64 %k, %n
+  br i1 %more, label %one, label %done
+one:
   %slot = getelementptr ptr, ptr %args, i64 %k
   %object = load ptr, ptr %slot
   %typeslot = getelementptr i8, ptr %object, i64 8
@@ -99,8 +102,7 @@ tensor:
   br i1 %failed, label %bad, label %good
 good:
   %next = add i64 %k, 1
-  %more = icmp ult i64 %next, %n
-  br i1 %more, label %loop, label %done
+  br label %loop
 done:
   ret i32 0
 bad:
