@@ -103,3 +103,19 @@ def test_other_calls_are_traced_step_by_step():
     assert "no elements" in reason(lambda x, h, *w: (x[:0], h[:, :0], w, *rest))
     with torch.autocast("cpu", torch.bfloat16):
         assert "types" in reason(lambda x, h, *w: (x, h, w, *rest))
+
+
+def test_results_turned_in_place_are_no_views():
+    def fn(x, h, w, r, b, d):
+        return (torch.gru(x, h, (w, r, b, d), True, 1, 0.0, True, False, True)[0],)
+
+    inputs = inputs_for("gru", LONG)
+    run = compile_graph(graph_of(fn), inputs, compiler=Recording())
+    (found,), (wanted,) = run(*inputs), fn(*inputs)
+    assert (found._is_view(), found.stride()) == (wanted._is_view(), wanted.stride()) == (False, wanted.stride())
+    second = []
+    for result in (found, wanted):
+        grads = torch.autograd.grad(result.sin().sum(), inputs[2:], create_graph=True)
+        second.append(torch.autograd.grad(sum(grad.square().sum() for grad in grads), inputs[2:]))
+    for ours, theirs in zip(*second, strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -142,3 +142,12 @@ def test_a_small_weight_keeps_a_batch_norm_from_overflowing() -> None:
     [found], [wanted] = CpuBackend().compile(trace(function, given), given)(list(given)), function(*given)
     torch.testing.assert_close(found, wanted)
     assert wanted.isfinite().all()
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize(("shape", "dim"), [((2, 1), 1), ((1,), None), ((3, 1, 1), (1, 2))])
+def test_the_norm_of_one_number_does_not_overflow(shape: tuple[int, ...], dim: Any, order: int) -> None:
+    x = torch.full(shape, -3e38)
+    [found] = _run(lambda x: (torch.linalg.vector_norm(x, order, dim),), x)
+    assert torch.equal(found, torch.linalg.vector_norm(x, order, dim))
+    assert found.isfinite().all()

@@ -74,7 +74,8 @@ def _layers(
         given = torch.cat(found, 2) if both else found[0]
         if dropout and train and at < layers - 1:
             given = torch.dropout(given, dropout, True)
-    return (given.transpose(0, 1) if batch_first else given), torch.stack(last)
+    state = torch.stack(last)
+    return (given.transpose_(0, 1) if batch_first else given), state  # in place, as in eager mode: no view
 
 
 def _run(name: str, input: torch.Tensor, state: torch.Tensor, weights: Tensors) -> torch.Tensor:
