@@ -19,14 +19,17 @@ from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
+from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
+from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
 
 
 @dataclass(frozen=True, slots=True)
 class TritonStages:
-    """Every stage of one compilation, for reading."""
+    """Every stage of one compilation, for reading; `graph` is what was lowered."""
 
+    graph: fx.GraphModule
     lowering: Lowering
     plan: Plan
     kernels: tuple[TritonKernel, ...]
@@ -70,7 +73,7 @@ class CudaBackend:
         if why_not_functional(gm) is not None:
             return run_eagerly(gm)
         stages = _stages(gm, on_error)
-        return _launcher(gm, stages)
+        return _launcher(stages)
 
     def why_not_here(self) -> str | None:
         """What this machine lacks, and what to install; or None."""
@@ -86,11 +89,11 @@ class CudaBackend:
 
 
 def _stages(gm: fx.GraphModule, on_error: OnError | None = None) -> TritonStages:
+    gm = with_calls_in_place(with_parts_written(gm))
     lowering = lower_graph(gm, device_of(gm), on_error, in_order=False)
-    plan = make_plan(lowering.program, scratch=False, pieces=False)
+    plan = make_plan(lowering.program, scratch=False, apart=False)
     kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
-    source, _ = write(plan, gm)
-    return TritonStages(lowering, plan, kernels, source)
+    return TritonStages(gm, lowering, plan, kernels, write(plan, gm)[0])
 
 
 def interpreting() -> bool:
@@ -112,10 +115,10 @@ def device_of(gm: fx.GraphModule) -> str:
     return "cpu" if kinds == {"cpu"} else "cuda"
 
 
-def _launcher(gm: fx.GraphModule, stages: TritonStages) -> BoxedFn:
+def _launcher(stages: TritonStages) -> BoxedFn:
     from framesmith_backends.launch.triton_jit import entry
 
-    source, space = write(stages.plan, gm)
+    source, space = write(stages.plan, stages.graph)
     rendered = {k.name: k for k in stages.kernels}
     entries: dict[str, Any] = {}
     for run in (step for step in stages.plan.steps if isinstance(step, Run)):

@@ -68,11 +68,11 @@ def stored_names(program: Program, nodes: list[Node]) -> frozenset[str]:
     return frozenset(stored)
 
 
-def make_plan(program: Program, scratch: bool = True, native: bool = False, pieces: bool = True) -> Plan:
+def make_plan(program: Program, scratch: bool = True, native: bool = False, apart: bool = True) -> Plan:
     """Schedule the program and lay out its launch list.
 
     Without `scratch`, kernels compute again instead. With `native`, matrix products run between kernels, and what
-    lives within a run lies in its arena. With `pieces`, parts of a concatenation are written by kernels of their own.
+    lives within a run lies in its arena. With `apart`, parts of a concatenation may be written by kernels of their own.
     """
     program, nodes = scheduled(program)
     stored = stored_names(program, nodes)
@@ -88,7 +88,7 @@ def make_plan(program: Program, scratch: bool = True, native: bool = False, piec
     for node in nodes:
         if isinstance(node, Group):
             kernel = build_kernel(f"kernel{count}", program, node, stored, scratch)
-            items += in_pieces(kernel) if pieces else (kernel,)
+            items += in_pieces(kernel, apart)
             count += 1
         elif node.call.name in products:
             items.append(products[node.call.name])

@@ -83,8 +83,9 @@ def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
         return f"({value} != 0)"
     if DTYPES[node.value.dtype].kind == "f" and target in ("u8", "i8", "i16"):
         return f"{value}.to(tl.int64).to({TYPES[target]})"
-    rounded = f"{value}.to({TYPES[target]})"
-    return f"{rounded}.to(tl.float32)" if target in ("f16", "bf16") else rounded
+    if target in ("f16", "bf16"):  # from float32, whatever it was before: so ATen does
+        return f"{value}.to(tl.float32).to({TYPES[target]}).to(tl.float32)"
+    return f"{value}.to({TYPES[target]})"
 
 
 def _op(w: Writing, node: Op, names: dict[Expr, str]) -> str:
@@ -174,8 +175,19 @@ def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
     return f"{raw}.to(tl.float32)" if node.dtype in ("f16", "bf16") else raw
 
 
+def term_added(store: Store) -> Expr | None:
+    """What is added to the element that data tell, by threads in no order; None where the store replaces it."""
+    if not index.picked(store.index):
+        return None
+    assert isinstance(store.value, Op) and store.value.name == "add"
+    old, term = store.value.args
+    assert old is Load(store.buffer, (store.index,), store.value.dtype)
+    return term
+
+
 def emit_store(w: Writing, store: Store) -> None:
-    value = emit(w, store.value)
+    term = term_added(store)
+    value = emit(w, store.value if term is None else term)
     lanes = w.kernel.lane in index.variables(store.index)
     if store.value.dtype == "b1":
         value = f"{value}.to(tl.int8)"
@@ -186,7 +198,10 @@ def emit_store(w: Writing, store: Store) -> None:
     mask = f", mask={w.mask}" if lanes and w.mask is not None else ""
     if lanes:
         value = f"tl.broadcast_to({value}, [BLOCK])"
-    w.line(f"tl.store({w.pointers[store.buffer]} + {position}, {value}{mask})")
+    if term is None:
+        w.line(f"tl.store({w.pointers[store.buffer]} + {position}, {value}{mask})")
+    else:
+        w.line(f'tl.atomic_add({w.pointers[store.buffer]} + {position}, {value}{mask}, sem="relaxed")')
 
 
 _EMITTERS: dict[type, Callable[..., str]] = {Cast: _cast, Op: _op, Index: _index, Load: _load}

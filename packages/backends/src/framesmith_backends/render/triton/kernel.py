@@ -17,6 +17,7 @@ from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
+from framesmith_backends.schedule.loops import lane_score
 
 # Pointer types of a compiled signature. Bools are stored as bytes.
 POINTERS = {
@@ -57,9 +58,12 @@ class TritonKernel:
 
     @property
     def options(self) -> dict[str, int | bool]:
-        """How it is compiled: with its checks, which Triton's asserts for overflows of its own would come with."""
+        """How it is compiled: each operation rounded, as eager's are, and with its checks.
+
+        (Triton's asserts for overflows of its own would come with these.)
+        """
         checked: dict[str, int | bool] = {"debug": True, "sanitize_overflow": False} if self.has_checks else {}
-        return {"num_warps": self.warps} | checked
+        return {"num_warps": self.warps, "enable_fp_fusion": False} | checked
 
     @property
     def has_first(self) -> bool:
@@ -92,11 +96,19 @@ def render_triton(kernel: Kernel, name: str) -> TritonKernel:
     problem = why_not_triton(kernel)
     if problem is not None:
         raise ValueError(f"kernel {kernel.name} has no Triton form: {problem}")
+    kernel = _in_no_order(kernel) if kernel.updates else kernel
     block, lane = block_of(kernel), kernel.lane
     if lane is None or not _held_while_short(kernel, block):
         return _render(kernel, name, block)
     longer = _render(kernel, f"{name}_longer", ROW_BLOCK)
     return replace(_render(kernel, name, block, True), row=lane.size, longer=longer)
+
+
+def _in_no_order(kernel: Kernel) -> Kernel:
+    """The kernel with threads for all points of what it adds up, where a kernel of the CPU takes them in turn."""
+    loops = (*kernel.outer, *kernel.row)
+    lane = max(reversed(loops), key=lambda v: lane_score(kernel, v), default=None)
+    return replace(kernel, outer=loops, row=(), lane=lane)
 
 
 def _held_while_short(kernel: Kernel, block: int) -> bool:
@@ -211,7 +223,7 @@ def _pass(w: Writing, one: Pass) -> None:
         _accumulate(w, cell, a, inner is not None)
     for check in one.checks:
         emit_check(w, check)
-    if k.writes_what_it_reads:
+    if k.writes_what_it_reads and not k.updates:
         for store in one.stores:
             emit(w, store.value)
     for store in one.stores:
