@@ -44,15 +44,15 @@ def test_every_sample_renders(sample: Sample) -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize("name", COMPILED)
 def test_kernels_compile_to_cubins(name: str, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.triton_jit import to_cubin
+    from framesmith_backends.launch.cubins import cubin
 
     for kernel in kernels_of(BY_NAME[name]):
-        assert to_cubin(kernel, capability)[:4] == b"\x7fELF"
+        assert cubin(kernel, False, capability).code[:4] == b"\x7fELF"
 
 
 def symbolic_kernels(program: Program, a: int = 3, b: int = 5) -> list[TritonKernel]:
@@ -61,7 +61,7 @@ def symbolic_kernels(program: Program, a: int = 3, b: int = 5) -> list[TritonKer
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize(
     "program",
     [p for p in PROGRAMS if os.environ.get("FRAMESMITH_LONG") or p.name in SYMBOLIC],
@@ -70,10 +70,10 @@ def symbolic_kernels(program: Program, a: int = 3, b: int = 5) -> list[TritonKer
 def test_symbolic_kernels_compile_to_cubins(program: Program, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.triton_jit import to_cubin
+    from framesmith_backends.launch.cubins import cubin
 
     for kernel in symbolic_kernels(program):
-        assert to_cubin(kernel, capability)[:4] == b"\x7fELF"
+        assert cubin(kernel, False, capability).code[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)

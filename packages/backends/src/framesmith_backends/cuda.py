@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_aten.operators import applied_to_each
 from framesmith_backends.eager import run_eagerly
+from framesmith_backends.launch.kernel_runs import KernelRun
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
@@ -70,7 +71,7 @@ class CudaBackend:
         problem = self.why_not_here()
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
-        if why_not_functional(gm) is not None:
+        if why_not_functional(gm) is not None or len(_device_indices(gm)) > 1:
             return run_eagerly(gm)
         stages = _stages(gm, on_error)
         return _launcher(stages)
@@ -102,8 +103,9 @@ def interpreting() -> bool:
 
 def why_no_triton() -> str | None:
     """Why Triton kernels cannot run in this process, or None."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed: python -m pip install 'framesmith-backends[cuda]'"
+    missing = [name for name in ("triton", "llvmlite") if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{missing[0]} is not installed: python -m pip install 'framesmith-backends[cuda]'"
     if not torch.cuda.is_available() and not interpreting():
         return "torch sees no CUDA device (TRITON_INTERPRET=1 runs its kernels on CPU tensors, slowly)"
     return None
@@ -115,18 +117,54 @@ def device_of(gm: fx.GraphModule) -> str:
     return "cpu" if kinds == {"cpu"} else "cuda"
 
 
+def device_index(gm: fx.GraphModule) -> int:
+    """The number of the CUDA device that the graph's tensors are on; the current one where they do not say."""
+    indices = _device_indices(gm)
+    return indices.pop() if indices else torch.cuda.current_device()
+
+
+def _device_indices(gm: fx.GraphModule) -> set[int]:
+    devices = {v.device for n in gm.graph.nodes if isinstance(v := n.meta.get("val"), torch.Tensor)}
+    return {device.index for device in devices if device.type == "cuda" and device.index is not None}
+
+
 def _launcher(stages: TritonStages) -> BoxedFn:
+    from framesmith_backends.launch.cuda_native import native_entries
     from framesmith_backends.launch.triton_jit import entry
 
     source, space = write(stages.plan, stages.graph)
+    runs = kernel_runs(stages)
+    entries = {run.step.entry: entry(run.kernels, run.places) for run in runs}
+    if runs and not interpreting():
+        from framesmith_backends.launch.cuda_driver import driver
+
+        device = device_index(stages.graph)
+        major, minor = torch.cuda.get_device_capability(device)
+        instead = {name: _on_device(run, device) for name, run in entries.items()}
+        entries = native_entries(runs, instead, device, 10 * major + minor, driver())
+    return executed(source, space | entries)
+
+
+def kernel_runs(stages: TritonStages) -> list[KernelRun]:
+    """The runs of kernels, with their Triton forms, and where these find their arguments."""
     rendered = {k.name: k for k in stages.kernels}
-    entries: dict[str, Any] = {}
+    found = []
     for run in (step for step in stages.plan.steps if isinstance(step, Run)):
         kernels = [k for k in run.kernels if k.points != 0]
         names = (*run.buffers, *run.numbers)
         places = [tuple(names.index(n) for n in (*(p.name for p in k.params), *k.numbers)) for k in kernels]
-        entries[run.entry] = entry([rendered[f"triton_{k.name}"] for k in kernels], places)
-    return executed(source, space | entries)
+        found.append(KernelRun(run, [rendered[f"triton_{k.name}"] for k in kernels], places))
+    return found
+
+
+def _on_device(run: Callable[..., None], device: int) -> Callable[..., None]:
+    """The run while that device is current."""
+
+    def call(*values: Any) -> None:
+        with torch.cuda.device(device):
+            run(*values)
+
+    return call
 
 
 backend = CudaBackend()

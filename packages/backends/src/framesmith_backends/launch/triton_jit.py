@@ -37,20 +37,17 @@ def load(kernel: TritonKernel, aligned: bool = False) -> Any:
     return found
 
 
-def to_cubin(kernel: TritonKernel, capability: int, aligned: bool = False) -> bytes:
-    """Machine code for that compute capability (90: sm_90); no GPU is needed."""
-    found: bytes = compiled(kernel, capability, aligned).asm["cubin"]
-    return found
-
-
 def compiled(kernel: TritonKernel, capability: int, aligned: bool = False) -> Any:
-    """What Triton makes of the kernel, `aligned` as `load` has it and with tensors at multiples of 16 bytes."""
+    """What Triton makes of the kernel for that compute capability (90: sm_90); no GPU is needed.
+
+    Tensors begin at multiples of 16 bytes, and `aligned` is as `load` has it.
+    """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     signature = {**dict(kernel.parameters), "BLOCK": "constexpr"}
     pointers = len(kernel.pointers)
-    places = [*range(pointers), *(pointers + k for k in kernel.aligned)] if aligned else []
+    places = [*range(pointers), *(pointers + k for k in kernel.aligned if aligned)]
     attrs = {(k,): [["tt.divisibility", ALIGNMENT]] for k in places}
     source = ASTSource(load(kernel, aligned), signature, {"BLOCK": kernel.block}, attrs)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernel.options)
