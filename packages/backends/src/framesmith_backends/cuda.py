@@ -23,6 +23,7 @@ from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import Plan, make_plan
+from framesmith_backends.schedule.split import FOR_GPU
 from framesmith_backends.schedule.steps import Run
 
 
@@ -92,7 +93,7 @@ class CudaBackend:
 def _stages(gm: fx.GraphModule, on_error: OnError | None = None) -> TritonStages:
     gm = with_calls_in_place(with_parts_written(gm))
     lowering = lower_graph(gm, device_of(gm), on_error, in_order=False)
-    plan = make_plan(lowering.program, scratch=False, apart=False)
+    plan = make_plan(lowering.program, scratch=False, apart=False, splitting=FOR_GPU)
     kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
     return TritonStages(gm, lowering, plan, kernels, write(plan, gm)[0])
 

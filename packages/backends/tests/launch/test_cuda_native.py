@@ -169,7 +169,6 @@ def test_a_grid_of_more_programs_than_a_launch_goes_in_turns(monkeypatch: pytest
 
     monkeypatch.setattr(kernel, "MOST_PROGRAMS", 3)
     monkeypatch.setattr(launches, "MOST_PROGRAMS", 3)
-    monkeypatch.setattr(kernel, "LANE_BLOCK", 64)
     stages = CUDA.explain(trace(lambda x: torch.softmax(x, -1), [torch.randn(8, 40)]))
     (run,) = kernel_runs(stages)
     stand_in = StandIn()

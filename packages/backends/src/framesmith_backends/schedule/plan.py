@@ -21,7 +21,7 @@ from framesmith_backends.schedule.liveness import needed
 from framesmith_backends.schedule.pieces import in_pieces
 from framesmith_backends.schedule.products import native_product
 from framesmith_backends.schedule.reuse import with_drops
-from framesmith_backends.schedule.split import split_reductions
+from framesmith_backends.schedule.split import FOR_CPU, Splitting, split_reductions
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step, step_text
 
 
@@ -50,9 +50,9 @@ class Plan:
         return "\n".join([*lines, f"return {', '.join(map(str, self.outputs))}"])
 
 
-def scheduled(program: Program) -> tuple[Program, list[Node]]:
+def scheduled(program: Program, splitting: Splitting = FOR_CPU) -> tuple[Program, list[Node]]:
     """The passes over a lowered program, and its kernels and calls in order."""
-    program = inline(split_reductions(needed(program)))
+    program = inline(split_reductions(needed(program), splitting))
     program = needed(program)
     return program, group(program)
 
@@ -68,13 +68,16 @@ def stored_names(program: Program, nodes: list[Node]) -> frozenset[str]:
     return frozenset(stored)
 
 
-def make_plan(program: Program, scratch: bool = True, native: bool = False, apart: bool = True) -> Plan:
+def make_plan(
+    program: Program, scratch: bool = True, native: bool = False, apart: bool = True, splitting: Splitting = FOR_CPU
+) -> Plan:
     """Schedule the program and lay out its launch list.
 
     Without `scratch`, kernels compute again instead. With `native`, matrix products run between kernels, and what
     lives within a run lies in its arena. With `apart`, parts of a concatenation may be written by kernels of their own.
+    `splitting` says which reductions are done in two halves.
     """
-    program, nodes = scheduled(program)
+    program, nodes = scheduled(program, splitting)
     stored = stored_names(program, nodes)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, tellers=program.tellers)
     products = _products(program, nodes) if native else {}
