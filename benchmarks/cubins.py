@@ -22,11 +22,15 @@ import framesmith
 from benchmarks.gpu_kernels import Collector, Made, programs
 from benchmarks.harness import Row
 from benchmarks.selection import Selection
+from benchmarks.traffic import modelled, why_not_modelled
+from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.render.triton.kernel import TritonKernel
 
 CAPABILITIES = (80, 90, 100)
 #: The figures of a row. What is spilled are bytes of stores, as the assembler tells them.
 REGISTERS, STACK, SPILLED, SHARED = "registers", "stack bytes", "spilled bytes", "shared bytes"
+#: Those of the model of memory traffic, where it has any. Of less than this nobody waits for memory.
+MODELLED, LEAST, FEW_BYTES = "modelled bytes", "least bytes", 32 << 10
 
 
 def figures(compiled: Any, capability: int) -> dict[str, int]:
@@ -98,9 +102,24 @@ def compile_all(made: list[Made], processes: int) -> Iterator[list[Row]]:
     for one in made:
         count[one.case] += 1
         jobs.append((f"{one.case}, kernel {count[one.case]}", replace(one.triton, longer=None)))
+    moved = [traffic_figures(one.kernel) for one in made]
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=keep_in_cache_folder) as pool:
-        yield from pool.map(_compiled_for_all, jobs, chunksize=4)
+        for rows, figures_moved in zip(pool.map(_compiled_for_all, jobs, chunksize=4), moved, strict=True):
+            yield [row if row.reason else replace(row, figures=row.figures | figures_moved) for row in rows]
+
+
+def traffic_figures(kernel: Kernel) -> dict[str, int]:
+    """The model's bytes and the least ones; nothing where it has none."""
+    if why_not_modelled(kernel) is not None:
+        return {}
+    found = modelled(kernel)
+    return {MODELLED: found.bytes, LEAST: found.least}
+
+
+def is_near_least(figures: dict[str, int]) -> bool:
+    """Whether the modelled traffic is within a tenth of the least, or little."""
+    return figures[MODELLED] <= 1.1 * figures[LEAST] or figures[LEAST] < FEW_BYTES
 
 
 def keep_in_cache_folder() -> None:
@@ -131,8 +150,19 @@ def print_figures(rows: list[Row]) -> None:
             numbers = sorted(row.figures[name] for row in good)
             if numbers:
                 print(f"    {name}: median {numbers[len(numbers) // 2]}, most {numbers[-1]}")
+    print_traffic([row for row in rows if MODELLED in row.figures and row.candidate == f"sm_{CAPABILITIES[0]}"])
     for row in rows:
         if row.reason:
             print(f"    {row.case}, {row.candidate}: {row.reason[:200]}")
         elif row.figures[SPILLED]:
             print(f"    {row.case}, {row.candidate}: spills {row.figures[SPILLED]} bytes a thread")
+
+
+def print_traffic(rows: list[Row]) -> None:
+    """How many kernels move little more than they have to, by the model, and which others there are."""
+    near = sum(is_near_least(row.figures) for row in rows)
+    print(f"memory traffic: {near} of {len(rows)} kernels within 1.1 of the least")
+    for row in rows:
+        if not is_near_least(row.figures):
+            ratio = row.figures[MODELLED] / row.figures[LEAST]
+            print(f"    {row.case}: {ratio:.2f} of {row.figures[LEAST]} bytes")

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx
@@ -45,17 +46,25 @@ class Interpreter(Collector):
         return CUDA.compile(gm, inputs, role)
 
 
+def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and bool(((one == other) | (one != one) & (other != other)).all())
+
+
 def run_operator(op: Any, dtype: torch.dtype, backend: Any) -> None:
-    """An AssertionError for the first sample whose results are not eager's."""
+    """An AssertionError for the first sample whose results are not eager's; those left to chance are not compared."""
     for call, given, run in operator_samples(op, dtype):
-        torch.manual_seed(1)
-        found = run(backend)
 
         def eager(convert: Callable[[object], object], call: Any = call, given: Any = given) -> list[torch.Tensor]:
             torch.manual_seed(1)
             return tensors(results_of(call, [convert(x) for x in given]))
 
-        check(tensors(found), eager(lambda x: x), functools.partial(eager, in_float64), 10.0)
+        expected = eager(lambda x: x)
+        torch.manual_seed(2)
+        with mock.patch("torch.manual_seed"):  # the database's own seeds are set while a graph is made, not at a call
+            others = tensors(results_of(call, given))
+        if all(map(_are_same, expected, others)):
+            torch.manual_seed(1)
+            check(tensors(run(backend)), expected, functools.partial(eager, in_float64), 10.0)
 
 
 def run_kernel(case: Case, dtype: str, backend: Any) -> None:
