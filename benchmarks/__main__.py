@@ -12,10 +12,12 @@ from benchmarks.registry import TYPES
 SUITES = {
     "calls": "what a call costs around a graph that does next to nothing",
     "compile_time": "seconds of a first call, in fresh processes",
+    "cubins": "machine code of the cuda backend's kernels: registers, spills, shared memory; needs no GPU",
     "dynamic": "sentences of changing lengths through a small transformer",
     "foreign": "code that has nothing to do with tensors, inside compiled functions",
     "generation": "text generated token by token with a cache that grows",
     "guards": "what checking many inputs costs",
+    "interpreted": "kernels of the cuda backend in Triton's interpreter, checked against eager",
     "kernels": "single kernels of all kinds, checked against eager",
     "memory": "memory, tensors and operator calls of a step of whole models, and what compiling adds",
     "models": "whole models, inference and training",
@@ -23,7 +25,7 @@ SUITES = {
 }
 
 #: Suites that take the options which choose rows of a registry.
-SELECTIVE = ("kernels", "memory", "models")
+SELECTIVE = ("cubins", "interpreted", "kernels", "memory", "models")
 
 
 def main() -> None:
@@ -38,7 +40,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write rows, versions and the processor to this file")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where tensors are made")
     parser.add_argument(
-        "--only", default="*", metavar="PATTERN", help="models, kernels or kinds of them, as a shell pattern"
+        "--only",
+        default="*",
+        metavar="PATTERN",
+        help="models, kernels, kinds of them, or operators, as a shell pattern",
     )
     parser.add_argument("--candidates", nargs="+", default=(), choices=(*NAMES, "openvino"))
     parser.add_argument("--kind", choices=("inference", "training"))

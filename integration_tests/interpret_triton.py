@@ -12,7 +12,7 @@ from test_dynamic_kernels import FULL, PROGRAMS, SPECIAL, Program, results
 
 import framesmith
 from framesmith_backends.launch import triton_jit
-from framesmith_backends.render.triton import kernel
+from framesmith_backends.render.triton import tile
 
 #: What is met one after another: the first, another, the general, empty and single ones, and more than a block.
 SIZES = ((3, 5), (4, 7), (0, 5), (6, 37))
@@ -38,7 +38,7 @@ def run(program: Program) -> None:
 def main() -> int:
     """The number of programs that fail. Blocks are small, so that rows and grids have several."""
     warnings.simplefilter("error", framesmith.FramesmithWarning)
-    kernel.LEAST_BLOCK, kernel.WHOLE_ROW, kernel.ROW_BLOCK, kernel.LANE_BLOCK = 4, 16, 16, 64
+    tile.LEAST_BLOCK, tile.WHOLE_ROW, tile.ROW_BLOCK, tile.LANE_BLOCK = 4, 16, 16, 64
     triton_jit.MOST_PROGRAMS = 3
     failures = 0
     for program in (*PROGRAMS, *FULL):

@@ -25,7 +25,13 @@ STEPS: dict[str, list[str]] = {
     "dynamic": [*PYTEST, "integration_tests/test_dynamic_kernels.py", "-k", "on_a_gpu"],
     "kernels": [sys.executable, "-m", "benchmarks", "kernels", "--device", "cuda"],
     # Last, because they need no GPU: cubins, and the interpreter's numbers.
-    "without-gpu": [*PYTEST, CUDA_TESTS, "-k", "not real_device"],
+    "without-gpu": [
+        *PYTEST,
+        CUDA_TESTS,
+        "packages/backends/tests/launch/test_cuda_native.py",
+        "-k",
+        "not real_device",
+    ],
 }
 
 

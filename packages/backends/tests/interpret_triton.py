@@ -17,7 +17,7 @@ from tracing import trace
 
 from framesmith_backends import CudaBackend
 from framesmith_backends.launch import triton_jit
-from framesmith_backends.render.triton import kernel
+from framesmith_backends.render.triton import tile
 
 #: The first as traced, then what is met later: empty, single, odd, a multiple of the block, several blocks.
 SIZES = ((3, 5), (4, 7), (0, 5), (1, 6), (8, 16), (5, 35))
@@ -27,7 +27,7 @@ if os.environ.get("FRAMESMITH_LONG"):
 
 def symbolic() -> int:
     """The programs at all sizes; the number of those that fail."""
-    kernel.LEAST_BLOCK, kernel.WHOLE_ROW, kernel.ROW_BLOCK, kernel.LANE_BLOCK = 4, 16, 16, 64
+    tile.LEAST_BLOCK, tile.WHOLE_ROW, tile.ROW_BLOCK, tile.LANE_BLOCK = 4, 16, 16, 64
     triton_jit.MOST_PROGRAMS = 3
     failures = 0
     for program in PROGRAMS:

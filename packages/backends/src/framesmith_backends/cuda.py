@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +15,23 @@ from torch._ops import OpOverload
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_aten.operators import applied_to_each
 from framesmith_backends.eager import run_eagerly
+from framesmith_backends.launch.kernel_runs import KernelRun
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
+from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
+from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import Plan, make_plan
+from framesmith_backends.schedule.split import FOR_GPU
 from framesmith_backends.schedule.steps import Run
 
 
 @dataclass(frozen=True, slots=True)
 class TritonStages:
-    """Every stage of one compilation, for reading."""
+    """Every stage of one compilation, for reading; `graph` is what was lowered."""
 
+    graph: fx.GraphModule
     lowering: Lowering
     plan: Plan
     kernels: tuple[TritonKernel, ...]
@@ -67,10 +72,10 @@ class CudaBackend:
         problem = self.why_not_here()
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
-        if why_not_functional(gm) is not None:
+        if why_not_functional(gm) is not None or len(_device_indices(gm)) > 1:
             return run_eagerly(gm)
         stages = _stages(gm, on_error)
-        return _launcher(gm, stages)
+        return _launcher(stages)
 
     def why_not_here(self) -> str | None:
         """What this machine lacks, and what to install; or None."""
@@ -86,11 +91,11 @@ class CudaBackend:
 
 
 def _stages(gm: fx.GraphModule, on_error: OnError | None = None) -> TritonStages:
+    gm = with_calls_in_place(with_parts_written(gm))
     lowering = lower_graph(gm, device_of(gm), on_error, in_order=False)
-    plan = make_plan(lowering.program, scratch=False, pieces=False)
+    plan = make_plan(lowering.program, scratch=False, apart=False, splitting=FOR_GPU)
     kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
-    source, _ = write(plan, gm)
-    return TritonStages(lowering, plan, kernels, source)
+    return TritonStages(gm, lowering, plan, kernels, write(plan, gm)[0])
 
 
 def interpreting() -> bool:
@@ -99,8 +104,9 @@ def interpreting() -> bool:
 
 def why_no_triton() -> str | None:
     """Why Triton kernels cannot run in this process, or None."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed: python -m pip install 'framesmith-backends[cuda]'"
+    missing = [name for name in ("triton", "llvmlite") if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{missing[0]} is not installed: python -m pip install 'framesmith-backends[cuda]'"
     if not torch.cuda.is_available() and not interpreting():
         return "torch sees no CUDA device (TRITON_INTERPRET=1 runs its kernels on CPU tensors, slowly)"
     return None
@@ -112,18 +118,54 @@ def device_of(gm: fx.GraphModule) -> str:
     return "cpu" if kinds == {"cpu"} else "cuda"
 
 
-def _launcher(gm: fx.GraphModule, stages: TritonStages) -> BoxedFn:
+def device_index(gm: fx.GraphModule) -> int:
+    """The number of the CUDA device that the graph's tensors are on; the current one where they do not say."""
+    indices = _device_indices(gm)
+    return indices.pop() if indices else torch.cuda.current_device()
+
+
+def _device_indices(gm: fx.GraphModule) -> set[int]:
+    devices = {v.device for n in gm.graph.nodes if isinstance(v := n.meta.get("val"), torch.Tensor)}
+    return {device.index for device in devices if device.type == "cuda" and device.index is not None}
+
+
+def _launcher(stages: TritonStages) -> BoxedFn:
+    from framesmith_backends.launch.cuda_native import native_entries
     from framesmith_backends.launch.triton_jit import entry
 
-    source, space = write(stages.plan, gm)
+    source, space = write(stages.plan, stages.graph)
+    runs = kernel_runs(stages)
+    entries = {run.step.entry: entry(run.kernels, run.places) for run in runs}
+    if runs and not interpreting():
+        from framesmith_backends.launch.cuda_driver import driver
+
+        device = device_index(stages.graph)
+        major, minor = torch.cuda.get_device_capability(device)
+        instead = {name: _on_device(run, device) for name, run in entries.items()}
+        entries = native_entries(runs, instead, device, 10 * major + minor, driver())
+    return executed(source, space | entries)
+
+
+def kernel_runs(stages: TritonStages) -> list[KernelRun]:
+    """The runs of kernels, with their Triton forms, and where these find their arguments."""
     rendered = {k.name: k for k in stages.kernels}
-    entries: dict[str, Any] = {}
+    found = []
     for run in (step for step in stages.plan.steps if isinstance(step, Run)):
         kernels = [k for k in run.kernels if k.points != 0]
         names = (*run.buffers, *run.numbers)
         places = [tuple(names.index(n) for n in (*(p.name for p in k.params), *k.numbers)) for k in kernels]
-        entries[run.entry] = entry([rendered[f"triton_{k.name}"] for k in kernels], places)
-    return executed(source, space | entries)
+        found.append(KernelRun(run, [rendered[f"triton_{k.name}"] for k in kernels], places))
+    return found
+
+
+def _on_device(run: Callable[..., None], device: int) -> Callable[..., None]:
+    """The run while that device is current."""
+
+    def call(*values: Any) -> None:
+        with torch.cuda.device(device):
+            run(*values)
+
+    return call
 
 
 backend = CudaBackend()

@@ -366,10 +366,24 @@ def test_what_is_left_to_aten(name: str) -> None:
     assert torch.equal(CpuBackend().compile(gm, inputs)(list(inputs))[0], function(*inputs))
 
 
-def test_kernels_that_run_in_no_order_add_nothing() -> None:
-    inputs = torch.rand(5, 7), torch.tensor([0, 1, 2, 3, 1])
-    gm = trace(lambda x, i: x.index_add(0, i, x), inputs)
-    assert any("no order" in note for note in lower_graph(gm, in_order=False).notes.values())
+def test_threads_in_no_order_add_what_eagers_do_in_no_order() -> None:
+    """Sums of floats that eager rounds the same each time, of half types and under determinism stay ATen's."""
+
+    def declined(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> bool:
+        notes = lower_graph(trace(function, inputs), in_order=False).notes
+        return any("no order" in note for note in notes.values())
+
+    places = torch.tensor([0, 1, 2, 3, 1])
+    floats, whole = torch.rand(5, 7), torch.ones(5, 7, dtype=torch.int64)
+    assert not declined(lambda x, i: x.index_add(0, i, x), floats, places)
+    assert declined(lambda x, i: x.index_put((i,), x, accumulate=True), floats, places)
+    assert not declined(lambda x, i: x.index_put((i,), x, accumulate=True), whole, places)
+    assert declined(lambda x, i: x.to(torch.int8).index_add(0, i, x.to(torch.int8)), whole, places)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert declined(lambda x, i: x.index_add(0, i, x), floats, places)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_an_updated_input_is_written_at_the_end() -> None:

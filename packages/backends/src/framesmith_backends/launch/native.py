@@ -14,7 +14,7 @@ import ctypes
 import functools
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -47,10 +47,11 @@ class MethodDef(ctypes.Structure):
 
 
 class CompiledModule:
-    """Machine code and what it is entered through (see Note [Lifetime])."""
+    """Machine code and what it is entered through (see Note [Lifetime]); `kept` is what its data point to."""
 
     def __init__(self, engine: Any, entries: list[str]) -> None:
         self.engine = engine
+        self.kept: object = None
         self.methods = {
             name: MethodDef(name.encode(), engine.get_function_address(name), METH_FASTCALL, None) for name in entries
         }
@@ -128,6 +129,8 @@ def _add_symbols() -> None:
         "PyType_IsSubtype",
         "PyLong_AsLongLong",
         "PyFloat_AsDouble",
+        "PyObject_Vectorcall",
+        "PyErr_Format",
     ):
         binding.add_symbol(name, address(getattr(ctypes.pythonapi, name)))
     for name in ("_Py_NoneStruct", "PyExc_TypeError", "PyExc_OverflowError", "PyExc_RuntimeError", "PyExc_IndexError"):
@@ -136,6 +139,12 @@ def _add_symbols() -> None:
         binding.add_symbol(name, id(kind))
     for name in ("sinf", "cosf", "sin", "cos", "fmodf", "fmod", "malloc", "free"):
         binding.add_symbol(name, find(name, [process]))
+
+
+def add_symbols(addresses: Mapping[str, int]) -> None:
+    """What modules compiled from now on call by these names."""
+    for name, address in addresses.items():
+        binding.add_symbol(name, address)
 
 
 #: What modules call the types that they take for tensors without asking further.

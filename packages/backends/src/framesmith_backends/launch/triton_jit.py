@@ -37,22 +37,19 @@ def load(kernel: TritonKernel, aligned: bool = False) -> Any:
     return found
 
 
-def to_cubin(kernel: TritonKernel, capability: int, aligned: bool = False) -> bytes:
-    """Machine code for that compute capability (90: sm_90); no GPU is needed."""
-    found: bytes = compiled(kernel, capability, aligned).asm["cubin"]
-    return found
-
-
 def compiled(kernel: TritonKernel, capability: int, aligned: bool = False) -> Any:
-    """What Triton makes of the kernel, `aligned` as `load` has it and with tensors at multiples of 16 bytes."""
+    """What Triton makes of the kernel for that compute capability (90: sm_90); no GPU is needed.
+
+    Tensors begin at multiples of 16 bytes, and `aligned` is as `load` has it.
+    """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    signature = {**dict(kernel.parameters), "BLOCK": "constexpr"}
+    signature = dict(kernel.parameters)
     pointers = len(kernel.pointers)
-    places = [*range(pointers), *(pointers + k for k in kernel.aligned)] if aligned else []
+    places = [*range(pointers), *(pointers + k for k in kernel.aligned if aligned)]
     attrs = {(k,): [["tt.divisibility", ALIGNMENT]] for k in places}
-    source = ASTSource(load(kernel, aligned), signature, {"BLOCK": kernel.block}, attrs)
+    source = ASTSource(load(kernel, aligned), signature, {}, attrs)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernel.options)
 
 
@@ -74,7 +71,7 @@ def launcher(kernel: TritonKernel) -> Callable[[list[Any]], None]:
         function, grid, options = load(kernel), (kernel.grid,), kernel.options
 
         def launch(values: list[Any]) -> None:
-            function[grid](*values, BLOCK=kernel.block, **options)
+            function[grid](*values, **options)
 
         return launch
     forms = [_launcher_of_form(form) for form in kernel.forms]
@@ -102,7 +99,7 @@ def _launcher_of_form(kernel: TritonKernel) -> Callable[[list[Any]], None]:
         for first in range(0, programs, MOST_PROGRAMS):
             rest = (first,) if kernel.has_first else ()
             count = min(programs - first, MOST_PROGRAMS)
-            function[(count,)](*values, *rest, BLOCK=kernel.block, **options)
+            function[(count,)](*values, *rest, **options)
 
     return launch
 

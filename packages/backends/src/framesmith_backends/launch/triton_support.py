@@ -120,34 +120,34 @@ def _smaller(a, b):  # type: ignore[no-untyped-def]
     return tl.where((a < b) | (a != a), a, b)
 
 
-@triton.jit
-def reduce_sum(x):  # type: ignore[no-untyped-def]
-    return tl.reduce(x, 0, _add)
+@triton.jit  # type: ignore[untyped-decorator]
+def reduce_sum(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.reduce(x, axis, _add, keep_dims=keep)
 
 
-@triton.jit
-def reduce_prod(x):  # type: ignore[no-untyped-def]
-    return tl.reduce(x, 0, _mul)
+@triton.jit  # type: ignore[untyped-decorator]
+def reduce_prod(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.reduce(x, axis, _mul, keep_dims=keep)
 
 
-@triton.jit
-def reduce_max(x):  # type: ignore[no-untyped-def]
-    return tl.reduce(x, 0, _larger)
+@triton.jit  # type: ignore[untyped-decorator]
+def reduce_max(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.reduce(x, axis, _larger, keep_dims=keep)
 
 
-@triton.jit
-def reduce_min(x):  # type: ignore[no-untyped-def]
-    return tl.reduce(x, 0, _smaller)
+@triton.jit  # type: ignore[untyped-decorator]
+def reduce_min(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.reduce(x, axis, _smaller, keep_dims=keep)
 
 
-@triton.jit
-def reduce_any(x):  # type: ignore[no-untyped-def]
-    return tl.reduce(x.to(tl.int32), 0, _or) != 0
+@triton.jit  # type: ignore[untyped-decorator]
+def reduce_any(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.reduce(x.to(tl.int32), axis, _or, keep_dims=keep) != 0
 
 
-@triton.jit
-def reduce_all(x):  # type: ignore[no-untyped-def]
-    return tl.reduce(x.to(tl.int32), 0, _and) != 0
+@triton.jit  # type: ignore[untyped-decorator]
+def reduce_all(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.reduce(x.to(tl.int32), axis, _and, keep_dims=keep) != 0
 
 
 @triton.jit

@@ -178,7 +178,8 @@ def index_put(s: Scope, x: Tensor, given: Sequence[Tensor | None], values: Tenso
     if not accumulate:
         raise Decline("elements are replaced, not added to")
     shape = _indexed_shape(x, given)
-    return s.added(x, shape, _where(s, x, given, shape), broadcast(values, shape).at(point(shape)))
+    value = broadcast(values, shape).at(point(shape))
+    return s.added(x, shape, _where(s, x, given, shape), value, repeatable=True)
 
 
 @rule("embedding_dense_backward")
@@ -193,4 +194,4 @@ def embedding_dense_backward(
     inside = Op("and", Op("and", place >= 0, place < count), Op("ne", place, number(padding, "i64")))
     value = guarded(cast(grad.at(here), compute_type(grad.dtype)), inside)
     nothing = s.elementwise(s.result.shape, number(0, s.result.dtype))
-    return s.added(nothing, grad.shape, (picked(place, count), here[-1]), value)
+    return s.added(nothing, grad.shape, (picked(place, count), here[-1]), value, repeatable=True)

@@ -27,8 +27,9 @@ class Decline(Exception):
 class Scope:
     """The lowering of one FX node: `results` are the layouts its outputs must have, `name` its name.
 
-    `in_order` says whether kernels may take points in order, one after another. `given` are the layouts that the
-    arguments have in eager mode, by which some of ATen's kernels are chosen; None where there is none to tell.
+    `in_order` says whether kernels may take points in order, one after another; others add up as threads come.
+    `given` are the layouts that the arguments have in eager mode, by which some of ATen's kernels are chosen; None
+    where there is none to tell.
     """
 
     program: Program
@@ -88,23 +89,22 @@ class Scope:
         layout = Layout(sizes, contiguous_strides(sizes), "b1", self.results[0].device)
         self.define(layout, domain, axes, holds, failure=failure)
 
-    def added(self, start: Tensor, shape: Shape, where: Sequence[Ix], value: Expr) -> Tensor:
+    def added(
+        self, start: Tensor, shape: Shape, where: Sequence[Ix], value: Expr, *, repeatable: bool = False
+    ) -> Tensor:
         """`start` with `value` added to its element `where`, at each of the canonical points of `shape` in order.
 
-        Points differ in place by variables that are a place themselves; those run side by side.
+        Points differ in place by variables that are a place themselves; those run side by side. With `repeatable`
+        ATen's sums on a GPU are the same each time, too.
         """
-        loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
-        apart = {v for v in loops if index.of(v) in where}
-        serial, told = [v for v in loops if v not in apart], [part for ix in where for part in index.picked(ix)]
-        if not self.in_order or start.dtype == "b1":
-            raise Decline("additions of bools, or by threads in no order")
+        if start.dtype == "b1":
+            raise Decline("additions of bools")
         if not all(surely_positive(size) for ix, size in zip(where, start.shape, strict=True) if index.picked(ix)):
             raise Decline("additions to what may have no elements")
-        if set(loops) - {v for ix in where for v in index.variables(ix)}:
-            raise Decline("places that are the same along a dimension")
-        columns = {v for k, v in enumerate(loops) if v in apart and not apart.issuperset(loops[:k])}
-        if any(part.inner & columns for part in told):
-            raise Decline("other places in each column")
+        loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
+        if not self.in_order:
+            _decline_in_no_order(start.dtype, repeatable)
+        serial = _serial(loops, where) if self.in_order else loops
         copied = self.compute(lambda v: v, start, dtype=start.dtype, within=compute_type(start.dtype))
         inner, old = compute_type(start.dtype), Load(copied.source, tuple(where), start.dtype)
         body = cast(Op("add", cast(old, inner), cast(value, inner)), start.dtype)
@@ -250,3 +250,22 @@ def _combined(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dt
 
 def linear(where: Sequence[Ix], sizes: Shape) -> Ix:
     return index.linearize(where, sizes)
+
+
+def _serial(loops: Sequence[Var], where: Sequence[Ix]) -> list[Var]:
+    """The loops whose points are added one after another."""
+    apart = {v for v in loops if index.of(v) in where}
+    if set(loops) - {v for ix in where for v in index.variables(ix)}:
+        raise Decline("places that are the same along a dimension")
+    columns = {v for k, v in enumerate(loops) if v in apart and not apart.issuperset(loops[:k])}
+    if any(part.inner & columns for ix in where for part in index.picked(ix)):
+        raise Decline("other places in each column")
+    return [v for v in loops if v not in apart]
+
+
+def _decline_in_no_order(dtype: str, repeatable: bool) -> None:
+    """Declines sums that threads may not add up as they come: memory adds whole words, and rounding shows the order."""
+    if dtype not in ("i32", "i64", "f32", "f64"):
+        raise Decline(f"additions of {dtype} by threads in no order")
+    if DTYPES[dtype].kind == "f" and (repeatable or torch.are_deterministic_algorithms_enabled()):
+        raise Decline("additions that are to round the same each time, by threads in no order")

@@ -23,8 +23,8 @@ def is_transposing(s: Scope, x: Tensor) -> bool:
 
 
 def walks_in_tiles(s: Scope) -> bool:
-    """Whether kernels for the result's device and sizes walk in tiles."""
-    return not isinstance(s.result.numel, Sym) and s.result.device == "cpu"
+    """Whether copies of the result's sizes are kernels that walk in tiles, as those of the CPU are."""
+    return not isinstance(s.result.numel, Sym) and s.in_order
 
 
 def transposed_copy(s: Scope, x: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ MANY_PIECES = 4
 FEWEST_ELEMENTS, SHORTEST_ROW, MOST_PIECES = 2048, 64, 64
 
 
-def in_pieces(kernel: Kernel) -> tuple[Kernel, ...]:
-    """The kernel with its pieces side by side, or as one for each piece, or as it is."""
+def in_pieces(kernel: Kernel, apart: bool = True) -> tuple[Kernel, ...]:
+    """The kernel with its pieces side by side, or, if they may be `apart`, as one for each piece, or as it is."""
     found = _cuts(kernel)
     if found is None:
         return (kernel,)
@@ -36,6 +36,8 @@ def in_pieces(kernel: Kernel) -> tuple[Kernel, ...]:
     sizes = {high - low for low, high in pairwise(ends)}
     if len(sizes) == 1 and len(ends) <= MOST_AT_ONCE + 1:
         return (_with_parts(kernel, var, ends[:-1], sizes.pop(), kernel.name),)
+    if not apart:
+        return (kernel,)
     parts = [(low, high - low, f"{kernel.name}.{k}") for k, (low, high) in enumerate(pairwise(ends))]
     pieces = tuple(_with_parts(kernel, var, [low], size, name) for low, size, name in parts)
     return pieces if len(pieces) >= MANY_PIECES and all(map(_is_worth_it, pieces)) else (kernel,)

@@ -22,7 +22,7 @@ from framesmith_backends.schedule.liveness import needed
 from framesmith_backends.schedule.pieces import in_pieces
 from framesmith_backends.schedule.products import native_product
 from framesmith_backends.schedule.reuse import with_drops
-from framesmith_backends.schedule.split import split_reductions
+from framesmith_backends.schedule.split import FOR_CPU, Splitting, split_reductions
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step, step_text
 
 
@@ -51,9 +51,9 @@ class Plan:
         return "\n".join([*lines, f"return {', '.join(map(str, self.outputs))}"])
 
 
-def scheduled(program: Program) -> tuple[Program, list[Node]]:
+def scheduled(program: Program, splitting: Splitting = FOR_CPU) -> tuple[Program, list[Node]]:
     """The passes over a lowered program, and its kernels and calls in order."""
-    program = inline(split_reductions(needed(program)))
+    program = inline(split_reductions(needed(program), splitting))
     program = needed(program)
     return program, group(program)
 
@@ -69,13 +69,16 @@ def stored_names(program: Program, nodes: list[Node]) -> frozenset[str]:
     return frozenset(stored)
 
 
-def make_plan(program: Program, scratch: bool = True, native: bool = False, pieces: bool = True) -> Plan:
+def make_plan(
+    program: Program, scratch: bool = True, native: bool = False, apart: bool = True, splitting: Splitting = FOR_CPU
+) -> Plan:
     """Schedule the program and lay out its launch list.
 
     Without `scratch`, kernels compute again instead. With `native`, matrix products run between kernels, and what
-    lives within a run lies in its arena. With `pieces`, parts of a concatenation are written by kernels of their own.
+    lives within a run lies in its arena. With `apart`, parts of a concatenation may be written by kernels of their own.
+    `splitting` says which reductions are done in two halves.
     """
-    program, nodes = scheduled(program)
+    program, nodes = scheduled(program, splitting)
     stored = stored_names(program, nodes)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, tellers=program.tellers)
     products = _products(program, nodes) if native else {}
@@ -89,7 +92,7 @@ def make_plan(program: Program, scratch: bool = True, native: bool = False, piec
     for node in nodes:
         if isinstance(node, Group):
             kernel = build_kernel(f"kernel{count}", program, node, stored, scratch)
-            items += in_pieces(kernel) if pieces else (kernel,)
+            items += in_pieces(kernel, apart)
             count += 1
         elif node.call.name in products:
             items.append(products[node.call.name])

@@ -5,7 +5,7 @@ The split depends on sizes only, never on the number of threads, so that results
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Load, substitute
@@ -13,16 +13,27 @@ from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
 from framesmith_backends.ir.size import hint, product
 
-# Fewer independent units than this, over at least this many elements, are too few for a machine's threads.
-FEW_UNITS, MANY_ELEMENTS, LANE_BLOCK = 8, 1 << 15, 64
-WANTED_UNITS, MOST_PARTS = 32, 512
+# Reductions over fewer elements are not split.
+MANY_ELEMENTS, LANE_BLOCK = 1 << 15, 64
 
 
-def split_reductions(program: Program) -> Program:
+@dataclass(frozen=True, slots=True)
+class Splitting:
+    """Fewer units of work than `few` leave threads idle; `wanted` do not, in up to `most_parts` for a loop."""
+
+    few: int
+    wanted: int
+    most_parts: int
+
+
+FOR_CPU, FOR_GPU = Splitting(8, 32, 512), Splitting(132, 528, 2048)
+
+
+def split_reductions(program: Program, by: Splitting = FOR_CPU) -> Program:
     defs: dict[str, Def] = {}
     layouts = dict(program.layouts)
     for d in program.defs.values():
-        parts = _parts(d)
+        parts = _parts(d, by)
         if parts is None:
             defs[d.name] = d
             continue
@@ -32,18 +43,18 @@ def split_reductions(program: Program) -> Program:
     return replace(program, defs=defs, layouts=layouts)
 
 
-def _parts(d: Def) -> tuple[list[Var], dict[Var, int]] | None:
+def _parts(d: Def, by: Splitting) -> tuple[list[Var], dict[Var, int]] | None:
     """The reduced variables that become results of the first half, whole or by a number of parts."""
     if d.reduction is None or hint(product(v.size for v in d.domain)) < MANY_ELEMENTS:
         return None
     kept = hint(product(v.size for v in d.kept))
     units = kept // LANE_BLOCK if d.domain[-1] in d.kept else kept
-    if units >= FEW_UNITS:
+    if units >= by.few:
         return None
-    wanted = max(2, WANTED_UNITS // max(units, 1))
+    wanted = max(2, by.wanted // max(units, 1))
     whole: list[Var] = []
     for var in (v for v in d.domain if v in d.reduced):
-        fitting = _numbers_of_parts(var, wanted)
+        fitting = _numbers_of_parts(var, wanted, by.most_parts)
         if fitting:
             return whole, {var: fitting[0]}
         whole.append(var)
@@ -55,10 +66,10 @@ def _parts(d: Def) -> tuple[list[Var], dict[Var, int]] | None:
     return whole, {}
 
 
-def _numbers_of_parts(var: Var, wanted: int) -> list[int]:
+def _numbers_of_parts(var: Var, wanted: int, most: int) -> list[int]:
     """Into how many equal parts, at least as many as wanted, the variable's range can be cut whatever the sizes are."""
     if isinstance(var.size, int):
-        return [k for k in range(wanted, min(var.size // 2, MOST_PARTS) + 1) if var.size % k == 0]
+        return [k for k in range(wanted, min(var.size // 2, most) + 1) if var.size % k == 0]
     return []
 
 

@@ -178,7 +178,7 @@ def add_entry(
     if numbers:
         m.declarations.update(dict.fromkeys(NUMBERS))
         for k, one in enumerate(numbers):
-            lines += _number_lines(k, count + k, isinstance(one, Symbol))
+            lines += number_lines(k, count + k, isinstance(one, Symbol))
         # A number may be too large for 64 bits.
         lines += [
             "  %raised = call ptr @PyErr_Occurred()",
@@ -313,7 +313,7 @@ def _known(launch: Launch) -> dict[Symbol, Value]:
     }
 
 
-def _number_lines(k: int, at: int, integer: bool) -> list[str]:
+def number_lines(k: int, at: int, integer: bool) -> list[str]:
     """The number among the entry's arguments at that place, which is Python's."""
     read = "i64 @PyLong_AsLongLong" if integer else "double @PyFloat_AsDouble"
     return [

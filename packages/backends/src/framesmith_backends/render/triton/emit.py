@@ -47,6 +47,11 @@ def _depths(w: Writing, root: Expr) -> dict[Expr, int]:
     return found
 
 
+def _lanes(w: Writing, e: Expr) -> frozenset[Var]:
+    """The axes of the tile along which the value may differ."""
+    return expressions.variables(e) & set(w.tile.variables)
+
+
 def _ix_depth(w: Writing, ix: Ix) -> int:
     return max((w.level_of[v] for v in index.variables(ix)), default=0)
 
@@ -65,7 +70,7 @@ def emit(w: Writing, root: Expr) -> str:
         else:
             scope = w.scopes[depths[node]]
             # A masked value is only good under the same mask.
-            key = (node, w.mask if isinstance(node, Load) else None)
+            key = (node, w.mask(_lanes(w, node)) if isinstance(node, Load) else None)
             if key not in scope.names:
                 scope.names[key] = w.fresh(_EMITTERS[type(node)](w, node, names), scope)
             names[node] = scope.names[key]
@@ -83,8 +88,9 @@ def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
         return f"({value} != 0)"
     if DTYPES[node.value.dtype].kind == "f" and target in ("u8", "i8", "i16"):
         return f"{value}.to(tl.int64).to({TYPES[target]})"
-    rounded = f"{value}.to({TYPES[target]})"
-    return f"{rounded}.to(tl.float32)" if target in ("f16", "bf16") else rounded
+    if target in ("f16", "bf16"):  # from float32, whatever it was before: so ATen does
+        return f"{value}.to(tl.float32).to({TYPES[target]}).to(tl.float32)"
+    return f"{value}.to({TYPES[target]})"
 
 
 def _op(w: Writing, node: Op, names: dict[Expr, str]) -> str:
@@ -116,14 +122,14 @@ def operation(name: str, args: tuple[str, ...], dtype: str) -> str:
 
 
 def _index(w: Writing, node: Index, names: dict[Expr, str]) -> str:
-    return _position(w, node.ix)
+    return f"{_position(w, node.ix)}.to(tl.int64)"
 
 
 def _position(w: Writing, ix: Ix) -> str:
     parts = [_term(w, atom, k) for atom, k in ix.terms]
     if ix.const != 0 or not parts:
         known = bool(parts) or isinstance(ix.const, Sym)
-        parts.append(step_of(w, ix.const) if known else f"tl.full([], {ix.const}, tl.int64)")
+        parts.append(step_of(w, ix.const) if known else f"tl.full([], {ix.const}, {w.integer})")
     return f"({' + '.join(parts)})"
 
 
@@ -150,22 +156,22 @@ def _picked(w: Writing, atom: Picked) -> str:
 
 
 def emit_check(w: Writing, check: Check) -> None:
-    holds = emit(w, check.holds)
-    if w.mask is not None:
-        holds = f"({holds}) | ~({w.mask})"
+    holds, mask = emit(w, check.holds), w.mask(w.tile.variables)
+    if mask is not None:
+        holds = f"({holds}) | ~({mask})"
     w.line(f"tl.device_assert({holds}, {check.failure.message!r})")
 
 
 def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
     (ix,) = node.index
     place = _position(w, ix)
-    lane = w.kernel.lane
-    lanes = lane in index.variables(ix)
-    if lane is not None and node.guard is not None and not lanes and lane in expressions.variables(node.guard):
+    lanes = index.variables(ix)
+    if node.guard is not None:
         # A mask of lanes needs a place for each of them.
-        lanes, place = True, f"{place} + {w.variables[lane]} * 0"
-    masks = [m for m in (w.mask if lanes else None, names[node.guard] if node.guard is not None else None) if m]
-    # `!= 0`: in Triton 3.9's interpreter `&` of a scalar and a block holds integers, which a mask must not.
+        for axis in w.tile.variables:
+            if axis not in lanes and axis in expressions.variables(node.guard):
+                lanes, place = lanes | {axis}, f"{place} + {w.variables[axis]} * 0"
+    masks = [m for m in (w.mask(lanes), names[node.guard] if node.guard is not None else None) if m]
     mask = f"({' & '.join(masks)}) != 0" if len(masks) > 1 else "".join(masks)
     suffix = f", mask={mask}, other=0" if masks else ""
     raw = f"tl.load({w.pointers[node.source]} + {place}{suffix})"
@@ -174,19 +180,34 @@ def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
     return f"{raw}.to(tl.float32)" if node.dtype in ("f16", "bf16") else raw
 
 
+def term_added(store: Store) -> Expr | None:
+    """What is added to the element that data tell, by threads in no order; None where the store replaces it."""
+    if not index.picked(store.index):
+        return None
+    assert isinstance(store.value, Op) and store.value.name == "add"
+    old, term = store.value.args
+    assert old is Load(store.buffer, (store.index,), store.value.dtype)
+    return term
+
+
 def emit_store(w: Writing, store: Store) -> None:
-    value = emit(w, store.value)
-    lanes = w.kernel.lane in index.variables(store.index)
+    term = term_added(store)
+    value = emit(w, store.value if term is None else term)
+    lanes = index.variables(store.index)
     if store.value.dtype == "b1":
         value = f"{value}.to(tl.int8)"
     elif store.value.dtype in ("f16", "bf16"):
         value = f"{value}.to({TYPES[store.value.dtype]})"
     position = _position(w, store.index)
-    # A constant value or place is spread over the lanes by adding nothing from them.
-    mask = f", mask={w.mask}" if lanes and w.mask is not None else ""
-    if lanes:
-        value = f"tl.broadcast_to({value}, [BLOCK])"
-    w.line(f"tl.store({w.pointers[store.buffer]} + {position}, {value}{mask})")
+    mask = w.mask(lanes)
+    suffix = f", mask={mask}" if mask is not None else ""
+    shape = w.tile.shape(lanes)
+    if shape is not None:
+        value = f"tl.broadcast_to({value}, {shape})"
+    if term is None:
+        w.line(f"tl.store({w.pointers[store.buffer]} + {position}, {value}{suffix})")
+    else:
+        w.line(f'tl.atomic_add({w.pointers[store.buffer]} + {position}, {value}{suffix}, sem="relaxed")')
 
 
 _EMITTERS: dict[type, Callable[..., str]] = {Cast: _cast, Op: _op, Index: _index, Load: _load}

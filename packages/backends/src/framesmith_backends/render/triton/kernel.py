@@ -14,19 +14,18 @@ from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least
 from framesmith_backends.render.nested_lines import flat
+from framesmith_backends.render.triton import tile as tiles
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
+from framesmith_backends.render.triton.tile import Axis, Tile, reaches, row_block, tile_of
+from framesmith_backends.schedule.loops import lane_score
 
 # Pointer types of a compiled signature. Bools are stored as bytes.
 POINTERS = {
     "b1": "*i8", "u8": "*u8", "i8": "*i8", "i16": "*i16", "i32": "*i32", "i64": "*i64",
     "f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "f64": "*fp64",
 }  # fmt: skip
-# Rows up to this long are held in registers at once; longer ones, and outer lanes, go in blocks.
-WHOLE_ROW, ROW_BLOCK, LANE_BLOCK = 4096, 2048, 1024
-# Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
-LEAST_BLOCK = 256
 # A launch has no more programs than this.
 MOST_PROGRAMS = (1 << 31) - 1
 # Sizes divisible by this let whole vectors be read and written.
@@ -35,7 +34,7 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """The source of a function `name(p0, p1, ..., n0, n1, ..., first, BLOCK)`, its grid, and the types of its pointers.
+    """The source of a function `name(p0, p1, ..., n0, n1, ..., first)`, its grid, and the types of its pointers.
 
     `numbers` are the parameters n0, n1, ...: integers of 64 bits and doubles; `aligned` says which of them are sizes
     along which memory is walked and that were divisible by `ALIGNMENT` while tracing. The parameter `first`, the number
@@ -57,9 +56,12 @@ class TritonKernel:
 
     @property
     def options(self) -> dict[str, int | bool]:
-        """How it is compiled: with its checks, which Triton's asserts for overflows of its own would come with."""
+        """How it is compiled: each operation rounded, as eager's are, and with its checks.
+
+        (Triton's asserts for overflows of its own would come with these.)
+        """
         checked: dict[str, int | bool] = {"debug": True, "sanitize_overflow": False} if self.has_checks else {}
-        return {"num_warps": self.warps} | checked
+        return {"num_warps": self.warps, "enable_fp_fusion": False} | checked
 
     @property
     def has_first(self) -> bool:
@@ -71,7 +73,7 @@ class TritonKernel:
 
     @property
     def parameters(self) -> tuple[tuple[str, str], ...]:
-        """Names and types of the parameters, without BLOCK."""
+        """Names and types of the parameters."""
         pointers = [(f"p{k}", kind) for k, kind in enumerate(self.pointers)]
         numbers = [(f"n{k}", "fp64" if isinstance(n, Number) else "i64") for k, n in enumerate(self.numbers)]
         return (*pointers, *numbers, *([("first", "i64")] if self.has_first else []))
@@ -92,11 +94,19 @@ def render_triton(kernel: Kernel, name: str) -> TritonKernel:
     problem = why_not_triton(kernel)
     if problem is not None:
         raise ValueError(f"kernel {kernel.name} has no Triton form: {problem}")
-    block, lane = block_of(kernel), kernel.lane
-    if lane is None or not _held_while_short(kernel, block):
-        return _render(kernel, name, block)
-    longer = _render(kernel, f"{name}_longer", ROW_BLOCK)
-    return replace(_render(kernel, name, block, True), row=lane.size, longer=longer)
+    kernel = _in_no_order(kernel) if kernel.updates else kernel
+    tile, lane = tile_of(kernel), kernel.lane
+    if lane is None or not _held_while_short(kernel, row_block(lane)):
+        return _render(kernel, name, tile)
+    longer = _render(kernel, f"{name}_longer", Tile((Axis(lane, tiles.ROW_BLOCK),)))
+    return replace(_render(kernel, name, tile, True), row=lane.size, longer=longer)
+
+
+def _in_no_order(kernel: Kernel) -> Kernel:
+    """The kernel with threads for all points of what it adds up, where a kernel of the CPU takes them in turn."""
+    loops = (*kernel.outer, *kernel.row)
+    lane = max(reversed(loops), key=lambda v: lane_score(kernel, v), default=None)
+    return replace(kernel, outer=loops, row=(), lane=lane)
 
 
 def _held_while_short(kernel: Kernel, block: int) -> bool:
@@ -107,21 +117,22 @@ def _held_while_short(kernel: Kernel, block: int) -> bool:
     return hint(lane.size) <= block and sum(one.has_loop for one in kernel.passes) > 1
 
 
-def _render(kernel: Kernel, name: str, block: int, whole: bool = False) -> TritonKernel:
+def _render(kernel: Kernel, name: str, tile: Tile, whole: bool = False) -> TritonKernel:
     pointers = tuple(POINTERS[p.dtype] for p in kernel.params)
-    w = Writing(kernel, block, [Scope([], 1)], whole)
+    integer = "tl.int64" if reaches(kernel) else "tl.int32"
+    w = Writing(kernel, tile, [Scope([], 1)], integer, whole)
     for k, param in enumerate(kernel.params):
         w.pointers[param.name] = f"p{k}"
-    grid = grid_of(kernel, block)
-    warps, checks = min(max(block // 256, 1), 16), bool(kernel.checks)
-    result = TritonKernel(name, "", grid, block, warps, pointers, kernel.numbers, has_checks=checks)
+    block = tile.axes[-1].block if tile.axes else 1
+    warps, checks = min(max(tile.elements // 256, 1), 16), bool(kernel.checks)
+    result = TritonKernel(name, "", grid_of(kernel, tile), block, warps, pointers, kernel.numbers, has_checks=checks)
     types = {"i64": ": tl.int64", "fp64": ": tl.float64"}
     arguments = [f"{parameter}{types.get(kind, '')}" for parameter, kind in result.parameters]
     for k, number in enumerate(kernel.numbers):
         w.numbers[number] = w.fresh(f"fs.{'double' if isinstance(number, Number) else 'integer'}(n{k})", w.here)
-    w.line(f"pid = tl.program_id(0).to(tl.int64){' + fs.integer(first)' if result.has_first else ''}")
+    w.line(f"pid = tl.program_id(0).to({integer}){' + fs.integer(first)' if result.has_first else ''}")
     _program(w)
-    head = f"def {name}({', '.join([*arguments, 'BLOCK: tl.constexpr'])}):"
+    head = f"def {name}({', '.join(arguments)}):"
     source = "\n".join([head, *flat(w.scopes[0].lines)]) + "\n"
     aligned = tuple(
         k for k, n in enumerate(kernel.numbers) if isinstance(n, Symbol) and n in w.stepping and n.hint % ALIGNMENT == 0
@@ -129,45 +140,35 @@ def _render(kernel: Kernel, name: str, block: int, whole: bool = False) -> Trito
     return replace(result, source=source, aligned=aligned)
 
 
-def block_of(kernel: Kernel) -> int:
-    """The number of lanes: a power of two covering the row if it is short, else a block of it."""
-    if kernel.lane is None:
-        return 1
-    covering = 1 << (hint(kernel.lane.size) - 1).bit_length()
-    if isinstance(kernel.lane.size, Sym):
-        covering = max(covering, LEAST_BLOCK)
-    if kernel.lane in kernel.row:
-        return covering if covering <= WHOLE_ROW else ROW_BLOCK
-    return min(covering, LANE_BLOCK)
-
-
-def grid_of(kernel: Kernel, block: int) -> Size:
+def grid_of(kernel: Kernel, tile: Tile) -> Size:
     """The number of programs."""
-    others = product(v.size for v in kernel.outer if v is not kernel.lane)
-    return others * _lane_blocks(kernel, block)
+    return product(_parts(var, tile) for var in kernel.outer)
 
 
-def _lane_blocks(kernel: Kernel, block: int) -> Size:
-    return (kernel.lane.size + (block - 1)) // block if kernel.lane in kernel.outer else 1
+def _parts(var: Var, tile: Tile) -> Size:
+    """How many programs are along the loop."""
+    axis = tile.of(var)
+    return var.size if axis is None else axis.count
 
 
 def _program(w: Writing) -> None:
-    """Name the outer variables from the program's number, write the passes."""
-    k, lane = w.kernel, w.kernel.lane
-    others = [v for v in k.outer if v is not lane]
+    """Name the outer variables from the program's number, those of the tile's axes last; write the passes."""
+    k, tile = w.kernel, w.tile
+    along = [v for v in tile.variables if v in k.outer]
+    loops = [*(v for v in k.outer if v not in along), *along]
     point = "pid"
-    if lane is not None and lane in k.outer:
-        blocks = size_of(w, _lane_blocks(k, w.block))
-        w.line(f"lane = pid % {blocks} * BLOCK + tl.arange(0, BLOCK).to(tl.int64)")
-        w.line(f"point = pid // {blocks}")
-        _open_lane(w, lane, "lane", lane.size % w.block != 0)
-        point = "point"
-    for position, var in enumerate(reversed(others)):
+    for position, var in enumerate(reversed(loops)):
         w.level_of[var] = 0
-        last = position == len(others) - 1
-        w.variables[var] = w.fresh(point if last else f"{point} % {size_of(w, var.size)}", w.here)
-        if not last:
-            point = w.fresh(f"{point} // {size_of(w, var.size)}", w.here)
+        number = point
+        if position < len(loops) - 1:
+            parts = size_of(w, _parts(var, tile))
+            number = f"{point} % {parts}"
+            point = w.fresh(f"{point} // {parts}", w.here)
+        axis = tile.of(var)
+        if axis is None:
+            w.variables[var] = w.fresh(number, w.here)
+        else:
+            _open_lanes(w, var, w.fresh(f"{number} * {axis.block} + {tile.lanes(var)}.to({w.integer})", w.here))
     stored: set[str] = set()
     for one in k.passes:
         if stored & _read(one):
@@ -185,57 +186,69 @@ def _read(one: Pass) -> set[str]:
     return {load.source for load in loads(*one.values)}
 
 
-def _open_lane(w: Writing, lane: Var, name: str, masked: bool) -> None:
-    w.level_of[lane] = len(w.scopes) - 1
-    w.variables[lane] = name
-    if masked:
+def _open_lanes(w: Writing, var: Var, name: str) -> None:
+    """The variable as the lanes of that name along its axis, and what of them lies in the loop."""
+    w.level_of[var] = len(w.scopes) - 1
+    w.variables[var] = name
+    axis = w.tile.of(var)
+    assert axis is not None
+    if (axis.block != var.size) if _is_held(w, axis) and var in w.kernel.row else (var.size % axis.block != 0):
         known = w.here.names.get(("mask", name))
         if known is None:
-            known = w.here.names["mask", name] = w.fresh(f"{name} < {step_of(w, lane.size)}", w.here)
-        w.mask = known
+            known = w.here.names["mask", name] = w.fresh(f"{name} < {step_of(w, var.size)}", w.here)
+        w.masks[var] = known
+
+
+def _is_held(w: Writing, axis: Axis) -> bool:
+    """Whether the whole loop is in the tile."""
+    return w.whole or surely_at_least(axis.block, axis.var.size)
 
 
 def _pass(w: Writing, one: Pass) -> None:
-    k, lane = w.kernel, w.kernel.lane
-    inner = lane if lane in k.row else None
+    k = w.kernel
+    inner = next((axis for axis in w.tile.axes if axis.var in k.row), None)
     cells = [_start(w, a) for a in one.reductions]
     depth = len(w.scopes)
-    for var in (v for v in k.row if v is not inner):
+    for var in (v for v in k.row if inner is None or v is not inner.var):
         _open_loop(w, f"range({size_of(w, var.size)})", f"r_{var.name}")
         w.level_of[var] = len(w.scopes) - 1
         # A loop's number has 32 bits where its end has.
-        w.variables[var] = w.fresh(f"tl.full([], r_{var.name}, tl.int64)", w.here)
+        w.variables[var] = w.fresh(f"tl.full([], r_{var.name}, {w.integer})", w.here)
     if inner is not None:
         _row_lanes(w, inner)
     for cell, a in zip(cells, one.reductions, strict=True):
-        _accumulate(w, cell, a, inner is not None)
+        _accumulate(w, cell, a, inner)
     for check in one.checks:
         emit_check(w, check)
-    if k.writes_what_it_reads:
+    if k.writes_what_it_reads and not k.updates:
         for store in one.stores:
             emit(w, store.value)
     for store in one.stores:
         emit_store(w, store)
     _close(w, depth)
     if inner is not None:
-        w.mask = None
+        w.masks.pop(inner.var, None)
     for cell, a in zip(cells, one.reductions, strict=True):
-        w.refs[a.name] = f"fs.reduce_{a.kind}({cell})" if inner is not None else cell
-        w.refs[a.name] = w.fresh(w.refs[a.name], w.here)
+        w.refs[a.name] = cell if inner is None else w.fresh(_reduced(w, a, cell, inner), w.here)
 
 
-def _row_lanes(w: Writing, lane: Var) -> None:
-    """The lanes along the row: all at once if the block covers the row, else in a loop."""
-    if w.whole or surely_at_least(w.block, lane.size):
-        known = w.here.names.get(("lane", lane))
+def _reduced(w: Writing, a: Accumulate, cell: str, along: Axis) -> str:
+    """The sum of a tile, or whatever the reduction is, along an axis that stays, of one element."""
+    return f"fs.reduce_{a.kind}({cell}, {w.tile.axes.index(along)}, {len(w.tile.axes) > 1})"
+
+
+def _row_lanes(w: Writing, axis: Axis) -> None:
+    """The lanes along the row: all at once if the tile covers the row, else in a loop."""
+    lanes = f"{w.tile.lanes(axis.var)}.to({w.integer})"
+    if _is_held(w, axis):
+        known = w.here.names.get(("lanes", axis))
         if known is None:
-            known = w.here.names["lane", lane] = w.fresh("tl.arange(0, BLOCK).to(tl.int64)", w.here)
-        _open_lane(w, lane, known, w.block != lane.size)
+            known = w.here.names["lanes", axis] = w.fresh(lanes, w.here)
+        _open_lanes(w, axis.var, known)
         return
     start = f"start{w.count}"
-    _open_loop(w, f"range(0, {size_of(w, lane.size)}, BLOCK)", start)
-    name = w.fresh(f"{start} + tl.arange(0, BLOCK).to(tl.int64)", w.here)
-    _open_lane(w, lane, name, lane.size % w.block != 0)
+    _open_loop(w, f"range(0, {size_of(w, axis.var.size)}, {axis.block})", start)
+    _open_lanes(w, axis.var, w.fresh(f"{start} + {lanes}", w.here))
 
 
 def _open_loop(w: Writing, over: str, name: str) -> None:
@@ -254,13 +267,14 @@ def _close(w: Writing, depth: int) -> None:
 def _start(w: Writing, a: Accumulate) -> str:
     dtype = a.value.dtype
     value = number_text(REDUCTIONS[a.kind].start(dtype), dtype)
-    shape = "[BLOCK]" if w.kernel.lane is not None else "[]"
+    shape = w.tile.shape(w.tile.variables) or "[]"
     return w.fresh(f"tl.full({shape}, {value}, {TYPES[dtype]})", w.here)
 
 
-def _accumulate(w: Writing, cell: str, a: Accumulate, lanes_reduced: bool) -> None:
+def _accumulate(w: Writing, cell: str, a: Accumulate, along: Axis | None) -> None:
     value = emit(w, a.value)
     dtype = a.value.dtype
-    if lanes_reduced and w.mask is not None:
-        value = f"tl.where({w.mask}, {value}, {number_text(REDUCTIONS[a.kind].start(dtype), dtype)})"
+    mask = None if along is None else w.mask((along.var,))
+    if mask is not None:
+        value = f"tl.where({mask}, {value}, {number_text(REDUCTIONS[a.kind].start(dtype), dtype)})"
     w.line(f"{cell} = {operation(REDUCTIONS[a.kind].combine, (value, cell), dtype)}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Symbol
+from framesmith_backends.render.triton.tile import Tile
 
 TYPES = {
     "b1": "tl.int1", "u8": "tl.uint8", "i8": "tl.int8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
@@ -29,11 +31,13 @@ class Writing:
     """The state of writing one kernel; `scopes[k]` is the body of the k-th open loop, 0 the function's own.
 
     `numbers` names what is known only at the call, in 64 bits. With `whole` a row of symbolic size is one block.
+    `integer` is the type of places in memory, `masks` has for axes of the tile what of it lies in the loop.
     """
 
     kernel: Kernel
-    block: int
+    tile: Tile
     scopes: list[Scope]
+    integer: str
     whole: bool = False
     level_of: dict[Var, int] = field(default_factory=dict)
     variables: dict[Var, str] = field(default_factory=dict)
@@ -41,13 +45,18 @@ class Writing:
     pointers: dict[str, str] = field(default_factory=dict)
     numbers: dict[Symbol | Number, str] = field(default_factory=dict)
     stepping: set[Symbol] = field(default_factory=set)
-    mask: str | None = None
-    ref_level: int = 0
+    masks: dict[Var, str] = field(default_factory=dict)
     count: int = 0
 
     @property
     def here(self) -> Scope:
         return self.scopes[-1]
+
+    def mask(self, variables: Collection[Var]) -> str | None:
+        """What of a tile along those of its axes among the variables lies in the loops; None for all of it."""
+        found = [mask for var, mask in self.masks.items() if var in variables]
+        # `!= 0`: in Triton 3.9's interpreter `&` of a scalar and a block holds integers, which a mask must not.
+        return f"(({' & '.join(found)}) != 0)" if len(found) > 1 else "".join(found) or None
 
     def fresh(self, text: str, scope: Scope) -> str:
         self.count += 1

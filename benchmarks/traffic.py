@@ -1,0 +1,200 @@
+"""A static model of the memory traffic of a CUDA kernel, beside the least that any kernel would have.
+
+Memory is read and written in sectors of 32 bytes. A program asks for every sector that it touches, whatever it needs of
+it: what is read across rows shows. Counted once are what a program holds from one pass to the next; what it reads again
+while all programs at work fit into the cache; and what many programs read alike, if that is small. The least is every
+element once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import Const, Expr, Index, Op, loads, variables
+from framesmith_backends.ir.index import Div, Ix, Mod, Var
+from framesmith_backends.ir.kernel import Kernel, Pass
+from framesmith_backends.ir.ops import OPS
+from framesmith_backends.ir.size import Sym
+from framesmith_backends.render.triton.tile import ENOUGH_PROGRAMS, Tile, tile_of
+
+SECTOR, CACHE, SMALL = 32, 32 << 20, 4 << 20
+#: Kernels of more points than this are not modelled.
+MOST_POINTS = 1 << 25
+
+Values = dict[Var, "np.ndarray"]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that the model has for a kernel, and the least."""
+
+    bytes: int
+    least: int
+
+
+@dataclass(frozen=True)
+class Access:
+    """A place that is read or written at every point, where the guard holds."""
+
+    buffer: str
+    ix: Ix
+    size: int
+    guard: Expr | None
+    written: bool
+
+    @property
+    def variables(self) -> frozenset[Var]:
+        inside = variables(self.guard) if self.guard is not None else frozenset()
+        return index.variables(self.ix) | inside
+
+
+def why_not_modelled(kernel: Kernel) -> str | None:
+    """What keeps the kernel from being modelled, or None."""
+    if any(isinstance(v.size, Sym) for v in (*kernel.outer, *kernel.row)):
+        return "sizes that change"
+    if math.prod(int(v.size) for v in (*kernel.outer, *kernel.row)) > MOST_POINTS:
+        return "too many points"
+    if any(index.picked(one.ix) for p in kernel.passes for one in accesses(p)):
+        return "places that data tell"
+    return None
+
+
+def accesses(one: Pass) -> Iterator[Access]:
+    """Those of a pass, each place once."""
+    found: dict[Access, None] = {}
+    for load in loads(*one.values):
+        found[Access(load.source, load.index[0], DTYPES[load.dtype].itemsize, load.guard, False)] = None
+    for store in (*one.before, *one.stores):
+        found[Access(store.buffer, store.index, DTYPES[store.value.dtype].itemsize, None, True)] = None
+    yield from found
+
+
+@dataclass(frozen=True)
+class Group:
+    """What a program reads, or writes, of a buffer by the same outer loops: sectors in common are asked for once."""
+
+    buffer: str
+    written: bool
+    outer: frozenset[Var]
+
+
+def modelled(kernel: Kernel) -> Traffic:
+    """The traffic of a kernel that `why_not_modelled` has nothing against."""
+    tile = tile_of(kernel)
+    passes = [list(accesses(one)) for one in kernel.passes]
+    groups: dict[Group, list[Access]] = {}
+    for access in dict.fromkeys(itertools.chain(*passes)):
+        outer = access.variables.intersection(kernel.outer)
+        groups.setdefault(Group(access.buffer, access.written, outer), []).append(access)
+    once = {group: _requested(kernel, tile, group, found) for group, found in groups.items()}
+    total = sum(once.values())
+    if _is_read_again(kernel, tile) and total * min(1.0, ENOUGH_PROGRAMS / _programs(kernel, tile)) > CACHE:
+        for group, found in groups.items():
+            again = max(sum(access in some for some in passes) for access in found) - 1
+            total += 0 if group.written else again * once[group]
+    return Traffic(total, _least(kernel, [access for found in groups.values() for access in found]))
+
+
+def _is_read_again(kernel: Kernel, tile: Tile) -> bool:
+    """Whether a later pass reads anew, because the tile does not hold a whole row."""
+    held = {axis.var for axis in tile.axes if axis.block >= axis.var.size}
+    return not held.issuperset(kernel.row)
+
+
+def _programs(kernel: Kernel, tile: Tile) -> int:
+    return math.prod(_parts(v, tile) for v in kernel.outer)
+
+
+def _parts(var: Var, tile: Tile) -> int:
+    axis = tile.of(var)
+    return int(var.size if axis is None else axis.count)
+
+
+def _requested(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access]) -> int:
+    """Bytes of the sectors that all programs ask for; what they ask for alike counts once if it is small."""
+    alike = math.prod(_parts(v, tile) for v in kernel.outer if v not in group.outer)
+    different = math.prod(_parts(v, tile) for v in kernel.outer if v in group.outer)
+    first, middle, last = (_sectors(kernel, tile, group, found, at) for at in (0, different // 2, different - 1))
+    inner = max(different - 2, 0)
+    once = (first + middle * inner + (last if different > 1 else 0)) * SECTOR
+    return once if once <= SMALL else once * alike
+
+
+def _sectors(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], number: int) -> int:
+    """How many sectors one program touches: that of the number among those that differ."""
+    outer: Values = {}
+    for var in reversed([v for v in kernel.outer if v in group.outer]):
+        axis, parts = tile.of(var), _parts(var, tile)
+        here, number = number % parts, number // parts
+        block = 1 if axis is None else axis.block
+        outer[var] = np.arange(here * block, min((here + 1) * block, int(var.size)))
+    touched = []
+    for access in found:
+        inner = {v: np.arange(int(v.size)) for v in kernel.row if v in access.variables}
+        touched.append(_places(access, outer | inner) * access.size // SECTOR)
+    return int(np.unique(np.concatenate(touched)).size)
+
+
+def _least(kernel: Kernel, found: Sequence[Access]) -> int:
+    """Bytes of the elements read, and of those written, each once."""
+    total = 0
+    for buffer, written in sorted({(a.buffer, a.written) for a in found}):
+        mine = [a for a in found if (a.buffer, a.written) == (buffer, written)]
+        places = [_all_places(kernel, a) for a in mine]
+        touched = np.zeros(max((int(p.max()) for p in places if p.size), default=-1) + 1, dtype=bool)
+        for some in places:
+            touched[some] = True
+        total += int(touched.sum()) * mine[0].size
+    return total
+
+
+def _all_places(kernel: Kernel, access: Access) -> np.ndarray:
+    return _places(access, {v: np.arange(int(v.size)) for v in (*kernel.outer, *kernel.row) if v in access.variables})
+
+
+def _places(access: Access, ranges: Values) -> np.ndarray:
+    """Places of the points where the guard holds."""
+    values = dict(zip(ranges, np.meshgrid(*ranges.values(), indexing="ij", sparse=True), strict=True))
+    places = _of_index(access.ix, values)
+    if access.guard is not None:
+        holds = _of_value(access.guard, values)
+        if holds is not None:
+            places, holds = np.broadcast_arrays(places, holds)
+            return places[holds]
+    return np.asarray(places).reshape(-1)
+
+
+def _of_index(ix: Ix, values: Values) -> np.ndarray:
+    total = np.asarray(ix.const, dtype=np.int64)
+    for atom, k in ix.terms:
+        if isinstance(atom, Var):
+            part = values[atom]
+        else:
+            assert isinstance(atom, (Div, Mod))
+            base = _of_index(atom.base, values)
+            part = base // atom.divisor if isinstance(atom, Div) else base % atom.divisor
+        total = total + part * k
+    return total
+
+
+def _of_value(e: Expr, values: Values) -> np.ndarray | None:
+    """What is computed from places alone; None for what data tell."""
+    if isinstance(e, Const):
+        return np.asarray(e.value)
+    if isinstance(e, Index):
+        return _of_index(e.ix, values)
+    if not isinstance(e, Op):
+        return None
+    parts = [part for a in e.args if (part := _of_value(a, values)) is not None]
+    if len(parts) < len(e.args):
+        return None
+    found: torch.Tensor = OPS[e.name].meaning(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
+    return found.numpy()

@@ -1,0 +1,77 @@
+"""Triton kernels as machine code of a GPU, compiled side by side and kept in the user's cache folder.
+
+A file holds a line of JSON, what a launch has to know, and behind it the code: nothing that is run in this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+
+from framesmith_backends import storage
+from framesmith_backends.launch.triton_jit import compiled
+from framesmith_backends.render.triton.kernel import TritonKernel
+
+#: Triton gives each kernel, after its own parameters, two addresses of scratch memory; ours ask for none.
+SCRATCH_PARAMETERS = 2
+#: Bytes of shared memory that a launch may ask for without more ado.
+MOST_SHARED = 48 << 10
+#: What Triton's metadata have to say for a launch of ours, which has no more to it than a grid and parameters.
+PLAIN: dict[str, object] = {
+    "global_scratch_size": 0, "profile_scratch_size": 0, "num_ctas": 1, "launch_cooperative_grid": False,
+    "launch_pdl": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """Machine code, the name of its function, threads of a block and bytes of memory that these share."""
+
+    function: str
+    threads: int
+    shared: int
+    code: bytes
+
+
+def cubins(wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list[Cubin]:
+    """Each kernel's code, in the form for aligned numbers where that is said."""
+    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(wanted)))) as pool:
+        return list(pool.map(lambda one: cubin(one[0], one[1], capability), wanted))
+
+
+def cubin(kernel: TritonKernel, aligned: bool, capability: int) -> Cubin:
+    """The kernel's code, from the cache folder if this Triton has compiled it for such GPUs before.
+
+    Raises ValueError where it cannot be launched by its grid and parameters alone.
+    """
+    name = _file(kernel, aligned, capability)
+    kept = storage.read(name)
+    if kept is not None:
+        head, _, code = kept.partition(b"\n")
+        return Cubin(**json.loads(head), code=code)
+    found = compiled(kernel, capability, aligned)
+    _refuse_more_than_a_grid(kernel.name, found.metadata)
+    about = {"function": found.metadata.name, "threads": 32 * kernel.warps, "shared": found.metadata.shared}
+    code = found.asm["cubin"]
+    storage.write(name, json.dumps(about).encode() + b"\n" + code)
+    return Cubin(**about, code=code)
+
+
+def _refuse_more_than_a_grid(name: str, metadata: Any) -> None:
+    more = [key for key, value in PLAIN.items() if getattr(metadata, key, value) != value]
+    if metadata.shared > MOST_SHARED:
+        more.append("shared")
+    if more:
+        raise ValueError(f"{name} needs more than a grid to be launched: {', '.join(more)}")
+
+
+def _file(kernel: TritonKernel, aligned: bool, capability: int) -> str:
+    parts = (kernel.source, kernel.block, kernel.options, kernel.parameters, aligned, capability, triton.__version__)
+    return f"cubin-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.o"

@@ -1,0 +1,164 @@
+"""The tile that a program computes at once: which loops it spans, and how much of each.
+
+Neighbouring threads take neighbouring elements along the last axis. A second axis makes use of threads that short rows
+would leave idle, lets a column be added up by many, and lets what is read across be turned on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.size import Size, Sym, hint, product
+from framesmith_backends.schedule.loops import accesses
+
+# Rows up to this long are held in registers at once; longer ones go in blocks.
+WHOLE_ROW, ROW_BLOCK = 4096, 2048
+# Elements that a program computes at once, where rows do not say; of a row that is shorter it takes several.
+LANE_BLOCK = 1024
+# Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
+LEAST_BLOCK = 256
+# Columns side by side: at least a line of the cache.
+LEAST_COLUMNS, MOST_COLUMNS = 32, 128
+# Tiles that are turned have sides like this.
+SIDE = 32
+# So many programs keep every processor of a GPU at work.
+ENOUGH_PROGRAMS = 264
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop, and how many of its values a program takes at once: a power of two."""
+
+    var: Var
+    block: int
+
+    @property
+    def count(self) -> Size:
+        """Into how many parts the loop is cut."""
+        return (self.var.size + (self.block - 1)) // self.block
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """At most two axes; neighbouring threads are along the last one."""
+
+    axes: tuple[Axis, ...] = ()
+
+    @property
+    def variables(self) -> tuple[Var, ...]:
+        return tuple(axis.var for axis in self.axes)
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for axis in self.axes:
+            count *= axis.block
+        return count
+
+    def of(self, var: Var) -> Axis | None:
+        return next((axis for axis in self.axes if axis.var is var), None)
+
+    def lanes(self, var: Var) -> str:
+        """The numbers from 0 along that axis."""
+        places = [":" if axis.var is var else "None" for axis in self.axes]
+        (block,) = (axis.block for axis in self.axes if axis.var is var)
+        return f"tl.arange(0, {block})" + (f"[{', '.join(places)}]" if len(places) > 1 else "")
+
+    def shape(self, variables: Collection[Var]) -> str | None:
+        """The shape of what differs along those variables; None for a single value."""
+        sizes = [str(axis.block) if axis.var in variables else "1" for axis in self.axes]
+        return f"[{', '.join(sizes)}]" if any(axis.var in variables for axis in self.axes) else None
+
+
+def covering(size: Size) -> int:
+    """The power of two that covers the size, by its hint."""
+    return 1 << max(hint(size) - 1, 0).bit_length()
+
+
+def tile_of(kernel: Kernel) -> Tile:
+    """The tile of a program, by the strides and sizes of the kernel's loops."""
+    lane = kernel.lane
+    if lane is None:
+        return Tile()
+    if lane in kernel.row:
+        return _of_rows(kernel, lane)
+    return _of_columns(kernel, lane) if kernel.row else _of_points(kernel, lane)
+
+
+def row_block(lane: Var) -> int:
+    """How much of a row is taken at once."""
+    block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
+    return block if block <= WHOLE_ROW else ROW_BLOCK
+
+
+def _of_rows(kernel: Kernel, lane: Var) -> Tile:
+    """Whole rows, several where they are short, or blocks of a long one."""
+    block = row_block(lane)
+    along = Axis(lane, block)
+    other = max(kernel.outer, key=lambda v: hint(v.size), default=None)
+    if other is None or isinstance(lane.size, Sym):
+        return Tile((along,))
+    rows = hint(product(v.size for v in kernel.outer))
+    several = min(LANE_BLOCK // block, covering(other.size))
+    while several > 1 and rows // several < ENOUGH_PROGRAMS:
+        several //= 2
+    return Tile((Axis(other, several), along)) if several > 1 else Tile((along,))
+
+
+def _of_columns(kernel: Kernel, lane: Var) -> Tile:
+    """Columns side by side, each added up by several threads."""
+    covered = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
+    columns = min(covered, MOST_COLUMNS)
+    others = hint(product(v.size for v in kernel.outer if v is not lane))
+    while columns > LEAST_COLUMNS and others * -(-hint(lane.size) // columns) < ENOUGH_PROGRAMS:
+        columns //= 2
+    down = max(reversed(kernel.row), key=lambda v: hint(v.size))
+    rows = min(ROW_BLOCK // columns, covering(down.size))
+    return Tile((Axis(down, rows), Axis(lane, columns))) if rows > 1 else Tile((Axis(lane, columns),))
+
+
+def _of_points(kernel: Kernel, lane: Var) -> Tile:
+    """A part of a loop, or of two: of one that other accesses move along, or of another one where this one is short."""
+    block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
+    across = _across(kernel, lane)
+    if across is not None:
+        return Tile((Axis(across, min(SIDE, covering(across.size))), Axis(lane, min(SIDE, block))))
+    block = min(block, LANE_BLOCK)
+    other = max((v for v in kernel.outer if v is not lane), key=lambda v: hint(v.size), default=None)
+    if other is not None and not isinstance(lane.size, Sym) and block <= LANE_BLOCK // 2:
+        several = min(LANE_BLOCK // block, covering(other.size))
+        if several > 1:
+            return Tile((Axis(other, several), Axis(lane, block)))
+    return Tile((Axis(lane, block),))
+
+
+def _across(kernel: Kernel, lane: Var) -> Var | None:
+    """A loop along which an access is contiguous that is scattered along the lanes."""
+    for ix, memory in accesses(kernel):
+        if memory and index.coefficient(ix, lane) not in (0, 1):
+            for var in kernel.outer:
+                if var is not lane and index.coefficient(ix, var) == 1 and hint(var.size) >= LEAST_COLUMNS // 4:
+                    return var
+    return None
+
+
+def reaches(kernel: Kernel) -> bool:
+    """Whether a place in memory, or what it is made of, may be beyond 32 bits."""
+    return any(_reach(ix) >= 1 << 31 for ix, _ in accesses(kernel)) or _as_size(kernel.points) >= 1 << 31
+
+
+def _reach(ix: index.Ix) -> int:
+    total = _as_size(ix.const)
+    for atom, k in ix.terms:
+        part = _as_size(atom.size) if isinstance(atom, (Var, index.Picked)) else _reach(atom.base)
+        total += _as_size(k) * part
+    return total
+
+
+def _as_size(size: Size) -> int:
+    """The number without its sign; of what changes between calls one that is too large."""
+    return abs(size) if isinstance(size, int) else 1 << 31

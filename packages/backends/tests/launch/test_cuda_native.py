@@ -1,0 +1,208 @@
+"""Native entries of CUDA kernels, launched through a driver that stands in for the real one: no GPU is needed."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from llvmlite import binding
+from test_symbolic import PROGRAMS
+from tracing import trace
+from tracing_symbolic import trace_symbolic
+
+from framesmith_backends import CudaBackend
+from framesmith_backends.cuda import TritonStages, kernel_runs
+from framesmith_backends.ir.size import Symbol, evaluate
+from framesmith_backends.launch import native
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1",
+    reason="triton is not installed, or interprets",
+)
+
+CUDA = CudaBackend()
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, *[ctypes.c_uint] * 7, *[ctypes.c_size_t] * 3)
+ONE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_size_t))
+LOAD = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_size_t), ctypes.c_size_t, *[ctypes.c_size_t] * 6)
+FIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_size_t), ctypes.c_size_t, ctypes.c_char_p)
+
+
+class StandIn:
+    """A driver that notes launches: (name of the function, programs, threads, words of the parameters)."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[str, int, int, list[int]]] = []
+        self.names: list[str] = []
+        self.words, self.device, self.error = 0, 0, 0
+        functions: dict[str, Any] = {
+            "cuLaunchKernel": LAUNCH(self.launch), "cuCtxGetDevice": ONE(self.current),
+            "aoti_torch_get_current_cuda_stream": STREAM(self.stream),
+            "cuLibraryLoadData": LOAD(self.load), "cuLibraryGetKernel": FIND(self.find),
+        }  # fmt: skip
+        self.functions = functions
+
+    def launch(self, function: int, grid: int, *rest: int) -> int:
+        threads, stream, parameters = rest[2], rest[6], rest[7]
+        assert (rest[:2], rest[3:5], stream) == ((1, 1), (1, 1), 77)
+        places = (ctypes.c_size_t * self.words).from_address(parameters)
+        words = [ctypes.c_size_t.from_address(place).value for place in places]
+        self.launches.append((self.names[function - 1], grid, threads, words))
+        return self.error
+
+    def current(self, device: Any) -> int:
+        device[0] = self.device
+        return 0
+
+    def stream(self, device: int, stream: Any) -> int:
+        stream[0] = 77
+        return 0
+
+    def load(self, library: Any, code: int, *rest: int) -> int:
+        library[0] = 1
+        return 0 if ctypes.string_at(code, 4) == b"\x7fELF" else 200
+
+    def find(self, kernel: Any, library: int, name: bytes) -> int:
+        self.names.append(name.decode())
+        kernel[0] = len(self.names)
+        return 0
+
+
+class Library:
+    """Functions by name, as ctypes has a library's."""
+
+    def __init__(self, functions: dict[str, Any]) -> None:
+        self.__dict__.update(functions)
+
+
+def entries(stages: TritonStages, functions: dict[str, Any], instead: Callable[..., None]) -> dict[str, Any]:
+    from framesmith_backends.launch.cuda_driver import Driver
+    from framesmith_backends.launch.cuda_native import native_entries
+
+    runs = kernel_runs(stages)
+    others = {run.step.entry: instead for run in runs}
+    return native_entries(runs, others, 0, 90, Driver([Library(functions)]))  # type: ignore[list-item]
+
+
+def never(*values: object) -> None:
+    raise AssertionError("it is launched natively")
+
+
+def norm_and_sum(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    shown = torch.softmax(x + y, -1)
+    return shown, (shown * y).sum(0)
+
+
+def test_kernels_are_launched_in_order_on_their_buffers() -> None:
+    stages = CUDA.explain(trace(norm_and_sum, [torch.randn(6, 40), torch.randn(6, 40)]))
+    (run,) = kernel_runs(stages)
+    stand_in = StandIn()
+    call = entries(stages, stand_in.functions, never)[run.step.entry]
+    buffers = [torch.zeros(240) for _ in run.step.buffers]
+    for k, (kernel, places) in enumerate(zip(run.kernels, run.places, strict=True)):
+        stand_in.words = len(places) + 2
+        call(*buffers)
+        name, grid, threads, words = stand_in.launches.pop(k)
+        assert (name, grid, threads) == (kernel.name, kernel.grid, 32 * kernel.warps)
+        assert words == [*(buffers[at].data_ptr() for at in places), 0, 0]
+        stand_in.launches.clear()
+    assert len(run.kernels) >= 2
+
+
+def test_what_entries_are_not_made_for_is_launched_otherwise() -> None:
+    stages = CUDA.explain(trace(norm_and_sum, [torch.randn(6, 40), torch.randn(6, 40)]))
+    (run,) = kernel_runs(stages)
+    stand_in, met = StandIn(), []
+    call = entries(stages, stand_in.functions, lambda *values: met.append(values))[run.step.entry]
+    buffers = [torch.zeros(240) for _ in run.step.buffers]
+    odd = torch.zeros(241)[1:]
+    call(*buffers[:-1], odd)
+    stand_in.device = 1
+    call(*buffers)
+    assert [values[-1] for values in met] == [odd, buffers[-1]] and not stand_in.launches
+    with pytest.raises(TypeError, match="not a dense"):
+        call(*buffers[:-1], 3)
+
+
+def test_an_error_of_the_driver_is_raised() -> None:
+    stages = CUDA.explain(trace(norm_and_sum, [torch.randn(6, 40), torch.randn(6, 40)]))
+    (run,) = kernel_runs(stages)
+    stand_in = StandIn()
+    call = entries(stages, stand_in.functions, never)[run.step.entry]
+    stand_in.error = 719
+    with pytest.raises(RuntimeError, match="CUDA error 719"):
+        call(*(torch.zeros(240) for _ in run.step.buffers))
+
+
+@pytest.mark.parametrize("name", ["pointwise", "softmax of gaps", "counts of numbers"])
+def test_numbers_of_the_call_make_grids_and_choose_forms(name: str) -> None:
+    (program,) = [p for p in PROGRAMS if p.name == name]
+    stages = CUDA.explain(trace_symbolic(program.function, program.inputs(3, 64)))
+    for run in kernel_runs(stages):
+        stand_in = StandIn()
+        call = entries(stages, stand_in.functions, never)[run.step.entry]
+        buffers = [torch.zeros(1 << 16) for _ in run.step.buffers]
+        for numbers in ([3, 64], [0, 5], [5, 900], [16, 32]):
+            given = dict(zip(run.step.numbers, numbers * 2, strict=False))
+            values = {symbol: value for symbol, value in given.items() if isinstance(symbol, Symbol)}
+            stand_in.launches.clear()
+            call(*buffers, *given.values())
+            wanted = []
+            for kernel in run.kernels:
+                form = (
+                    kernel if kernel.longer is None or evaluate(kernel.row, values) <= kernel.block else kernel.longer
+                )
+                if evaluate(form.grid, values) > 0:
+                    wanted.append((form.name, evaluate(form.grid, values)))
+            assert [(name, grid) for name, grid, _, _ in stand_in.launches] == wanted
+
+
+def test_a_grid_of_more_programs_than_a_launch_goes_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from framesmith_backends.render.llvm import launches
+    from framesmith_backends.render.triton import kernel
+
+    monkeypatch.setattr(kernel, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(launches, "MOST_PROGRAMS", 3)
+    stages = CUDA.explain(trace(lambda x: torch.softmax(x, -1), [torch.randn(8, 40)]))
+    (run,) = kernel_runs(stages)
+    stand_in = StandIn()
+    stand_in.words = len(run.places[0]) + 1
+    call = entries(stages, stand_in.functions, never)[run.step.entry]
+    call(*(torch.zeros(320) for _ in run.step.buffers))
+    assert [(grid, words[-1]) for _, grid, _, words in stand_in.launches] == [(3, 0), (3, 3), (2, 6)]
+
+
+def test_a_launch_costs_less_than_a_microsecond_and_a_half() -> None:
+    """Beside what the driver itself takes: here it does nothing."""
+
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(12):
+            x = torch.softmax(x, -1).sum(0, keepdim=True) + x
+        return x
+
+    machine = native.machine().target_machine()
+    text = binding.parse_assembly("define i32 @nothing_done(ptr %a) {\n  ret i32 0\n}")
+    engine = binding.create_mcjit_compiler(text, machine)
+    engine.finalize_object()
+    nothing = ctypes.c_void_p(engine.get_function_address("nothing_done"))
+    stand_in = StandIn()
+    quick = {"cuLaunchKernel": nothing, "aoti_torch_get_current_cuda_stream": nothing}
+    stages = CUDA.explain(trace(chain, [torch.randn(64, 64)]))
+    (run,) = kernel_runs(stages)
+    call = entries(stages, stand_in.functions | quick, never)[run.step.entry]
+    buffers = [torch.zeros(64 * 64) for _ in run.step.buffers]
+    assert len(run.kernels) >= 20
+
+    def once() -> float:
+        start = time.perf_counter()
+        for _ in range(200):
+            call(*buffers)
+        return (time.perf_counter() - start) / 200 / len(run.kernels)
+
+    assert min(once() for _ in range(5)) < 1.5e-6
