@@ -91,7 +91,7 @@ class _Layer(torch.autograd.Function):
         one = (len(weights) > 2, 1, 0.0, False, False, False)
         out: torch.Tensor = recurrent_loops.layer(name)(input, state.unsqueeze(0), [*weights], *one)[0]
         ctx.save_for_backward(*_kept_by_eager(input, state, *weights[:2]))
-        ctx.values = name, input, state, weights, out
+        ctx.values = name, input, state, weights, out.detach()  # the result itself may be turned in place
         return out
 
     @staticmethod
