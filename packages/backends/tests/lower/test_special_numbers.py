@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import trace
+from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 
@@ -151,3 +152,17 @@ def test_the_norm_of_one_number_does_not_overflow(shape: tuple[int, ...], dim: A
     [found] = _run(lambda x: (torch.linalg.vector_norm(x, order, dim),), x)
     assert torch.equal(found, torch.linalg.vector_norm(x, order, dim))
     assert found.isfinite().all()
+
+
+def test_short_rows_of_a_length_that_changes() -> None:
+    inputs = [torch.randn(5, 12), torch.randn(5, 12)]
+    gm = trace_symbolic(lambda x, y: (aten.native_layer_norm(x, [x.shape[1]], None, None, 1e-5)[0] + y,), inputs)
+    call = CpuBackend().compile(gm, inputs)
+    for size in (4, 7, 8, 12):
+        x = torch.randn(3, size)
+        x[1, 0] = 3e38
+        y = torch.zeros(3, size)
+        [found], wanted = call([x, y]), aten.native_layer_norm(x, [size], None, None, 1e-5)[0]
+        rows = slice(None) if size < 8 else [0, 2]
+        torch.testing.assert_close(found[rows], wanted[rows], equal_nan=True)
+        assert found[1].isnan().all() == (size < 8)

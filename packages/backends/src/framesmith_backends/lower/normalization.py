@@ -49,11 +49,12 @@ def _row_moments(s: Scope, x: Tensor, dims: tuple[int, ...], *, by_squares: bool
     """(mean, variance) of rows. Where the square of the mean overflows ATen gives NaN for the variance, of rows that
     fill no vector and of what it adds up `by_squares`; of other rows only where the first lane has such a mean."""
     mean, variance = moments(s, x, dims, 0, compute_type(x.dtype))
-    size = count(x, dims)
-    few = isinstance(size, int) and size < _ROW_LANES[DTYPES[x.dtype].torch.itemsize]
-    if few or by_squares:
-        variance = s.compute(lambda v, m: v + m * m * 0.0, variance, mean, dtype=variance.dtype)
-    return mean, variance
+    size, lanes = count(x, dims), _ROW_LANES[DTYPES[x.dtype].torch.itemsize]
+    if not by_squares and isinstance(size, int) and size >= lanes:
+        return mean, variance
+    few = number(True, "b1") if by_squares or isinstance(size, int) else number(size, "i64") < lanes
+    wrong = s.compute(lambda v, m: Op("where", few, v + m * m * 0.0, v), variance, mean, dtype=variance.dtype)
+    return mean, wrong
 
 
 @rule("native_layer_norm")
