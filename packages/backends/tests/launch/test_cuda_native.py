@@ -206,3 +206,12 @@ def test_a_launch_costs_less_than_a_microsecond_and_a_half() -> None:
         return (time.perf_counter() - start) / 200 / len(run.kernels)
 
     assert min(once() for _ in range(5)) < 1.5e-6
+
+
+def test_sources_are_read_by_one_thread_where_python_needs_it() -> None:
+    from framesmith_backends.launch.cubins import parses_in_threads
+
+    found = {
+        version: parses_in_threads(version) for version in ((3, 11, 7), (3, 11, 8), (3, 12, 0), (3, 12, 1), (3, 13, 0))
+    }
+    assert list(found.values()) == [False, True, False, True, True]

@@ -143,8 +143,8 @@ def _add_symbols() -> None:
 
 def add_symbols(addresses: Mapping[str, int]) -> None:
     """What modules compiled from now on call by these names."""
-    for name, place in addresses.items():
-        binding.add_symbol(name, place)
+    for name, where in addresses.items():
+        binding.add_symbol(name, where)
 
 
 #: What modules call the types that they take for tensors without asking further.
