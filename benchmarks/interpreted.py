@@ -58,11 +58,15 @@ def run_operator(op: Any, dtype: torch.dtype, backend: Any) -> None:
             torch.manual_seed(1)
             return tensors(results_of(call, [convert(x) for x in given]))
 
-        expected = eager(lambda x: x)
-        torch.manual_seed(2)
-        with mock.patch("torch.manual_seed"):  # the database's own seeds are set while a graph is made, not at a call
-            others = tensors(results_of(call, given))
-        if all(map(_are_same, expected, others)):
+        try:
+            expected = eager(lambda x: x)
+            torch.manual_seed(2)
+            with mock.patch("torch.manual_seed"):  # the database's own are set while a graph is made, not at a call
+                others = tensors(results_of(call, given))
+            certain = all(map(_are_same, expected, others))
+        except NotImplementedError:  # in eager mode
+            continue
+        if certain:
             torch.manual_seed(1)
             check(tensors(run(backend)), expected, functools.partial(eager, in_float64), 10.0)
 

@@ -70,7 +70,7 @@ def test_interpreted_kernels_equal_eager() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     agreed = 0
     for only in patterns:
-        command = [sys.executable, "-m", "benchmarks", "interpreted", "--only", only, "--dtype", "float32", "bfloat16"]
+        command = [sys.executable, "-m", "benchmarks", "interpreted", "--only", only, "--dtype", "float32"]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         found = re.search(r"(\d+) of (\d+) kernels agree with eager; (\d+) of", done.stdout)
         assert found is not None, done.stdout[-2000:] + done.stderr[-2000:]

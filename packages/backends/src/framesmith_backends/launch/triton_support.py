@@ -39,6 +39,16 @@ def _scalar(dtype: Any) -> Callable[[Any], Any]:
     return apply
 
 
+def _keep_truth_when_spread() -> None:
+    """Has the interpreter spread a single truth as one: to it a comparison is of the type of its operands."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def create_splat(self: Any, kind: Any, value: Any) -> Any:
+        return TensorHandle(np.full(kind.shape, value.data.reshape(-1)[0], value.data.dtype), value.dtype.scalar)
+
+    InterpreterBuilder.create_splat = create_splat
+
+
 def _torchs(name: str) -> Callable[[Any], Any]:
     """A function that NumPy does not have."""
     import torch
@@ -222,6 +232,7 @@ def rsqrt(x):  # type: ignore[no-untyped-def]
 
 
 if INTERPRETED:
+    _keep_truth_when_spread()
     for _name, _function in _NUMPY.items():
         globals()[_name] = _by_numpy(_function)
     integer, double = _scalar(tl.int64), _scalar(tl.float64)
