@@ -509,3 +509,26 @@ def test_parts_are_changed_where_eager_lets_them(program: Callable[..., Any], ne
         except RuntimeError as error:
             told.append(("refused", str(error)))
     assert told[0] == told[1]
+
+
+ALIASES: dict[str, Callable[..., Any]] = {
+    "data": lambda t: t.data, "detached": lambda t: t.detach(), "viewed": lambda t: t.view_as(t),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("alias", "needs_grad"),
+    [("data", False), *((name, grad) for name in ("detached", "viewed") for grad in (False, True))],
+)
+def test_another_result_of_the_same_part_is_another_object(alias: str, needs_grad: bool) -> None:
+    def fn(x: Any) -> Any:
+        first, second = x.chunk(2)
+        return ALIASES[alias](second), second, first, second
+
+    x = torch.ones(4, requires_grad=needs_grad)
+    told = []
+    for run in (fn, compiled(graph_of(fn), [x])):
+        found = run(x)
+        told.append([[one is other for one in found] for other in found])
+        assert [one.data_ptr() - x.data_ptr() for one in found] == [8, 8, 0, 8]
+    assert told[0] == told[1]

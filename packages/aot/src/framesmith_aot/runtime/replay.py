@@ -183,10 +183,13 @@ def view_statements(
     if shared is not None:
         call = steps[shared]
         parts = f"parts_of_{base}_{call.call}{'_no_grad' if output.no_grad else ''}"
+        part, rest = f"{parts}[{call.item}]", steps[shared + 1 :]
         if parts not in done:
             done.add(parts)
             yield f"{parts} = {_view_text(text, base, (*steps[:shared], replace(call, item=None)))}"
-        base, steps = f"{parts}[{call.item}]", steps[shared + 1 :]
+        if rest or part not in done:  # a second object of the same part is made by itself
+            base, steps = part, rest
+            done.update(() if rest else (part,))
     yield f"{view_name(position)} = {_view_text(text, base, steps)}"
 
 
