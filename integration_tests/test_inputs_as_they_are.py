@@ -39,6 +39,28 @@ def test_gradients_of_views_by_strides(name: str, dynamic: bool | None, history:
             torch.testing.assert_close(one, two)
 
 
+@pytest.mark.parametrize("backend", ["auto", "aot_eager"])
+@pytest.mark.parametrize("dynamic", [None, True, False])
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize("name", STRIDED)
+def test_views_by_strides_without_gradients(name: str, writes: bool, dynamic: bool | None, backend: str) -> None:
+    def program(x: torch.Tensor) -> Any:
+        view = x.as_strided((2,), (1,), 1)
+        if writes:
+            view.add_(1)
+        return STRIDED[name](x), x * 1, view
+
+    run = framesmith.compile(program, dynamic=dynamic, backend=backend)
+    for size, at in ((3, 1), (3, 2), (3, 0), (4, 1), (5, 0), (5, 3)):
+        seen = []
+        for call in (program, run):
+            memory = torch.arange(24.0) / 24
+            seen.append((*call(memory[at : at + 2 * size : 2]), memory))
+        for one, two in zip(*seen, strict=True):
+            torch.testing.assert_close(one, two)
+            assert (one.stride(), one.storage_offset()) == (two.stride(), two.storage_offset())
+
+
 def changed_beside(made: torch.Tensor, other: torch.Tensor, w: torch.Tensor) -> Any:
     result = made @ w
     other.cumsum_(0)

@@ -342,6 +342,21 @@ def test_what_has_no_derivative_is_refused_when_it_is_asked_for(fn):
     assert errors[0] == errors[1]
 
 
+@pytest.mark.parametrize("fn", [lambda x: torch.heaviside(x, x), lambda x: torch.heaviside(x, x) * x])
+def test_autograd_comes_to_what_has_no_derivative_when_eager_does(fn):
+    """Before all else where that gives the result: hooks elsewhere are then told nothing."""
+    leaf = torch.linspace(1, 2, 3, requires_grad=True)
+    told = {True: [], False: []}
+    for compiles in told:
+        result = compiled(graph_of(fn), [leaf])(leaf) if compiles else fn(leaf)
+        refused = result[0] if isinstance(result, tuple) else result
+        later = leaf * 2
+        later.register_hook(told[compiles].append)
+        with pytest.raises(RuntimeError, match="is not implemented"):
+            ((refused * 2).sum() + later.sum()).backward()
+    assert len(told[True]) == len(told[False])
+
+
 def one_refused(x, w):
     return x * w, (x // 3) * w
 

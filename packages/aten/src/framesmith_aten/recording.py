@@ -15,6 +15,7 @@ from framesmith_aten import limits, trials
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
 from framesmith_aten.operators import (
+    arguments,
     asks_device,
     changes_metadata,
     gives_unknown_value,
@@ -46,15 +47,17 @@ class Effects:
     """What the operators of a call do beside giving their results.
 
     `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
-    made under the call are among them. `restrided`: those of which a view by strides is taken. `random`: they may draw
-    random numbers. `may_fail`: they can raise on some data. `unproven`: whether their kernels take such arguments could
-    not be tried. `lasting`: they give no tensors, or are not torch's own, so they may do anything. `elsewhere`: one
-    that is not torch's own gives nothing and writes to nothing it is given: what it does is done outside of tensors.
+    made under the call are among them. `restrided`: those of which a view by strides is taken, `placed` whether one
+    begins at an element of the storage that is told. `random`: they may draw random numbers. `may_fail`: they can raise
+    on some data. `unproven`: whether their kernels take such arguments could not be tried. `lasting`: they give no
+    tensors, or are not torch's own, so they may do anything. `elsewhere`: one that is not torch's own gives nothing and
+    writes to nothing it is given: what it does is done outside of tensors.
     """
 
     written: list[torch.Tensor] = field(default_factory=list)
     reshaped: bool = False
     restrided: list[torch.Tensor] = field(default_factory=list)
+    placed: bool = False
     random: bool = False
     may_fail: bool = False
     unproven: bool = False
@@ -139,6 +142,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         effects.reshaped |= changes_metadata(op)
         if is_view_by_strides(op):
             effects.restrided.append(args[0])
+            effects.placed |= arguments(op, args, kwargs)["storage_offset"] is not None
         effects.random |= is_random(op)
         effects.lasting |= is_custom(op) or not op._schema.returns
         effects.elsewhere |= is_custom(op) and not (op._schema.returns or is_mutable(op))

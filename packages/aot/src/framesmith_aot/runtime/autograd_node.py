@@ -20,7 +20,7 @@ from framesmith_aot.runtime.replay import (
 )
 from framesmith_aot.runtime.second_order import SecondOrder, check_versions
 from framesmith_aot.trace.metadata import GraphMeta
-from framesmith_aot.trace.regions import Hidden
+from framesmith_aot.trace.regions import BEFORE_ALL_OTHERS, Hidden
 from framesmith_aten.contract import BoxedFn
 
 
@@ -74,6 +74,8 @@ def forward_text(
         call = "results.extend(graph([*inputs]))" if "results" in given else "results = graph([*inputs])"
         text.line(call, 2 if unwatched else 1)
     text.line("ctx.set_materialize_grads(False)")
+    if part.node.refusal and part.node.refusal.first:
+        text.line(f"ctx._set_sequence_nr({BEFORE_ALL_OTHERS})")
     saved = [_held(item) for item in part.handed]
     if part.node.kept.anything and not saved:
         with torch.inference_mode(False):

@@ -19,6 +19,7 @@ from framesmith_aot.trace.kept import CHANGED_SINCE, NO_DERIVATIVE, NOTHING_KEPT
 from framesmith_aot.trace.metadata import Collected, InputPair, Numbers
 from framesmith_aot.trace.numbers import computed_with
 from framesmith_aot.trace.regions import (
+    BEFORE_ALL_OTHERS,
     Ends,
     Hidden,
     NodeShape,
@@ -124,7 +125,8 @@ def _refusals(
             except Exception as error:
                 if not (CHANGED_SINCE in str(error) or NO_DERIVATIVE in str(error)):
                     return {}
-                found[index] = Refusal(type(error), str(error))
+                first = any(edge.node._sequence_nr() == BEFORE_ALL_OTHERS for edge in region.out)
+                found[index] = Refusal(type(error), str(error), first)
     return found
 
 

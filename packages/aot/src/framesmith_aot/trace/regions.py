@@ -52,12 +52,17 @@ class Hidden:
 Operand = int | tuple[int, int]
 
 
+#: When autograd's engine comes to a node: of those that are ready, to that of the highest number.
+BEFORE_ALL_OTHERS = 2**64 - 1
+
+
 @dataclass(frozen=True)
 class Refusal:
-    """An error of eager mode's autograd: its type, and its words."""
+    """An error of eager mode's autograd: its type, its words, and whether its engine comes to it `first` of all."""
 
     error: type[Exception]
     words: str
+    first: bool
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,10 @@ OTHER_ORDER = register_break(
     hint="draw them with `torch.randn` and copy them to where they belong",
 )
 STRIDED_FROM_INSIDE = register_break(
-    "strided-gradient",
-    what="the gradient of a view by strides of an input with symbolic sizes that does not begin where its storage does",
-    why="eager mode works out which elements both show from where they begin, and the trace does not know that",
+    "strided-from-inside",
+    what="a view by strides of an input with symbolic sizes that does not begin where its storage does, from a given "
+    "element of the storage or with a gradient",
+    why="which elements both show depends on where the input begins, and the trace does not know that",
     hint="make the view of the whole tensor that owns the memory, or mark the input static",
 )
 OUT_RESIZED = register_break(
@@ -216,7 +217,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     check_undoing(builder, node, _name(target))
     for fake in effects_of(node).restrided:
         within = any([*guarded_offsets(frame, builder, fake)])  # all of them, also where nothing breaks
-        if within and fake.requires_grad and torch.is_grad_enabled():
+        if within and (effects.placed or (fake.requires_grad and torch.is_grad_enabled())):
             raise GraphBreak(STRIDED_FROM_INSIDE, _name(target))
     for ref in changed_histories(builder, node):
         guard_change(frame, ref)
