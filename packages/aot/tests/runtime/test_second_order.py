@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from harness import compiled, graph_of
 
+from framesmith_aot import DoubleBackwardError
 from framesmith_aot.errors import SecondDerivativeWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
@@ -432,12 +433,22 @@ def test_a_hook_on_a_result_that_was_changed_since() -> None:
     torch.testing.assert_close(*found)
 
 
-def test_memory_given_away_since_is_an_error() -> None:
-    x, t = torch.ones(3, requires_grad=True), torch.ones(3)
-    [y] = compiled(graph_of(lambda x, t: (x**3 + t,)), [x, t])(x, t)
-    t.untyped_storage().resize_(0)
-    with pytest.raises(RuntimeError, match="was freed"):
-        torch.autograd.grad(y.sum(), [x], create_graph=True)
+def test_what_happened_since_to_inputs_that_eager_does_not_keep_stands_in_the_way_of_second_derivatives_only() -> None:
+    def free(t: torch.Tensor) -> None:
+        t.untyped_storage().resize_(0)
+
+    def change(t: torch.Tensor) -> None:
+        t.add_(1)
+
+    for happens, words in ((free, "was freed since"), (change, "changed in place since the call")):
+        x, t = torch.linspace(1, 2, 3).requires_grad_(), torch.ones(3)
+        run = compiled(graph_of(lambda x, t: ((x + t).exp(),)), [x, t])
+        [y] = run(x, t)
+        happens(t)
+        [grad] = torch.autograd.grad(y.sum(), [x], create_graph=True)
+        torch.testing.assert_close(grad.detach(), (x + 1).exp().detach())
+        with pytest.raises(DoubleBackwardError, match=words):
+            torch.autograd.grad(grad.sum(), [x])
 
 
 def test_passes_by_torchs_own_operators_leave_no_text_behind() -> None:

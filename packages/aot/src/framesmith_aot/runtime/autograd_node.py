@@ -153,7 +153,10 @@ def apply_of(
         once = not torch._C._autograd._get_current_graph_task_keep_graph()
         if again and not used:
             return (*run.evaluate(numbers_of(ctx), tangents), *rest)  # linear, and so its own derivative
+        why = second if isinstance(second, str) else None
         if again and isinstance(second, SecondOrder):
+            why = second.obstacle(ctx.rerun, index, node.part.stand_ins)
+        if again and isinstance(second, SecondOrder) and why is None:
             results = {slot: saved[position] for slot, position in kept_results.items()}
             results.update(_received(ctx, changes))
             instead = {at: saved[position] for at, position in node.part.stand_ins.items()}
@@ -163,9 +166,10 @@ def apply_of(
             return (*grads, *rest)
         del saved[used:]  # what is only watched
         saved += numbers_of(ctx)
-        if again and isinstance(second, str):
+        if again and why is not None:
+            led = second.leading(ctx.rerun) if isinstance(second, SecondOrder) else ctx.rerun
             came = [tangent for tangent in tangents if tangent is not None]
-            return (*refuse_derivative(run(saved, tangents), second, [*ctx.rerun, *came]), *rest)
+            return (*refuse_derivative(run(saved, tangents), why, [*led, *came]), *rest)
         # Unless the graph is retained: the list is then the only holder, and the backward program frees
         # each tensor after its last use.
         ctx.maybe_clear_saved_tensors()

@@ -155,14 +155,12 @@ class SecondOrder:
         """The gradients of the operands of autograd node `index`, with their history.
 
         It passes what is `held`, and those `results` of the node itself, by slot, that eager mode keeps for it.
-        Inputs that were changed in place since are made again of their `stand_ins` (see `NodePart`).
-        Raises RuntimeError where another one that they depend on was changed, as eager mode does.
+        Inputs that were changed in place since are made again of their `stand_ins` (see `NodePart`); what else was
+        changed stands in the way (see `obstacle`).
         """
         warn_user(SecondDerivativeWarning())
         values, versions, states = rerun
         restored = {at: _restored(values[at], stand_ins[at]) for at in _changed(versions) & {*stand_ins}}
-        check_versions([each for at, each in versions.items() if at in self.behind[index] and at not in restored])
-        check_memory(value for at, value in enumerate(values) if at not in restored)
         ends, roots, regions, views = self._run(values, states, held, restored)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
         found = gradients_through(regions[index], ends, seeds)
@@ -175,6 +173,22 @@ class SecondOrder:
         instead.update((edge_of(tensor), tensor) for tensor in held.values())
         instead.update(views)
         return led_elsewhere(grads, instead | edges_of(seeds, tangents))
+
+    def obstacle(self, rerun: Rerun, index: int, stand_ins: Collection[int]) -> str | None:
+        """What has happened to inputs since the call for which it cannot be run again for the node `index`, or None.
+
+        Eager mode does not keep those inputs, and so does not ask what they are.
+        """
+        values, versions, _ = rerun
+        changed = _changed(versions)
+        for at in sorted((changed - {*stand_ins}) & self.behind[index]):
+            return f"an input of shape {list(versions[at][0].shape)} was changed in place since the call"
+        freed = [value for at, value in enumerate(values) if at not in changed & {*stand_ins} and _is_freed(value)]
+        return f"the memory of an input of shape {list(freed[0].shape)} was freed since the call" if freed else None
+
+    def leading(self, rerun: Rerun) -> list[torch.Tensor]:
+        """What is kept of the inputs with a history."""
+        return [value for at, value in enumerate(rerun[0]) if at not in self.numbers and value.requires_grad]
 
     def _run(
         self,
@@ -298,13 +312,11 @@ def check_versions(expected: Iterable[tuple[torch.Tensor, int]]) -> None:
             )
 
 
-def check_memory(values: Iterable[torch.Tensor]) -> None:
-    """Raises RuntimeError for tensors whose memory has been given away since."""
-    for value in values:
-        if not isinstance(value, torch.Tensor):
-            continue
-        if value.layout is torch.strided and value.numel() and not value.untyped_storage().nbytes():
-            raise RuntimeError(f"the memory of an input of shape {list(value.shape)} was freed, and is needed again")
+def _is_freed(value: Any) -> bool:
+    """Whether it is a tensor whose memory was given away since."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return bool(value.numel()) and not value.untyped_storage().nbytes()
 
 
 def why_not_again(gm: fx.GraphModule, joint: JointGraph) -> str | None:

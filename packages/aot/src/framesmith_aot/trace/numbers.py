@@ -85,6 +85,7 @@ class Facts:
     def __init__(self, tracer: GraphTracer, graph: fx.Graph) -> None:
         self._tracer = tracer
         self._checked: set[Any] = set()
+        self._seen = 0
         self._messages: dict[Any, str] = {}
         self._asserted = {
             node.args[0]: str(node.args[1])
@@ -110,9 +111,18 @@ class Facts:
         """
         if node in self._asserted:
             condition = _anew(node, env)
-            if isinstance(condition, torch.SymBool) and known_value(condition) is None:
+            if not isinstance(condition, torch.SymBool):
+                return
+            if known_value(condition) is None:
                 self._say(condition, self._asserted[node])
                 torch._check(condition)  # type: ignore[no-untyped-call]
+            elif condition.node._expr.free_symbols:  # known by what torch has since taken for granted of them
+                self._check_once(condition.node._expr, self._asserted[node])
+
+    def _check_once(self, condition: Any, message: str) -> None:
+        if condition not in self._checked and self._tracer.numbers.knows_expression(condition):
+            self._checked.add(condition)
+            self._tracer.check_number(condition, message)
 
     def _say(self, condition: torch.SymBool, message: str) -> None:
         from torch.fx.experimental.symbolic_shapes import canonicalize_bool_expr
@@ -122,16 +132,19 @@ class Facts:
     def check(self, node: fx.Node) -> None:
         """Record the checks of what the call `node` has taken for granted. Raises AotUnsupported."""
         env = self._tracer.fake_mode.shape_env
-        if env is None or len(self._checked) == env.num_deferred_runtime_asserts:
+        if env is None or self._seen == env.num_deferred_runtime_asserts:
             return
+        self._seen = env.num_deferred_runtime_asserts
         for assumed in [one for some in env.deferred_runtime_asserts.values() for one in some]:
-            if assumed.expr not in self._checked and self._tracer.numbers.knows_expression(assumed.expr):
-                self._checked.add(assumed.expr)
-                message = self._messages.get(assumed.expr)
-                if message is None and _may_broadcast(assumed.expr) and op_name(node.target) not in OF_ONE_LENGTH:
-                    why = f"it is taken for granted that {assumed.expr}, but one element would do as well"
-                    raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
-                self._tracer.check_number(assumed.expr, message or assumed.msg)
+            if not self._tracer.numbers.knows_expression(assumed.expr):
+                self._seen = 0  # to be looked at again
+                continue
+            message = self._messages.get(assumed.expr)
+            unsaid = message is None and assumed.expr not in self._checked
+            if unsaid and _may_broadcast(assumed.expr) and op_name(node.target) not in OF_ONE_LENGTH:
+                why = f"it is taken for granted that {assumed.expr}, but one element would do as well"
+                raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
+            self._check_once(assumed.expr, message or assumed.msg)
 
 
 def _anew(node: Any, env: Mapping[fx.Node, Any]) -> Any:

@@ -71,13 +71,18 @@ class NumberNodes:
         self._known.setdefault(number.node.expr, node)
 
     def offer(self, number: Any, make: Callable[[], fx.Node]) -> None:
-        """Say how a node of a number can be made, should it be needed: `sym_size` of an input."""
+        """Say how a node of a number can be made, should it be needed: `sym_size` of an input.
+
+        Also of the symbol as it was before torch took another for it: whether that is so is to be found out.
+        """
         self._makers.setdefault(number.node.expr, make)
+        if number.node._expr.is_Symbol:
+            self._makers.setdefault(number.node._expr, make)
 
     def offer_layout(self, tensor: torch.Tensor, node: fx.Node | Callable[[], fx.Node]) -> None:
         """Say that symbols in the layout of `tensor` can be asked of its `node`, or of what gives it."""
         for (what, dim), number in numbers_of(tensor).items():
-            if not self.knows(number):
+            if not (self.knows(number) and self.knows_expression(number.node._expr)):
                 dims = () if what == "offset" else (dim,)
                 self.offer(number, functools.partial(self._query, _QUERIES[what], node, dims, number))
 
@@ -137,7 +142,7 @@ class NumberNodes:
         tracer = _Appending(self._graph)
         nodes = {symbol: self._of(symbol, None) for symbol in sorted(expr.free_symbols, key=str)}
         env = {symbol: fx.Proxy(node, tracer) for symbol, node in nodes.items()}
-        with self._graph.inserting_before(_behind(max(nodes.values()))):
+        with self._graph.inserting_before(place_behind(max(nodes.values()))):
             made: fx.Node = sympy_interp(_analysis(), env, expr).node
         for node in tracer.made:
             node.meta[self._key] = number if node is made and number is not None else _value(node, self._key)
@@ -147,7 +152,7 @@ class NumberNodes:
         self, query: OpOverload, of: fx.Node | Callable[[], fx.Node], dims: tuple[int, ...], number: Any
     ) -> fx.Node:
         tensor = of if isinstance(of, fx.Node) else of()
-        with self._graph.inserting_before(_behind(tensor)):
+        with self._graph.inserting_before(place_behind(tensor)):
             node = self._graph.call_function(query, (tensor, *dims))
         node.meta[self._key] = number
         return node
@@ -202,7 +207,7 @@ def _analysis() -> Any:
     return Analysis
 
 
-def _behind(node: fx.Node) -> fx.Node:
+def place_behind(node: fx.Node) -> fx.Node:
     """The node before which to put what is computed from `node`: behind it, and behind the inputs if it is one."""
     following = node.next
     while node.op == "placeholder" and following.op == "placeholder":

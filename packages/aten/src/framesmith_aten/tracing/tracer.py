@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from framesmith_aten import table, trials
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import within_storage
-from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes
+from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes, place_behind
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
 from framesmith_aten.operators import (
     arguments,
@@ -147,9 +147,14 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._number(function, args, kwargs, out)
 
     def check_number(self, condition: Any, message: str) -> None:
-        """Records that a condition, a sympy expression of known numbers, holds at a call, or RuntimeError is raised."""
-        args = (self.numbers.of_expression(condition), message)
-        self._describe(self.graph.create_node("call_function", torch.ops.aten._assert_scalar.default, args), None)
+        """Records that a condition, a sympy expression of known numbers, holds at a call, or RuntimeError is raised.
+
+        It is checked as soon as the numbers are there: what is computed of them before takes it for granted as well.
+        """
+        known = self.numbers.of_expression(condition)
+        with self.graph.inserting_before(place_behind(known)):
+            check = self.graph.create_node("call_function", torch.ops.aten._assert_scalar.default, (known, message))
+        self._describe(check, None)
 
     def _tensor_of(self, number: Any) -> torch.Tensor:
         with self:

@@ -1,0 +1,73 @@
+"""A tensor as long as data tell, beside one as long as an input: equal, broadcast, or an error, as in eager mode.
+
+Torch takes for granted that the lengths are equal; kernels that do so as well read beyond the shorter one's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import framesmith
+
+MADE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "mask": lambda x: x[x > 0],
+    "repeat": lambda x: torch.repeat_interleave(x, (x > 0).long()),
+    "unique": lambda x: x.clamp(min=0).unique()[1:],
+}
+USED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "added": lambda y, v: y + v,
+    "added, unused": lambda y, v: (y + v, y * 2)[1],
+    "compared": lambda y, v: (y == v).sum(),
+    "chosen": lambda y, v: torch.where(y > 0, v, y),
+    "three operands": lambda y, v: torch.addcmul(y, v, v),
+    "concatenated": lambda y, v: torch.cat([y, v]),
+    "stacked": lambda y, v: torch.stack([y, v]),
+    "dot product": lambda y, v: y @ v,
+    "matrix and vector": lambda y, v: torch.outer(y, y) @ v,
+    "added in place": lambda y, v: (y * 1).add_(v),
+    "copied": lambda y, v: (y * 1).copy_(v),
+    "an input changed": lambda y, v: y.mul_(v) * 1,
+    "loss": lambda y, v: F.mse_loss(y, v, reduction="sum"),
+    "outer": lambda y, v: y[:, None] * v,
+    "expanded": lambda y, v: v.expand_as(y) * 2,
+    "broadcast": lambda y, v: torch.broadcast_tensors(y, v)[1] * 1,
+    "rows": lambda y, v: (torch.outer(y, y) + v).softmax(-1),
+    "columns": lambda y, v: (torch.outer(y, y) + v[:, None]).sum(0),
+    "indices": lambda y, v: y.index_add(0, torch.arange(v.shape[0]), v),
+    "reshaped": lambda y, v: v.reshape(y.shape) * 2,
+    "scattered": lambda y, v: y.scatter(0, torch.arange(v.shape[0]), v),
+}
+#: How many numbers data tell, and how long the other is.
+LENGTHS = ((5, 5), (6, 6), (1, 7), (5, 4), (5, 1), (1, 1), (2, 1), (7, 7), (0, 3), (0, 0), (0, 1))
+
+
+def seen(run: Callable[..., torch.Tensor], count: int, length: int) -> list[torch.Tensor] | None:
+    """The result, the operand after the call, and its gradient; None for an error."""
+    data = torch.cat([torch.arange(1.0, count + 1), -torch.ones(2)])
+    leaf = torch.linspace(-1, 1, length).requires_grad_()
+    operand = leaf * 1
+    try:
+        result = run(data, operand)
+    except (RuntimeError, IndexError):
+        return None
+    if result.requires_grad:
+        (result * torch.arange(1.0, result.numel() + 1).view(result.shape)).sum().backward()
+    return [result.detach(), operand.detach(), *([] if leaf.grad is None else [leaf.grad])]
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("used", USED)
+def test_a_length_that_data_tell_beside_another(made: str, used: str) -> None:
+    def program(data: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
+        return USED[used](operand, MADE[made](data))
+
+    run = framesmith.compile(program, dynamic=True)
+    for count, length in LENGTHS:
+        found: list[Any] = [seen(one, count, length) for one in (program, run)]
+        assert (found[0] is None) == (found[1] is None), (count, length)
+        torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
