@@ -71,6 +71,12 @@ def clamp(b: Builder, x: Value, low: float, high: float) -> Value:
     return b.select(b.compare("ogt", x, high), b.number(high, x), x)
 
 
+def positive_part(b: Builder, x: Value) -> Value:
+    """x, or -0.0 where it is negative; NaN stays NaN."""
+    zero = b.number(-0.0, x)
+    return b.select(b.compare("ogt", zero, x), zero, x)
+
+
 # Adding this rounds a float below 2**22 to a whole number, which is then in the low bits of the sum.
 ROUNDING = 12582912.0
 
