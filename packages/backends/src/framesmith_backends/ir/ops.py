@@ -97,6 +97,7 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("shl", 2, "i", 1, torch.bitwise_left_shift),
     OpRow("shr", 2, "i", 1, torch.bitwise_right_shift),
     OpRow("fmod", 2, "if", 30, torch.fmod),
+    OpRow("floordiv", 2, "f", 20, torch.floor_divide),
     OpRow("pow", 2, "f", 80, torch.pow),
     OpRow("atan2", 2, "f", 60, torch.atan2),
     OpRow("hypot", 2, "f", 30, torch.hypot),
@@ -126,7 +127,7 @@ OPS: dict[str, OpRow] = {row.name: row for row in _ROWS}
 # Operations whose float64 form no renderer has: a node that needs one runs as an ATen call.
 FLOAT32_ONLY = frozenset((
     "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "pow", "fmod", "hypot",
-    "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
+    "floordiv", "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
 ))  # fmt: skip
 
 
