@@ -106,3 +106,13 @@ def test_many_equal_large_numbers_do_not_overflow() -> None:
     call = lambda x: torch.var_mean(x, 1)  # noqa: E731
     for value, expected in zip(CpuBackend().compile(trace(call, [x]), [x])([x.clone()]), call(x), strict=True):
         torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_squares_are_not_rounded_before_they_are_added(dim: int) -> None:
+    """The second square lies between two floats, and goes to the upper one by what was there before alone."""
+    x = torch.zeros(512, 512)
+    x.select(dim, 3)[:] = 2.0**-13
+    x.select(dim, 131)[:] = 1 + 2.0**-12
+    (found,) = CpuBackend().compile(trace(lambda v: ((v * v).sum(dim),), [x]), [x])([x])
+    assert torch.equal(found, x.double().square().sum(dim).float())

@@ -35,8 +35,10 @@ def _truncated(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.div(a, b, rounding_mode="trunc")
 
 
-def _gelu(approximate: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda x: aten.gelu(x, approximate=approximate)
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    """NaN at both infinities, as where oneDNN computes it."""
+    found: torch.Tensor = aten.gelu(x) + x * 0.0
+    return found
 
 
 def _dgelu(approximate: str) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -72,8 +74,8 @@ _UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("erf", 45, torch.erf),
     ("erfc", 50, torch.erfc),
     ("sigmoid", 26, torch.sigmoid),
-    ("gelu", 45, _gelu("none")),
-    ("gelu_tanh", 45, _gelu("tanh")),
+    ("gelu", 45, _gelu),
+    ("gelu_tanh", 45, lambda x: aten.gelu(x, approximate="tanh")),
     ("silu", 35, aten.silu),
     ("mish", 40, aten.mish),
     ("dgelu", 45, _dgelu("none")),
@@ -95,6 +97,7 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("shl", 2, "i", 1, torch.bitwise_left_shift),
     OpRow("shr", 2, "i", 1, torch.bitwise_right_shift),
     OpRow("fmod", 2, "if", 30, torch.fmod),
+    OpRow("floordiv", 2, "f", 20, torch.floor_divide),
     OpRow("pow", 2, "f", 80, torch.pow),
     OpRow("atan2", 2, "f", 60, torch.atan2),
     OpRow("hypot", 2, "f", 30, torch.hypot),
@@ -124,7 +127,7 @@ OPS: dict[str, OpRow] = {row.name: row for row in _ROWS}
 # Operations whose float64 form no renderer has: a node that needs one runs as an ATen call.
 FLOAT32_ONLY = frozenset((
     "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "pow", "fmod", "hypot",
-    "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
+    "floordiv", "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
 ))  # fmt: skip
 
 

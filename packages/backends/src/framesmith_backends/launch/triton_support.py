@@ -370,3 +370,15 @@ else:
 @triton.jit
 def signbit(x):  # type: ignore[no-untyped-def]
     return tl.where(x == 0, 1.0 / x < 0, x < 0)
+
+
+@triton.jit
+def floordiv(x, y):  # type: ignore[no-untyped-def]
+    """As CPython and ATen compute it from the remainder."""
+    rest = fmod(x, y)
+    exact = div(x - rest, y)
+    exact = tl.where((rest != 0) & ((y < 0) != (rest < 0)), exact - 1.0, exact)
+    floored = floor(exact)
+    floored = tl.where(exact - floored > 0.5, floored + 1.0, floored)
+    result = tl.where(exact == 0, copysign(exact * 0.0, div(x, y)), floored)
+    return tl.where(y == 0, div(x, y), result)

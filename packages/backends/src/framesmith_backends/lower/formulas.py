@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Const, Expr, Op, number
+from framesmith_backends.ir.expr import Expr, Op, number
 
 # 1/6 as float32 has it: ATen multiplies gradients of hardsigmoid of float64 by it, too.
 SIXTH = 0.1666666716337204
@@ -137,22 +137,15 @@ def right_shift(a: Expr, b: Expr) -> Expr:
 
 
 def floor_divide(a: Expr, b: Expr) -> Expr:
-    """Python's floor division: on floats as CPython (and ATen) compute it from the remainder."""
-    if Const(0, a.dtype).dtype[0] != "f":
-        quotient = fn("idiv", a, b)
-        rest = a - quotient * b
-        if a.dtype == "u8":
-            return quotient
-        off = fn("and", fn("ne", rest, like(0, a)), fn("ne", rest < 0, b < 0))
-        return where(off, quotient - 1, quotient)
-    rest = fn("fmod", a, b)
-    exact = (a - rest) / b
-    off = fn("and", fn("ne", rest, like(0, a)), fn("ne", b < 0.0, rest < 0.0))
-    exact = where(off, exact - 1.0, exact)
-    floored = fn("floor", exact)
-    floored = where(exact - floored > 0.5, floored + 1.0, floored)
-    result = where(fn("eq", exact, like(0, a)), fn("copysign", like(0, a), a / b), floored)
-    return where(fn("eq", b, like(0, b)), a / b, result)
+    """Python's floor division."""
+    if DTYPES[a.dtype].kind == "f":
+        return fn("floordiv", a, b)
+    quotient = fn("idiv", a, b)
+    rest = a - quotient * b
+    if a.dtype == "u8":
+        return quotient
+    off = fn("and", fn("ne", rest, like(0, a)), fn("ne", rest < 0, b < 0))
+    return where(off, quotient - 1, quotient)
 
 
 def remainder(a: Expr, b: Expr) -> Expr:

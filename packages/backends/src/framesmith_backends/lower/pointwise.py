@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -338,10 +339,15 @@ _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 @rule("gelu")
 def gelu(s: Scope, x: Tensor, *, approximate: str = "none") -> Tensor:
-    name = _GELUS[approximate]
-    if name == "gelu" and _is_of_onednn(s):
-        return _met(s, lambda v: Op(name, v + v * 0.0), x)
-    return _met(s, _core(name), x)
+    name, dtype = _GELUS[approximate], s.result.dtype
+    if name != "gelu" or _is_of_onednn(s):
+        return _met(s, _core(name), x)
+
+    def formula(v: Expr) -> Expr:
+        """The core operation is NaN at both infinities. It is rounded alone, for which renderers have shorter forms."""
+        return Op("where", Op("eq", v, formulas.like(math.inf, v)), v, cast(cast(Op(name, v), dtype), v.dtype))
+
+    return _met(s, formula, x)
 
 
 def _is_of_onednn(s: Scope) -> bool:

@@ -12,6 +12,7 @@ from accuracy import errors
 from tracing import trace
 
 from framesmith_backends import CpuBackend
+from framesmith_backends.render.llvm import activations
 
 aten = torch.ops.aten
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -109,6 +110,27 @@ def test_derivative(name: str) -> None:
     check(function, exact, x[(x <= low) | (x >= high)], bound)
     near = x[(x > low) & (x < high)]
     torch.testing.assert_close(run(function, near), exact(near.double()).float(), rtol=0, atol=3e-7)
+
+
+@pytest.mark.parametrize("name", ["gelu"])
+def test_without_lookups(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processors without AVX-512 compute it by fractions."""
+    monkeypatch.setattr(activations, "_has_lookups", lambda b, x: False)
+    test_forward(name)
+    test_derivative(name)
+    test_forward_at_the_limits_as_in_eager(name)
+    test_derivative_at_the_limits(name)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_gelu_is_nan_where_eagers_is(dtype: torch.dtype, step: int) -> None:
+    """OneDNN computes what is contiguous: NaN at both infinities; elsewhere that is so of the negative one alone."""
+    x = torch.tensor([math.inf, -math.inf, math.nan, -0.0, 0.0, 1.0, -1e30, 3.0] * 40, dtype=dtype)[::step]
+    found, wanted = run(F.gelu, x), F.gelu(x)
+    assert torch.equal(found.isnan(), wanted.isnan()) and torch.equal(found.isinf(), wanted.isinf())
+    known = ~wanted.isnan()
+    assert torch.equal(found.signbit()[known], wanted.signbit()[known])
 
 
 LIMITS = [0.0, -0.0, -math.inf, math.nan, 3.4e38, -3.4e38, -1e10, 1e-45, -1e-45]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ import torch.nn.functional as F
 from tracing import trace
 
 from framesmith_backends import CpuBackend
+from framesmith_backends.render.llvm import module
 from framesmith_backends.render.llvm.coarse import COARSE
+from framesmith_backends.render.llvm.kernel import render_kernel
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -91,3 +94,34 @@ def run_two(
     function: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], x: torch.Tensor
 ) -> list[torch.Tensor]:
     return list(CpuBackend().compile(trace(function, [x]), [x])([x]))
+
+
+CHOOSING: dict[str, Function] = {
+    "clamp": lambda x: torch.clamp(x, -1.5, 2.0),
+    "largest": lambda x: torch.maximum(x, -x).neg(),
+    "where": lambda x: torch.where(x > 1, x.abs(), x.flip(0)),
+    "copysign": lambda x: torch.copysign(x.flip(0), x),
+    "whole": lambda x: x.floor() + 0 * x.round(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", CHOOSING)
+def test_what_only_chooses_is_not_rounded(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    def kept(*args: Any, **options: Any) -> Any:
+        found = render_kernel(*args, **options)
+        texts.append(found[0])
+        return found
+
+    monkeypatch.setattr(module, "render_kernel", kept)
+    x = every().view(dtype)
+    found, wanted = run(CHOOSING[name], x), CHOOSING[name](x)
+    assert torch.equal(found.isnan(), wanted.isnan())
+    known = ~wanted.isnan()
+    assert torch.equal(found.view(torch.int16)[known], wanted.view(torch.int16)[known])
+    rounded = sum(text.count("32767") + text.count("fptrunc") for text in texts)
+    sums, stored = 3 if name == "whole" else 0, 1 if dtype == torch.float16 else 0
+    assert rounded <= 4 * (sums + stored)
+    assert texts

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from framesmith_backends.render.llvm import normal_tail
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math import (
     EXP_Q,
@@ -23,6 +24,7 @@ from framesmith_backends.render.llvm.math import (
     ROUNDING,
     clamp,
     over_one_plus,
+    positive_part,
     quotient,
     reciprocal,
     scale,
@@ -150,7 +152,15 @@ ERFC_TAIL = Tail(
 )
 
 
+def _has_lookups(b: Builder, x: Value) -> bool:
+    return b.scalef and x.lanes % normal_tail.REGISTER_LANES == 0
+
+
 def gelu(b: Builder, x: Value) -> Value:
+    """NaN at both infinities."""
+    x = b.fma(x, 0.0, x)
+    if _has_lookups(b, x):
+        return b.sub(positive_part(b, x), normal_tail.lacking(b, _size(b, x, GELU_END)))
     t = _size(b, x, GELU_END)
     d, bottom = GELU_TAIL.parts(b, t)
     top = b.mul(t, d)
@@ -160,8 +170,7 @@ def gelu(b: Builder, x: Value) -> Value:
     rest = b.add(b.fma(b.neg(ratio), bottom, top), b.fma(t, d, b.neg(top)))
     bell = _bell(b, t)
     lacking = scale(b, bell.times_sum(b, ratio, b.mul(rest, inverse)), bell.n)
-    # The product is NaN at minus infinity, as in eager.
-    return b.sub(b.select(_is_negative(b, x), b.mul(x, 0.0), x), lacking)
+    return b.sub(positive_part(b, x), lacking)
 
 
 def _times_bell(b: Builder, high: Value, low: Value, t: Value) -> Value:
@@ -196,6 +205,13 @@ def erfc(b: Builder, x: Value) -> Value:
 
 def dgelu(b: Builder, x: Value) -> Value:
     t = _size(b, x, GELU_END)
+    below = normal_tail.slope(b, t) if _has_lookups(b, x) else _slope_below(b, t)
+    result = b.select(_is_negative(b, x), below, b.sub(b.number(1.0, x), below))
+    return _with_limits(b, x, result)
+
+
+def _slope_below(b: Builder, t: Value) -> Value:
+    """The derivative at -t."""
     ratio = quotient(b, b.polynomial(t, DGELU_N), b.polynomial(t, DGELU_D))
     factor = b.add(ratio, 1.0 / BELL_NORM)
     lost = b.sub(ratio, b.sub(factor, 1.0 / BELL_NORM))
@@ -203,9 +219,7 @@ def dgelu(b: Builder, x: Value) -> Value:
     product = b.mul(distance, factor)
     rest = b.fma(distance, lost, b.fma(distance, factor, b.neg(product)))
     bell = _bell(b, t)
-    below = scale(b, bell.times_sum(b, product, rest), bell.n)
-    result = b.select(_is_negative(b, x), below, b.sub(b.number(1.0, x), below))
-    return _with_limits(b, x, result)
+    return scale(b, bell.times_sum(b, product, rest), bell.n)
 
 
 def silu(b: Builder, x: Value) -> Value:

@@ -110,6 +110,21 @@ class Builder:
             ]
         return parts[0]
 
+    def lookup(self, table: tuple[float, ...], index: Value) -> Value:
+        """The entries of a table of 16 or 32 floats at the lowest bits of `index`, with AVX-512, 16 lanes at a time."""
+        half, where = "<16 x float>", "<16 x i32>"
+        entries = [float_text(value, "float") for value in table]
+        first, *second = (
+            f"{half} <{', '.join(f'float {one}' for one in entries[k : k + 16])}>" for k in range(0, len(entries), 16)
+        )
+        name, types = ("vpermi2var.ps", f"{half}, {where}, {half}") if second else ("permvar.sf", f"{half}, {where}")
+        self.declare(f"declare {half} @llvm.x86.avx512.{name}.512({types})")
+        parts = []
+        for k in range(0, index.lanes, 16):
+            given = ", ".join((first, self.pick(index, range(k, k + 16)).typed, *second))
+            parts.append(self.emit(f"call {half} @llvm.x86.avx512.{name}.512({given})", "float", 16))
+        return self.join(parts)
+
     def same(self, *values: Value) -> tuple[Value, ...]:
         """The values brought to the largest number of lanes among them."""
         lanes = max(v.lanes for v in values)

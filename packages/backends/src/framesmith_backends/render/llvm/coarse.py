@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.math import LOG2E, reciprocal, scale, whole_part
+from framesmith_backends.render.llvm.math import LOG2E, positive_part, reciprocal, scale, whole_part
 
 # 2**r on [-1/2, 1/2].
 EXP2_P = (0.9999992612914773, 0.6931218138984361, 0.24024744783702526, 0.05591786478445601, 0.009570106886742362)
@@ -40,11 +40,12 @@ def _times_exp2(b: Builder, x: Value, y: Value) -> Value:
 
 
 def gelu(b: Builder, x: Value) -> Value:
+    """NaN at both infinities."""
+    x = b.fma(x, 0.0, x)
     negative = b.compare("olt", x, 0.0)
     t = _size(b, x, negative, GELU_END, GELU_NOTHING)
     lacking = _times_exp2(b, t, b.polynomial(t, GELU_P))
-    # The product is NaN at minus infinity, as in eager.
-    return b.sub(b.select(negative, b.mul(x, 0.0), x), lacking)
+    return b.sub(positive_part(b, x), lacking)
 
 
 def sigmoid(b: Builder, x: Value) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.dtypes import DTYPES, nearest
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, told_by_data, walk
 from framesmith_backends.ir.index import Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Check, Store
@@ -116,9 +116,24 @@ def _cast(r: Rendering, node: Cast) -> Value:
     if value is None:  # one of the coarse parts
         assert isinstance(inner, Op)
         value = emit_coarse(r.b, inner.name, tuple(_value(r, arg) for arg in inner.args))
+    if inner.dtype == "f32" and node.dtype in ("bf16", "f16") and _is_held_by(node.dtype, inner):
+        return value
     if node.dtype == "bf16" and inner.dtype == "f32":
         return round_bf16(r.b, value, _has_short_nans(inner))
     return emit_cast(r.b, value, inner.dtype, node.dtype)
+
+
+# What gives one of its operands, or a whole number near it, with either sign.
+CHOOSING = frozenset(("where", "max", "min", "neg", "abs", "copysign", "floor", "ceil", "round", "trunc"))
+
+
+def _is_held_by(dtype: str, node: Expr) -> bool:
+    """Whether the value of float32 is surely one of the half type, so that rounding does nothing to it."""
+    if isinstance(node, Op):
+        return node.name in CHOOSING and all(_is_held_by(dtype, arg) for arg in node.args[node.name == "where" :])
+    if isinstance(node, Cast):
+        return node.dtype == "f32" and node.value.dtype == dtype
+    return isinstance(node, Const) and nearest(float(node.value), dtype) == node.value
 
 
 def _has_short_nans(node: Expr) -> bool:

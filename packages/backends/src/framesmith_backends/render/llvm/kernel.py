@@ -300,7 +300,7 @@ def _any_row_inner(r: Rendering, lane: Var, one: Pass, accumulators: list[Accumu
 
 def _body(r: Rendering, one: Pass, accumulators: list[Accumulator]) -> None:
     for a in accumulators:
-        a.step(r, emit(r, a.spec.value))
+        a.step(r)
     for check in one.checks:
         emit_check(r, check, r.kernel.checks.index(check))
     if r.kernel.writes_what_it_reads:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from framesmith_backends.render.llvm.builder import Builder, Value
 
 
 def by_library(b: Builder, where: Value, function: str, args: tuple[Value, ...], result: Value) -> Value:
-    """`result`, except that the lanes of `where` are what the library's function gives, one by one.
+    """`result`, except that the lanes of `where` are what the library's function gives, one by one."""
+    kind = result.kind
+    slow = f"@fs.{function}.{where.lanes}"
+    b.declare(f"declare {kind} @{function}({', '.join(kind for _ in args)})")
+    b.declare(_slow_lanes(slow, function, kind, len(args), where.lanes))
+    passed = ", ".join(value.typed for value in (where, *args, result))
+    return instead(b, where, result, lambda: b.emit(f"call {result.type} {slow}({passed})", kind, result.lanes))
 
-    The code around is left only where there is such a lane.
-    """
+
+def instead(b: Builder, where: Value, result: Value, other: Callable[[], Value]) -> Value:
+    """`result`, or where any lane of `where` is set, the other one: the code around is left only then."""
     if where.lanes == 1:
         anywhere = where
     else:
         packed = b.emit(f"bitcast {where.typed} to i{where.lanes}", f"i{where.lanes}")
         anywhere = b.compare("ne", packed, 0)
-    n, kind = b.name()[1:], result.kind
-    slow = f"@fs.{function}.{where.lanes}"
-    b.declare(f"declare {kind} @{function}({', '.join(kind for _ in args)})")
-    b.declare(_slow_lanes(slow, function, kind, len(args), where.lanes))
+    n = b.name()[1:]
     b.line(f"br label %{n}.here")
     b.line(f"{n}.here:")
     b.line(f"br i1 {anywhere.text}, label %{n}.slow, label %{n}.join, !prof !0")
     b.line(f"{n}.slow:")
-    passed = ", ".join(value.typed for value in (where, *args, result))
-    found = b.emit(f"call {result.type} {slow}({passed})", kind, result.lanes)
+    found = other()
+    b.line(f"br label %{n}.left")
+    b.line(f"{n}.left:")  # what is computed may have blocks of its own
     b.line(f"br label %{n}.join")
     b.line(f"{n}.join:")
-    return b.emit(f"phi {result.type} [ {result.text}, %{n}.here ], [ {found.text}, %{n}.slow ]", kind, result.lanes)
+    return b.emit(
+        f"phi {result.type} [ {result.text}, %{n}.here ], [ {found.text}, %{n}.left ]", result.kind, result.lanes
+    )
 
 
 def _slow_lanes(name: str, function: str, one: str, count: int, lanes: int) -> str:

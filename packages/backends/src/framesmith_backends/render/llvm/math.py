@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.library import by_library
+from framesmith_backends.render.llvm.library import by_library, instead
 
 LOG2E = 1.4426950408889634
 # ln 2 in two parts, the first with trailing zeros so that n * LN2_HIGH is exact.
@@ -69,6 +69,12 @@ def clamp(b: Builder, x: Value, low: float, high: float) -> Value:
     """x within [low, high]; NaN stays NaN."""
     x = b.select(b.compare("olt", x, low), b.number(low, x), x)
     return b.select(b.compare("ogt", x, high), b.number(high, x), x)
+
+
+def positive_part(b: Builder, x: Value) -> Value:
+    """x, or -0.0 where it is negative; NaN stays NaN."""
+    zero = b.number(-0.0, x)
+    return b.select(b.compare("ogt", zero, x), zero, x)
 
 
 # Adding this rounds a float below 2**22 to a whole number, which is then in the low bits of the sum.
@@ -326,6 +332,40 @@ def fmod(b: Builder, x: Value, y: Value) -> Value:
     return by_library(b, b.binary("and", finite, b.compare("oge", q, LARGEST_QUOTIENT)), "fmodf", (x, y), result)
 
 
+def floordiv(b: Builder, x: Value, y: Value) -> Value:
+    """Python's floor division. The floor of the rounded quotient is too large by one where the rest has y's other sign.
+
+    Eager rounds quotients that floats do not tell from the next ones in a way of its own.
+    """
+    x, y = b.same(x, y)
+    quotient = b.div(x, y)
+    whole = b.intrinsic("floor", quotient)
+    # Exact, or of the right sign: a whole quotient's rest needs no more digits than the operands have.
+    rest = b.fma(b.neg(whole), y, x)
+    sign = b.binary("and", b.bits(y, "i32"), -(1 << 31))
+    along = b.bits(b.binary("xor", b.bits(rest, "i32"), sign), "float")
+    result = b.select(b.compare("olt", along, 0.0), b.sub(whole, 1.0), whole)
+    large = b.compare("uge", b.intrinsic("fabs", quotient), LARGEST_QUOTIENT)
+    unknown = b.binary("or", large, b.compare("uno", rest, rest))  # the rest of an infinite y is NaN
+    return instead(b, unknown, result, lambda: _floor_by_rest(b, x, y))
+
+
+def _floor_by_rest(b: Builder, x: Value, y: Value) -> Value:
+    """The same for all numbers, as CPython and ATen compute it."""
+    zero = b.number(0.0, x)
+    rest = fmod(b, x, y)
+    exact = b.div(b.sub(x, rest), y)
+    other_sign = b.binary("xor", b.compare("olt", y, zero), b.compare("olt", rest, zero))
+    off = b.binary("and", b.compare("une", rest, zero), other_sign)
+    exact = b.select(off, b.sub(exact, 1.0), exact)
+    floored = b.intrinsic("floor", exact)
+    floored = b.select(b.compare("ogt", b.sub(exact, floored), 0.5), b.add(floored, 1.0), floored)
+    quotient = b.div(x, y)
+    signed = b.intrinsic("copysign", zero, quotient)
+    result = b.select(b.compare("oeq", exact, zero), signed, floored)
+    return b.select(b.compare("oeq", y, zero), quotient, result)
+
+
 def erf(b: Builder, x: Value) -> Value:
     size = b.intrinsic("fabs", x)
     near = b.fma(b.polynomial(b.mul(x, x), ERF_SMALL), x, x)
@@ -346,5 +386,5 @@ def rsqrt(b: Builder, x: Value) -> Value:
 FLOAT32: dict[str, Callable[..., Value]] = {
     "exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": log2, "log10": log10, "log1p": log1p,
     "tanh": tanh, "erf": erf, "sigmoid": sigmoid, "rsqrt": rsqrt, "sinh": sinh, "cosh": cosh, "fmod": fmod,
-    "atanh": atanh,
+    "floordiv": floordiv, "atanh": atanh,
 }  # fmt: skip

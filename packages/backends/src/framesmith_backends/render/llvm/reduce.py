@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from framesmith_backends.ir.expr import Expr, Op
 from framesmith_backends.ir.kernel import Accumulate
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.size import product
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
+from framesmith_backends.render.llvm.emit import emit
 from framesmith_backends.render.llvm.ops import emit_op
 from framesmith_backends.render.llvm.state import Rendering
 
@@ -43,12 +45,17 @@ class Accumulator:
                 r.b.line(f"store {start.typed}, ptr {slot.text}")
         return Accumulator(spec, cell, total, start)
 
-    def step(self, r: Rendering, value: Value) -> None:
+    def step(self, r: Rendering) -> None:
         """Combine the value of one step (under the mask, if there is one) into the running value."""
-        value = r.b.splat(value, self.start_value.lanes)
+        base = squared(self.spec)
+        value = r.b.splat(emit(r, self.spec.value if base is None else base), self.start_value.lanes)
         if r.mask is not None and r.kernel.lane in r.kernel.row:
             value = r.b.select(r.mask, value, self.start_value)
-        self._combine(r, self.cell, value)
+        if base is None:
+            self._combine(r, self.cell, value)
+            return
+        before = r.b.emit(f"load {self.start_value.type}, ptr {self.cell.text}", value.kind, value.lanes)
+        r.b.line(f"store {r.b.fma(value, value, before).typed}, ptr {self.cell.text}")
 
     def _combine(self, r: Rendering, slot: Value, value: Value) -> None:
         kind, lanes = self.start_value.kind, self.start_value.lanes
@@ -75,6 +82,14 @@ class Accumulator:
         if across and lanes > 1:
             value = _across(r, value, self.spec)
         r.refs[self.spec.name] = value
+
+
+def squared(spec: Accumulate) -> Expr | None:
+    """What is squared, in a sum of squares: these are not rounded before they are added, none takes another away."""
+    value = spec.value
+    if spec.kind != "sum" or not isinstance(value, Op) or value.name != "mul" or value.args[0] is not value.args[1]:
+        return None
+    return value.args[0] if value.dtype in ("f32", "f64") else None
 
 
 def needs_blocks(r: Rendering, spec: Accumulate) -> bool:

@@ -18,7 +18,7 @@ from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
 from framesmith_backends.render.llvm.emit import emit, emit_store, tile_address, tile_load
 from framesmith_backends.render.llvm.loops import lane_blocks, opened_loop
 from framesmith_backends.render.llvm.ops import emit_op
-from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, needs_blocks
+from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, needs_blocks, squared
 from framesmith_backends.render.llvm.sizes import size_of
 from framesmith_backends.render.llvm.state import Rendering
 
@@ -188,7 +188,13 @@ def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[C
 
 def _step(r: Rendering, tile: Tile, one: Pass, columns: list[Column]) -> None:
     for c in columns:
-        _combine(r, tile, c, c.running, emit(r, c.spec.value))
+        base = squared(c.spec)
+        if base is None:
+            _combine(r, tile, c, c.running, emit(r, c.spec.value))
+            continue
+        before = tile_load(r, tile_address(r, c.running, tile.first, c.kind), c.kind)
+        value = r.b.splat(emit(r, base), r.lanes)
+        _put(r, tile, c.kind, c.running, r.b.fma(value, value, before))
     _stores(r, one.stores)
 
 

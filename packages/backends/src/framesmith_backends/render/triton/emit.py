@@ -24,7 +24,7 @@ CALLS = frozenset((
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
     "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "rsqrt", "sqrt", "hypot",
     "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
-    "pow", "fmod", "floor", "ceil", "round", "trunc", "copysign", "signbit", "div", "max", "min",
+    "pow", "fmod", "floordiv", "floor", "ceil", "round", "trunc", "copysign", "signbit", "div", "max", "min",
 ))  # fmt: skip
 
 
