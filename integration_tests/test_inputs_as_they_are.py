@@ -61,6 +61,20 @@ def test_views_by_strides_without_gradients(name: str, writes: bool, dynamic: bo
             assert (one.stride(), one.storage_offset()) == (two.stride(), two.storage_offset())
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("strides", [(1, 1), (1, 0), (0, 0), (3, 2)])
+def test_a_change_of_no_elements_keeps_strides(strides: tuple[int, int], dynamic: bool) -> None:
+    def program(x: torch.Tensor) -> Any:
+        x.add_(2)
+        made = x * 1
+        return made, made[..., :2].contiguous(), x.clone()
+
+    run = framesmith.compile(program, dynamic=dynamic)
+    for columns in (4, 5):
+        found = [call(torch.ones(16).as_strided((0, columns), strides)) for call in (program, run)]
+        assert [one.stride() for one in found[0]] == [one.stride() for one in found[1]]
+
+
 def changed_beside(made: torch.Tensor, other: torch.Tensor, w: torch.Tensor) -> Any:
     result = made @ w
     other.cumsum_(0)

@@ -116,17 +116,18 @@ def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int
     computed from it would take over.
     """
     value = current_value(wrapper)
-    if (
-        value.shape != size
-        or has_stride(value, stride)
-        or (not is_dense(size, stride) and any(equal(step, 0) for step in stride))
-    ):
+    if value.shape != size or has_stride(value, stride):
         return
-    order = dims_by_stride(stride)  # of memory with gaps, too: what is computed of it has none, and keeps the order
     with below():
-        if value.permute(*order).is_contiguous():
+        if any(equal(length, 0) for length in size):
+            moved = value.new_empty_strided(size, stride)  # what is computed of no elements tells strides apart as well
+        elif not is_dense(size, stride) and any(equal(step, 0) for step in stride):
             return
-        moved = in_order(value, order)
+        else:  # of memory with gaps, too: what is computed of it has none, and keeps the order
+            order = dims_by_stride(stride)
+            if value.permute(*order).is_contiguous():
+                return
+            moved = in_order(value, order)
     _api._functionalize_replace(wrapper, moved)
     _api._functionalize_commit_update(wrapper)
     _api._sync(wrapper)
