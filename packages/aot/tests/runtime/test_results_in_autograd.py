@@ -357,6 +357,29 @@ def test_autograd_comes_to_what_has_no_derivative_when_eager_does(fn):
     assert len(told[True]) == len(told[False])
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: torch.div(x, w, rounding_mode="floor"),
+        lambda x, w: x.round() + w.sign(),
+        lambda x, w: x * 2 + w * 2,
+        lambda x, w: (x + w).exp(),
+        lambda x, w: (x * 3, w * 3),
+    ],
+)
+def test_gradients_share_memory_where_they_do_in_eager(fn):
+    """Equal ones are apart, so that one may be changed, unless they are one tensor in eager mode as well."""
+    found = []
+    for compiles in (False, True):
+        leaves = [torch.linspace(1, 2, 3, requires_grad=True) for _ in range(2)]
+        results = compiled(graph_of(fn), leaves)(*leaves) if compiles else fn(*leaves)
+        results = results if isinstance(results, tuple | list) else [results]
+        one, two = torch.autograd.grad([result.sum() for result in results], leaves)
+        one.mul_(5)
+        found.append((one is two, one, two))
+    torch.testing.assert_close(found[0], found[1])
+
+
 def one_refused(x, w):
     return x * w, (x // 3) * w
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -231,18 +231,20 @@ def _fresh_node(tracer: GraphTracer, wrapper: torch.Tensor) -> fx.Node:
 
 def _finish(joint: JointGraph) -> None:
     """Tidies the graph and makes the slots fresh: none shares memory with another or with an input."""
+    roots = [None if grad is None else view_root(grad) for grad in joint.grads]
     joint.write_output()
     canonicalise(joint.graph)
     merge_equal(joint.graph)
     drop_idle_writes(joint.graph)
     joint.read_output()
-    _isolate(joint)  # after equal calls, which views of several results may show, have become one
+    _isolate(joint, roots)  # after equal calls, which views of several results may show, have become one
     joint.write_output()
     eliminate_dead(joint.graph)
     joint.read_output()
 
 
-def _isolate(joint: JointGraph) -> None:
+def _isolate(joint: JointGraph, roots: Sequence[fx.Node | None]) -> None:
+    """`roots`: what gradients showed before equal calls became one. Those of one root are one tensor in eager mode."""
     owned: set[fx.Node] = set()
     for index, node in enumerate(joint.slots):
         root = view_root(node)
@@ -251,16 +253,17 @@ def _isolate(joint: JointGraph) -> None:
         elif root in owned:
             joint.slots[index] = _apart(joint, node)
         owned.add(view_root(joint.slots[index]))
-    returned: set[fx.Node] = set()
-    for index, grad in enumerate(joint.grads):
-        if grad is None or grad in returned:
+    returned: dict[tuple[fx.Node, fx.Node | None], fx.Node] = {}
+    for index, (grad, shown) in enumerate(zip(joint.grads, roots, strict=True)):
+        if grad is None:
             continue
-        if _shares_memory(grad, returned):
-            joint.grads[index] = clone_node(joint, grad)
-        returned.add(joint.grads[index] or grad)
+        if (grad, shown) not in returned:
+            taken = _shares_memory(grad, returned.values())
+            returned[grad, shown] = clone_node(joint, grad) if taken else grad
+        joint.grads[index] = returned[grad, shown]
 
 
-def _shares_memory(grad: fx.Node, others: set[fx.Node]) -> bool:
+def _shares_memory(grad: fx.Node, others: Collection[fx.Node]) -> bool:
     """Whether a gradient shows memory that another gradient, an input or a saved value shows too."""
     root = view_root(grad)
     return root.meta["phase"] == "forward" or any(view_root(other) is root for other in others)
