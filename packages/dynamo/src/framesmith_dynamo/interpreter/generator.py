@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import GeneratorType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
@@ -116,8 +116,10 @@ class GeneratorValue(IteratorValue):
         try:
             self.throw(tr, exit_value)
         except TracedRaise as error:
-            if issubclass(error.value.python_type(), GeneratorExit | StopIteration):
+            if issubclass(error.value.python_type(), GeneratorExit):
                 return tr.constant(None)
+            if issubclass(error.value.python_type(), StopIteration):
+                return error.value.getattr_(tr, "value") if CLOSE_GIVES_RESULT else tr.constant(None)
             raise
         return tr.raise_(RuntimeError, "generator ignored GeneratorExit")
 
@@ -171,6 +173,25 @@ class GeneratorValue(IteratorValue):
 
     def reconstruct(self, codegen: Codegen) -> None:
         raise GraphBreak(LIVE_GENERATOR, self.describe())
+
+
+def _returns_when_closed() -> Generator[None, None, bool]:
+    try:
+        yield
+    except GeneratorExit:
+        return True
+    return False
+
+
+def _close_gives_result() -> bool:
+    """Whether `close()` gives what the generator returns then, as from CPython 3.13 on: Python is asked."""
+    generator = _returns_when_closed()
+    next(generator)
+    result: object = generator.close()  # type: ignore[func-returns-value]
+    return result is True
+
+
+CLOSE_GIVES_RESULT: Final = _close_gives_result()
 
 
 def _is_exit(kind: Value) -> bool:

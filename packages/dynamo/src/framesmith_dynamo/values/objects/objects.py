@@ -17,7 +17,7 @@ from framesmith_dynamo.values.base import Args, Found, Kwargs, TracedRaise, Trac
 from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.errors import answered, iterator, refused
 from framesmith_dynamo.values.holders import (
-    HEAP_TYPE,
+    IMMUTABLE_TYPE,
     MISSING,
     data_descriptor_check,
     entry_value,
@@ -189,7 +189,7 @@ class ObjectValue(Value):
 
     def no_attribute(self, tr: Tracer, name: str) -> NoReturn:
         """Raise the program's AttributeError."""
-        told = f"{self.cls.__module__}." if not self.cls.__flags__ & HEAP_TYPE else ""
+        told = f"{self.cls.__module__}." if self.cls.__flags__ & IMMUTABLE_TYPE else ""
         tr.raise_(AttributeError, f"'{told}{self.cls.__name__}' object has no attribute '{name}'")
 
     def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:
