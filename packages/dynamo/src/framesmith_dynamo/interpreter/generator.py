@@ -158,12 +158,9 @@ class GeneratorValue(IteratorValue):
         return tr.raise_(StopIteration, *finished_with)
 
     def _no_stop_iteration(self, tr: Tracer, raised: TracedRaise) -> NoReturn:
-        """PEP 479: a StopIteration raised by the body is a RuntimeError outside."""
+        """PEP 479. From CPython 3.12 on the body's own instructions see to it."""
         if issubclass(raised.value.python_type(), StopIteration):
-            error = tr.call(tr.constant(RuntimeError), (tr.constant("generator raised StopIteration"),), {})
-            for name in ("__cause__", "__context__"):
-                error.setattr_(tr, name, raised.value)
-            raise TracedRaise(error)
+            raise TracedRaise(stop_iteration_error(tr, raised.value))
         try:
             raise raised
         finally:
@@ -173,6 +170,14 @@ class GeneratorValue(IteratorValue):
 
     def reconstruct(self, codegen: Codegen) -> None:
         raise GraphBreak(LIVE_GENERATOR, self.describe())
+
+
+def stop_iteration_error(tr: Tracer, raised: Value) -> Value:
+    """What a StopIteration raised by the body of a generator is outside."""
+    error = tr.call(tr.constant(RuntimeError), (tr.constant("generator raised StopIteration"),), {})
+    for name in ("__cause__", "__context__"):
+        error.setattr_(tr, name, raised)
+    return error
 
 
 def _returns_when_closed() -> Generator[None, None, bool]:
