@@ -107,6 +107,45 @@ def break_in_comprehension(x):
     return [print(i) or x * i for i in range(3)]
 
 
+def break_in_comprehension_with_closures(x):
+    i = x + 1
+
+    def own():
+        return i
+
+    made = [(lambda: i, print(i))[0] for i in range(3)]
+    nested = [([(lambda: i, print(i))[0] for i in range(2)], lambda: i) for i in (7, 8)]
+    with contextlib.suppress(ZeroDivisionError):
+        [(lambda: i, print(i), 1 // i) for i in (1, 0)]
+    return [f() for f in made], [([f() for f in inner], f()) for inner, f in nested], own()
+
+
+def raising_break_in_comprehension(x):
+    i = x + 1
+
+    def own():
+        return i
+
+    with contextlib.suppress(TypeError):
+        [(lambda: i, print(i, unknown=3)) for i in range(1)]
+    return own(), (lambda: i)(), [(lambda: i)() for i in range(2)]
+
+
+def break_in_comprehension_over_free_variable(x):
+    i = 1
+
+    def own():
+        nonlocal i
+        made = [(lambda: i, print(i))[0] for i in range(2)]
+        return [f() for f in made], x * i
+
+    return own(), own()
+
+
+def break_on_data_in_comprehension(x):
+    return {i: f() for i, f in {i: (lambda: x * i) for i in range(3) if x.sum() > i}.items()}
+
+
 def break_keeps_closures(x):
     total = 0
 
@@ -238,6 +277,10 @@ PROGRAMS: list[tuple[Any, tuple[Any, ...]]] = [
     (nested_break, (X, Y)),
     (break_with_pending_stack, (X, Y)),
     (break_in_comprehension, (X,)),
+    (break_in_comprehension_with_closures, (X,)),
+    (raising_break_in_comprehension, (X,)),
+    (break_in_comprehension_over_free_variable, (X,)),
+    (break_on_data_in_comprehension, (X,)),
     (break_keeps_closures, (X,)),
     (break_between_mutations, (X, [1], {"a": 1})),
     (unbound_until_later, (X, True)),

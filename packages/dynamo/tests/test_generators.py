@@ -105,6 +105,24 @@ def closed(x):
     return x, list(it), log
 
 
+def closed_and_returned(x):
+    def g(until):
+        try:
+            yield 1
+        except until:
+            return x + 1
+
+    def unstarted():
+        return x
+        yield
+
+    told = []
+    for it in (g(GeneratorExit), g(KeyError)):
+        next(it)
+        told += [it.close(), it.close()]
+    return x, told, unstarted().close()
+
+
 def expression(x):
     values = (x + i for i in range(3) if i != 1)
     return sum(v.sum() for v in values), any(i > 1 for i in range(3)), max((i * 2 for i in [3, 1]), default=0)
@@ -182,7 +200,8 @@ def unpacked(x):
 
 
 PROGRAMS: list[Any] = [
-    simple, lazy, send_and_return, delegated, thrown, closed, expression, zipped, managed, stop_iteration_inside,
+    simple, lazy, send_and_return, delegated, thrown, closed, closed_and_returned, expression, zipped, managed,
+    stop_iteration_inside,
     infinite,
     in_container, unpacked,
 ]  # fmt: skip

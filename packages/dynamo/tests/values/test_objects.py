@@ -252,6 +252,23 @@ def slots(x: Any) -> Any:
     return made.b, has_c, hasattr(made, "a")
 
 
+class SlotsOnly(Slots):
+    __slots__ = ()
+    scale = 2
+
+
+def refused_in_slots(x: Any) -> Any:
+    told = []
+    for made in (SlotsOnly(x), Slots(x)):
+        for name in ("b", "scale", "apply", "__init__"):
+            for change in (setattr, delattr, getattr):
+                try:
+                    change(made, name, *([x] if change is setattr else []))
+                except AttributeError as error:
+                    told.append((name, change.__name__, str(error)))
+    return x + 1, told
+
+
 def getattr_fallbacks(x: Any) -> Any:
     f, i = Fallback(), Intercepting()
     i.alias = 7
@@ -335,6 +352,7 @@ def dictionary(x: Any) -> Any:
 PROGRAMS = [
     made_in_the_trace,
     slots,
+    refused_in_slots,
     getattr_fallbacks,
     descriptors,
     operators,

@@ -13,13 +13,14 @@ def hand_over(
     continuation: Continuation,
     load: Callable[[Parameter], object],
     leave: Callable[[], object] = lambda: None,
+    make: Callable[[], object] | None = None,
 ) -> None:
     """Push what the continuation returns; `load` must push the argument for a parameter.
 
-    The free variables of the continuation are variables of the code generated here. `leave` emits what is done when
-    all arguments are on the stack: the caller has no more use for its variables.
+    The free variables of the continuation are variables of the code generated here, unless `make` pushes the function.
+    `leave` emits what is done when all arguments are on the stack: the caller has no more use for its variables.
     """
-    codegen.push_callable(lambda: codegen.make_function(continuation.code, continuation.freevars))
+    codegen.push_callable(make or (lambda: codegen.make_function(continuation.code, continuation.freevars)))
     for parameter in continuation.parameters:
         load(parameter)
     leave()

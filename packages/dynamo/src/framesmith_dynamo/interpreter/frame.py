@@ -131,6 +131,15 @@ class Frame:
         """The cell of a cell or free variable."""
         return self.cells[name]
 
+    def has_cell(self, name: str) -> bool:
+        """Whether a variable is a cell or free variable: its slot holds a cell, but while a comprehension uses it."""
+        bytecode = self.code.bytecode
+        return name in bytecode.cellvars or name in bytecode.freevars
+
+    def moved_cells(self) -> dict[str, CellValue]:
+        """The variables whose cell is not the one that the frame began with: a comprehension has made it its own."""
+        return {}
+
     def unread_arguments(self) -> Collection[str]:
         """The arguments that the trace has not looked at: they stay where they are."""
         return ()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import GeneratorType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
@@ -116,8 +116,10 @@ class GeneratorValue(IteratorValue):
         try:
             self.throw(tr, exit_value)
         except TracedRaise as error:
-            if issubclass(error.value.python_type(), GeneratorExit | StopIteration):
+            if issubclass(error.value.python_type(), GeneratorExit):
                 return tr.constant(None)
+            if issubclass(error.value.python_type(), StopIteration):
+                return error.value.getattr_(tr, "value") if CLOSE_GIVES_RESULT else tr.constant(None)
             raise
         return tr.raise_(RuntimeError, "generator ignored GeneratorExit")
 
@@ -156,12 +158,9 @@ class GeneratorValue(IteratorValue):
         return tr.raise_(StopIteration, *finished_with)
 
     def _no_stop_iteration(self, tr: Tracer, raised: TracedRaise) -> NoReturn:
-        """PEP 479: a StopIteration raised by the body is a RuntimeError outside."""
+        """PEP 479. From CPython 3.12 on the body's own instructions see to it."""
         if issubclass(raised.value.python_type(), StopIteration):
-            error = tr.call(tr.constant(RuntimeError), (tr.constant("generator raised StopIteration"),), {})
-            for name in ("__cause__", "__context__"):
-                error.setattr_(tr, name, raised.value)
-            raise TracedRaise(error)
+            raise TracedRaise(stop_iteration_error(tr, raised.value))
         try:
             raise raised
         finally:
@@ -171,6 +170,33 @@ class GeneratorValue(IteratorValue):
 
     def reconstruct(self, codegen: Codegen) -> None:
         raise GraphBreak(LIVE_GENERATOR, self.describe())
+
+
+def stop_iteration_error(tr: Tracer, raised: Value) -> Value:
+    """What a StopIteration raised by the body of a generator is outside."""
+    error = tr.call(tr.constant(RuntimeError), (tr.constant("generator raised StopIteration"),), {})
+    for name in ("__cause__", "__context__"):
+        error.setattr_(tr, name, raised)
+    return error
+
+
+def _returns_when_closed() -> Generator[None, None, bool]:
+    try:
+        yield
+    except GeneratorExit:
+        return True
+    return False
+
+
+def _close_gives_result() -> bool:
+    """Whether `close()` gives what the generator returns then, as from CPython 3.13 on: Python is asked."""
+    generator = _returns_when_closed()
+    next(generator)
+    result: object = generator.close()  # type: ignore[func-returns-value]
+    return result is True
+
+
+CLOSE_GIVES_RESULT: Final = _close_gives_result()
 
 
 def _is_exit(kind: Value) -> bool:

@@ -223,6 +223,9 @@ class OutermostFrame(Frame):
     def unread_arguments(self) -> Collection[str]:
         return self.locals.pending if isinstance(self.locals, LazyVariables) else ()
 
+    def moved_cells(self) -> dict[str, CellValue]:
+        return {name: cell for name, cell in self.cells.items() if cell.local_name != name}
+
     def cell(self, name: str) -> CellValue:
         """The cell of a variable; free variables get theirs on first use."""
         known = self.cells.get(name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Final, Literal
 
 from framesmith_bytecode import OPS, Instr, Label, hand_over, pops, pushes
@@ -208,9 +209,10 @@ def cheap_tail(instrs: Sequence[Instr], start: int, bound: Sequence[str]) -> tup
 
 
 def needed(ways: Sequence[Arm]) -> list[str]:
-    """The locals that some continuation takes, or some tail reads."""
-    parameters = [p for way in ways if way.continuation is not None for p in way.continuation.parameters]
-    names = [str(p.source) for p in parameters if p.kind == "local"]
+    """The locals that some continuation takes, or some tail reads, and the free variables of the continuations."""
+    continuations = [way.continuation for way in ways if way.continuation is not None]
+    names = [str(p.source) for one in continuations for p in one.parameters if p.kind == "local"]
+    names += [name for one in continuations for name in one.freevars]
     names += [instr.arg for way in ways for instr in way.tail if instr.op == "LOAD_FAST"]
     return list(dict.fromkeys(names))
 
@@ -225,16 +227,17 @@ def save(
     """
     frame, codegen = residual.frame, residual.codegen
     untouched = [name for name in names if name in frame.unread_arguments()]
-    local_values = {name: frame.locals[name] for name in names if name not in untouched}
+    local_values = {name: frame.locals[name] for name in names if name not in untouched and not frame.has_cell(name)}
     stack_values = [value for value in frame.stack if value is not None]
+    moved_cells = {name: cell for name, cell in frame.moved_cells().items() if name in names}
     own_cells = [frame.cells[name] for name in frame.code.bytecode.cellvars]
     if frame.code.protections[frame.pc] is not None:
         check_blocks(residual.state, frame.stack, [*stack_values, *local_values.values()], reason)
-    residual.begin([*stack_values, *local_values.values(), *own_cells])
+    residual.begin([*stack_values, *local_values.values(), *own_cells, *moved_cells.values()])
     slots = stack_slots(frame.stack)
     for value in kept(frame.stack):
         codegen.keep(value)
-    variables = {name: codegen.keep(value) for name, value in local_values.items()}
+    variables = {name: codegen.keep(value) for name, value in (local_values | moved_cells).items()}
     return slots, variables | {name: name for name in untouched}
 
 
@@ -305,8 +308,36 @@ def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
         continuation,
         lambda parameter: codegen.load(argument(parameter, stack, variables)),
         leave=codegen.forget_all,
+        make=function_maker(codegen, continuation, variables),
     )
     codegen.return_value()
+
+
+def function_maker(
+    codegen: Codegen, continuation: Continuation, variables: dict[str, str]
+) -> Callable[[], object] | None:
+    """What pushes the function of a continuation within a comprehension whose variable is a cell; else None.
+
+    The residual code has the cell of the function's own variable of that name in its place.
+    """
+    if variables.keys().isdisjoint(continuation.freevars):
+        return None
+
+    def push() -> None:
+        codegen.push_function(FunctionType)
+        codegen.load_const(continuation.code)
+        codegen.push_call(globals)
+        codegen.load_const(None)
+        codegen.load_const(None)
+        for name in continuation.freevars:
+            if name in variables:
+                codegen.load(variables[name])
+            else:
+                codegen.load_closure(name)
+        codegen.build("tuple", len(continuation.freevars))
+        codegen.call(5)
+
+    return push
 
 
 def argument(parameter: Parameter, stack: Sequence[str], variables: dict[str, str]) -> str:

@@ -59,6 +59,26 @@ def refused(tr: Tracer, function: Callable[..., Any], *args: Value) -> NoReturn:
     refuse(tr, function, args, {})
 
 
+def refuse_store(tr: Tracer, cls: type, name: str, *, in_class: bool) -> NoReturn:
+    """What setting or deleting an attribute raises in an object without a dictionary; `in_class`: its class has it."""
+    entries = dict.fromkeys([name] if in_class else [])
+    try:
+        object.__setattr__(object.__new__(type(cls.__name__, (), entries | {"__slots__": ()})), name, None)
+    except AttributeError as error:
+        tr.raise_(AttributeError, *error.args)
+    raise GraphBreak(UNSUPPORTED_CALL, f"setting {name!r} of a {cls.__qualname__} object")
+
+
+def refuse_empty_slot(tr: Tracer, cls: type, name: str) -> NoReturn:
+    """What reading a slot that holds nothing raises."""
+    entries = {"__slots__": (name,), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    try:
+        getattr(object.__new__(type(cls.__name__, (), entries)), name)
+    except AttributeError as error:
+        tr.raise_(AttributeError, *error.args)
+    raise GraphBreak(UNSUPPORTED_CALL, f"{name!r} of a {cls.__qualname__} object")
+
+
 @functools.cache
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)

@@ -45,9 +45,8 @@ NO_SOURCE = register_break(
 
 _type_dict = type.__dict__["__dict__"].__get__
 _type_mro = type.__dict__["__mro__"].__get__
-#: `Py_TPFLAGS_HEAPTYPE`: the class was made while the program ran, by a `class` statement or by C code that asked for
-#: it. The entries of other classes cannot be changed.
-HEAP_TYPE: Final = 1 << 9
+#: `Py_TPFLAGS_IMMUTABLETYPE`: the entries of the class cannot be changed. No `class` statement makes such a class.
+IMMUTABLE_TYPE: Final = 1 << 8
 
 
 class Missing:
@@ -138,7 +137,7 @@ def is_immutable(obj: Any) -> bool:
         return all(is_immutable(item) for item in obj)
     if cls is BuiltinFunctionType:
         return obj.__self__ is None or isinstance(obj.__self__, ModuleType | type)
-    return cls in IMMUTABLE or (issubclass(cls, type) and not obj.__flags__ & HEAP_TYPE)
+    return cls in IMMUTABLE or (issubclass(cls, type) and bool(obj.__flags__ & IMMUTABLE_TYPE))
 
 
 # Trusted libraries
@@ -182,7 +181,9 @@ def is_library_code(obj: Any) -> bool:
         obj = obj.fget if cls is property else obj.__func__
     if type(obj) is FunctionType:
         return is_trusted(obj.__globals__.get("__name__"))
-    return not issubclass(cls, type) or not obj.__flags__ & HEAP_TYPE or is_trusted(class_dict(obj).get("__module__"))
+    if not issubclass(cls, type) or obj.__flags__ & IMMUTABLE_TYPE:
+        return True
+    return is_trusted(class_dict(obj).get("__module__"))
 
 
 def is_settled(source: Source) -> bool:
@@ -336,7 +337,7 @@ def entry_value(tr: Tracer, cls: type, entry: Found, name: str, instance: Source
     """The value of a class entry, or of what its attribute `step` (`__func__`, `fget`, ...) holds."""
     obj = getattr(entry.raw, step) if step else entry.raw
     guard_class(tr, cls, instance)
-    if not entry.owner.__flags__ & HEAP_TYPE:
+    if entry.owner.__flags__ & IMMUTABLE_TYPE:
         return tr.constant(obj)
     source = entry_source(tr, cls, entry, name, instance)
     return value_at(tr, obj, AttrSource(source, step) if step and source is not None else source)
@@ -359,7 +360,7 @@ def guard_class(tr: Tracer, cls: type, instance: Source | None = None) -> None:
     if cls in tr.memo.guarded_classes:
         return
     tr.memo.guarded_classes.add(cls)
-    if all(is_trusted(owner.__module__) or not owner.__flags__ & HEAP_TYPE for owner in mro(cls)):
+    if all(is_trusted(owner.__module__) or owner.__flags__ & IMMUTABLE_TYPE for owner in mro(cls)):
         return
     base = class_source(tr, cls, instance)
     if base is None:
@@ -373,7 +374,7 @@ def slot_check(tr: Tracer, cls: type, entry: Found, name: str, instance: Source 
     The guard on the class itself says what its entries are, not what their types become.
     """
     kind = type(entry.raw)
-    if kind.__flags__ & HEAP_TYPE and kind not in tr.memo.guarded_classes:
+    if not kind.__flags__ & IMMUTABLE_TYPE and kind not in tr.memo.guarded_classes:
         guard_class(tr, cls, instance)
         guard_class(tr, kind, entry_source(tr, cls, entry, name, instance))
     return any(type_lookup(kind, slot) is not None for slot in slots)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.generator import GeneratorValue
+from framesmith_dynamo.interpreter.generator import GeneratorValue, stop_iteration_error
 from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import TracedRaise, Value
 
@@ -78,6 +78,4 @@ def call_intrinsic(frame: Frame, instr: Instr) -> None:
     if instr.arg != "STOPITERATION_ERROR":
         frame.pop().refuse(f"the interpreter helper {instr.arg}")
     error = frame.pop()
-    if issubclass(error.python_type(), StopIteration):
-        frame.raise_(RuntimeError, "generator raised StopIteration")
-    frame.push(error)
+    frame.push(stop_iteration_error(frame, error) if issubclass(error.python_type(), StopIteration) else error)

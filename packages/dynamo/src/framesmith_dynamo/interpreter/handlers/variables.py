@@ -27,7 +27,7 @@ def store_fast(frame: Frame, instr: Instr) -> None:
     value = frame.stack.pop()
     if value is None:
         frame.locals.pop(instr.arg, None)
-    elif isinstance(value, CellValue) and instr.arg in frame.cells:
+    elif isinstance(value, CellValue) and frame.has_cell(instr.arg):
         frame.cells[instr.arg] = value
     else:
         frame.locals[instr.arg] = value
@@ -43,7 +43,7 @@ def delete_fast(frame: Frame, instr: Instr) -> None:
 @handler("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(frame: Frame, instr: Instr) -> None:
     """Push the raw slot of a local, or NULL, and unbind it: an inlined comprehension borrows the name."""
-    if instr.arg in frame.cells and instr.arg not in frame.locals:
+    if frame.has_cell(instr.arg) and instr.arg not in frame.locals:
         frame.stack.append(frame.cell(instr.arg))
     else:
         frame.stack.append(frame.locals.pop(instr.arg, None))

@@ -14,7 +14,7 @@ from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.errors import answered, iterator
 from framesmith_dynamo.values.holders import (
-    HEAP_TYPE,
+    IMMUTABLE_TYPE,
     NO_SOURCE,
     class_source,
     entry_value,
@@ -194,7 +194,7 @@ class ClassValue(Value):
 
     def _computed(self, tr: Tracer, name: str) -> Value:
         value = type.__getattribute__(self.cls, name)
-        if not self.cls.__flags__ & HEAP_TYPE:
+        if self.cls.__flags__ & IMMUTABLE_TYPE:
             return build(tr, value)
         self._find(tr)
         if self.source is None:

@@ -11,7 +11,7 @@ from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.holders import HEAP_TYPE
+from framesmith_dynamo.values.holders import IMMUTABLE_TYPE
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_sideeffects import DELETED
 
@@ -74,7 +74,7 @@ class ExceptionValue(ObjectValue):
             return self.given[0] if self.given else tr.constant(None)
         if name == "code" and issubclass(self.cls, SystemExit):
             return TupleValue(self.given) if len(self.given) > 1 else (*self.given, tr.constant(None))[0]
-        if isinstance(found.raw, MemberDescriptorType) and not found.owner.__flags__ & HEAP_TYPE:
+        if isinstance(found.raw, MemberDescriptorType) and found.owner.__flags__ & IMMUTABLE_TYPE:
             raise GraphBreak(C_FIELD, f"{name!r} of {self.describe()}")
         return super().read_c_data(tr, found, name)
 
@@ -133,7 +133,7 @@ class ExceptionValue(ObjectValue):
 
 def build_exception(cls: type[BaseException], args: tuple[Any, ...], given: tuple[Any, ...]) -> BaseException:
     """Run by compiled code: an exception as its C class makes it, without running the program's code a second time."""
-    base = next(base for base in cls.__mro__ if not base.__flags__ & HEAP_TYPE)
+    base = next(base for base in cls.__mro__ if base.__flags__ & IMMUTABLE_TYPE)
     made: BaseException = base.__new__(cls, *args)
     base.__init__(made, *given)  # type: ignore[misc]
     made.args = args

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MemberDescriptorType, SimpleNamespace
 from typing import Final
 
-from framesmith_dynamo.values.holders import HEAP_TYPE, class_dict, type_lookup
+from framesmith_dynamo.values.holders import IMMUTABLE_TYPE, class_dict, type_lookup
 
 #: Classes made in C whose objects hold a dictionary at most.
 PLAIN_BASES: Final = (object, SimpleNamespace)
@@ -32,5 +32,5 @@ def _largest(cls: type) -> int:
 
 
 def has_python_layout(cls: type) -> bool:
-    """Whether one class of an MRO may have been made by a `class` statement: a heap type."""
-    return bool(cls.__flags__ & HEAP_TYPE)
+    """Whether one class of an MRO may have been made by a `class` statement."""
+    return not cls.__flags__ & IMMUTABLE_TYPE

@@ -13,7 +13,7 @@ from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import (
-    HEAP_TYPE,
+    IMMUTABLE_TYPE,
     NO_SOURCE,
     class_dict,
     class_source,
@@ -57,7 +57,7 @@ class ClassEntries(AttributeDictValue):
         return list(class_dict(self.cls))
 
     def names(self, tr: Tracer) -> list[str]:
-        if self.cls.__flags__ & HEAP_TYPE and self.source is None:
+        if not self.cls.__flags__ & IMMUTABLE_TYPE and self.source is None:
             raise GraphBreak(NO_SOURCE, self.describe())
         return super().names(tr)
 

@@ -15,9 +15,9 @@ from framesmith_dynamo.breaks import OPAQUE_DESCRIPTOR, GraphBreak, register_bre
 from framesmith_dynamo.polyfills.protocols import contains_by_iteration, iterate_by_index
 from framesmith_dynamo.values.base import Args, Found, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS
-from framesmith_dynamo.values.errors import answered, iterator, refused
+from framesmith_dynamo.values.errors import answered, iterator, refuse_empty_slot, refuse_store, refused
 from framesmith_dynamo.values.holders import (
-    HEAP_TYPE,
+    IMMUTABLE_TYPE,
     MISSING,
     data_descriptor_check,
     entry_value,
@@ -189,7 +189,7 @@ class ObjectValue(Value):
 
     def no_attribute(self, tr: Tracer, name: str) -> NoReturn:
         """Raise the program's AttributeError."""
-        told = f"{self.cls.__module__}." if not self.cls.__flags__ & HEAP_TYPE else ""
+        told = f"{self.cls.__module__}." if self.cls.__flags__ & IMMUTABLE_TYPE else ""
         tr.raise_(AttributeError, f"'{told}{self.cls.__name__}' object has no attribute '{name}'")
 
     def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:
@@ -204,7 +204,7 @@ class ObjectValue(Value):
     def _read_slot(self, tr: Tracer, found: Found, name: str) -> Value:
         value = self._slot(tr, found, name)
         if value is None:
-            self.no_attribute(tr, name)
+            refuse_empty_slot(tr, self.cls, name)
         return value
 
     def _slot(self, tr: Tracer, found: Found, name: str) -> Value | None:
@@ -235,7 +235,7 @@ class ObjectValue(Value):
             self._set_through(tr, found, name, value)
             return
         if type_lookup(self.cls, "__dict__") is None:
-            tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            refuse_store(tr, self.cls, name, in_class=found is not None)
         self.store_own(tr, name, value)
 
     def store_own(self, tr: Tracer, name: str, value: Value) -> None:
@@ -284,6 +284,8 @@ class ObjectValue(Value):
         elif found is not None and data_descriptor_check(tr, self.cls, found, name, self.source):
             self._delete_through(tr, found, name)
             return
+        elif type_lookup(self.cls, "__dict__") is None:
+            refuse_store(tr, self.cls, name, in_class=found is not None)
         elif self.own_attribute(tr, name) is None:
             self.no_attribute(tr, name)
         self.delete_own(tr, name)
