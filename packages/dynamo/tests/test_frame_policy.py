@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import random
+import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+from driver import compiled
 
 from framesmith_dynamo import FrameConverter, disable, is_disabled
 from framesmith_dynamo.admission.frame_policy import why_not_compiled, why_not_inlined
@@ -88,3 +93,25 @@ def test_disabled_code() -> None:
     assert is_disabled(disabled.__code__)
     assert why_not_compiled(disabled.__code__) == "disabled"
     assert why_not_inlined(disabled.__code__) == "disabled"
+
+
+def looks_at_its_frame(x: torch.Tensor) -> Any:
+    doubled = x * 2
+    frame = sys._getframe()
+    return doubled.tolist(), sorted(frame.f_locals), frame.f_lineno, frame.f_code.co_name
+
+
+def looks_by_inspect(x: torch.Tensor) -> Any:
+    doubled = x * 2
+    frame = inspect.currentframe()
+    assert frame is not None
+    return doubled.tolist(), sorted(frame.f_locals), frame.f_lineno
+
+
+def calls_one_that_looks(x: torch.Tensor) -> Any:
+    return looks_at_its_frame(x + 1), looks_by_inspect(x)
+
+
+@pytest.mark.parametrize("program", [looks_at_its_frame, looks_by_inspect, calls_one_that_looks])
+def test_a_function_that_looks_at_its_own_frame_sees_it(program: Callable[[torch.Tensor], Any]) -> None:
+    assert compiled(program)(torch.ones(2)) == program(torch.ones(2))

@@ -65,6 +65,9 @@ EMPTY_BODY = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"})
 #: Names of the functions CPython 3.11 makes of comprehensions.
 COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>"})
 
+#: What gives a function its own frame: `sys._getframe`, `inspect.currentframe`.
+GIVES_FRAMES = frozenset({"_getframe", "currentframe"})
+
 _DISABLED: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
 
@@ -98,6 +101,8 @@ def why_not_compiled(code: CodeType) -> str | None:
         return "a handler of torch's functions is given another function at each call"
     if code.co_name in COMPREHENSIONS:
         return "comprehensions are compiled with the function around them"
+    if not GIVES_FRAMES.isdisjoint(code.co_names):
+        return "it looks at its own frame, whose locals and lines would be those of compiled code"
     return _file_not_compiled(code.co_filename)
 
 
