@@ -19,6 +19,7 @@ SUITES = {
     "guards": "what checking many inputs costs",
     "interpreted": "kernels of the cuda backend in Triton's interpreter, checked against eager",
     "kernels": "single kernels of all kinds, checked against eager",
+    "launches": "what launching a CUDA kernel costs beside the driver; needs no GPU",
     "memory": "memory, tensors and operator calls of a step of whole models, and what compiling adds",
     "models": "whole models, inference and training",
     "optimizers": "optimizer steps over many small tensors",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -43,17 +42,8 @@ class Cubin:
 
 def cubins(wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list[Cubin]:
     """Each kernel's code, in the form for aligned numbers where that is said."""
-    threads = os.cpu_count() or 1 if parses_in_threads(sys.version_info[:3]) else 1
-    with ThreadPoolExecutor(max(1, min(threads, len(wanted)))) as pool:
+    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(wanted)))) as pool:
         return list(pool.map(lambda one: cubin(one[0], one[1], capability), wanted))
-
-
-def parses_in_threads(version: tuple[int, ...]) -> bool:
-    """Whether this Python's `ast.parse`, by which Triton reads sources, may run in several threads at a time.
-
-    Before 3.11.8 and 3.12.1 it raised a SystemError about a "recursion depth mismatch" (CPython issue 106905).
-    """
-    return version >= (3, 12, 1) or (3, 11, 8) <= version < (3, 12)
 
 
 def cubin(kernel: TritonKernel, aligned: bool, capability: int) -> Cubin:

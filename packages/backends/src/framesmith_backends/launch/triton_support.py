@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,23 @@ def _keep_truth_when_spread() -> None:
         return TensorHandle(np.full(kind.shape, value.data.reshape(-1)[0], value.data.dtype), value.dtype.scalar)
 
     InterpreterBuilder.create_splat = create_splat
+
+
+def read_one_at_a_time() -> None:
+    """Has Triton's compilers, in several threads, read one source at a time.
+
+    Python's parser, by which they read, raises a SystemError in one of several threads before 3.11.8 and 3.12.1
+    (CPython issue 106905).
+    """
+    from triton.runtime.jit import JITCallable
+
+    parse, lock = JITCallable.parse, threading.Lock()
+
+    def parse_alone(self: Any) -> Any:
+        with lock:
+            return parse(self)
+
+    JITCallable.parse = parse_alone
 
 
 def _torchs(name: str) -> Callable[[Any], Any]:
@@ -231,6 +249,7 @@ def rsqrt(x):  # type: ignore[no-untyped-def]
     return tl.div_rn(1.0, tl.sqrt_rn(x))
 
 
+read_one_at_a_time()
 if INTERPRETED:
     _keep_truth_when_spread()
     for _name, _function in _NUMPY.items():
