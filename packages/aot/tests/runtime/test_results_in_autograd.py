@@ -342,6 +342,34 @@ def test_what_has_no_derivative_is_refused_when_it_is_asked_for(fn):
     assert errors[0] == errors[1]
 
 
+def in_reverse(x):
+    first, second = x.sin(), x.cos()
+    third = first * 2
+    return third, second, first
+
+
+def made_after_what_is_refused(x):
+    lost = x.relu()
+    lost.relu_()
+    return x * 1, lost
+
+
+@pytest.mark.parametrize("fn", [in_reverse, made_after_what_is_refused])
+def test_hooks_are_called_in_the_order_of_eager(fn):
+    """The engine comes first to what was made last, whatever the order in which it is returned."""
+    told = {True: [], False: []}
+    for compiles, names in told.items():
+        leaf = torch.linspace(1, 2, 3, requires_grad=True)
+        results = compiled(graph_of(fn), [leaf])(leaf) if compiles else fn(leaf)
+        for at, result in enumerate(results):
+            result.register_hook(lambda grad, at=at, names=names: names.append(at))
+        try:
+            sum((result * 2).sum() for result in results).backward()
+        except RuntimeError as error:
+            names.append(str(error)[:40])
+    assert told[True] == told[False]
+
+
 @pytest.mark.parametrize("fn", [lambda x: torch.heaviside(x, x), lambda x: torch.heaviside(x, x) * x])
 def test_autograd_comes_to_what_has_no_derivative_when_eager_does(fn):
     """Before all else where that gives the result: hooks elsewhere are then told nothing."""

@@ -17,6 +17,7 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import Any
 
@@ -140,7 +141,7 @@ def regions_of(
 
 
 def _in_order(regions: Sequence[Region], of_slot: Mapping[int, Region], bases: Mapping[int, int]) -> list[Region]:
-    """Each behind what it reads, and otherwise as given."""
+    """Each behind what it reads, and otherwise as they were made: the engine comes first to what was made last."""
     of_edge = {edge: region for region in regions for edge in region.out}
     sorter: TopologicalSorter[int] = TopologicalSorter()
     number = {id(region): index for index, region in enumerate(regions)}
@@ -148,7 +149,16 @@ def _in_order(regions: Sequence[Region], of_slot: Mapping[int, Region], bases: M
         read = [of_edge[source] for source in region.into if isinstance(source, GradientEdge)]
         read += [of_slot[bases[source]] for source in region.into if isinstance(source, int) and source in bases]
         sorter.add(index, *(number[id(one)] for one in read))
-    return [regions[index] for index in sorter.static_order()]
+    sorter.prepare()
+    ready: list[tuple[int, int]] = []
+    found = []
+    while sorter.is_active():
+        for index in sorter.get_ready():
+            heappush(ready, (max(node._sequence_nr() for node in regions[index].nodes), index))
+        _, index = heappop(ready)
+        sorter.done(index)
+        found.append(regions[index])
+    return found
 
 
 def stop_at_ends(ends: Collection[GradientEdge]) -> list[RemovableHandle]:
