@@ -71,3 +71,36 @@ def test_a_length_that_data_tell_beside_another(made: str, used: str) -> None:
         found: list[Any] = [seen(one, count, length) for one in (program, run)]
         assert (found[0] is None) == (found[1] is None), (count, length)
         torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+#: Of two tensors both of whose lengths data tell.
+BOTH: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "stacked": lambda a, b: torch.stack([a, b]),
+    "added": lambda a, b: a + b,
+    "products": lambda a, b: (a * b).sum() + a.sum(),
+    "chosen": lambda a, b: torch.where(a > 1, a, b),
+    "copied": lambda a, b: (a * 1).copy_(b),
+    "dot product": lambda a, b: a @ b,
+    "compared, unused": lambda a, b: (a == b, a * 2)[1],
+    "concatenated": lambda a, b: torch.cat([a, b]) * 2,
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("used", BOTH)
+def test_two_lengths_that_data_tell(used: str, dynamic: bool | None) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return BOTH[used](x[x > 0], y[y > 0])
+
+    for first in ((3, 3), (5, 0), (2, 1)):
+        framesmith.reset()
+        run = framesmith.compile(program, dynamic=dynamic)
+        for one, two in (first, (5, 0), (0, 5), (4, 4), (1, 4), (4, 1), (5, 3), (0, 0), (1, 1), (0, 1)):
+            found: list[Any] = []
+            for call in (program, run):
+                try:
+                    found.append(call(torch.ones(one), torch.cat([torch.full((two,), 2.0), torch.zeros(2)])))
+                except RuntimeError:
+                    found.append(None)
+            assert (found[0] is None) == (found[1] is None), (one, two)
+            torch.testing.assert_close(found[0], found[1])

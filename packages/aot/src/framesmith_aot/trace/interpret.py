@@ -88,7 +88,7 @@ def _call(
     if node.target is torch._check:
         facts.note_check(node, args)
     facts.note_asserted(node, env)
-    if numbers.is_assertion(node) and args[0] is True:
+    if numbers.is_assertion(node) and facts.has_checked(args[0]):
         return None
     if node.target in FUNCTIONS and any(map(is_symbolic, args)) and not any(map(torch.is_tensor, args)):
         return numbers.call(tracer, node, args, kwargs)

@@ -111,13 +111,17 @@ class Facts:
         """
         if node in self._asserted:
             condition = _anew(node, env)
-            if not isinstance(condition, torch.SymBool):
+            if not isinstance(condition, torch.SymBool) or not condition.node._expr.free_symbols:
                 return
             if known_value(condition) is None:
                 self._say(condition, self._asserted[node])
                 torch._check(condition)  # type: ignore[no-untyped-call]
-            elif condition.node._expr.free_symbols:  # known by what torch has since taken for granted of them
-                self._check_once(condition.node._expr, self._asserted[node])
+            # Not left to torch, which may know it from before, and takes it for granted then.
+            self._check_once(condition.node._expr, self._asserted[node])
+
+    def has_checked(self, condition: Any) -> bool:
+        """Whether it is known, or the graph checks it already."""
+        return condition is True or (isinstance(condition, torch.SymBool) and condition.node._expr in self._checked)
 
     def _check_once(self, condition: Any, message: str) -> None:
         if condition not in self._checked and self._tracer.numbers.knows_expression(condition):
