@@ -14,8 +14,6 @@ from benchmarks.harness import Row
 from framesmith_backends import CudaBackend
 from framesmith_backends.cuda import kernel_runs
 from framesmith_backends.launch import native
-from framesmith_backends.launch.cuda_driver import Driver
-from framesmith_backends.launch.cuda_native import native_entries
 
 #: The functions of the driver, and torch's for streams: all succeed, and give 1 for a handle.
 STAND_IN = """
@@ -52,7 +50,10 @@ def never(*values: object) -> None:
 
 
 def run() -> list[Row]:
-    """Seconds for each kernel of one run of them, the median of several rounds."""
+    """Seconds for each kernel of one run of them, the median of several rounds. Triton has to be installed."""
+    from framesmith_backends.launch.cuda_driver import Driver
+    from framesmith_backends.launch.cuda_native import native_entries
+
     graph = make_fx(chain, tracing_mode="fake")(torch.empty(SIDE, SIDE))
     for node in graph.graph.nodes:
         node.meta.setdefault("val", None)
