@@ -55,8 +55,6 @@ def run() -> list[Row]:
     from framesmith_backends.launch.cuda_native import native_entries
 
     graph = make_fx(chain, tracing_mode="fake")(torch.empty(SIDE, SIDE))
-    for node in graph.graph.nodes:
-        node.meta.setdefault("val", None)
     (made,) = kernel_runs(CudaBackend().explain(graph))
     driver: Any = Driver([StandIn()])  # type: ignore[list-item]
     call = native_entries([made], {made.step.entry: never}, 0, 90, driver)[made.step.entry]

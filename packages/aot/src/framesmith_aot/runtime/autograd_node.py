@@ -156,14 +156,14 @@ def apply_of(
         why = second if isinstance(second, str) else None
         if again and isinstance(second, SecondOrder):
             why = second.obstacle(ctx.rerun, index, node.part.stand_ins)
-        if again and isinstance(second, SecondOrder) and why is None:
-            results = {slot: saved[position] for slot, position in kept_results.items()}
-            results.update(_received(ctx, changes))
-            instead = {at: saved[position] for at, position in node.part.stand_ins.items()}
-            grads = second.gradients(ctx.rerun, index, ctx.held, results, tangents, instead)
-            if once:
-                ctx.rerun = ctx.held = ctx.left = None
-            return (*grads, *rest)
+            if why is None:
+                results = {slot: saved[position] for slot, position in kept_results.items()}
+                results.update(_received(ctx, changes))
+                instead = {at: saved[position] for at, position in node.part.stand_ins.items()}
+                grads = second.gradients(ctx.rerun, index, ctx.held, results, tangents, instead)
+                if once:
+                    ctx.rerun = ctx.held = ctx.left = None
+                return (*grads, *rest)
         del saved[used:]  # what is only watched
         saved += numbers_of(ctx)
         if again and why is not None:

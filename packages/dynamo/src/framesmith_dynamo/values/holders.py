@@ -29,6 +29,7 @@ import torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Found
 from framesmith_guards import AttrSource, CellContentsSource, InstanceDictSource, ItemSource, ModuleSource, TypeSource
+from framesmith_guards.values.classes import IMMUTABLE_TYPE
 
 if TYPE_CHECKING:
     from framesmith_dynamo.values.base import Tracer, Value
@@ -45,8 +46,6 @@ NO_SOURCE = register_break(
 
 _type_dict = type.__dict__["__dict__"].__get__
 _type_mro = type.__dict__["__mro__"].__get__
-#: `Py_TPFLAGS_IMMUTABLETYPE`: the entries of the class cannot be changed. No `class` statement makes such a class.
-IMMUTABLE_TYPE: Final = 1 << 8
 
 
 class Missing:

@@ -15,7 +15,9 @@ BOOKKEEPING: Final = frozenset({"__annotations__", "__slotnames__"})
 Entry = tuple[str, str]
 """The name of an entry and, for a descriptor, its kind: what an attribute lookup makes of it."""
 
-_IMMUTABLE_TYPE: Final = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: the entries of the class cannot be changed
+#: `Py_TPFLAGS_IMMUTABLETYPE`: the entries of the class cannot be changed. No `class` statement makes such a class.
+IMMUTABLE_TYPE: Final = 1 << 8
+
 _KINDS: Final[dict[type, str]] = {
     FunctionType: "function",
     classmethod: "classmethod",
@@ -71,7 +73,7 @@ class ClassLayout:
 
 
 def _layout(owner: type) -> frozenset[Entry] | None:
-    if owner.__flags__ & _IMMUTABLE_TYPE:
+    if owner.__flags__ & IMMUTABLE_TYPE:
         return None
     return frozenset((name, _kind(type(raw))) for name, raw in _entries(owner).items() if name not in BOOKKEEPING)
 

@@ -14,7 +14,6 @@ from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.errors import answered, iterator
 from framesmith_dynamo.values.holders import (
-    IMMUTABLE_TYPE,
     NO_SOURCE,
     class_source,
     entry_value,
@@ -37,6 +36,7 @@ from framesmith_dynamo.values.objects.attributes import (
 from framesmith_dynamo.values.objects.mapping_proxies import class_proxy
 from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
 from framesmith_guards import AttrSource
+from framesmith_guards.values.classes import IMMUTABLE_TYPE
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -54,6 +54,7 @@ CONSTRUCTION = register_break(
     why="its layout or its constructor is implemented in C and the tracer has no rule for it",
     hint="make the object outside the compiled function and pass it in",
 )
+
 CLASS_DEFINITION = register_break(
     "class-definition",
     what="a class is made while tracing",

@@ -11,8 +11,8 @@ from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.holders import IMMUTABLE_TYPE
 from framesmith_dynamo.values.objects.objects import ObjectValue
+from framesmith_guards.values.classes import IMMUTABLE_TYPE
 from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:

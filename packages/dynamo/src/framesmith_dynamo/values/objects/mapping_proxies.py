@@ -13,7 +13,6 @@ from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import (
-    IMMUTABLE_TYPE,
     NO_SOURCE,
     class_dict,
     class_source,
@@ -24,6 +23,7 @@ from framesmith_dynamo.values.holders import (
 from framesmith_dynamo.values.objects.attribute_dicts import AttributeDictValue
 from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import InstanceDictSource, ProxiedSource, mapping_behind
+from framesmith_guards.values.classes import IMMUTABLE_TYPE
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -17,7 +17,6 @@ from framesmith_dynamo.values.base import Args, Found, Kwargs, TracedRaise, Trac
 from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.errors import answered, iterator, refuse_empty_slot, refuse_store, refused
 from framesmith_dynamo.values.holders import (
-    IMMUTABLE_TYPE,
     MISSING,
     data_descriptor_check,
     entry_value,
@@ -37,6 +36,7 @@ from framesmith_dynamo.values.objects.attributes import (
 from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue, refuse_shared
 from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
+from framesmith_guards.values.classes import IMMUTABLE_TYPE
 from framesmith_sideeffects import DELETED, has_own_attribute
 
 if TYPE_CHECKING:
