@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -17,6 +18,16 @@ BoxedFn = Callable[[list[Any]], Sequence[Any]]
 
 OnError = Callable[[str, Exception], None]
 """Told what went wrong inside a backend, and where, though it compiles the graph another way. May raise."""
+
+#: What the option `mode` of a backend may be, and what it asks for.
+MODES: Mapping[str, str] = MappingProxyType(
+    {
+        "default": "balanced compile time and kernels",
+        "reduce-overhead": "launch with as little Python as possible",
+        "max-autotune": "choose between kernels by measuring them",
+        "max-autotune-no-cudagraphs": "as max-autotune, without CUDA graphs",
+    }
+)
 
 #: The entry point group in which backends register.
 ENTRY_POINTS = "framesmith.backends"
@@ -57,10 +68,11 @@ class Backend(Protocol):
     """A compiler of such graphs with a name.
 
     `devices` are the device types whose tensors it compiles kernels for, `roles` the graphs it takes, and
-    `options` maps each option's name to its default value. A backend whose kernels are for fixed sizes alone has an
-    attribute `fixed_sizes` that is true: no size becomes a symbol by itself then (`dynamic=None`). One that
-    needs a device or a package has a method `why_not_here()`: what is missing and what to install, or None. One that
-    chooses layouts for a training step as a whole has a method `lay_out(graph, options)`: see `LayOut`.
+    `options` maps each option's name to its default value; one that is called `mode` takes all of `MODES`. A backend
+    whose kernels are for fixed sizes alone has an attribute `fixed_sizes` that is true: no size becomes a symbol by
+    itself then (`dynamic=None`). One that needs a device or a package has a method `why_not_here()`: what is missing
+    and what to install, or None. One that chooses layouts for a training step as a whole has a method
+    `lay_out(graph, options)`: see `LayOut`.
     """
 
     @property

@@ -12,10 +12,11 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
+from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
 from framesmith_aten.operators import applied_to_each
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.kernel_runs import KernelRun
+from framesmith_backends.launch.recordable import launches_anything, parameters, why_not_recorded
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
@@ -26,22 +27,30 @@ from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.split import FOR_GPU
 from framesmith_backends.schedule.steps import Run
 
+CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES)}
+#: Modes in which launches are recorded, and those that ask for what is not built.
+RECORDING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
+
 
 @dataclass(frozen=True, slots=True)
 class TritonStages:
-    """Every stage of one compilation, for reading; `graph` is what was lowered."""
+    """Every stage of one compilation, for reading; `graph` is what was lowered.
+
+    `recording` says whether launches are recorded as a CUDA graph, and why not.
+    """
 
     graph: fx.GraphModule
     lowering: Lowering
     plan: Plan
     kernels: tuple[TritonKernel, ...]
     source: str
+    recording: str
 
     def text(self) -> str:
         """All stages, under headings."""
         notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
         parts = (
-            ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes),
+            ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.recording),
             ("kernels", "\n\n".join(k.text() for k in self.plan.kernels)), ("plan", self.plan.text()),
             ("launcher", self.source), ("Triton", "\n".join(form.source for k in self.kernels for form in k.forms)),
         )  # fmt: skip
@@ -49,12 +58,16 @@ class TritonStages:
 
 
 class CudaBackend:
-    """Compiles graphs of CUDA tensors. With TRITON_INTERPRET=1 it takes CPU tensors, slowly, to check numerics."""
+    """Compiles graphs of CUDA tensors. With TRITON_INTERPRET=1 it takes CPU tensors, slowly, to check numerics.
+
+    Option `mode`: "reduce-overhead" records what a graph launches as a CUDA graph, in the second call with the same
+    sizes, and replays it in later ones; "max-autotune" does so too. Nothing is chosen by measuring yet.
+    """
 
     name = "cuda"
     devices: tuple[str, ...] = ("cuda",)
     roles: tuple[Role, ...] = ROLES
-    options: Mapping[str, object] = {}
+    options: Mapping[str, object] = {"mode": "default"}
 
     def takes_whole(self, op: OpOverload) -> bool:
         return has_rule(op) or applied_to_each(op) is not None  # one launch for many tensors
@@ -68,14 +81,17 @@ class CudaBackend:
         on_error: OnError | None = None,
     ) -> BoxedFn:
         checked_role(role, self.name)
-        checked_options(options, self.options, {}, self.name)
+        mode = checked_options(options, self.options, CHOICES, self.name)["mode"]
         problem = self.why_not_here()
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
         if why_not_functional(gm) is not None or len(_device_indices(gm)) > 1:
-            return run_eagerly(gm)
-        stages = _stages(gm, on_error)
-        return _launcher(stages)
+            run = run_eagerly(gm)
+        else:
+            run = _launcher(_stages(gm, on_error))
+        if mode in MEASURING:
+            _tell_that_nothing_is_measured(str(mode))
+        return _recorded(run, gm, role, str(mode)) if mode in RECORDING else run
 
     def why_not_here(self) -> str | None:
         """What this machine lacks, and what to install; or None."""
@@ -86,16 +102,62 @@ class CudaBackend:
 
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> TritonStages:
         """Lower, schedule and render the graph; needs neither a GPU nor triton."""
-        checked_options(options, self.options, {}, self.name)
-        return _stages(gm)
+        mode = checked_options(options, self.options, CHOICES, self.name)["mode"]
+        return _stages(gm, mode=str(mode))
 
 
-def _stages(gm: fx.GraphModule, on_error: OnError | None = None) -> TritonStages:
+def _stages(gm: fx.GraphModule, on_error: OnError | None = None, mode: str = "default") -> TritonStages:
+    recording = _recording_text(gm, mode)
     gm = with_calls_in_place(with_parts_written(gm))
     lowering = lower_graph(gm, device_of(gm), on_error, in_order=False)
     plan = make_plan(lowering.program, scratch=False, apart=False, splitting=FOR_GPU)
     kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
-    return TritonStages(gm, lowering, plan, kernels, write(plan, gm)[0])
+    return TritonStages(gm, lowering, plan, kernels, write(plan, gm)[0], recording)
+
+
+def _recorded(run: BoxedFn, gm: fx.GraphModule, role: Role, mode: str) -> BoxedFn:
+    """The function with its launches recorded, where they may be; the user is told of graphs where they may not."""
+    from framesmith_backends.launch.recordings import Graphed, tell_once
+
+    if not launches_anything(gm):
+        return run
+    about = f"mode={mode!r}: the {role} graph of {_first_operator(gm)}"
+    why = why_no_cuda_graph(gm)
+    if why is not None:
+        tell_once(f"{about} runs without CUDA graphs: {why}")
+        return run
+    from framesmith_backends.launch.cuda_graphs import CudaRecorder
+
+    return Graphed(run, parameters(gm), CudaRecorder(device_index(gm)), about)
+
+
+def _first_operator(gm: fx.GraphModule) -> str:
+    return next(str(node.target) for node in gm.graph.nodes if node.op == "call_function")
+
+
+def why_no_cuda_graph(gm: fx.GraphModule) -> str | None:
+    """Why what the graph launches is not recorded, or None."""
+    indices = _device_indices(gm)
+    if len(indices) > 1:
+        return f"its tensors are on {len(indices)} devices"
+    why = why_not_functional(gm)
+    if why is not None:
+        return f"it runs node by node, since {why}"
+    return why_not_recorded(gm, torch.device("cuda", *indices))
+
+
+def _recording_text(gm: fx.GraphModule, mode: str) -> str:
+    if mode not in RECORDING:
+        return f"none: mode is {mode!r}"
+    why = why_no_cuda_graph(gm) if launches_anything(gm) else "nothing is launched"
+    return "recorded in the second call with the same sizes" if why is None else f"none: {why}"
+
+
+def _tell_that_nothing_is_measured(mode: str) -> None:
+    from framesmith_backends.launch.recordings import tell_once
+
+    besides = "; CUDA graphs are recorded, as in 'reduce-overhead'" if mode in RECORDING else ""
+    tell_once(f"mode={mode!r}: kernels are not chosen by measuring them yet{besides}")
 
 
 def interpreting() -> bool:

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from framesmith.backends import BackendLike, backend_options, resolve_backend
 from framesmith.choices import check_bool, check_choice, listed, nearest
 from framesmith.failures import FramesmithWarning
+from framesmith_aten.contract import MODES
 from framesmith_guards import warn_user
 
-MODES: Mapping[str, str] = MappingProxyType(
-    {
-        "default": "balanced compile time and kernels",
-        "reduce-overhead": "launch with as little Python as possible",
-        "max-autotune": "choose between kernels by measuring them",
-        "max-autotune-no-cudagraphs": "as max-autotune, without CUDA graphs",
-    }
-)
 DEFAULT_RECOMPILE_LIMIT = 8
 
 

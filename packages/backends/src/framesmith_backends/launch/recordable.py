@@ -1,0 +1,139 @@
+"""Which graphs may be recorded: what runs on the host, or for one call alone, would be missing from a replay."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from framesmith_aten.graphs.numbers import FUNCTIONS
+from framesmith_aten.operators import (
+    arguments,
+    is_custom,
+    is_effect,
+    is_mutable,
+    is_random,
+    is_view,
+    is_view_by_strides,
+    op_name,
+    row,
+    undeclared_writes,
+    written_arguments,
+)
+from framesmith_aten.symbolic import has_symbols
+
+#: Of operators that cannot be recorded: what their tags say that they do.
+ON_THE_HOST = {
+    torch.Tag.data_dependent_output: "reads a number from the device",
+    torch.Tag.dynamic_output_shape: "gives a tensor whose size the data tell",
+    torch.Tag.cudagraph_unsafe: "is not made to be recorded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What a graph takes, by position.
+
+    `tensors` and `numbers` are all of it; `varying` are tensors whose sizes, strides or offsets are symbols, `written`
+    those that the graph writes to.
+    """
+
+    tensors: tuple[int, ...]
+    numbers: tuple[int, ...]
+    varying: tuple[int, ...]
+    written: frozenset[int]
+
+
+def why_not_recorded(gm: fx.GraphModule, device: torch.device) -> str | None:
+    """Why the graph's launches on the device cannot be recorded and replayed, or None."""
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        for tensor in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(tensor, torch.Tensor) and not _is_on(tensor, device):
+                return f"{node.name} is on {tensor.device}, and all that is recorded lies on {device}"
+        reason = _why_not_call(node) if node.op == "call_function" else None
+        if reason is not None:
+            return reason
+    return None
+
+
+def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    known = {device.index, tensor.device.index} - {None}  # a device without a number is the current one
+    return tensor.device.type == device.type and len(known) <= 1
+
+
+def _why_not_call(node: fx.Node) -> str | None:
+    op = node.target
+    if not isinstance(op, OpOverload):
+        if op is operator.getitem or op in FUNCTIONS:
+            return None
+        return f"{op_name(op)} is no operator: what it does besides is not known"
+    for tag, what in ON_THE_HOST.items():
+        if tag in op.tags:
+            return f"{op} {what}"
+    if is_custom(op):
+        return f"{op} is not torch's own: what it does besides, on the host, would be left out"
+    if is_view_by_strides(op):
+        return f"{op} sees memory around its operand"
+    if is_effect(op) and not (is_random(op) or is_mutable(op) or row(op).statistics):
+        return f"{op} has an effect on the host"
+    given = arguments(op, node.args, node.kwargs)
+    if given.get("generator") is not None:
+        return f"{op} draws from a generator of its own"
+    return None
+
+
+def launches_anything(gm: fx.GraphModule) -> bool:
+    """Whether something in the graph may compute: not only views and numbers."""
+    return any(
+        node.op == "call_function" and isinstance(node.target, OpOverload) and not is_view(node.target)
+        for node in gm.graph.nodes
+    )
+
+
+def parameters(gm: fx.GraphModule) -> Parameters:
+    """What the graph takes."""
+    nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    tensors = {at: v for at, node in enumerate(nodes) if isinstance(v := node.meta.get("val"), torch.Tensor)}
+    places = {node: at for at, node in enumerate(nodes)}
+    written = {places[node] for node in _written(gm) if node in places}
+    return Parameters(
+        tensors=tuple(tensors),
+        numbers=tuple(at for at in range(len(nodes)) if at not in tensors),
+        varying=tuple(at for at, value in tensors.items() if has_symbols(value)),
+        written=frozenset(written),
+    )
+
+
+def _written(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    """What is written to, seen through views."""
+    for node in gm.graph.nodes:
+        op = node.target
+        if node.op != "call_function" or not isinstance(op, OpOverload):
+            continue
+        names = written_arguments(op)
+        if row(op).statistics:
+            names = (*names, *undeclared_writes(op, node.args, node.kwargs))
+        given = arguments(op, node.args, node.kwargs) if names else {}
+        for name in names:
+            yield from map(_base, _nodes_in(given.get(name)))
+
+
+def _nodes_in(value: Any) -> list[fx.Node]:
+    if isinstance(value, fx.Node):
+        return [value]
+    return [node for item in value for node in _nodes_in(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _base(node: fx.Node) -> fx.Node:
+    while node.op == "call_function" and node.args and (is_view(node.target) or node.target is operator.getitem):
+        source = node.args[0]
+        if not isinstance(source, fx.Node):
+            break
+        node = source
+    return node

@@ -1,0 +1,615 @@
+"""A graph's launches recorded once and replayed: which calls, with what at which address. Note [Recordings].
+
+Nothing here asks for a GPU: what records is a `Recorder`, and `cuda_graphs.py` has that of CUDA.
+
+Note [Recordings]
+A replay does what was recorded, at the addresses of then. So a tensor that comes at the address of the call before is
+read where it lies, and one that does not is copied into a buffer of the recording's. Results lie in the recording's
+memory. They are handed out as new tensors over it, and no replay happens while anybody holds one of them: another
+recording is made, up to a number of them, and beyond it the graph runs as if there were none. So nothing that was
+handed out ever changes under its holder.
+
+Results of recordings come back as inputs of other graphs, activations of a backward pass above all. They have as many
+addresses as there are recordings of the graph that gave them, and each recording of the graph that takes them is for
+one of these addresses.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import operator
+import sys
+import threading
+import weakref
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from framesmith_aten.contract import BoxedFn
+from framesmith_aten.layouts import is_interleaved, span
+from framesmith_backends.launch.recordable import Parameters
+from framesmith_backends.launch.source import below_autograd, native_functions
+
+LOG = logging.getLogger("framesmith.plan")
+
+#: Sets of sizes and numbers that a graph is recorded for; sets met once that are remembered.
+MOST_FORMS, MOST_MET = 16, 64
+#: Recordings that a set has at a time, and that are made for it in all.
+MOST_RECORDINGS, MOST_MADE = 4, 16
+#: How often an input that was read where it lies may come at a new address before it is copied from then on.
+PATIENCE = 2
+
+#: One replay at a time, and no replay while something is recorded: recordings share workspaces and random generators.
+_ONE_AT_A_TIME = threading.RLock()
+#: Addresses at which recordings have results, and how many recordings do.
+_OF_RECORDINGS: Counter[int] = Counter()
+
+
+class Recorded(Protocol):
+    """What was launched, to be done again."""
+
+    def ready(self) -> None:
+        """Called before anything is written to what the recording reads: what still uses it is waited for."""
+        ...
+
+    def replay(self) -> None: ...
+
+
+class Recorder(Protocol):
+    """Records launches on one device."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def busy(self) -> bool:
+        """Whether somebody else records at present: what is launched then is to be part of that."""
+        ...
+
+    def record(
+        self, run: BoxedFn, inputs: list[Any], buffers: Sequence[torch.Tensor]
+    ) -> tuple[Sequence[Any], Recorded]:
+        """The results of `run` on these inputs and what it launches, without doing it.
+
+        The results have their contents after each replay; the recorder holds none of them. `buffers` are over those
+        inputs that only it reads.
+        """
+        ...
+
+    def settings(self) -> tuple[object, ...]:
+        """What else the launches depend on: switches that the user may turn between two calls."""
+        ...
+
+    def make_room(self) -> None:
+        """Called when there was not enough memory to record."""
+        ...
+
+
+class NotRecorded(Exception):
+    """Why something cannot be recorded, told to the user."""
+
+
+@functools.cache
+def tell_once(text: str) -> None:
+    """Tell the user, once in a process, that a mode does not do what it is for."""
+    LOG.warning("%s", text)
+
+
+@dataclass(slots=True)
+class Counts:
+    """How often a graph was recorded, replayed, and run without either."""
+
+    recorded: int = 0
+    replayed: int = 0
+    plain: int = 0
+
+
+class Graphed:
+    """A graph's function that records what it launches and replays it: as `run`, for the same list of inputs."""
+
+    def __init__(self, run: BoxedFn, parameters: Parameters, recorder: Recorder, about: str) -> None:
+        self.run = run
+        self.parameters = parameters
+        self.recorder = recorder
+        self.about = about
+        self.counts = Counts()
+        self._forms: dict[object, Form] = {}
+        self._varies = bool(parameters.varying or parameters.numbers)
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        if not self.recorder.busy():
+            with _ONE_AT_A_TIME:
+                results = self._replayed(args)
+            if results is not None:
+                return results
+        self.counts.plain += 1
+        return self.run(args)
+
+    def _replayed(self, args: list[Any]) -> list[Any] | None:
+        """The results by a replay, and the list emptied; None, and nothing done, where the graph is to run."""
+        key = self._key(args)
+        addresses = [args[at].data_ptr() for at in self.parameters.tensors]
+        form = self._forms.get(key)
+        if form is None:
+            self._meet(key, addresses)  # a first call makes what later ones find: handles, workspaces, loaded kernels
+            return None
+        recording = form.ready_for(args, addresses) or self._recorded(form, args, addresses)
+        if recording is None:
+            return None
+        self.counts.replayed += 1
+        results = recording.replay(args)
+        args.clear()
+        return results
+
+    def _key(self, args: Sequence[Any]) -> object:
+        """What a recording is for, but for addresses."""
+        around = (torch.is_inference_mode_enabled(), *self.recorder.settings())
+        if not self._varies:
+            return around
+        tensors = [args[at] for at in self.parameters.varying]
+        layouts = [(t.shape, t.stride(), t.storage_offset()) for t in tensors]
+        return (around, *layouts, *(_exactly(args[at]) for at in self.parameters.numbers))
+
+    def _meet(self, key: object, addresses: list[int]) -> None:
+        if len(self._forms) >= MOST_MET:
+            unused = next((known for known, form in self._forms.items() if not form.made), None)
+            if unused is None:
+                return
+            del self._forms[unused]
+        self._forms[key] = Form(self.parameters, addresses)
+
+    def _recorded(self, form: Form, args: Sequence[Any], addresses: list[int]) -> Recording | None:
+        """A recording made for this call, or None."""
+        if form.given_up:
+            return None
+        copied = form.copied(addresses)
+        if copied is None:
+            return None
+        if not self._has_room(form):
+            return None
+        try:
+            recording = _record(self.run, self.recorder, self.parameters, args, addresses, copied)
+        except torch.OutOfMemoryError as error:
+            self.recorder.make_room()
+            if form.short_of_memory:
+                self._give_up(form, f"there is not enough memory for it: {_first_line(error)}")
+            form.short_of_memory = True
+            return None
+        except NotRecorded as error:
+            self._give_up(form, str(error))
+            return None
+        except Exception as error:
+            self._give_up(form, f"recording failed: {_first_line(_root(error))}")
+            return None
+        if not recording.may_take(args):
+            self._give_up(form, "memory that it writes to is also an input that comes at changing addresses")
+            return None
+        form.add(recording)
+        self.counts.recorded += 1
+        LOG.info(
+            "%s: recording %d, for inputs of which %d of %d are copied",
+            self.about, form.made, len(copied), len(addresses),
+        )  # fmt: skip
+        return recording
+
+    def _has_room(self, form: Form) -> bool:
+        """Whether there may be one more recording."""
+        if not form.made and sum(1 for other in self._forms.values() if other.made) >= MOST_FORMS:
+            self._give_up(
+                form,
+                f"it is recorded for {MOST_FORMS} sets of sizes and numbers already; pad sizes to few lengths, and "
+                "pass numbers that change as tensors",
+            )
+            return False
+        if form.made >= MOST_MADE:
+            self._give_up(form, f"its inputs came at other addresses after each of {MOST_MADE} recordings")
+            return False
+        if not form.make_place():
+            tell_once(
+                f"{self.about} runs without CUDA graphs where results of its last {MOST_RECORDINGS} calls are still "
+                "held; drop them, or keep clones"
+            )
+            return False
+        return True
+
+    def _give_up(self, form: Form, why: str) -> None:
+        form.given_up = True
+        tell_once(f"{self.about} runs without CUDA graphs: {why}")
+
+
+def _exactly(number: object) -> object:
+    """A number as what is equal for the same bits alone."""
+    if isinstance(number, float):
+        return number.hex()
+    return type(number), number
+
+
+def _root(error: BaseException) -> BaseException:
+    """What was raised first."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+@dataclass(slots=True)
+class Form:
+    """What is known of the calls with one set of sizes and numbers.
+
+    `last` are the addresses of the last call that was not a replay, `moving` the tensors (by their place in
+    `parameters.tensors`) that are copied from now on, `moved` how often others have moved.
+    """
+
+    parameters: Parameters
+    last: list[int]
+    moving: set[int] = field(default_factory=set)
+    moved: Counter[int] = field(default_factory=Counter)
+    recordings: list[Recording] = field(default_factory=list)
+    made: int = 0
+    given_up: bool = False
+    short_of_memory: bool = False
+
+    def ready_for(self, args: Sequence[Any], addresses: list[int]) -> Recording | None:
+        """A recording that can be replayed for this call."""
+        for recording in self.recordings:
+            if recording.takes(addresses) and recording.is_free() and recording.may_take(args):
+                return recording
+        return None
+
+    def copied(self, addresses: list[int]) -> list[int] | None:
+        """The tensors that a recording for this call is to copy; None to wait whether the addresses will stay."""
+        waiting = False
+        for place, (address, last) in enumerate(zip(addresses, self.last, strict=True)):
+            if place in self.moving or address == last or address in _OF_RECORDINGS:
+                continue
+            if self.was_fixed(place) and self.moved[place] < PATIENCE:
+                self.moved[place] += 1
+                waiting = True
+            else:
+                self.moving.add(place)
+            self.drop_fixed(place, address)
+        self.last = addresses
+        return None if waiting else [place for place in sorted(self.moving) if addresses[place] not in _OF_RECORDINGS]
+
+    def was_fixed(self, place: int) -> bool:
+        """Whether a recording reads this tensor where it lies."""
+        return self.moved[place] > 0 or any(place in recording.fixed for recording in self.recordings)
+
+    def drop_fixed(self, place: int, address: int) -> None:
+        """Forget recordings that read this tensor at an address at which it is not, unless other recordings give it."""
+        self.recordings = [
+            one
+            for one in self.recordings
+            if (known := one.fixed.get(place, address)) == address or known in _OF_RECORDINGS
+        ]
+
+    def make_place(self) -> bool:
+        """Whether there is a place for one more recording; of those whose results nobody holds, the oldest goes."""
+        if len(self.recordings) < MOST_RECORDINGS:
+            return True
+        unused = next((one for one in self.recordings if one.is_free()), None)
+        if unused is None:
+            return False
+        self.recordings.remove(unused)
+        return True
+
+    def add(self, recording: Recording) -> None:
+        self.made += 1
+        self.recordings.append(recording)
+
+
+# What a recording is
+
+
+@dataclass(slots=True)
+class Copies:
+    """Inputs that are copied into buffers before a replay, and out of them where the graph writes to them.
+
+    A dimension of stride 0 is copied as one of a single element: `narrowed` has the sizes and strides of those inputs
+    that have one.
+    """
+
+    positions: tuple[int, ...] = ()
+    buffers: list[torch.Tensor] = field(default_factory=list)
+    narrowed: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    written: list[int] = field(default_factory=list)
+
+    def sources(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        found = [args[at] for at in self.positions]
+        for index, (size, stride) in self.narrowed.items():
+            found[index] = _view(found[index], size, stride, 0)
+        return found
+
+    def bring_back(self, sources: Sequence[torch.Tensor]) -> None:
+        if self.written:
+            torch._foreach_copy_([sources[k] for k in self.written], [self.buffers[k] for k in self.written])
+
+
+@dataclass(slots=True)
+class Results:
+    """How results are handed out: new tensors over the recording's memory, inputs, parts of inputs, other values.
+
+    `made` are places among the results, the recording's own tensors, sizes and strides; `repeated` pairs of places,
+    `given` pairs of a place and an input, `shown` these and where in that input.
+    """
+
+    pattern: list[Any] = field(default_factory=list)
+    made: list[tuple[int, torch.Tensor, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    repeated: list[tuple[int, int]] = field(default_factory=list)
+    given: list[tuple[int, int]] = field(default_factory=list)
+    shown: list[tuple[int, int, tuple[int, ...], tuple[int, ...], int]] = field(default_factory=list)
+
+    def hand_out(self, args: Sequence[Any]) -> list[Any]:
+        results = [*self.pattern]
+        for at, tensor, size, stride in self.made:
+            results[at] = _view(tensor, size, stride, 0)
+        for at, position in self.given:
+            results[at] = args[position]
+        for at, position, size, stride, offset in self.shown:
+            results[at] = _view(args[position], size, stride, offset)
+        for at, earlier in self.repeated:
+            results[at] = results[earlier]
+        return results
+
+
+class Memory:
+    """The storages of a recording's results, and whether anybody else holds one of them."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.storages: list[torch.UntypedStorage] = []
+        held: dict[int, int] = {}
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in held:
+                self.storages.append(storage)
+            held[storage._cdata] = held.get(storage._cdata, -1) + 1
+        alone = _alone()
+        self.cells = [*held]
+        self.counts = [alone.holders + more for more in held.values()]
+        self.references = [alone.references] * len(held)
+        self.tensors = [*tensors]
+        self.addresses = [tensor.data_ptr() for tensor in tensors]
+
+    def is_free(self) -> bool:
+        """Whether nobody holds a tensor over it, or one of its storages, or has made one of these another."""
+        return (
+            [_holders(cell) for cell in self.cells] == self.counts
+            and _references(self.storages) == self.references
+            and [tensor.data_ptr() for tensor in self.tensors] == self.addresses
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """The counts of a storage that a single tensor and its own Python object hold."""
+
+    holders: int
+    references: int
+
+
+@functools.cache
+def _alone() -> Alone:
+    tensor = torch.empty(1, device="cpu")
+    storages = [tensor.untyped_storage()]
+    found = Alone(_holders(storages[0]._cdata), _references(storages)[0])
+    another = tensor.detach()
+    if _holders(storages[0]._cdata) != found.holders + 1:
+        raise NotRecorded("this version of torch does not tell who holds a tensor's memory")
+    del another
+    return found
+
+
+def _holders(cell: int) -> int:
+    return torch._C._storage_Use_Count(cell)
+
+
+def _references(storages: Sequence[torch.UntypedStorage]) -> list[int]:
+    return [sys.getrefcount(storage) for storage in storages]
+
+
+def _view(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
+    """A new tensor over the memory, with a version counter of its own, of which autograd knows nothing."""
+    return native_functions()._reinterpret_tensor(tensor, size, stride, offset)  # type: ignore[no-any-return]
+
+
+class Recording:
+    """One recording: what it takes where, and what it gives.
+
+    `fixed` has the addresses of the tensors that it reads where they lie.
+    """
+
+    def __init__(
+        self, recorded: Recorded, fixed: Mapping[int, int], copies: Copies, results: Results, writes: Writes | None
+    ) -> None:
+        self.recorded = recorded
+        self.fixed = dict(fixed)
+        self.copies = copies
+        self.results = results
+        self.writes = writes
+        tensors = [tensor for _, tensor, *_ in results.made]
+        self.memory = Memory(tensors)
+        if not self.memory.is_free():
+            raise NotRecorded("something else holds its results")
+        self._addresses_of = _picker(self.fixed)
+        self._expected = self._addresses_of(_by_place(self.fixed))
+        places = [address for address in self.memory.addresses if address]
+        _OF_RECORDINGS.update(places)
+        weakref.finalize(self, _forget, places).atexit = False
+
+    def takes(self, addresses: Sequence[int]) -> bool:
+        return bool(self._addresses_of(addresses) == self._expected)
+
+    def is_free(self) -> bool:
+        return self.memory.is_free()
+
+    def may_take(self, args: Sequence[Any]) -> bool:
+        """Whether what is copied lies apart from what is written to."""
+        return self.writes is None or self.writes.lie_apart(args)
+
+    def replay(self, args: Sequence[Any]) -> list[Any]:
+        self.recorded.ready()
+        copies = self.copies
+        if not copies.positions:
+            self.recorded.replay()
+        else:
+            with below_autograd():
+                sources = copies.sources(args)
+                torch._foreach_copy_(copies.buffers, sources)
+                self.recorded.replay()
+                copies.bring_back(sources)
+        return self.results.hand_out(args)
+
+
+def _forget(addresses: Sequence[int]) -> None:
+    for address in addresses:
+        _OF_RECORDINGS[address] -= 1
+        if not _OF_RECORDINGS[address]:
+            del _OF_RECORDINGS[address]
+
+
+def _picker(places: Mapping[int, int]) -> Callable[[Sequence[int]], Any]:
+    return operator.itemgetter(*places) if places else lambda addresses: ()
+
+
+def _by_place(fixed: Mapping[int, int]) -> Sequence[int]:
+    """The addresses as a list of which the places that are not there say nothing."""
+    return [fixed.get(place, 0) for place in range(max(fixed, default=-1) + 1)]
+
+
+class Writes:
+    """Which inputs may not share memory, because one of them is copied and one of them written to.
+
+    Copies of memory that is written to elsewhere would miss what is written, or undo it. `places` are the fixed ones
+    that matter, by their beginnings, with the furthest end up to each.
+    """
+
+    def __init__(self, args: Sequence[Any], parameters: Parameters, copied: Sequence[int]) -> None:
+        self.written = [at for at in copied if at in parameters.written]
+        self.read = [at for at in copied if at not in parameters.written]
+        fixed = [at for at in parameters.tensors if at not in copied]
+        self.fixed_written = _Places([_place(args[at]) for at in fixed if at in parameters.written])
+        self.fixed = _Places([_place(args[at]) for at in fixed] if self.written else [])
+
+    def lie_apart(self, args: Sequence[Any]) -> bool:
+        written = [_place(args[at]) for at in self.written]
+        read = [_place(args[at]) for at in self.read]
+        if any(map(self.fixed_written.meet, read)) or any(map(self.fixed.meet, written)):
+            return False
+        pairs = itertools.chain(itertools.product(written, read), itertools.combinations(written, 2))
+        return not any(one[0] < other[1] and other[0] < one[1] for one, other in pairs)
+
+
+class _Places:
+    """Ranges of memory."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        ranges = sorted(range_ for range_ in ranges if range_[0] < range_[1])
+        self.beginnings = [beginning for beginning, _ in ranges]
+        self.ends = list(itertools.accumulate((end for _, end in ranges), max))
+
+    def meet(self, place: tuple[int, int]) -> bool:
+        before = bisect_left(self.beginnings, place[1])
+        return place[0] < place[1] and before > 0 and self.ends[before - 1] > place[0]
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses that a tensor lies between."""
+    first, end = span(tensor)
+    beginning = tensor.data_ptr()
+    return beginning, beginning + end - first
+
+
+def _record(
+    run: BoxedFn,
+    recorder: Recorder,
+    parameters: Parameters,
+    args: Sequence[Any],
+    addresses: Sequence[int],
+    copied: Sequence[int],
+) -> Recording:
+    """A recording that copies these tensors and reads all others where they lie. Raises NotRecorded."""
+    _check(args, recorder.device)
+    positions = tuple(parameters.tensors[place] for place in copied)
+    copies, inputs = _copies(args, positions, parameters.written)
+    values, recorded = recorder.record(run, [*inputs], copies.buffers)
+    results = _results(values, inputs, parameters.tensors, recorder.device)
+    del values  # a tensor that something else holds as well, a constant, is seen by that
+    fixed = {place: address for place, address in enumerate(addresses) if place not in copied}
+    writes = Writes(args, parameters, positions) if parameters.written and copied else None
+    return Recording(recorded, fixed, copies, results, writes)
+
+
+def _check(args: Sequence[Any], device: torch.device) -> None:
+    for at, value in enumerate(args):
+        if isinstance(value, torch.Tensor):
+            if value.device != device:
+                raise NotRecorded(f"input {at} is on {value.device}, and the graph on {device}")
+            if value.layout is not torch.strided:
+                raise NotRecorded(f"input {at} is {value.layout}")
+        elif not (value is None or isinstance(value, (int, float))):
+            raise NotRecorded(f"input {at} is a {type(value).__name__}")
+
+
+def _copies(args: Sequence[Any], positions: tuple[int, ...], written: frozenset[int]) -> tuple[Copies, list[Any]]:
+    """The copies of these inputs, and the inputs with their buffers in the place of these."""
+    copies, inputs = Copies(positions), [*args]
+    for index, at in enumerate(positions):
+        tensor = args[at]
+        size, stride = tuple(tensor.shape), tensor.stride()
+        if is_interleaved(tensor) or tensor.is_conj() or tensor.is_neg():
+            raise NotRecorded(f"input {at} comes at changing addresses and cannot be copied element by element")
+        buffer = inputs[at] = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
+        if any(step == 0 and length > 1 for length, step in zip(size, stride, strict=True)):
+            if at in written:
+                raise NotRecorded(f"input {at} comes at changing addresses, is written to and overlaps itself")
+            narrow = tuple(min(length, 1) if step == 0 else length for length, step in zip(size, stride, strict=True))
+            copies.narrowed[index] = narrow, stride
+            buffer = _view(buffer, narrow, stride, 0)
+        copies.buffers.append(buffer)
+    copies.written = [index for index, at in enumerate(positions) if at in written]
+    return copies, inputs
+
+
+def _results(values: Sequence[Any], inputs: Sequence[Any], tensors: Sequence[int], device: torch.device) -> Results:
+    """How what the graph gave for these inputs is handed out at a replay."""
+    found, seen = Results(), dict[int, int]()
+    objects = {id(inputs[at]): at for at in tensors}
+    storages = {inputs[at].untyped_storage().data_ptr(): at for at in reversed(tensors) if inputs[at].numel()}
+    for at, value in enumerate(values):
+        found.pattern.append(None if isinstance(value, torch.Tensor) else value)
+        if not isinstance(value, torch.Tensor):
+            continue
+        if id(value) in seen:
+            found.repeated.append((at, seen[id(value)]))
+            continue
+        seen[id(value)] = at
+        size, stride = tuple(value.shape), value.stride()
+        if id(value) in objects:
+            found.given.append((at, objects[id(value)]))
+        elif value.device != device or value.layout is not torch.strided or value.requires_grad:
+            raise NotRecorded(f"result {at} is no plain tensor on {device}")
+        elif value.numel() and value.untyped_storage().data_ptr() in storages:
+            position, offset = _part_of_input(value, [(p, inputs[p]) for p in tensors])
+            found.shown.append((at, position, size, stride, offset))
+        else:
+            found.made.append((at, _view(value, size, stride, 0), size, stride))
+    return found
+
+
+def _part_of_input(result: torch.Tensor, inputs: Sequence[tuple[int, torch.Tensor]]) -> tuple[int, int]:
+    """An input that a result is a part of, and where in it the part begins, in elements."""
+    first, end = _place(result)
+    for at, tensor in inputs:
+        beginning, limit = _place(tensor)
+        if tensor.dtype == result.dtype and beginning <= first and end <= limit:
+            return at, (first - beginning) // tensor.element_size()
+    raise NotRecorded("a result is a view of an input that reaches beyond it, or of another type")

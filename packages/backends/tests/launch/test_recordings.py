@@ -1,0 +1,495 @@
+"""Recorded launches: which calls are replayed, and that nobody can tell. A recorder for CPU tensors stands in."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stand_in_recorder import StandIn
+
+from framesmith_backends.launch import recordings
+from framesmith_backends.launch.recordable import Parameters
+from framesmith_backends.launch.recordings import MOST_FORMS, MOST_RECORDINGS, Graphed
+
+Function = Callable[..., Any]
+
+
+def graphed(
+    function: Function, tensors: int = 1, *, numbers: int = 0, varying: bool = False, written: tuple[int, ...] = ()
+) -> tuple[Graphed, StandIn]:
+    """The function of tensors and then numbers, recorded."""
+
+    def run(args: list[Any]) -> Any:
+        values = [*args]
+        args.clear()
+        result = function(*values)
+        return result if isinstance(result, (tuple, list)) else (result,)
+
+    places = tuple(range(tensors))
+    parameters = Parameters(
+        places, tuple(range(tensors, tensors + numbers)), places if varying else (), frozenset(written)
+    )
+    recorder = StandIn()
+    return Graphed(run, parameters, recorder, "the graph"), recorder
+
+
+@pytest.fixture(autouse=True)
+def notices(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    recordings.tell_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "framesmith.plan"):
+        yield caplog
+
+
+def test_the_first_call_runs_the_second_records_and_later_ones_replay() -> None:
+    call, recorder = graphed(lambda x: x * 2 + 1)
+    x = torch.arange(5.0)
+    for step in range(4):
+        x.fill_(step)
+        args = [x]
+        (y,) = call(args)
+        assert torch.equal(y, x * 2 + 1) and args == []
+        del y
+    assert (recorder.recorded, recorder.replayed, recorder.copied) == (1, 3, 0)
+    assert (call.counts.recorded, call.counts.replayed, call.counts.plain) == (1, 3, 1)
+
+
+def test_results_that_are_held_never_change() -> None:
+    call, recorder = graphed(lambda x: (x + 1, x[0] * 2))
+    x, held, expected = torch.zeros(3), [], []
+    for step in range(12):
+        x.fill_(step)
+        held.append(call([x]))
+        expected.append((x + 1, x[0] * 2))
+    for given_out, right in zip(held, expected, strict=True):
+        assert all(map(torch.equal, given_out, right))
+    assert recorder.recorded == MOST_RECORDINGS == recorder.replayed
+    held.clear()
+    for _ in range(5):
+        call([x])
+    assert recorder.recorded == MOST_RECORDINGS and recorder.replayed == MOST_RECORDINGS + 5
+
+
+def test_it_is_told_once_that_results_are_held(notices: pytest.LogCaptureFixture) -> None:
+    call, _ = graphed(lambda x: x + 1)
+    x = torch.zeros(3)
+    held = [call([x]) for _ in range(MOST_RECORDINGS + 5)]
+    assert len(held) == MOST_RECORDINGS + 5
+    assert [record.getMessage() for record in notices.records] == [
+        "the graph runs without CUDA graphs where results of its last 4 calls are still held; drop them, or keep clones"
+    ]
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda y: y.view(-1)[1:],
+        lambda y: y.untyped_storage(),
+        lambda y: y.detach(),
+        lambda y: torch.ones(3, requires_grad=True) * y,  # its history holds it
+        lambda y: y.numpy(),
+    ],
+    ids=["view", "storage", "alias", "history", "numpy"],
+)
+def test_whatever_holds_a_result_keeps_it(hold: Function) -> None:
+    call, recorder = graphed(lambda x: x + 1)
+    x = torch.zeros(3)
+    call([x])
+    held = hold(call([x])[0])
+    assert recorder.recorded == 1
+    call([x])
+    assert recorder.recorded == 2
+    del held
+    gc.collect()
+    first, second = call([x])[0], call([x])[0]
+    assert recorder.recorded == 2 and first.data_ptr() != second.data_ptr()
+
+
+def test_what_the_user_does_to_a_result_is_the_users() -> None:
+    call, _ = graphed(lambda x: x + 1)
+    x = torch.zeros(3)
+    for _ in range(4):
+        (y,) = call([x])
+        assert y._version == 0 and torch.equal(y, torch.ones(3))
+        y.add_(5)
+        assert y._version == 1
+
+
+def test_a_result_whose_memory_was_made_another_is_not_written_to() -> None:
+    call, recorder = graphed(lambda x: x + 1)
+    x = torch.zeros(3)
+    call([x])
+    (y,) = call([x])
+    y.resize_(10_000)
+    del y
+    assert torch.equal(call([x])[0], torch.ones(3))
+    assert recorder.recorded == 2
+
+
+def test_an_input_at_changing_addresses_is_copied() -> None:
+    call, recorder = graphed(lambda w, x: w * x, 2)
+    w, kept = torch.full((3,), 2.0), []
+    for step in range(6):
+        x = torch.full((3,), float(step))
+        kept.append(x)
+        assert torch.equal(call([w, x])[0], w * x)
+    assert (recorder.recorded, recorder.copied, recorder.replayed) == (1, 1, 5)
+
+
+def test_a_parameter_that_moved_is_read_at_its_new_place() -> None:
+    call, recorder = graphed(lambda w, x: w * x, 2)
+    w, x = torch.full((3,), 2.0), torch.ones(3)
+    for _ in range(3):
+        call([w, x])
+    moved = torch.full((3,), 3.0)
+    for _ in range(4):
+        assert torch.equal(call([moved, x])[0], moved)
+    assert (recorder.recorded, recorder.copied, call.counts.plain) == (2, 0, 2)
+
+
+def test_an_input_that_moves_for_ever_is_copied_in_the_end() -> None:
+    call, recorder = graphed(lambda x: x + 1)
+    kept = [torch.full((3,), float(k)) for k in range(12)]
+    for x in [kept[0]] * 3 + kept:
+        assert torch.equal(call([x])[0], x + 1)
+    assert recorder.copied == 1 and recorder.recorded <= 3 and recorder.replayed >= 10
+
+
+def add_in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = x + y
+    x.copy_(total)
+    return total * 2
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_inputs_are_written_to_wherever_they_are(moving: bool) -> None:
+    call, recorder = graphed(add_in_place, 2, written=(0,))
+    x, y, kept = torch.ones(3), torch.ones(3), []
+    for step in range(6):
+        x = x.clone() if moving else x
+        kept.append(x)
+        (total,) = call([x, y])
+        assert torch.equal(x, torch.full((3,), 2.0 + step)) and torch.equal(total, x * 2)
+        del total
+    assert (recorder.recorded, recorder.replayed, recorder.copied) == (1, 5, int(moving))
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_copy_of_memory_that_is_written_to_is_not_made(written: int) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        target, other = (x, y) if written == 0 else (y, x)
+        total = x + y
+        target[:1].copy_(total[:1])
+        return total + other  # sees what was written where both show the same memory
+
+    call, _ = graphed(function, 2, written=(written,))
+    x = torch.ones(8)
+    for at in (0, 1, 2, 3, 0, 1):
+        expected = x.clone()
+        right = function(expected[:4], expected[at : at + 4])
+        assert torch.equal(call([x[:4], x[at : at + 4]])[0], right) and torch.equal(x, expected)
+    apart = [torch.full((4,), float(k)) for k in range(6)]
+    for y in apart:
+        x, other = torch.ones(4), y.clone()
+        expected = torch.ones(4)
+        right = function(expected, other)
+        assert torch.equal(call([x, y])[0], right) and torch.equal(x, expected) and torch.equal(y, other)
+
+
+def test_fixed_inputs_may_lie_over_each_other() -> None:
+    call, recorder = graphed(add_in_place, 2, written=(0,))
+    x = torch.ones(6)
+    for _ in range(4):
+        expected = x.clone()
+        right = add_in_place(expected[:4], expected[2:])
+        assert torch.equal(call([x[:4], x[2:]])[0], right) and torch.equal(x, expected)
+    assert recorder.recorded == 1
+
+
+def test_expanded_inputs_are_copied_as_what_they_are() -> None:
+    call, recorder = graphed(lambda x: x + torch.arange(3.0))
+    kept = [torch.tensor([[float(k)], [0.0]]) for k in range(5)]
+    for x in kept:
+        assert torch.equal(call([x.expand(2, 3)])[0], x + torch.arange(3.0))
+    assert recorder.recorded == 1 and recorder.copied == 1
+
+
+def test_inputs_that_overlap_otherwise_are_not_copied(notices: pytest.LogCaptureFixture) -> None:
+    call, recorder = graphed(lambda x: x + 1)
+    kept = [torch.arange(6.0) + k for k in range(4)]
+    for x in kept:
+        assert torch.equal(call([x.unfold(0, 3, 1)])[0], x.unfold(0, 3, 1) + 1)
+    assert recorder.recorded == 0 and "cannot be copied element by element" in notices.text
+    x = kept[0].unfold(0, 3, 1)
+    other, recorder = graphed(lambda x: x + 1)
+    for _ in range(3):
+        assert torch.equal(other([x])[0], x + 1)
+    assert recorder.replayed == 2
+
+
+def test_strided_and_offset_inputs_keep_their_strides() -> None:
+    call, recorder = graphed(lambda x: torch.tensor(x.stride()) + x.sum().long())
+    kept = [torch.randint(9, (4, 6)).float() for _ in range(4)]
+    for x in kept:
+        part = x.t()[1::2, 1:]
+        assert torch.equal(call([part])[0], torch.tensor(part.stride()) + part.sum().long())
+    assert recorder.replayed == 3
+
+
+def test_results_of_every_kind() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
+        total = x + y
+        return total, None, 7, x, total, y[1:3], total.view(2, 2), total.new_empty(0), y
+
+    for moving in (False, True):
+        call, recorder = graphed(function, 2)
+        x, y, kept = torch.arange(4.0), torch.ones(4), []
+        for step in range(5):
+            y = y.clone() if moving else y
+            kept.append(y)
+            y.fill_(step)
+            results = call([x, y])
+            right = function(x, y)
+            assert results[1:3] == right[1:3] or list(results[1:3]) == [None, 7]
+            tensors = [r for r in results if isinstance(r, torch.Tensor)]
+            assert all(map(torch.equal, tensors, [r for r in right if isinstance(r, torch.Tensor)]))
+            assert results[3] is x and results[4] is results[0] and results[8] is y
+            results[5].add_(1)
+            assert y[1] == step + 1
+            results[6].add_(1)
+            assert torch.equal(results[0], right[0] + 1)
+        assert recorder.replayed == 4
+
+
+def test_inputs_without_elements() -> None:
+    call, recorder = graphed(lambda x, y: (x * 2, y.sum()), 2)
+    for _ in range(3):
+        empty, total = call([torch.empty(0, 3), torch.empty(0)])
+        assert empty.shape == (0, 3) and total == 0
+    assert recorder.replayed == 2
+
+
+def test_each_set_of_sizes_has_its_recordings_up_to_a_number(notices: pytest.LogCaptureFixture) -> None:
+    call, recorder = graphed(lambda x: x * 2, varying=True)
+    sizes = range(1, MOST_FORMS + 4)
+    tensors = [torch.arange(float(size)) for size in sizes]
+    for _ in range(4):
+        for x in tensors:
+            assert torch.equal(call([x])[0], x * 2)
+    assert recorder.recorded == MOST_FORMS and recorder.replayed == 3 * MOST_FORMS
+    assert [record.getMessage() for record in notices.records] == [
+        "the graph runs without CUDA graphs: it is recorded for 16 sets of sizes and numbers already; pad sizes to few "
+        "lengths, and pass numbers that change as tensors"
+    ]
+
+
+def test_sizes_met_once_are_forgotten() -> None:
+    call, recorder = graphed(lambda x: x * 2, varying=True)
+    for size in range(1000):
+        call([torch.empty(size)])
+    assert len(call._forms) <= recordings.MOST_MET and recorder.recorded == 0
+    x = torch.ones(3)
+    for _ in range(3):
+        call([x])
+    assert recorder.replayed == 2
+
+
+def test_numbers_are_told_apart_by_their_bits() -> None:
+    call, recorder = graphed(lambda x, n: x / n, 1, numbers=1)
+    x = torch.ones(2)
+    for _ in range(3):
+        for number in (0.0, -0.0, 1, 1.0, True, float("nan")):
+            assert torch.equal(call([x, number])[0].nan_to_num(5), (x / number).nan_to_num(5))
+    assert recorder.recorded == 6 and recorder.replayed == 12
+
+
+def test_what_fails_to_record_runs_as_before(notices: pytest.LogCaptureFixture) -> None:
+    call, recorder = graphed(add_in_place, 2, written=(0,))
+    recorder.error = RuntimeError("operation not permitted when stream is capturing\nand more")
+    x, y = torch.ones(3), torch.ones(3)
+    for step in range(4):
+        call([x, y])
+        assert torch.equal(x, torch.full((3,), 2.0 + step))
+    assert recorder.recorded == 1
+    assert [record.getMessage() for record in notices.records] == [
+        "the graph runs without CUDA graphs: recording failed: RuntimeError: operation not permitted when stream is "
+        "capturing"
+    ]
+
+
+def test_memory_that_is_short_is_given_one_more_chance(notices: pytest.LogCaptureFixture) -> None:
+    call, recorder = graphed(lambda x: x + 1)
+    x = torch.ones(3)
+    recorder.error = torch.OutOfMemoryError("CUDA out of memory")
+    call([x]), call([x])
+    assert recorder.made_room == 1 and not notices.records
+    recorder.error = None
+    call([x]), call([x])
+    assert recorder.replayed == 2
+    other, recorder = graphed(lambda x: x + 1)
+    recorder.error = torch.OutOfMemoryError("CUDA out of memory")
+    for _ in range(5):
+        assert torch.equal(other([x])[0], x + 1)
+    assert recorder.recorded == 2 and "not enough memory" in notices.text
+
+
+def test_what_the_user_records_is_the_users() -> None:
+    call, recorder = graphed(lambda x: x + 1)
+    x = torch.ones(3)
+    call([x]), call([x])
+    recorder.capturing = True
+    assert torch.equal(call([x])[0], x + 1)
+    assert recorder.replayed == 1
+
+
+def test_switches_of_the_user_are_seen() -> None:
+    call, recorder = graphed(lambda x: x * (2 if recorder.switch else 3))
+    x = torch.ones(3)
+    for switch in (False, True, False, True, False):
+        recorder.switch = switch
+        assert torch.equal(call([x])[0], x * (2 if switch else 3))
+    assert recorder.recorded == 2
+
+
+def test_results_of_inference_mode_stay_there() -> None:
+    call, _ = graphed(lambda x: x + 1)
+    x = torch.ones(3)
+    for inference in (True, True, False, False, True):
+        with torch.inference_mode(inference):
+            assert call([x])[0].is_inference() == inference
+
+
+def test_inputs_that_want_gradients_leave_no_history() -> None:
+    call, recorder = graphed(lambda w, x: w.detach() * x.detach(), 2)
+    w = torch.ones(3, requires_grad=True)
+    kept = [torch.full((3,), float(k), requires_grad=True) for k in range(4)]
+    for x in kept:
+        (y,) = call([w, x])
+        assert torch.equal(y, x) and not y.requires_grad and x._version == 0
+        del y
+    assert recorder.copied == 1
+
+
+def test_random_numbers_are_those_of_eager_mode() -> None:
+    call, _ = graphed(lambda x: x + torch.rand(3))
+    x = torch.zeros(3)
+    torch.manual_seed(0)
+    found = [call([x])[0].clone() for _ in range(4)]
+    torch.manual_seed(0)
+    assert all(torch.equal(one, torch.rand(3)) for one in found)
+
+
+def test_results_that_something_else_holds_are_not_recorded(notices: pytest.LogCaptureFixture) -> None:
+    constant = torch.ones(3)
+    call, _ = graphed(lambda x: (x + 1, constant))
+    for _ in range(3):
+        assert call([torch.zeros(3)])[1] is constant
+    assert "something else holds its results" in notices.text
+
+
+def test_activations_are_read_where_the_forward_recording_left_them() -> None:
+    forward, first = graphed(lambda x: (x.sin(), x.cos()))
+    backward, second = graphed(lambda cos, tangent: cos * tangent, 2)
+    kept, gradient = [], None
+    for step in range(12):
+        x = torch.full((4,), float(step))
+        kept.append(x)
+        y, cos = forward([x])  # the y of the step before is held meanwhile
+        tangent = torch.full((4,), 2.0)
+        kept.append(tangent)
+        args = [cos, tangent]
+        del cos
+        (gradient,) = backward(args)
+        assert torch.equal(y, x.sin()) and torch.equal(gradient, x.cos() * 2)
+    assert first.recorded == 2 and first.copied == 2  # x, in both
+    assert second.recorded <= 4 and second.copied == second.recorded  # the tangent alone
+    assert forward.counts.plain == 1 and backward.counts.plain <= 1
+
+
+def test_gradients_that_are_added_up_leave_a_recording_for_the_next_ones() -> None:
+    backward, recorder = graphed(lambda x: x * 2)
+    x = torch.ones(4)
+    for _ in range(3):
+        total = backward([x])[0]
+        for _ in range(3):
+            total.add_(backward([x])[0])
+        assert torch.equal(total, torch.full((4,), 8.0))
+        del total
+    assert recorder.recorded == 2 and backward.counts.plain == 1
+
+
+def test_threads_do_not_see_each_others_results() -> None:
+    call, _ = graphed(lambda x: (x * 2, x.sum()), varying=True)
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        x = torch.full((3 + number % 2,), float(number))
+        for _ in range(200):
+            y, total = call([x])
+            if not (torch.equal(y, x * 2) and total == x.sum()):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and call.counts.replayed > 0
+
+
+def test_results_outlive_the_function() -> None:
+    call, _ = graphed(lambda x: x + 1)
+    x = torch.ones(3)
+    call([x])
+    (y,) = call([x])
+    address = y.data_ptr()
+    assert recordings._OF_RECORDINGS[address]
+    del call
+    gc.collect()
+    assert torch.equal(y, x + 1) and address not in recordings._OF_RECORDINGS
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_order_of_calls_gives_what_eager_gives(data: st.DataObject) -> None:
+    """Two tensors and one that is written to, each at one of some addresses or a new one; results kept, changed."""
+
+    def function(w: torch.Tensor, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        total = w * x + state
+        state.copy_(total)
+        return total + 1, total.flip(0), x
+
+    call, _ = graphed(function, 3, varying=True, written=(2,))
+    pools = {size: [torch.randn(size) for _ in range(4)] for size in (2, 3)}
+    states = {size: [torch.zeros(size) for _ in range(2)] for size in (2, 3)}
+    held: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for _ in range(data.draw(st.integers(2, 25))):
+        size = data.draw(st.sampled_from([2, 2, 2, 3]))
+        pool = [*pools[size], *(y for y, _ in held if y.shape == (size,))]
+        w = data.draw(st.sampled_from([pool[0], pool[0], torch.randn(size)]))
+        x = data.draw(st.sampled_from(pool))
+        state = data.draw(st.sampled_from([states[size][0], states[size][0], states[size][1], w]))
+        copies = {id(t): t.clone() for t in (w, x, state)}
+        right = function(*(copies[id(t)] for t in (w, x, state)))
+        results = call([w, x, state])
+        assert all(torch.equal(t, copies[id(t)]) for t in (w, x, state))
+        assert all(map(torch.equal, results, right)) and results[2] is x
+        for index, (kept, expected) in enumerate(held):
+            if kept is w or kept is x or kept is state:
+                held[index] = kept, kept.clone()
+            else:
+                assert torch.equal(kept, expected)
+        if data.draw(st.booleans()):
+            held.append((results[0], results[0].clone()))
+        if held and data.draw(st.booleans()):
+            held.pop(data.draw(st.integers(0, len(held) - 1)))
+        if held and data.draw(st.booleans()):
+            held[0][0].mul_(3)
+            held[0] = held[0][0], held[0][0].clone()
+        del results, right, pool, w, x, state
