@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import framesmith
+from framesmith_backends import find_backend
 
 
 def fine(x: torch.Tensor) -> torch.Tensor:
@@ -113,3 +114,16 @@ def test_a_mode_that_the_backend_does_not_take_is_told_at_the_users_line(backend
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         framesmith.compile(fine, backend=backend, mode="default")
+
+
+def test_a_mode_is_no_mode_of_graphs_for_another_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_backend("cuda"), "why_not_here", lambda: None, raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = framesmith.compile(fine, mode="reduce-overhead")
+    with pytest.warns(
+        framesmith.FramesmithWarning, match="mode='reduce-overhead' has no effect on some graphs"
+    ) as told:
+        for length in (2, 3, 4):
+            assert torch.equal(compiled(torch.ones(length)), torch.full((length,), 2.0))
+    assert len(told) == 1

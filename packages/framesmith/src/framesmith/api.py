@@ -68,8 +68,8 @@ def compile(
     fullgraph: a graph break is an error.
     dynamic: which sizes and numbers are compiled for as symbols: those that have changed when the function is compiled
     again (None), all that can be, from the beginning (True), none (False). Sizes 0 and 1 are compiled for alone.
-    mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", for backends that take one;
-    the others compile as ever, with a warning.
+    mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", for backends that take one (of
+    ours "cuda", which records CUDA graphs for the second and the third); the others compile as ever, with a warning.
     options: what the backend declares.
     strict: a failure inside the compiler is a `FramesmithError` in place of a warning.
     verify: compare the first run (True), or so many runs, of each compiled graph with eager, gradients included.

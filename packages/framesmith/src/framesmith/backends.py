@@ -68,6 +68,14 @@ def backend_options(backend: BackendLike) -> set[str]:
     return set(backend.options) if isinstance(backend, Backend) else set()
 
 
+def takes_mode_here(backend: BackendLike) -> bool:
+    """Whether the backend takes a mode; for "auto", whether one does that can run on this machine."""
+    if backend == AUTO:
+        takers = (name for name in KERNELS if "mode" in _options_of_name(name))
+        return any(why_not_here(find_backend(name)) is None for name in takers)
+    return "mode" in backend_options(backend)
+
+
 def _options_of_name(name: str) -> set[str]:
     try:
         return set(find_backend(name).options) if name in framesmith_backends.list_backends() else set()

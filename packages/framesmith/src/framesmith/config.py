@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from framesmith.backends import BackendLike, backend_options, resolve_backend
+from framesmith.backends import BackendLike, backend_options, resolve_backend, takes_mode_here
 from framesmith.choices import check_bool, check_choice, listed, nearest
 from framesmith.failures import FramesmithWarning
 from framesmith_aten.contract import MODES
@@ -58,10 +58,15 @@ def check_mode(backend: BackendLike, mode: object) -> str:
     if mode is None:
         return "default"
     chosen = check_choice("mode", mode, MODES)
+    if chosen == "default" or takes_mode_here(backend):
+        return chosen
     known = backend_options(backend)
-    if chosen != "default" and "mode" not in known:
-        otherwise = f"; what it does take are the options {listed(known)}" if known else ""
-        warn_user(FramesmithWarning(f"mode={chosen!r} has no effect: this backend takes no mode{otherwise}"))
+    why = "this backend takes no mode"
+    if "mode" in known:
+        why = "none of the backends that take a mode can run here"
+    elif known:
+        why += f"; what it does take are the options {listed(known)}"
+    warn_user(FramesmithWarning(f"mode={chosen!r} has no effect: {why}"))
     return chosen
 
 

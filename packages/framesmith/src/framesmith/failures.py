@@ -26,6 +26,14 @@ class Failures:
     _seen: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def tell(self, message: str) -> None:
+        """Warn once about what is no failure, but not what was asked for."""
+        with self._lock:
+            if message in self._seen:
+                return
+            self._seen.add(message)
+        warn_user(FramesmithWarning(message))
+
     def report(self, where: str, error: BaseException, location: Location | None = None) -> None:
         """Warn once about a failure at `where`, or raise it as a FramesmithError when strict.
 

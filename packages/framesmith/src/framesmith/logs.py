@@ -28,7 +28,7 @@ TOPICS: Final[Mapping[str, str]] = {
     "recompiles": "the guard that failed, with what it expected and found, and what becomes dynamic by it",
     "aot": "each ATen graph, its role and size; DEBUG: its code",
     "kernels": "how many kernels a graph became; DEBUG: their code",
-    "plan": "how many steps a graph's launcher takes; DEBUG: all of them",
+    "plan": "how many steps a graph's launcher takes, and when they are recorded as a CUDA graph; DEBUG: all of them",
     "perf": "how long compiling each frame took; which functions are left out, since compiling them never paid",
 }
 #: The word for every topic at once.

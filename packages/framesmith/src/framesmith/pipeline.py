@@ -13,7 +13,7 @@ from torch import fx
 import framesmith_aot
 import framesmith_autograd_compiler
 import framesmith_frames
-from framesmith.backends import AUTO, backend_for, why_not_here
+from framesmith.backends import AUTO, backend_for, takes_mode_here, why_not_here
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures
 from framesmith.logs import log_aten_graph
@@ -76,6 +76,15 @@ class GraphCompiler:
 
         return lay_out
 
+    def _tell_of_mode(self, chosen: Backend) -> None:
+        """Told of graphs for another backend than the one that takes a mode; where none does, `compile` has told."""
+        mode = self.config.mode
+        if mode != "default" and "mode" not in chosen.options and takes_mode_here(AUTO):
+            self.failures.tell(
+                f"mode={mode!r} has no effect on some graphs: the backend {chosen.name!r}, which compiles them for "
+                "their tensors' devices, takes no mode"
+            )
+
     def _backend_compiler(self, backend: str | Backend, torch_graph: fx.GraphModule) -> Compiler:
         compilation, begin = CompileContext.try_get(), first_location(torch_graph)
 
@@ -85,6 +94,8 @@ class GraphCompiler:
                 log_aten_graph(gm, role)
                 try:
                     chosen = select(backend, gm, inputs, role)
+                    if backend == AUTO:
+                        self._tell_of_mode(chosen)
                     return chosen.compile(
                         gm, inputs, role, options_for(chosen, self.config), on_error=self.failures.report
                     )

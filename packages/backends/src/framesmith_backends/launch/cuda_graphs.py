@@ -151,7 +151,7 @@ def _state(index: int) -> DeviceState:
 
 def _wait(stream: torch.cuda.Stream, *others: torch.cuda.Stream | None) -> None:
     """What is launched on the stream from now on waits for what was launched on the others."""
-    for other in others:
+    for other in dict.fromkeys(others):
         if other is not None and other != stream:
             stream.wait_stream(other)
 

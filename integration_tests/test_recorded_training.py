@@ -1,0 +1,175 @@
+"""Programs whose launches are recorded, by a recorder for CPU tensors or, on a real device, as CUDA graphs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import framesmith
+from framesmith_backends import CpuBackend, CudaBackend
+from framesmith_backends.launch import recordings
+from framesmith_backends.launch.recordable import launches_anything, parameters, why_not_recorded
+from framesmith_backends.launch.recordings import Graphed
+
+sys.path.append(str(Path(__file__).parents[1] / "packages" / "backends" / "tests"))
+from stand_in_recorder import StandIn
+
+real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+
+class Recording(CpuBackend):
+    """The `cpu` backend, with launches recorded."""
+
+    name = "recording"
+
+    def __init__(self) -> None:
+        self.made: list[Graphed] = []
+        self.reasons: list[str] = []
+
+    def compile(self, gm: Any, inputs: Sequence[Any], role: Any = "inference", *rest: Any, **more: Any) -> Any:
+        run = super().compile(gm, inputs, role, *rest, **more)
+        why = why_not_recorded(gm, torch.device("cpu")) if launches_anything(gm) else "no launches"
+        if why is not None:
+            self.reasons.append(why)
+            return run
+        self.made.append(Graphed(run, parameters(gm), StandIn(), f"the {role} graph"))
+        return self.made[-1]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    framesmith.reset()
+    recordings.tell_once.cache_clear()
+    yield
+    framesmith.reset()
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 8), nn.LayerNorm(8),
+        nn.Linear(8, 4),
+    )  # fmt: skip
+
+
+Loop = Callable[[nn.Module, Callable[..., Any], str, int], list[torch.Tensor]]
+
+
+def plain_loop(module: nn.Module, call: Callable[..., Any], device: str, steps: int) -> list[torch.Tensor]:
+    """What training loops do: outputs and losses of a step live until the next one has made its own."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    seen = []
+    for step in range(steps):
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(step)).to(device)
+        optimizer.zero_grad()
+        out = call(x)
+        loss = out.square().mean()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.detach().clone())
+    return seen
+
+
+def accumulating_loop(module: nn.Module, call: Callable[..., Any], device: str, steps: int) -> list[torch.Tensor]:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    seen = []
+    for step in range(steps):
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(step)).to(device)
+        call(x).square().mean().backward()
+        if step % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        seen += [p.detach().clone() for p in module.parameters()]
+    return seen
+
+
+def two_forwards_loop(module: nn.Module, call: Callable[..., Any], device: str, steps: int) -> list[torch.Tensor]:
+    """Two passes of the same module before one backward pass, whose graph is retained and gone through twice."""
+    seen = []
+    for step in range(steps):
+        module.zero_grad()
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(step)).to(device).requires_grad_()
+        loss = (call(x) * call(x * 2).sin()).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        assert x.grad is not None
+        seen += [x.grad, *(p.grad for p in module.parameters() if p.grad is not None)]  # held for good
+    return seen
+
+
+def evaluating_loop(module: nn.Module, call: Callable[..., Any], device: str, steps: int) -> list[torch.Tensor]:
+    module.eval()
+    with torch.no_grad():
+        return [call(torch.full((5, 6), float(step), device=device)) for step in range(steps)]
+
+
+LOOPS: list[Loop] = [plain_loop, accumulating_loop, two_forwards_loop, evaluating_loop]
+
+
+def same(loop: Loop, backend: Any, device: str, **options: Any) -> None:
+    reference, module = model().to(device), model().to(device)
+    torch.manual_seed(5)
+    expected = loop(reference, reference, device, 12)
+    torch.manual_seed(5)
+    found = loop(module, framesmith.compile(module, backend=backend, fullgraph=True, **options), device, 12)
+    torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-5)
+    torch.testing.assert_close(dict(module.named_buffers()), dict(reference.named_buffers()), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_training_is_the_same(loop: Loop) -> None:
+    backend = Recording()
+    same(loop, backend, "cpu")
+    assert backend.made and not backend.reasons
+    assert all(graphed.counts.replayed >= 3 for graphed in backend.made)
+
+
+def test_a_plain_training_loop_comes_to_replays_that_copy_no_activations() -> None:
+    backend = Recording()
+    same(plain_loop, backend, "cpu")
+    assert len(backend.made) == 2
+    for graphed in backend.made:
+        assert graphed.counts.recorded <= 4 and graphed.counts.plain <= 3, graphed.counts
+        (form,) = graphed._forms.values()
+        assert len(form.recordings) <= 2
+        for recording in form.recordings:
+            assert len(recording.copies.positions) <= 2  # the batch; in the backward pass also the gradient
+
+
+def test_sizes_that_change() -> None:
+    backend = Recording()
+    module = model().eval()
+    compiled = framesmith.compile(module, backend=backend, dynamic=True)
+    for _ in range(3):
+        for rows in (2, 5, 3, 7):
+            x = torch.randn(rows, 6)
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
+    assert sum(graphed.counts.replayed for graphed in backend.made) >= 4
+
+
+@real
+@pytest.mark.parametrize("loop", LOOPS)
+def test_training_is_the_same_on_a_real_device(loop: Loop) -> None:
+    same(loop, "cuda", "cuda", mode="reduce-overhead")
+
+
+@real
+def test_a_plain_training_loop_replays_on_a_real_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Graphed] = []
+    compile_ = CudaBackend.compile
+
+    def noted(self: CudaBackend, *args: Any, **kwargs: Any) -> Any:
+        made.append(compile_(self, *args, **kwargs))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(CudaBackend, "compile", noted)
+    same(plain_loop, "cuda", "cuda", mode="reduce-overhead")
+    assert len(made) == 2 and all(isinstance(one, Graphed) for one in made)
+    for graphed in made:
+        assert graphed.counts.recorded <= 4 and graphed.counts.replayed >= 8, graphed.counts

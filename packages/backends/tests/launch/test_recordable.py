@@ -1,0 +1,116 @@
+"""Which graphs may be recorded, and what the `cuda` backend says of its mode."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from tracing import trace
+from tracing_symbolic import trace_symbolic
+
+from framesmith_backends import CudaBackend
+from framesmith_backends.launch import recordings
+from framesmith_backends.launch.recordable import launches_anything, parameters, why_not_recorded
+
+CPU = torch.device("cpu")
+aten = torch.ops.aten
+
+
+@torch.library.custom_op("framesmith_tests::noted", mutates_args=())
+def noted(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@noted.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_plain_graphs_and_random_numbers_are_recorded() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(torch.softmax(x @ y, -1), 0.5, True) + torch.rand_like(x)
+
+    gm = trace(function, [torch.randn(4, 4), torch.randn(4, 4)])
+    assert why_not_recorded(gm, CPU) is None and launches_anything(gm)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x: x.nonzero(), "gives a tensor whose size the data tell"),
+        (lambda x: x[x > 0], "gives a tensor whose size the data tell"),
+        (lambda x: x * x.sum().item(), "reads a number from the device"),
+        (lambda x: noted(x), "is not torch's own"),
+        (lambda x: x.as_strided((2,), (1,), 1) + 1, "sees memory around its operand"),
+        (lambda x: aten.bernoulli.default(x, generator=torch.Generator()), "draws from a generator of its own"),
+        (lambda x: x + torch.ones(3, device="meta").to("cpu", copy=True), "all that is recorded lies on cpu"),
+    ],
+)
+def test_what_a_replay_would_leave_out_is_not_recorded(function: Callable[..., Any], why: str) -> None:
+    gm = make_fx(function, tracing_mode="real" if "generator" in why else "symbolic", _allow_non_fake_inputs=True)(
+        torch.rand(3)
+    )
+    found = why_not_recorded(gm, CPU)
+    assert found is not None and why in found
+
+
+def test_other_devices_are_not_recorded() -> None:
+    gm = trace(lambda x: x + 1, [torch.ones(3)])
+    found = why_not_recorded(gm, torch.device("cuda", 0))
+    assert found is not None and "on cpu, and all that is recorded lies on cuda:0" in found
+
+
+def test_graphs_of_views_launch_nothing() -> None:
+    assert not launches_anything(trace(lambda x: (x.t(), x[0]), [torch.ones(3, 3)]))
+
+
+def test_what_graphs_take_and_write_to() -> None:
+    def function(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.batch_norm(x, mean, var, training=True)
+        part[0].copy_(y[0])
+        return y
+
+    gm = make_fx(function)(torch.randn(4, 3), torch.zeros(3), torch.ones(3), torch.zeros(2, 3))
+    found = parameters(gm)
+    assert found.tensors == (0, 1, 2, 3) and found.written == {1, 2, 3}
+    assert found.numbers == () and found.varying == ()
+    symbolic = parameters(trace_symbolic(lambda x, y: x * 2 + y, [torch.ones(5, 3), torch.ones(3)]))
+    assert 0 in {*symbolic.varying} and not symbolic.written
+
+
+def test_explain_says_whether_launches_are_recorded() -> None:
+    gm, cuda = trace(lambda x: x + 1, [torch.ones(3)]), CudaBackend()
+    assert "# CUDA graph\nnone: mode is 'default'" in cuda.explain(gm).text()
+    stages = cuda.explain(gm, {"mode": "reduce-overhead"})
+    assert stages.recording.endswith("is on cpu, and all that is recorded lies on cuda")
+
+
+def test_a_mode_is_checked() -> None:
+    gm = trace(lambda x: x + 1, [torch.ones(3)])
+    with pytest.raises(ValueError, match="did you mean 'reduce-overhead'"):
+        CudaBackend().explain(gm, {"mode": "reduce-overheads"})
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_what_a_mode_does_not_do_is_told_once(
+    mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from framesmith_backends import cuda
+
+    monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
+    monkeypatch.setattr(cuda, "_launcher", lambda stages: lambda args: [args[0] + 1])
+    recordings.tell_once.cache_clear()
+    gm = trace(lambda x: x + 1, [torch.ones(3)])
+    with caplog.at_level(logging.WARNING, "framesmith.plan"):
+        for _ in range(2):
+            run = CudaBackend().compile(gm, [], options={"mode": mode})
+            assert torch.equal(run([torch.ones(3)])[0], torch.full((3,), 2.0))
+    told = [record.getMessage() for record in caplog.records]
+    measuring = [one for one in told if "not chosen by measuring" in one]
+    recording = [one for one in told if "runs without CUDA graphs" in one]
+    assert len(told) == len(measuring) + len(recording)
+    assert (len(measuring), len(recording)) == (int("max" in mode), int("no-cudagraphs" not in mode))
