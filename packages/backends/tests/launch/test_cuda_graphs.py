@@ -156,7 +156,7 @@ def test_a_capture_that_fails_is_ended_everywhere(fake: FakeCuda) -> None:
 
     with pytest.raises(RuntimeError, match="previous error") as raised:
         CudaRecorder(0).record(run, [], [])
-    assert "operation not permitted" in recordings._first_line(recordings._root(raised.value))
+    assert "operation not permitted" in recordings._first_line(recordings._first_raised(raised.value, None))
     assert fake.current is fake.main and gc.isenabled() and len(cuda_graphs._FAILED) == 1
     assert fake.log[3:] == [
         "begin pool thread_local on side", "end", "allocations end", "release",

@@ -323,6 +323,31 @@ def test_what_fails_to_record_runs_as_before(notices: pytest.LogCaptureFixture) 
     ]
 
 
+def test_what_fails_to_record_is_not_tried_for_other_sizes(notices: pytest.LogCaptureFixture) -> None:
+    call, recorder = graphed(lambda x: x + 1, varying=True)
+    recorder.error = RuntimeError("not permitted")
+    for size in (2, 3, 2, 3):
+        try:
+            raise torch.OutOfMemoryError("handled by the user, who then calls")
+        except torch.OutOfMemoryError:
+            call([torch.ones(size)])
+    assert recorder.recorded == 1 and "recording failed: RuntimeError: not permitted" in notices.text
+
+
+def test_huge_inputs_are_not_copied(monkeypatch: pytest.MonkeyPatch, notices: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(recordings, "MOST_COPIED", 1 << 20)
+    call, recorder = graphed(lambda x: x + 1)
+    kept = [torch.full((1 << 18,), float(k)) for k in range(3)]
+    big = [torch.full(((1 << 18) + 1,), float(k)) for k in range(3)]
+    for x in kept:
+        assert torch.equal(call([x])[0], x + 1)
+    assert recorder.replayed == 2 and not notices.records
+    call, recorder = graphed(lambda x: x + 1)
+    for x in big:
+        assert torch.equal(call([x])[0], x + 1)
+    assert recorder.replayed == 0 and "more than 1 MiB come at changing addresses" in notices.text
+
+
 def test_memory_that_is_short_is_given_one_more_chance(notices: pytest.LogCaptureFixture) -> None:
     call, recorder = graphed(lambda x: x + 1)
     x = torch.ones(3)
@@ -334,6 +359,7 @@ def test_memory_that_is_short_is_given_one_more_chance(notices: pytest.LogCaptur
     assert recorder.replayed == 2
     other, recorder = graphed(lambda x: x + 1)
     recorder.error = torch.OutOfMemoryError("CUDA out of memory")
+    recorder.at_end = RuntimeError("a capture that could not be ended")
     for _ in range(5):
         assert torch.equal(other([x])[0], x + 1)
     assert recorder.recorded == 2 and "not enough memory" in notices.text

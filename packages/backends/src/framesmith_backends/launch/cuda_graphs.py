@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,11 +38,10 @@ _cuda: Any = torch.cuda  # parts of it have no types
 _ERRORS = "thread_local"
 #: Graphs whose capture has failed.
 _FAILED: list[torch.cuda.CUDAGraph] = []
-_COLLECTING = threading.Lock()
 
 
 class CudaRecorder:
-    """Records on one CUDA device."""
+    """Records on one CUDA device, one recording at a time."""
 
     def __init__(self, index: int) -> None:
         self.device = torch.device("cuda", index)
@@ -158,14 +156,13 @@ def _wait(stream: torch.cuda.Stream, *others: torch.cuda.Stream | None) -> None:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    with _COLLECTING:
-        enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if enabled:
-                gc.enable()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

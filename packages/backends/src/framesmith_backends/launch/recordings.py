@@ -42,6 +42,8 @@ LOG = logging.getLogger("framesmith.plan")
 MOST_FORMS, MOST_MET = 16, 64
 #: Recordings that a set has at a time, and that are made for it in all.
 MOST_RECORDINGS, MOST_MADE = 4, 16
+#: Bytes of inputs that a recording copies: beyond it, copying costs what replaying saves.
+MOST_COPIED = 256 << 20
 #: How often an input that was read where it lies may come at a new address before it is copied from then on.
 PATIENCE = 2
 
@@ -119,10 +121,11 @@ class Graphed:
         self.about = about
         self.counts = Counts()
         self._forms: dict[object, Form] = {}
+        self._never = False
         self._varies = bool(parameters.varying or parameters.numbers)
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
-        if not self.recorder.busy():
+        if not (self._never or self.recorder.busy()):
             with _ONE_AT_A_TIME:
                 results = self._replayed(args)
             if results is not None:
@@ -172,19 +175,14 @@ class Graphed:
             return None
         if not self._has_room(form):
             return None
+        outside = sys.exception()
         try:
             recording = _record(self.run, self.recorder, self.parameters, args, addresses, copied)
-        except torch.OutOfMemoryError as error:
-            self.recorder.make_room()
-            if form.short_of_memory:
-                self._give_up(form, f"there is not enough memory for it: {_first_line(error)}")
-            form.short_of_memory = True
-            return None
         except NotRecorded as error:
             self._give_up(form, str(error))
             return None
         except Exception as error:
-            self._give_up(form, f"recording failed: {_first_line(_root(error))}")
+            self._has_failed(form, _first_raised(error, outside))
             return None
         if not recording.may_take(args):
             self._give_up(form, "memory that it writes to is also an input that comes at changing addresses")
@@ -217,6 +215,17 @@ class Graphed:
             return False
         return True
 
+    def _has_failed(self, form: Form, error: BaseException) -> None:
+        """Once where memory was short; else what cannot be recorded for these sizes cannot for others."""
+        if not isinstance(error, torch.OutOfMemoryError):
+            self._never = True
+            self._give_up(form, f"recording failed: {_first_line(error)}")
+            return
+        self.recorder.make_room()
+        if form.short_of_memory:
+            self._give_up(form, f"there is not enough memory for it: {_first_line(error)}")
+        form.short_of_memory = True
+
     def _give_up(self, form: Form, why: str) -> None:
         form.given_up = True
         tell_once(f"{self.about} runs without CUDA graphs: {why}")
@@ -229,9 +238,9 @@ def _exactly(number: object) -> object:
     return type(number), number
 
 
-def _root(error: BaseException) -> BaseException:
-    """What was raised first."""
-    while error.__context__ is not None:
+def _first_raised(error: BaseException, outside: BaseException | None) -> BaseException:
+    """The first of the errors that led to one another, but for what was being handled outside already."""
+    while error.__context__ is not None and error.__context__ is not outside:
         error = error.__context__
     return error
 
@@ -562,6 +571,8 @@ def _check(args: Sequence[Any], device: torch.device) -> None:
 def _copies(args: Sequence[Any], positions: tuple[int, ...], written: frozenset[int]) -> tuple[Copies, list[Any]]:
     """The copies of these inputs, and the inputs with their buffers in the place of these."""
     copies, inputs = Copies(positions), [*args]
+    if sum(args[at].nbytes for at in positions) > MOST_COPIED:
+        raise NotRecorded(f"inputs of more than {MOST_COPIED >> 20} MiB come at changing addresses")
     for index, at in enumerate(positions):
         tensor = args[at]
         size, stride = tuple(tensor.shape), tensor.stride()
