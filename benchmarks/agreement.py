@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 TOLERANCES = {
     torch.float32: (1e-4, 1e-5),
     torch.bfloat16: (3e-2, 3e-2),
+    torch.float16: (4e-3, 4e-3),
     torch.float64: (1e-9, 1e-9),
     torch.complex64: (1e-4, 1e-5),
 }

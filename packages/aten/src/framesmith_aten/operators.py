@@ -173,10 +173,9 @@ def view_written(op: Any) -> OpOverload | None:
     if not isinstance(op, OpOverload) or not found or rest or not hasattr(torch.ops.aten, name):
         return None
     packet = getattr(torch.ops.aten, name)
-    parameters = [argument.name for argument in op._schema.arguments if argument.name != "src"]
+    parameters = [one for one in _taken(op) if one[0] != "src"]
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    views = (view for view in overloads if [argument.name for argument in view._schema.arguments] == parameters)
-    return next(views, None)
+    return next((view for view in overloads if _taken(view) == parameters), None)
 
 
 @functools.cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -154,8 +154,26 @@ def without_new_guards(graph: fx.Graph) -> Iterator[None]:
     if number is None:
         yield
         return
-    with number.node.shape_env.error_on_new_guards():
+    with _refusing_guards(number.node.shape_env):
         yield
+
+
+def _refusing_guards(env: Any) -> AbstractContextManager[None]:
+    found: Callable[[], AbstractContextManager[None]] | None = getattr(env, "error_on_new_guards", None)
+    return _counting_guards(env) if found is None else found()
+
+
+@contextmanager
+def _counting_guards(env: Any) -> Iterator[None]:
+    """As the method of torch 2.13, with what 2.11 has: a count of the guards that a frozen ShapeEnv was asked for."""
+    frozen, before = env.frozen, env.counter["ignored_backward_guard"]
+    env.frozen = True
+    try:
+        yield
+    finally:
+        env.frozen = frozen
+    if env.counter["ignored_backward_guard"] != before:
+        raise RuntimeError("a guard on sizes would be needed that can no longer be checked")
 
 
 def _symbols_of(value: Any) -> Iterator[Any]:

@@ -94,8 +94,7 @@ def _symbol(expr: Any, env: Any) -> Sym:
     least = int(low) if isinstance(low, Integral) else None
     if expr in env.size_like:
         least = max(least or 0, 0)
-    guess = max(UNBACKED_HINT, least or 0)
-    hint = int(env.optimization_hint(expr, fallback=guess))
+    hint = int(env.backed_var_to_val.get(expr, max(UNBACKED_HINT, least or 0)))
     divisor = _known_divisor(expr, env)
     if divisor == 1 or hint % divisor:
         return size.symbol(expr.name, least, hint)

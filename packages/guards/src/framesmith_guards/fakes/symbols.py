@@ -48,6 +48,9 @@ class _Place(symbolic_shapes.SLoc):  # type: ignore[name-defined, misc]
 
     location: Location | None = None
 
+    def __str__(self) -> str:
+        return str(self.location)
+
 
 def _methods() -> Iterator[tuple[str, FunctionType]]:
     """ShapeEnv's plain methods, without the recording around them."""
@@ -128,11 +131,26 @@ def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
     """A ShapeEnv, made without importing torch._dynamo if nothing has imported it yet. Equal sizes share a symbol."""
     options: dict[str, Any] = {"specialize_zero_one": specialize_zero_one, "duck_shape": True}
     try:
-        return _light_env_class()(**options)
+        env = _light_env_class()(**options)
     except (AttributeError, ImportError, TypeError, KeyError):
         env = ShapeEnv(**options)  # a torch whose internals moved
         env.computed, env.results = {}, {}  # type: ignore[attr-defined]
-        return env
+    if not hasattr(env, "_replacements_version_counter"):
+        env.replacements = _CountedReplacements(env)
+    return env
+
+
+class _CountedReplacements(dict[Any, Any]):
+    """A ShapeEnv's replacements that count what is set in them, as those of torch 2.13 are counted and of 2.11 not."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env.replacements)
+        self._env = env
+        env._replacements_version_counter = 0
+
+    def __setitem__(self, symbol: Any, becomes: Any) -> None:
+        super().__setitem__(symbol, becomes)
+        self._env._replacements_version_counter += 1
 
 
 def attach_shape_env(mode: FakeTensorMode) -> ShapeEnv:
