@@ -97,7 +97,7 @@ def cases(divisor: int) -> tuple[Case, ...]:
         Case("rotary", layout.rotary, normal(*heads, (2048, 128), (2048, 128))),
         Case("argmax_rows", reductions.argmax_rows, normal(wide)),
         Case("cumsum", reductions.cumsum, normal(matrix), scale=100),
-        Case("cat", layout.cat, normal(wide, wide)),
+        Case("cat", layout.cat, normal(matrix, matrix)),
         Case("gather", indexing.gather, places(16384 // divisor, 1024, 1024)),
         Case("scatter_add", indexing.scatter_add, places_and_values(16384 // divisor, 1024, 1024)),
         Case("adam_at_once", updates.adam_at_once, updates.lists(shapes)),

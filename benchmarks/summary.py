@@ -116,3 +116,12 @@ def kernels_table(rows: list[Row], most: int = 12) -> list[str]:
         by_title.setdefault(title, []).append(f"{dtype} {shares}")
     lines += [f"  {title[:46]:<46} {'  '.join(cells)}" for title, cells in by_title.items()]
     return lines + loss_lines(rows, most)[:2] + reason_lines(rows, most)
+
+
+def seconds_lines(rows: list[Row]) -> list[str]:
+    """A line for each case: all candidates' times."""
+    lines = []
+    for case in dict.fromkeys(row.case for row in rows):
+        told = (f"{row.candidate} {row.reason or readable(row.seconds)}" for row in rows if row.case == case)
+        lines.append(f"{case:<28} {'  '.join(told)}")
+    return lines
