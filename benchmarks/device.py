@@ -71,4 +71,4 @@ def device_seconds(step: Callable[[], object], count: int = 1) -> float:
         step()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) * 1e-3 / count
+    return float(begin.elapsed_time(end)) * 1e-3 / count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.harness import Row, geometric_mean
+from benchmarks.harness import Row, geometric_mean, readable
 
 #: Ratios up to this one are not told apart from 1.
 NOTABLE = 1.03

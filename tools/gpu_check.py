@@ -10,6 +10,7 @@ their extensions built: wheels, installed or unpacked into a folder on PYTHONPAT
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -80,16 +81,8 @@ def command(step: Step, device: str, out: Path, seconds: float, workers: int) ->
         return pytest(found(GPU_TESTS), "real_device or on_a_gpu")
     if step.name == "without-gpu":
         return pytest(found(GPU_TESTS[:2]), "not real_device")
-    suite = [
-        sys.executable,
-        "-m",
-        "benchmarks",
-        step.name,
-        "--device",
-        device,
-        "--json",
-        str(out / f"{step.name}.json"),
-    ]
+    rows = str(out / f"{step.name}.json")
+    suite = [sys.executable, "-m", "benchmarks", step.name, "--device", device, "--json", rows]
     if step.name == "compile_time":
         return [*suite, "--rounds", "1"]
     end = max(10.0, seconds - ENDING)
@@ -125,10 +118,8 @@ def run(name: str, arguments: list[str], out: Path, seconds: float) -> tuple[int
             status = step.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             status = 124
-        try:  # what it has started goes with it
+        with contextlib.suppress(ProcessLookupError):  # what it has started goes with it
             os.killpg(step.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         step.wait()
     with log.open("rb") as said:
         said.seek(start)
@@ -155,11 +146,8 @@ def tables(out: Path) -> str:
     from benchmarks.summary import kernels_table, models_table, seconds_lines
 
     lines: list[str] = []
-    for suite, table in (
-        ("large_kernels", kernels_table),
-        ("compile_time", seconds_lines),
-        ("gpu_models", models_table),
-    ):
+    of_suites = {"large_kernels": kernels_table, "compile_time": seconds_lines, "gpu_models": models_table}
+    for suite, table in of_suites.items():
         file = out / f"{suite}.json"
         if file.exists():
             rows = [Row(**row) for row in json.loads(file.read_text())["rows"]]
