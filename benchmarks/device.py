@@ -64,8 +64,8 @@ def device_seconds(step: Callable[[], object], count: int = 1) -> float:
     step()
     sending = (time.perf_counter() - start) * count
     synchronize()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(int(CYCLES * min(0.02, 2 * sending + 1e-4)))
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(int(CYCLES * min(0.02, 2 * sending + 1e-4)))  # type: ignore[no-untyped-call]
     begin.record()
     for _ in range(count):
         step()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks import kernels
-from benchmarks.candidates import NAMES, settings_of, wrap
+from benchmarks.candidates import settings_of, wrap
 from benchmarks.device import chosen, device_seconds, synchronize
 from benchmarks.floor import bandwidth
 from benchmarks.harness import Row, Step, compare
@@ -29,6 +29,8 @@ from benchmarks.workers import Job, Limits, share
 #: What the leading sizes are divided by.
 DIVISORS = {"cpu": 64, "cuda": 1}
 ROUNDS, TARGET = 15, 0.004
+#: As in `gpu_models`; what replaying saves is not the device's own time.
+CANDIDATES = ("eager", "framesmith", "torch.compile")
 
 
 def places(lines: int, width: int, many: int) -> Make:
@@ -150,7 +152,7 @@ def jobs(asked: dict[str, Any]) -> list[Job]:
     for dtype in ("bfloat16", "float32"):
         for case in matching(cases(DIVISORS[chosen()]), selection.only, "kernel") if dtype in selection.dtypes else ():
             mine = Measured(case, dtype, selection.rounds_or(ROUNDS))
-            names = tuple(selection.among(NAMES))
+            names = tuple(selection.among(CANDIDATES))
             found.append(Job(kernels.title(case, dtype), names, mine.prepare, mine.measure, mine.release))
     return found
 

@@ -174,6 +174,7 @@ def main() -> int:
     out = Path(os.environ.get("OUT", "gpu_results")).resolve()
     out.mkdir(parents=True, exist_ok=True)
     (out / "steps.log").write_text("")
+    shares = sum(step.share for step in STEPS if step.name in wanted)
     start = time.monotonic()
     failed, said = 0, []
     for step in STEPS:
@@ -184,7 +185,7 @@ def main() -> int:
             said.append(f"gpu_check: {step.name}: no time left")
             failed += 1
             continue
-        seconds = min(left, step.share * arguments.limit)
+        seconds = min(left, max(step.share, step.share / shares) * arguments.limit)
         begun = time.monotonic()
         try:
             asked = command(step, arguments.device, out, seconds, arguments.workers)
