@@ -33,7 +33,7 @@ GPU_TESTS = (
     "integration_tests/test_dynamic_kernels.py",
     "integration_tests/test_on_a_gpu.py",
 )
-#: How much of a log's end, and of all that is printed, can be read where it is run.
+#: Characters of a failed step and of all tables that are printed; the rest is in the files.
 TAIL, PRINTED = 1500, 11500
 
 
@@ -51,7 +51,7 @@ STEPS = (
     Step("cuda-tests", 0.2, "tests that need a GPU"),
     Step("gpu_models", 0.48, "whole models"),
     Step("large_kernels", 0.2, "kernels that memory bounds"),
-    Step("compile_time", 0.3, "first calls in fresh processes"),
+    Step("compile_time", 0.2, "first calls in fresh processes"),
     Step("without-gpu", 0.3, "tests of the cuda backend that need no GPU"),
 )
 
