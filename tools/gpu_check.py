@@ -68,7 +68,7 @@ def has(module: str) -> bool:
 
 def pytest(files: list[str], chosen: str) -> list[str]:
     """Tests by several processes where xdist is there, each named as it ends, so that a log cut off tells something."""
-    spread = ["-n", "8"] if has("xdist") else []
+    spread = ["-n", str(min(os.cpu_count() or 1, 14))] if has("xdist") else []
     patience = ["--timeout", "120"] if has("pytest_timeout") else []
     return [sys.executable, "-m", "pytest", "-v", "--tb=short", "-rfE", *spread, *patience, *files, "-k", chosen]
 
@@ -105,10 +105,11 @@ def run(name: str, arguments: list[str], out: Path, seconds: float) -> tuple[int
         file.write(f"\n==== {name}: {' '.join(arguments)}\n")
         file.flush()
         start = file.tell()
+        deadline = time.time() + seconds - ENDING  # behind it no test is begun
         step = subprocess.Popen(
             arguments,
             cwd=ROOT,
-            env=environment(out),
+            env=environment(out) | {"FRAMESMITH_GPU_DEADLINE": str(deadline)},
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
