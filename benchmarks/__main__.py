@@ -6,7 +6,8 @@ import argparse
 import importlib
 from pathlib import Path
 
-from benchmarks.candidates import NAMES, fresh_inductor_cache
+from benchmarks.candidates import NAMES, REPLAYING, fresh_inductor_cache
+from benchmarks.device import DEVICES, choose
 from benchmarks.registry import TYPES
 
 SUITES = {
@@ -16,9 +17,11 @@ SUITES = {
     "dynamic": "sentences of changing lengths through a small transformer",
     "foreign": "code that has nothing to do with tensors, inside compiled functions",
     "generation": "text generated token by token with a cache that grows",
+    "gpu_models": "whole models in all modes, compiled by many processes against a deadline, timed by one at a time",
     "guards": "what checking many inputs costs",
     "interpreted": "kernels of the cuda backend in Triton's interpreter, checked against eager",
     "kernels": "single kernels of all kinds, checked against eager",
+    "large_kernels": "kernels that memory bounds at sizes for a large GPU, as shares of a copy's bandwidth",
     "launches": "what launching a CUDA kernel costs beside the driver; needs no GPU",
     "memory": "memory, tensors and operator calls of a step of whole models, and what compiling adds",
     "models": "whole models, inference and training",
@@ -26,7 +29,13 @@ SUITES = {
 }
 
 #: Suites that take the options which choose rows of a registry.
-SELECTIVE = ("cubins", "interpreted", "kernels", "memory", "models")
+SELECTIVE = ("compile_time", "cubins", "gpu_models", "interpreted", "kernels", "large_kernels", "memory", "models")
+
+#: Suites whose cases are shared among processes.
+SHARED = ("gpu_models", "large_kernels")
+
+#: Suites that run on another device than the CPU.
+ANYWHERE = ("compile_time", "gpu_models", "kernels", "large_kernels", "models")
 
 
 def main() -> None:
@@ -39,26 +48,31 @@ def main() -> None:
     )
     parser.add_argument("suites", nargs="+", choices=SUITES, metavar="SUITE", help=", ".join(SUITES))
     parser.add_argument("--json", type=Path, help="write rows, versions and the processor to this file")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where tensors are made")
+    parser.add_argument("--device", default="cpu", choices=DEVICES, help="where the benchmarks run")
     parser.add_argument(
         "--only",
         default="*",
         metavar="PATTERN",
         help="models, kernels, kinds of them, or operators, as a shell pattern",
     )
-    parser.add_argument("--candidates", nargs="+", default=(), choices=(*NAMES, "openvino"))
+    parser.add_argument("--candidates", nargs="+", default=(), choices=(*NAMES, *REPLAYING, "openvino"))
     parser.add_argument("--kind", choices=("inference", "training"))
     parser.add_argument("--dtype", nargs="+", default=TYPES, choices=TYPES)
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument(
+        "--rounds", type=int, help="how often each candidate is timed; the suites differ in what they do by themselves"
+    )
     parser.add_argument("--floor", action="store_true", help="each row's share of what the machine allows")
+    parser.add_argument("--workers", type=int, default=10, help=f"processes that compile, in {', '.join(SHARED)}")
+    parser.add_argument("--prepare", type=float, default=170.0, help="seconds after which these compile nothing new")
+    parser.add_argument("--seconds", type=float, default=300.0, help="seconds after which these time nothing new")
     arguments = parser.parse_args()
+    if arguments.device != "cpu" and (unfit := [name for name in arguments.suites if name not in ANYWHERE]):
+        parser.error(f"{', '.join(unfit)}: on the CPU alone; on other devices there are {', '.join(ANYWHERE)}")
     fresh_inductor_cache()
-    if arguments.device != "cpu":  # even the usual device, set by hand, makes every torch call go through a mode
-        import torch
-
-        torch.set_default_device(arguments.device)
+    choose(arguments.device)
     from benchmarks.harness import Row, write_json
     from benchmarks.selection import Selection
+    from benchmarks.workers import Limits
     from benchmarks.zoo import MODES
 
     rows: list[Row] = []
@@ -81,7 +95,10 @@ def main() -> None:
     for suite in arguments.suites:
         print(f"== {suite}: {SUITES[suite]}", flush=True)
         module = importlib.import_module(f"benchmarks.{suite}")
-        rows += module.run(selection) if suite in SELECTIVE else module.run()
+        if suite in SHARED:
+            rows += module.run(selection, Limits(arguments.workers, arguments.prepare, arguments.seconds))
+        else:
+            rows += module.run(selection) if suite in SELECTIVE else module.run()
         kept[:] = rows
     if arguments.json is not None:
         write_json(arguments.json, " ".join(arguments.suites), rows)

@@ -33,6 +33,30 @@ def differing(one: torch.Tensor, other: torch.Tensor, scale: float) -> torch.Ten
     return ~torch.isclose(one, other, rtol=relative, atol=absolute * scale, equal_nan=True)
 
 
+def check_norms(given: list[torch.Tensor], expected: list[torch.Tensor], near: float | None, by_chance: float) -> None:
+    """An AssertionError where all results together are not as near to those expected as told, by their norms.
+
+    Without `near`, results are random: their norms alone are compared, and may differ by `by_chance`.
+    """
+    mine, theirs = ([(one.shape, one.dtype) for one in results] for results in (given, expected))
+    if mine != theirs:
+        raise AssertionError(f"{mine}, eager {theirs}"[:300])
+    size = joint_norm(expected)
+    if near is None:
+        apart, allowed = abs(joint_norm(given) - size), by_chance * size
+    else:
+        pairs = zip(given, expected, strict=True)
+        apart, allowed = joint_norm([one.double() - other.double() for one, other in pairs]), near * size
+    if not apart <= allowed + 1e-6:
+        raise AssertionError(f"results are {apart:.3g} off where eager's norm is {size:.3g}, allowed {allowed:.3g}")
+
+
+def joint_norm(results: list[torch.Tensor]) -> float:
+    """That of all numbers of all results."""
+    norms = [torch.linalg.vector_norm(one.double()) for one in results]
+    return float(torch.stack(norms).norm()) if norms else 0.0
+
+
 def check(
     given: list[torch.Tensor], expected: list[torch.Tensor], precise: Callable[[], list[torch.Tensor]], scale: float
 ) -> None:

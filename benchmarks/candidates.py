@@ -8,7 +8,15 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.device import chosen
+
 NAMES = ("eager", "torch.compile", "framesmith")
+
+#: Compilers in the mode that replays what was launched once, for GPUs.
+REPLAYING = {"torch.compile reduce-overhead": "torch.compile", "framesmith reduce-overhead": "framesmith"}
+
+#: More programs than any process compiles.
+MANY = 1000
 
 
 def fresh_inductor_cache() -> str:
@@ -25,9 +33,12 @@ def has_cpp_compiler() -> bool:
 
 
 def wrap(name: str, fn: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
-    """`fn` as this candidate runs it."""
+    """`fn` as this candidate runs it. What a replaying one gives may be overwritten by its next call."""
     if name == "eager":
         return fn
+    if name in REPLAYING:
+        compiled = wrap(REPLAYING[name], fn, mode="reduce-overhead", **settings)
+        return marking_steps(compiled) if REPLAYING[name] == "torch.compile" else compiled
     if name == "torch.compile":
         import torch
 
@@ -37,6 +48,34 @@ def wrap(name: str, fn: Callable[..., Any], **settings: Any) -> Callable[..., An
     return framesmith.compile(fn, **settings)
 
 
+def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Tells torch.compile before each call that results of earlier ones are no longer wanted."""
+    import torch
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return compiled(*args, **kwargs)
+
+    return call
+
+
+def settings_of(name: str, **ours: Any) -> dict[str, Any]:
+    """How a candidate is called where many programs are compiled in one process, each for its own sizes and kept."""
+    if name == "eager":
+        return {}
+    if REPLAYING.get(name, name) == "framesmith":
+        return {"dynamic": False, "strict": True, "recompile_limit": MANY, **ours}
+    return {"dynamic": False, **ours}
+
+
+def compile_many() -> None:
+    """Let torch.compile keep as much code for a function as ours (see `settings_of`)."""
+    import torch._dynamo.config
+
+    torch._dynamo.config.recompile_limit = MANY  # type: ignore[attr-defined]
+    torch._dynamo.config.accumulated_recompile_limit = MANY  # type: ignore[attr-defined]
+
+
 def available() -> list[str]:
-    """The candidates that can run on this machine."""
-    return [name for name in NAMES if name != "torch.compile" or has_cpp_compiler()]
+    """The candidates that can run on this machine; on a GPU, torch.compile says itself what it lacks."""
+    return [name for name in NAMES if name != "torch.compile" or chosen() != "cpu" or has_cpp_compiler()]

@@ -5,6 +5,7 @@ The last rows are framesmith alone, least of the rounds: graphs whose sizes are 
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import shutil
 import statistics
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.candidates import available
+from benchmarks.device import chosen
 from benchmarks.harness import Row, in_fresh_process, print_rows, ratios
+from benchmarks.selection import Selection
 
 CASES = ("pointwise", "digits", "bert")
 ROUNDS = 3
@@ -21,34 +24,40 @@ ROUNDS = 3
 DYNAMIC_CASES = ("bert",)
 
 
-def first_call(case: str, candidate: str, **settings: Any) -> float:
+def first_call(case: str, candidate: str, device: str, **settings: Any) -> float:
     """Seconds of the first call in this process; torch (and framesmith) are imported before the clock starts."""
     import time
 
     import torch
 
     from benchmarks.candidates import fresh_inductor_cache, wrap
+    from benchmarks.device import building, choose, synchronize
     from benchmarks.programs import DigitsNet, pointwise, training_step
     from benchmarks.zoo import make_step, select
 
     fresh_inductor_cache()
+    choose(device)
     if candidate == "framesmith":
         keep_the_cost_table_alone()
     if case == "pointwise":
-        x, y = torch.randn(1 << 20), torch.randn(1 << 20)
+        with building():
+            x, y = torch.randn(1 << 20), torch.randn(1 << 20)
         fn = wrap(candidate, pointwise, **settings)
         step = lambda: fn(x, y)  # noqa: E731
     elif case == "digits":
         torch.manual_seed(0)
-        model = DigitsNet()
+        with building():
+            model = DigitsNet()
+            batch = torch.randn(64, 1, 8, 8), torch.randint(0, 10, (64,))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        batch = torch.randn(64, 1, 8, 8), torch.randint(0, 10, (64,))
         step = training_step(wrap(candidate, model, **settings), optimizer, *batch)
     else:
         (row,) = select(case)
         step = make_step(row, "inference", "float32", lambda module: wrap(candidate, module, **settings))
+    synchronize()  # which makes a GPU ready, too
     start = time.perf_counter()
     step()
+    synchronize()
     return time.perf_counter() - start
 
 
@@ -65,7 +74,7 @@ def keep_the_cost_table_alone() -> None:
 
 def measure(case: str, candidate: str, **settings: Any) -> float:
     """`first_call` in a fresh interpreter."""
-    call = f"first_call({case!r}, {candidate!r}, **{settings!r})"
+    call = f"first_call({case!r}, {candidate!r}, {chosen()!r}, **{settings!r})"
     code = f"from benchmarks.compile_time import first_call; print({call})"
     try:
         return float(in_fresh_process(code))
@@ -73,32 +82,36 @@ def measure(case: str, candidate: str, **settings: Any) -> float:
         raise RuntimeError(f"{candidate} failed on {case}:\n{error}") from None
 
 
-def of_symbols(case: str) -> list[Row]:
+def of_symbols(case: str, rounds: int) -> list[Row]:
     """A model whose sizes are known, and the same with symbols from the first call on."""
     times: dict[str, list[float]] = {"static": [], "dynamic": []}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, mine in times.items():
             mine.append(measure(case, "framesmith", dynamic=name == "dynamic"))
     least = {name: [min(mine)] for name, mine in times.items()}
-    return [Row(f"first call, {case}, symbols", n, s[0], ratios(s, least, n), ROUNDS) for n, s in least.items()]
+    return [Row(f"first call, {case}, symbols", n, s[0], ratios(s, least, n), rounds) for n, s in least.items()]
 
 
-def run() -> list[Row]:
-    """All cases of this suite."""
+def run(selection: Selection | None = None) -> list[Row]:
+    """The cases asked for."""
+    selection = selection or Selection()
+    rounds = selection.rounds_or(ROUNDS)
     rows: list[Row] = []
-    for case in CASES:
-        times: dict[str, list[float]] = {name: [] for name in available()}
-        for _ in range(ROUNDS):
+    for case in fnmatch.filter(CASES, selection.only):
+        times: dict[str, list[float]] = {name: [] for name in selection.among(available())}
+        for _ in range(rounds):
             for name, mine in times.items():
                 mine.append(measure(case, name))
         medians = {name: statistics.median(mine) for name, mine in times.items()}
         found = [
-            Row(f"first call, {case}", name, seconds, {o: seconds / t for o, t in medians.items() if o != name}, ROUNDS)
+            Row(f"first call, {case}", name, seconds, {o: seconds / t for o, t in medians.items() if o != name}, rounds)
             for name, seconds in medians.items()
         ]
         print_rows(found)
+        selection.keep(found)
         rows += found
-    for case in DYNAMIC_CASES:
-        print_rows(found := of_symbols(case))
+    for case in fnmatch.filter(DYNAMIC_CASES, selection.only) if "framesmith" in selection.among(available()) else ():
+        print_rows(found := of_symbols(case, rounds))
+        selection.keep(found)
         rows += found
     return rows

@@ -8,7 +8,6 @@ in registers.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from benchmarks.device import building, chosen, device_seconds
 from benchmarks.harness import Row, readable
 from benchmarks.zoo import DTYPES, Model, build, make_step
 
@@ -24,36 +24,36 @@ from benchmarks.zoo import DTYPES, Model, build, make_step
 def best_time(step: Callable[[], object], times: int = 8) -> float:
     """The shortest of several runs, after one that does not count."""
     step()
-    spent = []
-    for _ in range(times):
-        start = time.perf_counter()
-        step()
-        spent.append(time.perf_counter() - start)
-    return min(spent)
+    return min(device_seconds(step) for _ in range(times))
 
 
 @functools.cache
 def peak(dtype: str) -> float:
     """FLOPs per second of the best large product: torch's own (MKL in float32) and oneDNN's linear."""
-    a, b = (torch.randn(1024, 1024, dtype=DTYPES[dtype]) for _ in range(2))
+    side = 1024 if chosen() == "cpu" else 8192
+    with building():
+        a, b = (torch.randn(side, side, dtype=DTYPES[dtype]) for _ in range(2))
     ways: list[Callable[[], object]] = [lambda: a @ b, lambda: torch.nn.functional.linear(a, b)]
-    if torch.backends.mkldnn.is_available():
+    if chosen() == "cpu" and torch.backends.mkldnn.is_available():
         # oneDNN's own product, packed weights not included
         ways.append(lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], ""))
-    return float(2 * 1024**3 / min(best_time(way) for way in ways))
+    return float(2 * side**3 / min(best_time(way) for way in ways))
 
 
 @functools.cache
 def bandwidth() -> float:
     """Bytes per second of a copy far larger than the caches, read and written."""
-    source = torch.randn(1 << 25)
+    with building():
+        source = torch.randn(1 << (25 if chosen() == "cpu" else 28))
     target = torch.empty_like(source)
     return 2 * source.nbytes / best_time(lambda: target.copy_(source))
 
 
 @functools.cache
 def cache() -> int:
-    """Bytes of the last cache before memory, as Linux tells them; elsewhere a usual size."""
+    """Bytes of the last cache before memory, as Linux and CUDA tell them; elsewhere a usual size."""
+    if chosen() == "cuda":
+        return int(torch.cuda.get_device_properties().L2_cache_size)
     sizes = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     units = {"K": 1 << 10, "M": 1 << 20}
     return max((int(size[:-1]) * units[size[-1]] for size in sizes), default=32 << 20)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from benchmarks.device import chosen, synchronize
+
 Step = Callable[[], object]
 
 #: Seconds between two candidates, in which the waiting threads of the first one's OpenMP pool go to sleep. (Inductor's
@@ -35,14 +37,6 @@ class Row:
     rounds: int
     reason: str = ""  # why the candidate cannot run the case
     figures: dict[str, int] = field(default_factory=dict)
-
-
-def synchronize() -> None:
-    """Wait for the device that benchmarks run on."""
-    import torch
-
-    if torch.get_default_device().type == "cuda":
-        torch.cuda.synchronize()
 
 
 def in_fresh_process(code: str) -> str:
@@ -87,9 +81,16 @@ def time_steps(step: Step, count: int) -> float:
 
 
 def compare(
-    case: str, candidates: Mapping[str, Step], *, rounds: int = 15, target: float = 0.05, warmup: int = 3
+    case: str,
+    candidates: Mapping[str, Step],
+    *,
+    rounds: int = 15,
+    target: float = 0.05,
+    warmup: int = 3,
+    timer: Callable[[Step, int], float] = time_steps,
 ) -> list[Row]:
-    """Time all candidates of a case. Steps must do the same work on inputs of their own."""
+    """Time all candidates of a case. Steps must do the same work, on inputs of their own or such that stay the same."""
+    rest = REST if chosen() == "cpu" else 0.0
     for step in candidates.values():
         for _ in range(warmup):
             step()
@@ -100,8 +101,8 @@ def compare(
         shift = turn % len(order)
         turned = order[shift:] + order[:shift]
         for name in reversed(turned) if turn % 2 else turned:  # nobody always comes behind the same one
-            time.sleep(REST)
-            times[name].append(time_steps(candidates[name], counts[name]))
+            time.sleep(rest)
+            times[name].append(timer(candidates[name], counts[name]))
     return [Row(case, name, statistics.median(mine), ratios(mine, times, name), rounds) for name, mine in times.items()]
 
 

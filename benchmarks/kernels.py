@@ -11,10 +11,11 @@ from torch.utils._pytree import tree_map
 
 from benchmarks.agreement import check, in_float64, tensors
 from benchmarks.candidates import available, wrap
+from benchmarks.device import building
 from benchmarks.floor import bandwidth, print_shares
 from benchmarks.harness import Row, Step
 from benchmarks.kernel_cases import CASES, Case
-from benchmarks.measuring import measure
+from benchmarks.measuring import ROUNDS, measure
 from benchmarks.registry import matching
 from benchmarks.selection import Selection
 from benchmarks.summary import print_summary
@@ -33,7 +34,8 @@ SETTINGS: dict[str, dict[str, bool]] = {
 def inputs_of(case: Case, dtype: str) -> tuple[Any, ...]:
     """The same inputs for every candidate, each time in memory of their own."""
     torch.manual_seed(0)
-    return case.make(DTYPES[dtype])
+    with building():
+        return case.make(DTYPES[dtype])
 
 
 def make_step(case: Case, call: Function, inputs: tuple[Any, ...]) -> Function:
@@ -43,7 +45,7 @@ def make_step(case: Case, call: Function, inputs: tuple[Any, ...]) -> Function:
     leaves = [x.requires_grad_() for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point()]
     out: Any = case.fn(*inputs)
     torch.manual_seed(1)
-    cotangent = torch.randn(out.shape).to(out.dtype)
+    cotangent = torch.randn(out.shape, device=out.device).to(out.dtype)
 
     def train() -> tuple[torch.Tensor, ...]:
         out = call(*inputs)
@@ -55,34 +57,41 @@ def make_step(case: Case, call: Function, inputs: tuple[Any, ...]) -> Function:
 def prepare(case: Case, dtype: str, name: str) -> Step:
     """A candidate's step, called once, so that it is compiled, and checked: its results, and its inputs after it."""
 
+    inputs = inputs_of(case, dtype)
+    step = make_step(case, wrap(name, case.fn, **SETTINGS[name]), inputs)
+    check_results(case, dtype, step(), inputs)
+    return step
+
+
+def check_results(case: Case, dtype: str, results: object, inputs: tuple[Any, ...]) -> None:
+    """An AssertionError where a step's results, or its inputs after it, are not eager's."""
+
     def eager(convert: Callable[[object], object]) -> list[torch.Tensor]:
         others = tree_map(convert, inputs_of(case, dtype))
         return tensors((make_step(case, case.fn, others)(), others))
 
-    inputs = inputs_of(case, dtype)
-    step = make_step(case, wrap(name, case.fn, **SETTINGS[name]), inputs)
-    given = tensors((step(), inputs))
     if not case.random:
-        check(given, eager(lambda x: x), lambda: eager(in_float64), case.scale)
-    return step
+        check(tensors((results, inputs)), eager(lambda x: x), lambda: eager(in_float64), case.scale)
 
 
 def title(case: Case, dtype: str) -> str:
     """The case as tables call it: its name, the shapes of its tensors, how many tensors are in its lists, its type."""
     sizes = []
-    for one in inputs_of(case, dtype):
+    with torch.device("meta"):
+        inputs = case.make(DTYPES[dtype])
+    for one in inputs:
         is_tensor = isinstance(one, torch.Tensor)
         sizes.append("x".join(map(str, one.shape)) if is_tensor else f"{len(one)} tensors")
     return f"{case.name} {' '.join(dict.fromkeys(sizes))}, {dtype}"
 
 
-def floor(case: Case, dtype: str) -> float:
-    """Seconds in which memory could be read and written: each input once, each result and each changed input once."""
+def bytes_moved(case: Case, dtype: str) -> int:
+    """What has to be read and written: each input once, each result and each changed input once."""
     inputs = inputs_of(case, dtype)
     read, step = tensors(inputs), make_step(case, case.fn, inputs)
     before = [x._version for x in read]
     written = tensors(step()) + [x for x, version in zip(read, before, strict=True) if x._version != version]
-    return sum(x.nbytes for x in read + written) / bandwidth()
+    return sum(x.nbytes for x in read + written)
 
 
 def run(selection: Selection | None = None) -> list[Row]:
@@ -94,9 +103,11 @@ def run(selection: Selection | None = None) -> list[Row]:
             if dtype not in selection.dtypes:
                 continue
             names = selection.among(available())
-            found = measure(title(case, dtype), names, functools.partial(prepare, case, dtype), rounds=selection.rounds)
+            found = measure(
+                title(case, dtype), names, functools.partial(prepare, case, dtype), rounds=selection.rounds_or(ROUNDS)
+            )
             if selection.floor:
-                print_shares(floor(case, dtype), found)
+                print_shares(bytes_moved(case, dtype) / bandwidth(), found)
             selection.keep(found)
             rows += found
     print_summary(rows)

@@ -11,6 +11,9 @@ from benchmarks.candidates import NAMES
 from benchmarks.harness import Row, Step, compare, print_rows
 from benchmarks.operators_called import FIGURE, operators_called
 
+#: How often each candidate is timed, if nothing else is asked for.
+ROUNDS = 11
+
 
 def measure(
     case: str, names: Iterable[str], prepare: Callable[[str], Step], *, rounds: int, target: float = 0.05

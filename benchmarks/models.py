@@ -10,7 +10,7 @@ import torch
 from benchmarks.candidates import wrap
 from benchmarks.floor import floor, print_shares
 from benchmarks.harness import Row
-from benchmarks.measuring import measure
+from benchmarks.measuring import ROUNDS, measure
 from benchmarks.selection import Selection, title
 from benchmarks.zoo import Model, build, make_step
 
@@ -43,7 +43,7 @@ def run(selection: Selection | None = None) -> list[Row]:
     for row, mode, dtype in selection.cases():
         case, names = title(row, mode, dtype), selection.names(row, mode, dtype)
         step_of = functools.partial(prepare, row, mode, dtype)
-        found = measure(case, names, step_of, rounds=selection.rounds, target=0.1)
+        found = measure(case, names, step_of, rounds=selection.rounds_or(ROUNDS), target=0.1)
         if selection.floor:
             print_shares(floor(row, mode, dtype), found)
         selection.keep(found)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.candidates import available
 from benchmarks.harness import Row
@@ -19,7 +21,7 @@ class Selection:
     candidates: tuple[str, ...] = ()
     modes: tuple[str, ...] = MODES
     dtypes: tuple[str, ...] = TYPES
-    rounds: int = 11
+    rounds: int | None = None
     floor: bool = False
     keep: Callable[[list[Row]], None] = lambda rows: None
 
@@ -37,6 +39,15 @@ class Selection:
         if row.openvino and mode == "inference" and dtype == "float32":
             every.append("openvino")
         return self.among(every)
+
+    def rounds_or(self, usual: int) -> int:
+        """Those asked for, or as many as the suite takes by itself."""
+        return self.rounds or usual
+
+    def asked(self) -> dict[str, Any]:
+        """All but where rows are kept, to make the same selection of in another process."""
+        made = dataclasses.asdict(dataclasses.replace(self, keep=None))  # type: ignore[arg-type]
+        return {name: value for name, value in made.items() if name != "keep"}
 
     def among(self, candidates: Iterable[str]) -> list[str]:
         """Those asked for."""

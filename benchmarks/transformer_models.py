@@ -116,7 +116,7 @@ class Decode(nn.Module):
         self.register_buffer("cache", torch.zeros(LAYERS, 2, BATCH, HEADS, 256, WIDTH // HEADS))
 
     def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        seen = (torch.arange(256) <= position)[None]
+        seen = (torch.arange(256, device=position.device) <= position)[None]
         for layer in range(LAYERS):
             q, k, v = self.qkv[layer](F.layer_norm(x, (WIDTH,))).view(BATCH, 1, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
             keys, values = self.cache[layer]

@@ -11,6 +11,7 @@ from torch import nn
 from benchmarks import image_models as images
 from benchmarks import transformer_models as transformers
 from benchmarks import vector_models as vectors
+from benchmarks.device import building, chosen
 from benchmarks.registry import TYPES, matching
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in TYPES}
@@ -69,11 +70,12 @@ def select(pattern: str = "*") -> list[Model]:
 
 
 def build(row: Model, mode: str, dtype: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    """The module in its mode, with weights and floating inputs of that type; the same for every candidate."""
+    """The module in its mode on the device, weights and floating inputs of that type; the same for every candidate."""
     torch.manual_seed(0)
-    module, inputs = row.build()
+    with building():
+        module, inputs = row.build()
     cast = {name: x.to(DTYPES[dtype]) if x.is_floating_point() else x for name, x in inputs.items()}
-    return module.to(DTYPES[dtype]).train(mode == "training"), cast
+    return module.to(chosen(), DTYPES[dtype]).train(mode == "training"), cast
 
 
 def result(output: object) -> torch.Tensor:
