@@ -45,10 +45,14 @@ def check_norms(given: list[torch.Tensor], expected: list[torch.Tensor], near: f
     if near is None:
         apart, allowed = abs(joint_norm(given) - size), by_chance * size
     else:
-        pairs = zip(given, expected, strict=True)
-        apart, allowed = joint_norm([one.double() - other.double() for one, other in pairs]), near * size
+        apart, allowed = distance(given, expected), near * size
     if not apart <= allowed + 1e-6:
         raise AssertionError(f"results are {apart:.3g} off where eager's norm is {size:.3g}, allowed {allowed:.3g}")
+
+
+def distance(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
+    """That between all numbers of all results."""
+    return joint_norm([mine.double() - theirs.double() for mine, theirs in zip(one, other, strict=True)])
 
 
 def joint_norm(results: list[torch.Tensor]) -> float:

@@ -64,13 +64,15 @@ def outcome(function: Callable[..., Any], values: Sequence[Any]) -> list[torch.T
     """Results, arguments afterwards, gradients and the GPU's random state."""
     torch.manual_seed(0)
     values = [x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in values]
-    results = [x for x in tree_leaves(function(*values)) if isinstance(x, torch.Tensor)]
+    results = [x for x in tree_leaves(function(*values)) if isinstance(x, torch.Tensor) and x.layout is torch.strided]
     found = [*results, *(x.detach().clone() for x in values if isinstance(x, torch.Tensor))]
     leaves = [x for x in values if isinstance(x, torch.Tensor) and x.requires_grad]
     roots = [x for x in results if x.grad_fn is not None and not x.is_complex()]
     if leaves and roots:
+        # Strides of gradients are not compared: eager mode gives views of what is larger.
         tangents = [torch.linspace(-1, 2, x.numel(), device=x.device).reshape(x.shape).to(x.dtype) for x in roots]
-        found += [x for x in torch.autograd.grad(roots, leaves, tangents, allow_unused=True) if x is not None]
+        grads = torch.autograd.grad(roots, leaves, tangents, allow_unused=True)
+        found += [x.contiguous() for x in grads if x is not None]
     return [x.detach() for x in found] + [torch.cuda.get_rng_state()]
 
 
@@ -209,7 +211,7 @@ PROGRAMS: dict[str, Program] = {
     "through the cpu": Program(through_the_cpu, wanting((10, 10))),
     "items": Program(with_item, lambda: (R(10).abs(),)),
     "scattering": Program(scattered, lambda: (R(100, 16).requires_grad_(), torch.randint(0, 64, (100,)))),
-    "autocast": Program(autocast, wanting((32, 64), (64, 64))),
+    "autocast": Program(autocast, wanting((32, 64), (64, 64)), 1000.0),
     "channels last": Program(
         convolved,
         lambda: (
@@ -462,5 +464,7 @@ def test_operators_on_a_gpu(op: Any, dtype: torch.dtype) -> None:
             continue
         if not all(torch.equal(a, b) or (a != a).any() for a, b in zip(first, second, strict=True)):
             continue  # it does not repeat itself
+        if op.name == "narrow" and not hasattr(torch.fx.experimental.symbolic_shapes, "optimization_hint"):
+            pytest.xfail("before torch 2.13 a start that data tell is an expression by cases, which no graph takes")
         framesmith.reset()
         compare(program, framesmith.compile(program, strict=True), values, 10.0)

@@ -17,6 +17,8 @@ from framesmith_aten import trials
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.recording import OperatorLog
 
+aten = torch.ops.aten
+
 
 @pytest.mark.parametrize("stride", [(1, 1), (1, 2), (2, 1), (1, 3)])
 @pytest.mark.parametrize("function", [lambda x: x * 1, lambda x: x.exp(), lambda x: F.rrelu(x, training=True)])
@@ -148,3 +150,14 @@ def test_few_elements_that_are_too_few_warn_of_nothing() -> None:
         x = mode.from_tensor(torch.ones(10))
         assert trials.verdict(torch.ops.aten.std.correction, (x, [0]), {"correction": 3}).certain
     assert not told
+
+
+@pytest.mark.parametrize("op", [aten.gather.default, aten.lu_unpack.default, aten.index.Tensor, aten.add.Tensor])
+def test_places_are_not_tried_on_a_gpu(op: Any) -> None:
+    """Zeros may be no places: there, that ends the use of the device instead of the call."""
+    with FakeTensorMode():
+        places = torch.empty(2, dtype=torch.int64, device="cuda")
+        numbers = torch.empty(2, device="cuda")
+        assert trials.may_end_all(op, [numbers, places]) == (op is not aten.add.Tensor)
+        assert not trials.may_end_all(op, [numbers, numbers])
+        assert not trials.may_end_all(op, [torch.empty(2), torch.empty(2, dtype=torch.int64)])

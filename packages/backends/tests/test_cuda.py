@@ -43,6 +43,11 @@ def test_every_sample_renders(sample: Sample) -> None:
         assert ("tl.atomic_add(" in made.source) == kernel.updates  # threads come in no order
 
 
+@pytest.mark.parametrize(("shape", "count"), [((64, 512), 1), ((4, 70_000), 2), ((1, 1 << 20), 2)])
+def test_rows_are_split_where_that_takes_less_time_than_a_launch(shape: tuple[int, int], count: int) -> None:
+    assert len(CUDA.explain(trace(lambda x: x.exp().sum(-1), [torch.randn(shape)])).kernels) == count
+
+
 @needs_triton
 @pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize("name", COMPILED)
@@ -133,9 +138,10 @@ def test_interpreted_symbolic_kernels_equal_eager() -> None:
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.name)
 def test_on_a_real_device(sample: Sample) -> None:
     inputs = [t.cuda() for t in sample.inputs()]
-    wanted = sample.function(*inputs)
+    with torch.device("cuda"):
+        wanted = sample.function(*inputs)
+        found = CUDA.compile(trace(sample.function, inputs), inputs)(list(inputs))
     wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
-    found = CUDA.compile(trace(sample.function, inputs), inputs)(list(inputs))
     for one, other in zip(found, wanted):
         assert one.stride() == other.stride()
         tolerance = max(sample.tolerance, 1e-4)

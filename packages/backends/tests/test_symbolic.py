@@ -245,11 +245,12 @@ def compilations(
     for a, b in sizes:
         torch.manual_seed(a + b)
         inputs = [x.to(device) if isinstance(x, torch.Tensor) else x for x in program.inputs(a, b)]
+        try:  # on the CPU first: elsewhere a place out of bounds ends the process's use of the device
+            eager(program.function, program.inputs(a, b))
+        except (RuntimeError, IndexError):
+            continue  # no sizes for this program
         with torch.device(device):
-            try:
-                wanted = eager(program.function, inputs)
-            except (RuntimeError, IndexError):
-                continue  # no sizes for this program
+            wanted = eager(program.function, inputs)
             call = next((call for gm, call in compiled if takes(gm, inputs)), None)
             if call is None:
                 gm = trace_symbolic(program.function, inputs)

@@ -89,6 +89,7 @@ def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
         not all(_is_plain(tensor) for tensor in tensors)
         or may_fail(op, args, kwargs)
         or _moves_others(op, args, kwargs)
+        or may_end_all(op, tensors)
     ):
         return UNKNOWN
     if _share(changed, tensors):
@@ -148,7 +149,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return out
     if not all(map(_is_plain, (*tensors, *made))) or _is_large(op, args, kwargs, tensors):
         return out
-    if _moves_others(op, args, kwargs):
+    if _moves_others(op, args, kwargs) or may_end_all(op, tensors):
         return out
     exact = _elements(tensors) <= SMALL and any(map(_has_choice_of_one, tensors))
     small = is_pointwise(op) and not exact and not any(map(is_interleaved, tensors))  # of which no order tells
@@ -269,6 +270,19 @@ def _moves_others(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     devices = [value for value in values if isinstance(value, torch.device)]
     devices += [tensor.device for tensor in tensors_in(values)]
     return any(device.type != "cpu" for device in devices) or any(isinstance(one, torch.Generator) for one in values)
+
+
+def may_end_all(op: OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a trial might end the device's context: on CUDA, where zeros are no places, kernels check by asserts.
+
+    Pivots are counted from 1, and in what is empty there is no first place.
+    """
+    on_device = any(tensor.device.type == "cuda" for tensor in tensors)
+    return on_device and not is_pointwise(op) and any(_tells_places(tensor) for tensor in tensors)
+
+
+def _tells_places(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
 
 
 def _generator_kept(op: OpOverload) -> AbstractContextManager[None]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch._prims_common import suggest_memory_format
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import derivatives, functional, numbers, recurrent
@@ -274,12 +275,48 @@ def _functional_max_pool1d(
     return _max_pool1d(input, kernel_size, [] if stride is None else stride, padding, dilation, ceil_mode)
 
 
+#: Whether torch has a kernel for an operator and a dispatch key.
+_has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+
+
+def _not_half(x: torch.Tensor) -> torch.Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _rms_norm(
+    input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
+    """`torch.rms_norm`: on CUDA as pointwise operators and a mean, in the type in which eager mode's kernel computes.
+
+    Torch's own takes sizes for that kernel out of memory: symbols came as numbers that are none.
+    """
+    sizes = tuple(normalized_shape)
+    if input.is_cuda and torch.is_autocast_enabled("cuda") and _has_kernel("aten::rms_norm", "AutocastCUDA"):
+        # Autocast computes it in float32: since torch 2.13.
+        input, weight = _not_half(input), None if weight is None else _not_half(weight)
+    alike = weight is None or (weight.dtype == input.dtype and tuple(weight.shape) == sizes)
+    fits = 0 < len(sizes) <= input.dim() and tuple(input.shape[input.dim() - len(sizes) :]) == sizes
+    if not (input.is_cuda and input.is_floating_point() and fits and alike):
+        return torch.rms_norm(input, normalized_shape, weight, eps)
+    return normed_by_rms(input, len(sizes), weight, eps)
+
+
+def normed_by_rms(input: torch.Tensor, count: int, weight: torch.Tensor | None, eps: float | None) -> torch.Tensor:
+    """The same along the last `count` dimensions, rounded to the input's type once, at the end."""
+    dense = input.contiguous(memory_format=suggest_memory_format(input))
+    wide = dense.to(torch.promote_types(input.dtype, torch.float32))
+    mean = wide.square().mean(tuple(range(-count, 0)), keepdim=True)
+    normed = wide * torch.rsqrt(mean + (torch.finfo(wide.dtype).eps if eps is None else eps))
+    return (normed if weight is None else normed * weight).to(input.dtype)
+
+
 #: Torch calls, and methods of tensors, run through another function of the same meaning.
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **recurrent.REPLACEMENTS,
     torch.batch_norm: _batch_norm,
     F.batch_norm: _functional_batch_norm,
     F.one_hot: _one_hot,
+    **dict.fromkeys((torch.rms_norm, F.rms_norm), _rms_norm),
     torch.max_pool1d: _max_pool1d,
     F.max_pool1d: _functional_max_pool1d,
     torch.Tensor.tolist: _tolist,

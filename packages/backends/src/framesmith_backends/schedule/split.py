@@ -19,14 +19,18 @@ MANY_ELEMENTS, LANE_BLOCK = 1 << 15, 64
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """Fewer units of work than `few` leave threads idle; `wanted` do not, in up to `most_parts` for a loop."""
+    """Fewer units of work than `few` leave threads idle; `wanted` do not, in up to `most_parts` for a loop.
+
+    Units of fewer elements than `least` take less time than a launch, and are not split.
+    """
 
     few: int
     wanted: int
     most_parts: int
+    least: int
 
 
-FOR_CPU, FOR_GPU = Splitting(8, 32, 512), Splitting(132, 528, 2048)
+FOR_CPU, FOR_GPU = Splitting(8, 32, 512, 1), Splitting(132, 528, 2048, 1 << 14)
 
 
 def split_reductions(program: Program, by: Splitting = FOR_CPU) -> Program:
@@ -45,11 +49,12 @@ def split_reductions(program: Program, by: Splitting = FOR_CPU) -> Program:
 
 def _parts(d: Def, by: Splitting) -> tuple[list[Var], dict[Var, int]] | None:
     """The reduced variables that become results of the first half, whole or by a number of parts."""
-    if d.reduction is None or hint(product(v.size for v in d.domain)) < MANY_ELEMENTS:
+    elements = hint(product(v.size for v in d.domain))
+    if d.reduction is None or elements < MANY_ELEMENTS:
         return None
     kept = hint(product(v.size for v in d.kept))
     units = kept // LANE_BLOCK if d.domain[-1] in d.kept else kept
-    if units >= by.few:
+    if units >= by.few or elements < by.least * units:
         return None
     wanted = max(2, by.wanted // max(units, 1))
     whole: list[Var] = []
