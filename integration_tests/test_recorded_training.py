@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,34 +12,12 @@ import torch
 from torch import nn
 
 import framesmith
-from framesmith_backends import CpuBackend, CudaBackend
+from framesmith_backends import CudaBackend
 from framesmith_backends.launch import recordings
-from framesmith_backends.launch.recordable import launches_anything, parameters, why_not_recorded
 from framesmith_backends.launch.recordings import Graphed
-
-sys.path.append(str(Path(__file__).parents[1] / "packages" / "backends" / "tests"))
-from stand_in_recorder import StandIn
+from integration_tests.recording import Recording
 
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-
-
-class Recording(CpuBackend):
-    """The `cpu` backend, with launches recorded."""
-
-    name = "recording"
-
-    def __init__(self) -> None:
-        self.made: list[Graphed] = []
-        self.reasons: list[str] = []
-
-    def compile(self, gm: Any, inputs: Sequence[Any], role: Any = "inference", *rest: Any, **more: Any) -> Any:
-        run = super().compile(gm, inputs, role, *rest, **more)
-        why = why_not_recorded(gm, torch.device("cpu")) if launches_anything(gm) else "no launches"
-        if why is not None:
-            self.reasons.append(why)
-            return run
-        self.made.append(Graphed(run, parameters(gm), StandIn(), f"the {role} graph"))
-        return self.made[-1]
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +129,55 @@ def test_sizes_that_change() -> None:
             x = torch.randn(rows, 6)
             torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
     assert sum(graphed.counts.replayed for graphed in backend.made) >= 4
+
+
+class Checked(nn.Module):
+    """Reads at places, a table of classes, and checks that a device makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 4))
+
+    def forward(self, x: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        rows = self.weight[classes[:, None], torch.arange(4, device=x.device)]
+        hot = nn.functional.one_hot(classes, 4).to(x.dtype)
+        return nn.functional.binary_cross_entropy((rows + x).sigmoid(), hot)
+
+
+def checked_loop(module: nn.Module, call: Callable[..., Any], device: str) -> list[torch.Tensor]:
+    seen = []
+    for step in range(6):
+        made = torch.Generator().manual_seed(step)
+        x, classes = torch.randn(5, 4, generator=made), torch.randint(0, 4, (5,), generator=made)
+        module.zero_grad()
+        loss = call(x.to(device), classes.to(device))
+        loss.backward()
+        seen += [loss.detach().clone(), *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
+    return seen
+
+
+def test_places_and_checks_of_data_are_recorded() -> None:
+    backend, module = Recording(), Checked()
+    expected = checked_loop(module, module, "cpu")
+    found = checked_loop(module, framesmith.compile(module, backend=backend, fullgraph=True), "cpu")
+    torch.testing.assert_close(found, expected)
+    assert not backend.reasons and backend.made
+    assert all(graphed.counts.replayed >= 4 for graphed in backend.made)
+
+
+@real
+def test_places_and_checks_of_data_are_replayed_on_a_real_device(caplog: pytest.LogCaptureFixture) -> None:
+    module = Checked().cuda()
+    expected = checked_loop(module, module, "cuda")
+    compiled = framesmith.compile(module, backend="cuda", mode="reduce-overhead", fullgraph=True)
+    torch.testing.assert_close(checked_loop(module, compiled, "cuda"), expected)
+    assert "without CUDA graphs" not in caplog.text
+
+
+def test_what_a_mode_does_not_do_is_seen_by_who_has_set_up_no_logs() -> None:
+    source = "import framesmith\nfrom framesmith_backends.launch.recordings import tell_once\ntell_once('runs without')"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert "runs without" in done.stderr
 
 
 @real

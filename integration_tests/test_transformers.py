@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import framesmith
+from integration_tests.recording import Recording
 
 transformers = pytest.importorskip("transformers")
 
@@ -184,3 +186,24 @@ def train(
         optimizer.step()
     gradients = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
     return loss.detach(), gradients
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5"])
+def test_launches_are_replayed(name: str) -> None:
+    """Caches of keys and values are among the results: nothing may hold them but the user."""
+    model, batch = build(name)
+    model.config.use_cache = True
+    model.eval()
+    backend = Recording()
+    compiled = framesmith.compile(model, backend=backend, fullgraph=True)
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.no_grad():
+            for _ in range(8):
+                output = compiled(**batch)
+    finally:
+        gc.enable()
+    torch.testing.assert_close(output.last_hidden_state, model(**batch).last_hidden_state, rtol=1e-4, atol=1e-4)
+    assert not backend.reasons
+    assert [graphed.counts.replayed for graphed in backend.made] == [7]

@@ -52,6 +52,8 @@ class StandIn:
         own = {buffer.data_ptr() for buffer in buffers}
         before = [(at_its_address(t), t.clone()) for t in inputs if isinstance(t, torch.Tensor) and dense(t)]
         seed = torch.get_rng_state()
+        for buffer in buffers:
+            buffer.zero_()  # a GPU reads no places while it records
         self.capturing = True
         try:
             results = run([*inputs])
@@ -71,8 +73,8 @@ class StandIn:
             for at, r in enumerate(results)
             if isinstance(r, torch.Tensor) and not any(a <= r.data_ptr() < b for a, b in places)
         ]
-        for _, result in fresh:
-            result.fill_(GARBAGE)
+        for tensor in (*buffers, *(result for _, result in fresh)):
+            tensor.fill_(GARBAGE)
         return results, Replay(self, run, taken, fresh)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from framesmith_aten import table
-from framesmith_aten.operators import arguments, is_composite, is_custom, row, tensors_in
+from framesmith_aten.operators import arguments, is_composite, is_custom, is_mask, row, tensors_in
 from framesmith_aten.symbolic import equal, holds, holds_at_present
 
 Values = Mapping[str, Any]
@@ -75,7 +75,7 @@ def _is_floating(value: Any) -> bool:
 
 def _index_or_mask(values: Values) -> bool:
     """Masks cannot be out of range, but what is put where they are true may not be as many as they are."""
-    if any(index.dtype not in (torch.bool, torch.uint8) for index in tensors_in(values["indices"])):
+    if not all(map(is_mask, tensors_in(values["indices"]))):
         return True
     put = values.get("values")
     return put is not None and not equal(put.numel(), 1)

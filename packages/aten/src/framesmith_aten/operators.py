@@ -143,6 +143,18 @@ def is_effect(op: Any) -> bool:
     return is_random(op) or is_mutable(op) or row(op).statistics or is_custom(op) or not op._schema.returns
 
 
+@functools.cache
+def is_check_by_device(op: OpOverload) -> bool:
+    """Whether all that the operator does is a check of data which each device makes by a kernel of its own.
+
+    One whose only kernel is for all devices asks on the host for what the device has computed.
+    """
+    if op._schema.returns or is_mutable(op) or is_custom(op):
+        return False
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
+
+
 def gives_unknown_value(op: Any, out: Any) -> bool:
     """Whether `out`, what the operator gave on fake tensors, holds a value that real tensors may change.
 
@@ -156,6 +168,22 @@ def gives_unknown_value(op: Any, out: Any) -> bool:
 def reads_workspace(op: OpOverload) -> bool:
     """Whether the operator reads memory as another one left it, of a size that fakes do not tell."""
     return any(argument.name == "workspace" for argument in op._schema.arguments)
+
+
+def reads_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the call reads from its tensors' data how many elements it is about.
+
+    Of places in a tensor that is what masks do; a number of elements that is given need not be read.
+    """
+    given = arguments(op, args, kwargs)
+    if "indices" in given and not is_custom(op):
+        return any(map(is_mask, tensors_in(given["indices"])))
+    return torch.Tag.dynamic_output_shape in op.tags and given.get("output_size") is None
+
+
+def is_mask(places: torch.Tensor) -> bool:
+    """Whether what a tensor is indexed by chooses elements, rather than giving their places."""
+    return places.dtype in (torch.bool, torch.uint8)
 
 
 def is_view_by_strides(op: OpOverload) -> bool:

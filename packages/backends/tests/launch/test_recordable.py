@@ -39,10 +39,28 @@ def test_plain_graphs_and_random_numbers_are_recorded() -> None:
 
 
 @pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[None, (x * 2).long()],
+        lambda x: x.clone().index_put_(((x * 2).long(),), x),
+        lambda x: x.repeat_interleave((x > -1).long(), 0, output_size=3),
+        lambda x: aten._assert_async.msg((x >= 0).all(), "no probabilities"),
+    ],
+    ids=["read at places", "written at places", "so many", "checked"],
+)
+def test_what_needs_nothing_of_the_device_is_recorded(function: Callable[..., Any]) -> None:
+    gm = make_fx(function, tracing_mode="symbolic")(torch.rand(3, 4)[:, 0])
+    assert why_not_recorded(gm, CPU) is None
+
+
+@pytest.mark.parametrize(
     ("function", "why"),
     [
-        (lambda x: x.nonzero(), "gives a tensor whose size the data tell"),
-        (lambda x: x[x > 0], "gives a tensor whose size the data tell"),
+        (lambda x: x.nonzero(), "reads from the device how many elements there are"),
+        (lambda x: x[x > 0], "reads from the device how many elements there are"),
+        (lambda x: x.clone().index_put_((x > 0,), x[0]), "reads from the device how many elements there are"),
+        (lambda x: x.repeat_interleave((x > 0).long(), 0), "reads from the device how many elements there are"),
+        (lambda x: torch.linalg.inv(x[None] * x[:, None]), "has an effect on the host"),
         (lambda x: x * x.sum().item(), "reads a number from the device"),
         (lambda x: noted(x), "is not torch's own"),
         (lambda x: x.as_strided((2,), (1,), 1) + 1, "sees memory around its operand"),

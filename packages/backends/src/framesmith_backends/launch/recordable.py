@@ -11,9 +11,11 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.operators import (
     arguments,
+    is_check_by_device,
     is_custom,
     is_effect,
     is_mutable,
@@ -21,6 +23,7 @@ from framesmith_aten.operators import (
     is_view,
     is_view_by_strides,
     op_name,
+    reads_sizes,
     row,
     undeclared_writes,
     written_arguments,
@@ -30,7 +33,6 @@ from framesmith_aten.symbolic import has_symbols
 #: Of operators that cannot be recorded: what their tags say that they do.
 ON_THE_HOST = {
     torch.Tag.data_dependent_output: "reads a number from the device",
-    torch.Tag.dynamic_output_shape: "gives a tensor whose size the data tell",
     torch.Tag.cudagraph_unsafe: "is not made to be recorded",
 }
 
@@ -80,11 +82,13 @@ def _why_not_call(node: fx.Node) -> str | None:
         return f"{op} is not torch's own: what it does besides, on the host, would be left out"
     if is_view_by_strides(op):
         return f"{op} sees memory around its operand"
-    if is_effect(op) and not (is_random(op) or is_mutable(op) or row(op).statistics):
+    if is_effect(op) and not (is_random(op) or is_mutable(op) or row(op).statistics or is_check_by_device(op)):
         return f"{op} has an effect on the host"
     given = arguments(op, node.args, node.kwargs)
     if given.get("generator") is not None:
         return f"{op} draws from a generator of its own"
+    if reads_sizes(op, value_of(node.args), value_of(node.kwargs)):
+        return f"{op} reads from the device how many elements there are"
     return None
 
 
