@@ -22,8 +22,7 @@ from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.written_parts import with_parts_written
-from framesmith_backends.schedule.plan import Plan, make_plan
-from framesmith_backends.schedule.split import FOR_GPU
+from framesmith_backends.schedule.plan import GPU, Plan, make_plan
 from framesmith_backends.schedule.steps import Run
 
 CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES)}
@@ -109,7 +108,7 @@ def _stages(gm: fx.GraphModule, on_error: OnError | None = None, mode: str = "de
     recording = _recording_text(gm, mode)
     gm = with_calls_in_place(with_parts_written(gm))
     lowering = lower_graph(gm, device_of(gm), on_error, in_order=False)
-    plan = make_plan(lowering.program, scratch=False, apart=False, splitting=FOR_GPU)
+    plan = make_plan(lowering.program, scratch=False, apart=False, target=GPU)
     kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
     return TritonStages(gm, lowering, plan, kernels, write(plan, gm)[0], recording)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from samples import SAMPLES, Sample
@@ -16,7 +18,7 @@ from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.group import Group
 from framesmith_backends.schedule.inline import inline
 from framesmith_backends.schedule.liveness import needed
-from framesmith_backends.schedule.plan import scheduled, stored_names
+from framesmith_backends.schedule.plan import CPU, GPU, Target, scheduled, stored_names
 from framesmith_backends.schedule.split import split_reductions
 
 PURE = [s for s in SAMPLES if s.name not in ("attention", "linear grad")]
@@ -47,8 +49,9 @@ def check(found: torch.Tensor, wanted: torch.Tensor, sample: Sample) -> None:
     torch.testing.assert_close(found, wanted, rtol=sample.tolerance, atol=sample.tolerance, equal_nan=True)
 
 
+@pytest.mark.parametrize("target", [CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("sample", PURE, ids=lambda s: s.name)
-def test_passes_keep_the_meaning(sample: Sample) -> None:
+def test_passes_keep_the_meaning(sample: Sample, target: Target) -> None:
     inputs = sample.inputs()
     gm = trace(sample.function, inputs)
     program = needed(lower_graph(gm).program)
@@ -58,7 +61,7 @@ def test_passes_keep_the_meaning(sample: Sample) -> None:
     by_definition = {runtime: node for node, runtime in program.runtime.items()}
     for name in program.kept:
         check(want[name], flat_memory(eager[by_definition[name]], program.layouts[name]), sample)
-    for step in (split_reductions, inline):
+    for step in (partial(split_reductions, by=target.splitting), partial(inline, cheap=target.cheap)):
         program = step(program)
         verify_program(program)
         found = run_program(program, memory_of(program, eager))
@@ -66,11 +69,12 @@ def test_passes_keep_the_meaning(sample: Sample) -> None:
             check(found[name], want[name], sample)
 
 
+@pytest.mark.parametrize("target", [CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("sample", PURE, ids=lambda s: s.name)
-def test_kernels_mean_what_the_program_says(sample: Sample) -> None:
+def test_kernels_mean_what_the_program_says(sample: Sample, target: Target) -> None:
     inputs = sample.inputs()
     gm = trace(sample.function, inputs)
-    program, nodes = scheduled(lower_graph(gm).program)
+    program, nodes = scheduled(lower_graph(gm).program, target)
     eager = graph_values(gm, inputs)
     want = run_program(program, memory_of(program, eager))
     stored = stored_names(program, nodes)

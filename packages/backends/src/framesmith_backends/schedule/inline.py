@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, cost, guarded, loads, substitute, transform
@@ -11,13 +11,21 @@ from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.size import hint, product
 
-# An expression this cheap is computed again by each of this many users.
-CHEAP_COST, CHEAP_LOADS, CHEAP_USERS = 4, 2, 4
+
+@dataclass(frozen=True, slots=True)
+class Cheap:
+    """What is computed again by each of up to `users`: it costs no more, and reads no more throughout."""
+
+    cost: int
+    loads: int
+    users: int
+
+
 # An expression this costly is not made part of a larger one.
 LARGEST_COST = 400
 
 
-def inline(program: Program) -> Program:
+def inline(program: Program, cheap: Cheap) -> Program:
     """Replace loads of definitions by their bodies where `worth_inlining` says so, in order of definition."""
     users = _users(program)
     bodies: dict[str, Expr] = {}
@@ -26,7 +34,7 @@ def inline(program: Program) -> Program:
     for d in program.defs.values():
         body = transform(d.body, lambda e: _expanded(e, program, bodies)) if bodies else d.body
         d = replace(d, body=body) if body is not d.body else d
-        if d.name not in in_memory and why_not_inline(d, users[d.name]) is None:
+        if d.name not in in_memory and why_not_inline(d, users[d.name], cheap) is None:
             bodies[d.name] = d.body
         else:
             defs[d.name] = d
@@ -45,7 +53,7 @@ def _users(program: Program) -> dict[str, list[tuple[Def, int]]]:
     return found
 
 
-def why_not_inline(d: Def, users: list[tuple[Def, int]]) -> str | None:
+def why_not_inline(d: Def, users: list[tuple[Def, int]], cheap: Cheap) -> str | None:
     """Why this definition keeps a place of its own, or None."""
     if d.reduction is not None:
         return "a reduction"
@@ -58,7 +66,7 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]]) -> str | None:
     if not scattered and (isinstance(d.body, (Const, Index)) or isinstance(moved, Load)):
         return None
     price, reads = cost(d.body), sum(_is_read_throughout(d, load) for load in loads(d.body))
-    if price <= CHEAP_COST and reads <= CHEAP_LOADS and sum(n for _, n in users) <= CHEAP_USERS:
+    if price <= cheap.cost and reads <= cheap.loads and sum(n for _, n in users) <= cheap.users:
         return None
     if price > LARGEST_COST:
         return "large enough"

@@ -17,12 +17,12 @@ from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.cuts import run_of, with_runs_cut
 from framesmith_backends.schedule.group import CallNode, Group, Node, group
 from framesmith_backends.schedule.in_place import write_in_place
-from framesmith_backends.schedule.inline import inline
+from framesmith_backends.schedule.inline import Cheap, inline
 from framesmith_backends.schedule.liveness import needed
 from framesmith_backends.schedule.pieces import in_pieces
 from framesmith_backends.schedule.products import native_product
 from framesmith_backends.schedule.reuse import with_drops
-from framesmith_backends.schedule.split import FOR_CPU, Splitting, split_reductions
+from framesmith_backends.schedule.split import Splitting, split_reductions
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step, step_text
 
 
@@ -51,9 +51,22 @@ class Plan:
         return "\n".join([*lines, f"return {', '.join(map(str, self.outputs))}"])
 
 
-def scheduled(program: Program, splitting: Splitting = FOR_CPU) -> tuple[Program, list[Node]]:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the passes weigh by the machine: which reductions are done in two halves, and what is computed again."""
+
+    splitting: Splitting
+    cheap: Cheap
+
+
+#: On a GPU computing takes less time than a launch, and than what is stored and read back; and there are more threads.
+CPU = Target(Splitting(few=8, wanted=32, most_parts=512, least=1), Cheap(cost=4, loads=2, users=4))
+GPU = Target(Splitting(few=132, wanted=528, most_parts=2048, least=1 << 14), Cheap(cost=32, loads=2, users=4))
+
+
+def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Node]]:
     """The passes over a lowered program, and its kernels and calls in order."""
-    program = inline(split_reductions(needed(program), splitting))
+    program = inline(split_reductions(needed(program), target.splitting), target.cheap)
     program = needed(program)
     return program, group(program)
 
@@ -70,15 +83,15 @@ def stored_names(program: Program, nodes: list[Node]) -> frozenset[str]:
 
 
 def make_plan(
-    program: Program, scratch: bool = True, native: bool = False, apart: bool = True, splitting: Splitting = FOR_CPU
+    program: Program, scratch: bool = True, native: bool = False, apart: bool = True, target: Target = CPU
 ) -> Plan:
     """Schedule the program and lay out its launch list.
 
     Without `scratch`, kernels compute again instead. With `native`, matrix products run between kernels, and what
     lives within a run lies in its arena. With `apart`, parts of a concatenation may be written by kernels of their own.
-    `splitting` says which reductions are done in two halves.
+    `target` is what the kernels are for.
     """
-    program, nodes = scheduled(program, splitting)
+    program, nodes = scheduled(program, target)
     stored = stored_names(program, nodes)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, tellers=program.tellers)
     products = _products(program, nodes) if native else {}

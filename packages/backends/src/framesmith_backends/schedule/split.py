@@ -30,10 +30,7 @@ class Splitting:
     least: int
 
 
-FOR_CPU, FOR_GPU = Splitting(8, 32, 512, 1), Splitting(132, 528, 2048, 1 << 14)
-
-
-def split_reductions(program: Program, by: Splitting = FOR_CPU) -> Program:
+def split_reductions(program: Program, by: Splitting) -> Program:
     defs: dict[str, Def] = {}
     layouts = dict(program.layouts)
     for d in program.defs.values():
