@@ -6,8 +6,8 @@ Note [Recordings]
 A replay does what was recorded, at the addresses of then. So a tensor that comes at the address of the call before is
 read where it lies, and one that does not is copied into a buffer of the recording's. Results lie in the recording's
 memory. They are handed out as new tensors over it, and no replay happens while anybody holds one of them: another
-recording is made, up to a number of them, and beyond it the graph runs as if there were none. So nothing that was
-handed out ever changes under its holder.
+recording is made, up to a number of them, and beyond it one whose results are handed out as copies. So nothing that
+was handed out ever changes under its holder.
 
 Results of recordings come back as inputs of other graphs, activations of a backward pass above all. They have as many
 addresses as there are recordings of the graph that gave them, and each recording of the graph that takes them is for
@@ -40,9 +40,9 @@ LOG = logging.getLogger("framesmith.plan")
 
 #: Sets of sizes and numbers that a graph is recorded for; sets met once that are remembered.
 MOST_FORMS, MOST_MET = 16, 64
-#: Recordings that a set has at a time, and that are made for it in all.
-MOST_RECORDINGS, MOST_MADE = 4, 16
-#: Bytes of inputs that a recording copies: beyond it, copying costs what replaying saves.
+#: Recordings that a set has at a time for the same addresses, at a time for whatever ones, and in all.
+MOST_RECORDINGS, MOST_AT_A_TIME, MOST_MADE = 4, 8, 16
+#: Bytes of inputs, and of results, that a recording copies: beyond it, copying costs what replaying saves.
 MOST_COPIED = 256 << 20
 #: How often an input that was read where it lies may come at a new address before it is copied from then on.
 PATIENCE = 2
@@ -175,9 +175,17 @@ class Graphed:
             return None
         if not self._has_room(form):
             return None
+        lends = form.make_place(addresses)
+        why = None if lends else form.why_no_copies()
+        if why is not None:
+            tell_once(
+                f"{self.about} runs without CUDA graphs where results of its last {MOST_RECORDINGS} calls are still "
+                f"held, since {why}; drop them, or keep clones"
+            )
+            return None
         outside = sys.exception()
         try:
-            recording = _record(self.run, self.recorder, self.parameters, args, addresses, copied)
+            recording = _record(self.run, self.recorder, self.parameters, args, addresses, copied, lends)
         except NotRecorded as error:
             self._give_up(form, str(error))
             return None
@@ -190,8 +198,8 @@ class Graphed:
         form.add(recording)
         self.counts.recorded += 1
         LOG.info(
-            "%s: recording %d, for inputs of which %d of %d are copied",
-            self.about, form.made, len(copied), len(addresses),
+            "%s: recording %d, for inputs of which %d of %d are copied%s",
+            self.about, form.made, len(copied), len(addresses), "" if lends else ", as are all results",
         )  # fmt: skip
         return recording
 
@@ -206,12 +214,6 @@ class Graphed:
             return False
         if form.made >= MOST_MADE:
             self._give_up(form, f"its inputs came at other addresses after each of {MOST_MADE} recordings")
-            return False
-        if not form.make_place():
-            tell_once(
-                f"{self.about} runs without CUDA graphs where results of its last {MOST_RECORDINGS} calls are still "
-                "held; drop them, or keep clones"
-            )
             return False
         return True
 
@@ -301,19 +303,31 @@ class Form:
             if (known := one.fixed.get(place, address)) == address or known in _OF_RECORDINGS
         ]
 
-    def make_place(self) -> bool:
-        """Whether there is a place for one more recording; of those whose results nobody holds, the oldest goes."""
-        if len(self.recordings) < MOST_RECORDINGS:
+    def make_place(self, addresses: list[int]) -> bool:
+        """Whether there is a place for one more recording that lends; the oldest that is free goes if there is none."""
+        lending = [one for one in self.recordings if one.lends]
+        alike = [one for one in lending if one.takes(addresses)]
+        if len(alike) < MOST_RECORDINGS and len(lending) < MOST_AT_A_TIME:
             return True
-        unused = next((one for one in self.recordings if one.is_free()), None)
+        among = alike if len(alike) >= MOST_RECORDINGS else lending
+        unused = next((one for one in among if one.is_free()), None)
         if unused is None:
             return False
         self.recordings.remove(unused)
         return True
 
+    def why_no_copies(self) -> str | None:
+        """Why results, which are as those of other recordings, cannot be handed out as copies; or None."""
+        return self.recordings[0].memory.why_not_copied()
+
     def add(self, recording: Recording) -> None:
+        """Those that lend come first; beyond a number of those that give copies, the oldest goes."""
         self.made += 1
         self.recordings.append(recording)
+        self.recordings.sort(key=lambda one: not one.lends)
+        copying = [one for one in self.recordings if not one.lends]
+        if len(copying) > MOST_RECORDINGS:
+            self.recordings.remove(copying[0])
 
 
 # What a recording is
@@ -348,7 +362,8 @@ class Results:
     """How results are handed out: new tensors over the recording's memory, inputs, parts of inputs, other values.
 
     `made` are places among the results, the recording's own tensors, sizes and strides; `repeated` pairs of places,
-    `given` pairs of a place and an input, `shown` these and where in that input.
+    `given` pairs of a place and an input, `shown` these and where in that input. What is `made` is handed out as a copy
+    where there is a `copying`.
     """
 
     pattern: list[Any] = field(default_factory=list)
@@ -356,11 +371,17 @@ class Results:
     repeated: list[tuple[int, int]] = field(default_factory=list)
     given: list[tuple[int, int]] = field(default_factory=list)
     shown: list[tuple[int, int, tuple[int, ...], tuple[int, ...], int]] = field(default_factory=list)
+    copying: Copying | None = None
 
     def hand_out(self, args: Sequence[Any]) -> list[Any]:
         results = [*self.pattern]
-        for at, tensor, size, stride in self.made:
-            results[at] = _view(tensor, size, stride, 0)
+        if self.copying is None:
+            for at, tensor, size, stride in self.made:
+                results[at] = _view(tensor, size, stride, 0)
+        else:
+            copies = self.copying.copies()
+            for (at, _, size, stride), (index, offset) in zip(self.made, self.copying.places, strict=True):
+                results[at] = _view(copies[index], size, stride, offset)
         for at, position in self.given:
             results[at] = args[position]
         for at, position, size, stride, offset in self.shown:
@@ -368,6 +389,31 @@ class Results:
         for at, earlier in self.repeated:
             results[at] = results[earlier]
         return results
+
+
+class Copying:
+    """Copies of all memory that results lie in, so that those which share it do so still.
+
+    `places` has, for each result, in which of the copies it lies, and where, in elements.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.wholes: list[torch.Tensor] = []
+        self.places: list[tuple[int, int]] = []
+        known: dict[int, int] = {}
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in known:
+                known[storage._cdata] = len(self.wholes)
+                self.wholes.append(tensor.as_strided((storage.nbytes() // tensor.element_size(),), (1,), 0))
+            self.places.append((known[storage._cdata], int(tensor.storage_offset())))
+
+    def copies(self) -> list[torch.Tensor]:
+        with below_autograd():
+            copies = [torch.empty_like(whole) for whole in self.wholes]
+            if copies:
+                torch._foreach_copy_(copies, self.wholes)
+        return copies
 
 
 class Memory:
@@ -395,6 +441,14 @@ class Memory:
             and _references(self.storages) == self.references
             and [tensor.data_ptr() for tensor in self.tensors] == self.addresses
         )
+
+    def why_not_copied(self) -> str | None:
+        """Why results cannot be handed out as copies of this memory, or None."""
+        if sum(storage.nbytes() for storage in self.storages) > MOST_COPIED:
+            return f"they are more than {MOST_COPIED >> 20} MiB"
+        if len({(tensor.untyped_storage()._cdata, tensor.dtype) for tensor in self.tensors}) > len(self.storages):
+            return "some that share memory are of different types"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,23 +487,34 @@ def _view(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offs
 class Recording:
     """One recording: what it takes where, and what it gives.
 
-    `fixed` has the addresses of the tensors that it reads where they lie.
+    `fixed` has the addresses of the tensors that it reads where they lie. One that `lends` hands out its own memory;
+    the others give copies, and are always free.
     """
 
     def __init__(
-        self, recorded: Recorded, fixed: Mapping[int, int], copies: Copies, results: Results, writes: Writes | None
+        self,
+        recorded: Recorded,
+        fixed: Mapping[int, int],
+        copies: Copies,
+        results: Results,
+        writes: Writes | None,
+        lends: bool,
     ) -> None:
         self.recorded = recorded
         self.fixed = dict(fixed)
         self.copies = copies
         self.results = results
         self.writes = writes
+        self.lends = lends
         tensors = [tensor for _, tensor, *_ in results.made]
         self.memory = Memory(tensors)
         if not self.memory.is_free():
             raise NotRecorded("something else holds its results")
         self._addresses_of = _picker(self.fixed)
         self._expected = self._addresses_of(_by_place(self.fixed))
+        if not lends:
+            results.copying = Copying(tensors)
+            return
         places = [address for address in self.memory.addresses if address]
         _OF_RECORDINGS.update(places)
         weakref.finalize(self, _forget, places).atexit = False
@@ -458,7 +523,7 @@ class Recording:
         return bool(self._addresses_of(addresses) == self._expected)
 
     def is_free(self) -> bool:
-        return self.memory.is_free()
+        return not self.lends or self.memory.is_free()
 
     def may_take(self, args: Sequence[Any]) -> bool:
         """Whether what is copied lies apart from what is written to."""
@@ -544,6 +609,7 @@ def _record(
     args: Sequence[Any],
     addresses: Sequence[int],
     copied: Sequence[int],
+    lends: bool,
 ) -> Recording:
     """A recording that copies these tensors and reads all others where they lie. Raises NotRecorded."""
     _check(args, recorder.device)
@@ -554,7 +620,7 @@ def _record(
     del values  # a tensor that something else holds as well, a constant, is seen by that
     fixed = {place: address for place, address in enumerate(addresses) if place not in copied}
     writes = Writes(args, parameters, positions) if parameters.written and copied else None
-    return Recording(recorded, fixed, copies, results, writes)
+    return Recording(recorded, fixed, copies, results, writes, lends)
 
 
 def _check(args: Sequence[Any], device: torch.device) -> None:
