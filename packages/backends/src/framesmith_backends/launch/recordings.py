@@ -32,9 +32,18 @@ from typing import Any, Protocol
 import torch
 
 from framesmith_aten.contract import BoxedFn
-from framesmith_aten.layouts import is_interleaved, span
+from framesmith_aten.layouts import is_interleaved
 from framesmith_backends.launch.recordable import Parameters
-from framesmith_backends.launch.source import below_autograd, native_functions
+from framesmith_backends.launch.recorded_results import (
+    Copying,
+    Memory,
+    NotRecorded,
+    Results,
+    place_of,
+    results_of,
+    view,
+)
+from framesmith_backends.launch.source import below_autograd
 
 LOG = logging.getLogger("framesmith.plan")
 
@@ -90,10 +99,6 @@ class Recorder(Protocol):
     def make_room(self) -> None:
         """Called when there was not enough memory to record."""
         ...
-
-
-class NotRecorded(Exception):
-    """Why something cannot be recorded, told to the user."""
 
 
 @functools.cache
@@ -318,7 +323,7 @@ class Form:
 
     def why_no_copies(self) -> str | None:
         """Why results, which are as those of other recordings, cannot be handed out as copies; or None."""
-        return self.recordings[0].memory.why_not_copied()
+        return self.recordings[0].memory.why_not_copied(MOST_COPIED)
 
     def add(self, recording: Recording) -> None:
         """Those that lend come first; beyond a number of those that give copies, the oldest goes."""
@@ -349,139 +354,12 @@ class Copies:
     def sources(self, args: Sequence[Any]) -> list[torch.Tensor]:
         found = [args[at] for at in self.positions]
         for index, (size, stride) in self.narrowed.items():
-            found[index] = _view(found[index], size, stride, 0)
+            found[index] = view(found[index], size, stride, 0)
         return found
 
     def bring_back(self, sources: Sequence[torch.Tensor]) -> None:
         if self.written:
             torch._foreach_copy_([sources[k] for k in self.written], [self.buffers[k] for k in self.written])
-
-
-@dataclass(slots=True)
-class Results:
-    """How results are handed out: new tensors over the recording's memory, inputs, parts of inputs, other values.
-
-    `made` are places among the results, the recording's own tensors, sizes and strides; `repeated` pairs of places,
-    `given` pairs of a place and an input, `shown` these and where in that input. What is `made` is handed out as a copy
-    where there is a `copying`.
-    """
-
-    pattern: list[Any] = field(default_factory=list)
-    made: list[tuple[int, torch.Tensor, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    repeated: list[tuple[int, int]] = field(default_factory=list)
-    given: list[tuple[int, int]] = field(default_factory=list)
-    shown: list[tuple[int, int, tuple[int, ...], tuple[int, ...], int]] = field(default_factory=list)
-    copying: Copying | None = None
-
-    def hand_out(self, args: Sequence[Any]) -> list[Any]:
-        results = [*self.pattern]
-        if self.copying is None:
-            for at, tensor, size, stride in self.made:
-                results[at] = _view(tensor, size, stride, 0)
-        else:
-            copies = self.copying.copies()
-            for (at, _, size, stride), (index, offset) in zip(self.made, self.copying.places, strict=True):
-                results[at] = _view(copies[index], size, stride, offset)
-        for at, position in self.given:
-            results[at] = args[position]
-        for at, position, size, stride, offset in self.shown:
-            results[at] = _view(args[position], size, stride, offset)
-        for at, earlier in self.repeated:
-            results[at] = results[earlier]
-        return results
-
-
-class Copying:
-    """Copies of all memory that results lie in, so that those which share it do so still.
-
-    `places` has, for each result, in which of the copies it lies, and where, in elements.
-    """
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self.wholes: list[torch.Tensor] = []
-        self.places: list[tuple[int, int]] = []
-        known: dict[int, int] = {}
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in known:
-                known[storage._cdata] = len(self.wholes)
-                self.wholes.append(tensor.as_strided((storage.nbytes() // tensor.element_size(),), (1,), 0))
-            self.places.append((known[storage._cdata], int(tensor.storage_offset())))
-
-    def copies(self) -> list[torch.Tensor]:
-        with below_autograd():
-            copies = [torch.empty_like(whole) for whole in self.wholes]
-            if copies:
-                torch._foreach_copy_(copies, self.wholes)
-        return copies
-
-
-class Memory:
-    """The storages of a recording's results, and whether anybody else holds one of them."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self.storages: list[torch.UntypedStorage] = []
-        held: dict[int, int] = {}
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in held:
-                self.storages.append(storage)
-            held[storage._cdata] = held.get(storage._cdata, -1) + 1
-        alone = _alone()
-        self.cells = [*held]
-        self.counts = [alone.holders + more for more in held.values()]
-        self.references = [alone.references] * len(held)
-        self.tensors = [*tensors]
-        self.addresses = [tensor.data_ptr() for tensor in tensors]
-
-    def is_free(self) -> bool:
-        """Whether nobody holds a tensor over it, or one of its storages, or has made one of these another."""
-        return (
-            [_holders(cell) for cell in self.cells] == self.counts
-            and _references(self.storages) == self.references
-            and [tensor.data_ptr() for tensor in self.tensors] == self.addresses
-        )
-
-    def why_not_copied(self) -> str | None:
-        """Why results cannot be handed out as copies of this memory, or None."""
-        if sum(storage.nbytes() for storage in self.storages) > MOST_COPIED:
-            return f"they are more than {MOST_COPIED >> 20} MiB"
-        if len({(tensor.untyped_storage()._cdata, tensor.dtype) for tensor in self.tensors}) > len(self.storages):
-            return "some that share memory are of different types"
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """The counts of a storage that a single tensor and its own Python object hold."""
-
-    holders: int
-    references: int
-
-
-@functools.cache
-def _alone() -> Alone:
-    tensor = torch.empty(1, device="cpu")
-    storages = [tensor.untyped_storage()]
-    found = Alone(_holders(storages[0]._cdata), _references(storages)[0])
-    another = tensor.detach()
-    if _holders(storages[0]._cdata) != found.holders + 1:
-        raise NotRecorded("this version of torch does not tell who holds a tensor's memory")
-    del another
-    return found
-
-
-def _holders(cell: int) -> int:
-    return torch._C._storage_Use_Count(cell)
-
-
-def _references(storages: Sequence[torch.UntypedStorage]) -> list[int]:
-    return [sys.getrefcount(storage) for storage in storages]
-
-
-def _view(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
-    """A new tensor over the memory, with a version counter of its own, of which autograd knows nothing."""
-    return native_functions()._reinterpret_tensor(tensor, size, stride, offset)  # type: ignore[no-any-return]
 
 
 class Recording:
@@ -570,12 +448,12 @@ class Writes:
         self.written = [at for at in copied if at in parameters.written]
         self.read = [at for at in copied if at not in parameters.written]
         fixed = [at for at in parameters.tensors if at not in copied]
-        self.fixed_written = _Places([_place(args[at]) for at in fixed if at in parameters.written])
-        self.fixed = _Places([_place(args[at]) for at in fixed] if self.written else [])
+        self.fixed_written = _Places([place_of(args[at]) for at in fixed if at in parameters.written])
+        self.fixed = _Places([place_of(args[at]) for at in fixed] if self.written else [])
 
     def lie_apart(self, args: Sequence[Any]) -> bool:
-        written = [_place(args[at]) for at in self.written]
-        read = [_place(args[at]) for at in self.read]
+        written = [place_of(args[at]) for at in self.written]
+        read = [place_of(args[at]) for at in self.read]
         if any(map(self.fixed_written.meet, read)) or any(map(self.fixed.meet, written)):
             return False
         pairs = itertools.chain(itertools.product(written, read), itertools.combinations(written, 2))
@@ -595,13 +473,6 @@ class _Places:
         return place[0] < place[1] and before > 0 and self.ends[before - 1] > place[0]
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses that a tensor lies between."""
-    first, end = span(tensor)
-    beginning = tensor.data_ptr()
-    return beginning, beginning + end - first
-
-
 def _record(
     run: BoxedFn,
     recorder: Recorder,
@@ -616,7 +487,7 @@ def _record(
     positions = tuple(parameters.tensors[place] for place in copied)
     copies, inputs = _copies(args, positions, parameters.written)
     values, recorded = recorder.record(run, [*inputs], copies.buffers)
-    results = _results(values, inputs, parameters.tensors, recorder.device)
+    results = results_of(values, inputs, parameters.tensors, recorder.device)
     del values  # a tensor that something else holds as well, a constant, is seen by that
     fixed = {place: address for place, address in enumerate(addresses) if place not in copied}
     writes = Writes(args, parameters, positions) if parameters.written and copied else None
@@ -650,43 +521,7 @@ def _copies(args: Sequence[Any], positions: tuple[int, ...], written: frozenset[
                 raise NotRecorded(f"input {at} comes at changing addresses, is written to and overlaps itself")
             narrow = tuple(min(length, 1) if step == 0 else length for length, step in zip(size, stride, strict=True))
             copies.narrowed[index] = narrow, stride
-            buffer = _view(buffer, narrow, stride, 0)
+            buffer = view(buffer, narrow, stride, 0)
         copies.buffers.append(buffer)
     copies.written = [index for index, at in enumerate(positions) if at in written]
     return copies, inputs
-
-
-def _results(values: Sequence[Any], inputs: Sequence[Any], tensors: Sequence[int], device: torch.device) -> Results:
-    """How what the graph gave for these inputs is handed out at a replay."""
-    found, seen = Results(), dict[int, int]()
-    objects = {id(inputs[at]): at for at in tensors}
-    storages = {inputs[at].untyped_storage().data_ptr(): at for at in reversed(tensors) if inputs[at].numel()}
-    for at, value in enumerate(values):
-        found.pattern.append(None if isinstance(value, torch.Tensor) else value)
-        if not isinstance(value, torch.Tensor):
-            continue
-        if id(value) in seen:
-            found.repeated.append((at, seen[id(value)]))
-            continue
-        seen[id(value)] = at
-        size, stride = tuple(value.shape), value.stride()
-        if id(value) in objects:
-            found.given.append((at, objects[id(value)]))
-        elif value.device != device or value.layout is not torch.strided or value.requires_grad:
-            raise NotRecorded(f"result {at} is no plain tensor on {device}")
-        elif value.numel() and value.untyped_storage().data_ptr() in storages:
-            position, offset = _part_of_input(value, [(p, inputs[p]) for p in tensors])
-            found.shown.append((at, position, size, stride, offset))
-        else:
-            found.made.append((at, _view(value, size, stride, 0), size, stride))
-    return found
-
-
-def _part_of_input(result: torch.Tensor, inputs: Sequence[tuple[int, torch.Tensor]]) -> tuple[int, int]:
-    """An input that a result is a part of, and where in it the part begins, in elements."""
-    first, end = _place(result)
-    for at, tensor in inputs:
-        beginning, limit = _place(tensor)
-        if tensor.dtype == result.dtype and beginning <= first and end <= limit:
-            return at, (first - beginning) // tensor.element_size()
-    raise NotRecorded("a result is a view of an input that reaches beyond it, or of another type")
