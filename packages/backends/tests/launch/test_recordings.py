@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -536,11 +537,16 @@ def test_results_outlive_the_function() -> None:
     assert torch.equal(y, x + 1) and address not in recordings._OF_RECORDINGS
 
 
+@pytest.mark.parametrize("most", [1, MOST_RECORDINGS], ids=["copies soon", "as it is"])
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_order_of_calls_gives_what_eager_gives(data: st.DataObject) -> None:
+def test_any_order_of_calls_gives_what_eager_gives(most: int, data: st.DataObject) -> None:
     """Two tensors and one that is written to, each at one of some addresses or a new one; results kept, changed."""
+    with mock.patch.object(recordings, "MOST_RECORDINGS", most):
+        any_order_of_calls(data)
 
+
+def any_order_of_calls(data: st.DataObject) -> None:
     def function(w: torch.Tensor, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
         total = w * x + state
         state.copy_(total)
