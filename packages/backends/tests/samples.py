@@ -71,6 +71,8 @@ def sums_by_place(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[t
     return (
         (x + 1).index_add(0, rows, y * 2) + 1, x.index_put((rows, columns[:, 0]), at, accumulate=True),
         x.scatter_add(1, columns[: x.shape[0]], y.exp()), x.t().contiguous().index_add(1, rows, y.t()).sum(0),
+        x[:, 0].index_add(0, torch.zeros_like(rows), at),
+        x[:, 0].index_add(0, torch.zeros_like(rows), torch.ones_like(at)),
     )  # fmt: skip
 
 

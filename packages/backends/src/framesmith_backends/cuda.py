@@ -13,7 +13,6 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
-from framesmith_aten.operators import applied_to_each
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.kernel_runs import KernelRun
 from framesmith_backends.launch.recordable import launches_anything, parameters, why_not_recorded
@@ -70,7 +69,7 @@ class CudaBackend:
     options: Mapping[str, object] = {"mode": "default"}
 
     def takes_whole(self, op: OpOverload) -> bool:
-        return has_rule(op) or applied_to_each(op) is not None  # one launch for many tensors
+        return has_rule(op)
 
     def compile(
         self,

@@ -38,6 +38,7 @@ class StandIn:
 
     def __init__(self) -> None:
         self.launches: list[tuple[str, int, int, list[int]]] = []
+        self.shared: list[int] = []
         self.names: list[str] = []
         self.words, self.device, self.error = 0, 0, 0
         functions: dict[str, Any] = {
@@ -50,6 +51,7 @@ class StandIn:
     def launch(self, function: int, grid: int, *rest: int) -> int:
         threads, stream, parameters = rest[2], rest[6], rest[7]
         assert (rest[:2], rest[3:5], stream) == ((1, 1), (1, 1), 77)
+        self.shared.append(rest[5])
         places = (ctypes.c_size_t * self.words).from_address(parameters)
         words = [ctypes.c_size_t.from_address(place).value for place in places]
         self.launches.append((self.names[function - 1], grid, threads, words))
@@ -112,6 +114,23 @@ def test_kernels_are_launched_in_order_on_their_buffers() -> None:
         assert words == [*(buffers[at].data_ptr() for at in places), 0, 0]
         stand_in.launches.clear()
     assert len(run.kernels) >= 2
+
+
+def test_each_variant_has_its_own_shared_memory() -> None:
+    """The one for aligned sizes turns what it writes in wider pieces: it wrote beyond the memory of the other."""
+    from framesmith_backends.launch.cubins import cubin
+
+    stages = CUDA.explain(trace_symbolic(lambda x: (x.sum(0), x * 2, x.long()), [torch.randn(64, 32)]))
+    (run,) = kernel_runs(stages)
+    (kernel,) = run.kernels
+    needed = [cubin(kernel, aligned, 90).shared for aligned in (False, True)]
+    assert needed[0] < needed[1]
+    stand_in = StandIn()
+    call = entries(stages, stand_in.functions, never)[run.step.entry]
+    for rows in (60, 64):
+        numbers = [rows if n.hint == 64 else 32 for n in run.step.numbers if isinstance(n, Symbol)]
+        call(*[torch.zeros(1 << 14) for _ in run.step.buffers], *numbers)
+    assert stand_in.shared == needed
 
 
 def test_what_entries_are_not_made_for_is_launched_otherwise() -> None:

@@ -64,12 +64,25 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]]) -> str | None:
         return "large enough"
     if len(users) > 1 or users[0][1] > 1:
         return "several users"
-    points = product(v.size for v in users[0][0].domain)
-    return (
-        None
-        if hint(points) <= hint(product(v.size for v in d.domain))
-        else "its user needs each element more than once"
-    )
+    user = users[0][0]
+    if hint(product(v.size for v in user.domain)) <= hint(product(v.size for v in d.domain)) or _is_read_once(d, user):
+        return None
+    return "its user needs each element more than once"
+
+
+def _is_read_once(d: Def, user: Def) -> bool:
+    """Whether different points of the user read different elements: each of its loops moves along one of these's axes.
+
+    What is joined or padded reads only at some of its points, and so has more of them than there are elements.
+    """
+    along = {var for var in user.domain if var.size != 1}
+    return all(along <= set(map(_moved_along, load.index)) for load in loads(user.body) if load.source == d.name)
+
+
+def _moved_along(ix: Ix) -> Var | None:
+    """The variable along which a place moves, if it is that and a shift."""
+    moves = [atom for atom, _ in ix.terms]
+    return moves[0] if len(moves) == 1 and isinstance(moves[0], Var) else None
 
 
 def _is_read_throughout(d: Def, load: Load) -> bool:

@@ -195,7 +195,7 @@ def _launch(
 
 
 def _launch_form(b: Builder, name: str, form: Form, table: str, known: dict[Symbol, Value]) -> None:
-    handle = _handle(b, form.general, table)
+    handle, shared = _handle(b, form.general, table), constant(form.general.shared, "i32")
     if form.aligned is not None:
         sizes = [known[n] for k in form.kernel.aligned if isinstance(n := form.kernel.numbers[k], Symbol)]
         bits = sizes[0]
@@ -203,15 +203,16 @@ def _launch_form(b: Builder, name: str, form: Form, table: str, known: dict[Symb
             bits = b.binary("or", bits, size)
         even = b.compare("eq", b.binary("and", bits, constant(ALIGNMENT - 1, "i64")), 0)
         handle = b.select(even, _handle(b, form.aligned, table), handle)
+        shared = b.select(even, constant(form.aligned.shared, "i32"), shared)
     grid: Size = form.kernel.grid
     size = emit_size(b, grid, known)
     if form.kernel.has_first:
-        _launch_in_turns(b, name, handle, form, size)
+        _launch_in_turns(b, name, handle, shared, form, size)
         return
     if not surely_positive(grid):
         _branch(b, b.compare("sgt", size, 0), f"some{name}", f"none{name}")
         _block(b, f"some{name}")
-    _call(b, handle, b.convert("trunc", size, "i32"), form.general)
+    _call(b, handle, b.convert("trunc", size, "i32"), form.general.threads, shared)
     if not surely_positive(grid):
         b.line(f"br label %none{name}")
         _block(b, f"none{name}")
@@ -221,18 +222,18 @@ def _handle(b: Builder, variant: Variant, table: str) -> Value:
     return b.emit(f"load ptr, ptr getelementptr (ptr, ptr {table}, i64 {variant.handle})", "ptr")
 
 
-def _call(b: Builder, handle: Value, grid: Value, variant: Variant) -> None:
+def _call(b: Builder, handle: Value, grid: Value, threads: int, shared: Value) -> None:
     """Launch; of several errors the bits are joined."""
     error = b.emit(
-        f"call i32 @cuLaunchKernel({handle.typed}, {grid.typed}, i32 1, i32 1, i32 {variant.threads}, i32 1, i32 1, "
-        f"i32 {variant.shared}, ptr %stream, ptr %parameters, ptr null)",
+        f"call i32 @cuLaunchKernel({handle.typed}, {grid.typed}, i32 1, i32 1, i32 {threads}, i32 1, i32 1, "
+        f"{shared.typed}, ptr %stream, ptr %parameters, ptr null)",
         "i32",
     )
     before = b.emit("load i32, ptr %code", "i32")
     b.line(f"store {b.binary('or', before, error).typed}, ptr %code")
 
 
-def _launch_in_turns(b: Builder, name: str, handle: Value, form: Form, grid: Value) -> None:
+def _launch_in_turns(b: Builder, name: str, handle: Value, shared: Value, form: Form, grid: Value) -> None:
     """Launches of no more programs than one may have, each told the number of its first one; none for no programs."""
     b.line("store i64 0, ptr %first")
     b.line(f"br label %turn{name}")
@@ -242,7 +243,8 @@ def _launch_in_turns(b: Builder, name: str, handle: Value, form: Form, grid: Val
     _branch(b, b.compare("sgt", left, 0), f"take{name}", f"end{name}")
     _block(b, f"take{name}")
     many = b.compare("sgt", left, MOST_PROGRAMS)
-    _call(b, handle, b.convert("trunc", b.select(many, constant(MOST_PROGRAMS, "i64"), left), "i32"), form.general)
+    grid = b.convert("trunc", b.select(many, constant(MOST_PROGRAMS, "i64"), left), "i32")
+    _call(b, handle, grid, form.general.threads, shared)
     b.line(f"store {b.add(first, MOST_PROGRAMS).typed}, ptr %first")
     b.line(f"br label %turn{name}")
     _block(b, f"end{name}")

@@ -193,7 +193,8 @@ def term_added(store: Store) -> Expr | None:
 def emit_store(w: Writing, store: Store) -> None:
     term = term_added(store)
     value = emit(w, store.value if term is None else term)
-    lanes = index.variables(store.index)
+    # What is added up is added at every point, wherever it goes to.
+    lanes = index.variables(store.index) if term is None else w.tile.variables
     if store.value.dtype == "b1":
         value = f"{value}.to(tl.int8)"
     elif store.value.dtype in ("f16", "bf16"):
@@ -204,10 +205,13 @@ def emit_store(w: Writing, store: Store) -> None:
     shape = w.tile.shape(lanes)
     if shape is not None:
         value = f"tl.broadcast_to({value}, {shape})"
+    place = f"{w.pointers[store.buffer]} + {position}"
     if term is None:
-        w.line(f"tl.store({w.pointers[store.buffer]} + {position}, {value}{suffix})")
-    else:
-        w.line(f'tl.atomic_add({w.pointers[store.buffer]} + {position}, {value}{suffix}, sem="relaxed")')
+        w.line(f"tl.store({place}, {value}{suffix})")
+        return
+    if shape is not None:
+        place = f"tl.broadcast_to({place}, {shape})"
+    w.line(f'tl.atomic_add({place}, {value}{suffix}, sem="relaxed")')
 
 
 _EMITTERS: dict[type, Callable[..., str]] = {Cast: _cast, Op: _op, Index: _index, Load: _load}

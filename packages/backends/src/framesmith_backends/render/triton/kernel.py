@@ -96,7 +96,7 @@ def render_triton(kernel: Kernel, name: str) -> TritonKernel:
         raise ValueError(f"kernel {kernel.name} has no Triton form: {problem}")
     kernel = _in_no_order(kernel) if kernel.updates else kernel
     tile, lane = tile_of(kernel), kernel.lane
-    if lane is None or not _held_while_short(kernel, row_block(lane)):
+    if lane is None or not _held_while_short(kernel, row_block(kernel, lane)):
         return _render(kernel, name, tile)
     longer = _render(kernel, f"{name}_longer", Tile((Axis(lane, tiles.ROW_BLOCK),)))
     return replace(_render(kernel, name, tile, True), row=lane.size, longer=longer)
@@ -124,7 +124,7 @@ def _render(kernel: Kernel, name: str, tile: Tile, whole: bool = False) -> Trito
     for k, param in enumerate(kernel.params):
         w.pointers[param.name] = f"p{k}"
     block = tile.axes[-1].block if tile.axes else 1
-    warps, checks = min(max(tile.elements // 256, 1), 16), bool(kernel.checks)
+    warps, checks = warps_of(tile.elements), bool(kernel.checks)
     result = TritonKernel(name, "", grid_of(kernel, tile), block, warps, pointers, kernel.numbers, has_checks=checks)
     types = {"i64": ": tl.int64", "fp64": ": tl.float64"}
     arguments = [f"{parameter}{types.get(kind, '')}" for parameter, kind in result.parameters]
@@ -138,6 +138,11 @@ def _render(kernel: Kernel, name: str, tile: Tile, whole: bool = False) -> Trito
         k for k, n in enumerate(kernel.numbers) if isinstance(n, Symbol) and n in w.stepping and n.hint % ALIGNMENT == 0
     )
     return replace(result, source=source, aligned=aligned)
+
+
+def warps_of(elements: int) -> int:
+    """Eight elements to a thread; of the longest rows, which are held, up to 32."""
+    return min(max(elements // 256, 1), 16 if elements <= 1 << 14 else 32)
 
 
 def grid_of(kernel: Kernel, tile: Tile) -> Size:

@@ -10,13 +10,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import Load, loads
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Size, Sym, hint, product
 from framesmith_backends.schedule.loops import accesses
 
-# Rows up to this long are held in registers at once; longer ones go in blocks.
-WHOLE_ROW, ROW_BLOCK = 4096, 2048
+# Rows up to this long are held in registers at once, or up to the other where several passes read this many elements of
+# them at most; longer ones go in blocks.
+WHOLE_ROW, LONGER_ROWS, ROW_BLOCK = 4096, {1: 32768, 2: 16384}, 2048
 # Elements that a program computes at once, where rows do not say; of a row that is shorter it takes several.
 LANE_BLOCK = 1024
 # Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
@@ -89,15 +91,27 @@ def tile_of(kernel: Kernel) -> Tile:
     return _of_columns(kernel, lane) if kernel.row else _of_points(kernel, lane)
 
 
-def row_block(lane: Var) -> int:
+def row_block(kernel: Kernel, lane: Var) -> int:
     """How much of a row is taken at once."""
     block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
-    return block if block <= WHOLE_ROW else ROW_BLOCK
+    return block if block <= _longest_whole(kernel, lane) else ROW_BLOCK
+
+
+def _longest_whole(kernel: Kernel, lane: Var) -> int:
+    """Up to which length rows are held: read once, they need not be."""
+    if sum(one.has_loop for one in kernel.passes) < 2:
+        return WHOLE_ROW
+    read = {load for one in kernel.passes for load in loads(*one.values) if lane in _moving(load)}
+    return max(WHOLE_ROW, LONGER_ROWS.get(len(read), 0))
+
+
+def _moving(load: Load) -> frozenset[Var]:
+    return frozenset().union(*map(index.variables, load.index))
 
 
 def _of_rows(kernel: Kernel, lane: Var) -> Tile:
     """Whole rows, several where they are short, or blocks of a long one."""
-    block = row_block(lane)
+    block = row_block(kernel, lane)
     along = Axis(lane, block)
     other = max(kernel.outer, key=lambda v: hint(v.size), default=None)
     if other is None or isinstance(lane.size, Sym):
@@ -128,12 +142,22 @@ def _of_points(kernel: Kernel, lane: Var) -> Tile:
     if across is not None:
         return Tile((Axis(across, min(SIDE, covering(across.size))), Axis(lane, min(SIDE, block))))
     block = min(block, LANE_BLOCK)
-    other = max((v for v in kernel.outer if v is not lane), key=lambda v: hint(v.size), default=None)
+    other = _beside(kernel, lane, LANE_BLOCK // block)
     if other is not None and not isinstance(lane.size, Sym) and block <= LANE_BLOCK // 2:
         several = min(LANE_BLOCK // block, covering(other.size))
         if several > 1:
             return Tile((Axis(other, several), Axis(lane, block)))
     return Tile((Axis(lane, block),))
+
+
+def _beside(kernel: Kernel, lane: Var, several: int) -> Var | None:
+    """The loop of which a program takes several lines: the nearest that has so many, else the longest.
+
+    What windows of neighbouring lines share is in the cache then.
+    """
+    others = [v for v in kernel.outer if v is not lane]
+    near = next((v for v in reversed(others) if hint(v.size) >= several), None)
+    return near or max(others, key=lambda v: hint(v.size), default=None)
 
 
 def _across(kernel: Kernel, lane: Var) -> Var | None:
