@@ -87,7 +87,20 @@ def evaluating_loop(module: nn.Module, call: Callable[..., Any], device: str, st
         return [call(torch.full((5, 6), float(step), device=device)) for step in range(steps)]
 
 
-LOOPS: list[Loop] = [plain_loop, accumulating_loop, two_forwards_loop, evaluating_loop]
+def pipelined_loop(module: nn.Module, call: Callable[..., Any], device: str, steps: int) -> list[torch.Tensor]:
+    """Seven passes before the first backward pass: all activations are held at once."""
+    seen = []
+    for step in range(steps):
+        module.zero_grad()
+        made = torch.Generator().manual_seed(step)
+        outputs = [call(torch.randn(5, 6, generator=made).to(device)) for _ in range(7)]
+        while outputs:
+            outputs.pop(0).square().mean().backward()
+        seen += [p.grad.clone() for p in module.parameters() if p.grad is not None]
+    return seen
+
+
+LOOPS: list[Loop] = [plain_loop, accumulating_loop, two_forwards_loop, evaluating_loop, pipelined_loop]
 
 
 def same(loop: Loop, backend: Any, device: str, **options: Any) -> None:
@@ -106,6 +119,14 @@ def test_training_is_the_same(loop: Loop) -> None:
     same(loop, backend, "cpu")
     assert backend.made and not backend.reasons
     assert all(graphed.counts.replayed >= 3 for graphed in backend.made)
+
+
+@pytest.mark.parametrize("loop", [evaluating_loop, pipelined_loop])
+def test_loops_that_hold_many_results_come_to_replays(loop: Loop) -> None:
+    backend = Recording()
+    same(loop, backend, "cpu")
+    for graphed in backend.made:
+        assert graphed.counts.plain <= 5 < graphed.counts.replayed, graphed.counts
 
 
 def test_a_plain_training_loop_comes_to_replays_that_copy_no_activations() -> None:

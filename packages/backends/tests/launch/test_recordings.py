@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -69,21 +70,76 @@ def test_results_that_are_held_never_change() -> None:
         expected.append((x + 1, x[0] * 2))
     for given_out, right in zip(held, expected, strict=True):
         assert all(map(torch.equal, given_out, right))
-    assert recorder.recorded == MOST_RECORDINGS == recorder.replayed
+    assert recorder.recorded == MOST_RECORDINGS + 1 and recorder.replayed == 11
     held.clear()
-    for _ in range(5):
-        call([x])
-    assert recorder.recorded == MOST_RECORDINGS and recorder.replayed == MOST_RECORDINGS + 5
+    places = {call([x])[0].data_ptr() for _ in range(5)}
+    assert recorder.recorded == MOST_RECORDINGS + 1 and recorder.replayed == 16 and len(places) == 1
 
 
-def test_it_is_told_once_that_results_are_held(notices: pytest.LogCaptureFixture) -> None:
-    call, _ = graphed(lambda x: x + 1)
-    x = torch.zeros(3)
+def test_copies_of_results_share_memory_as_the_results_do() -> None:
+    def function(x: torch.Tensor) -> tuple[Any, ...]:
+        total = torch.stack([x + 1, x * 2])
+        return total, total[1], total.t()[1:], total.new_empty(0), x, total, x[1:], x.long()
+
+    call, recorder = graphed(function)
+    x, held = torch.arange(4.0), []
+    for step in range(MOST_RECORDINGS + 5):
+        x.fill_(step)
+        results, right = call([x]), function(x)
+        tensors = list(zip(results, right, strict=True))
+        assert all(torch.equal(one, other) and one.stride() == other.stride() for one, other in tensors)
+        assert results[5] is results[0] and results[4] is x and results[6].data_ptr() == x[1:].data_ptr()
+        assert results[1].storage_offset() == right[1].storage_offset() and results[0]._version == 0
+        results[1].fill_(step + 100)
+        assert torch.equal(results[0][1], results[1]) and torch.equal(results[2][:, 1], results[1][1:])
+        held.append(results)
+    assert recorder.recorded == MOST_RECORDINGS + 1 and recorder.replayed == len(held) - 1
+    assert all(one[1].eq(step + 100).all() for step, one in enumerate(held))
+    held.append(results[0].untyped_storage().resize_(0))
+    assert torch.equal(call([x])[0], function(x)[0])
+
+
+def test_copies_are_of_what_their_mode_makes() -> None:
+    call, recorder = graphed(lambda x: x + 1)
+    x, held = torch.ones(3), []
+    for inference in [True, False] * (MOST_RECORDINGS + 3):
+        with torch.inference_mode(inference):
+            held.append(call([x])[0])
+            assert held[-1].is_inference() == inference
+        assert torch.equal(held[-1], x + 1)
+    assert recorder.recorded == 2 * (MOST_RECORDINGS + 1) and call.counts.plain == 2
+
+
+def test_what_gives_copies_follows_a_parameter_that_moves() -> None:
+    call, recorder = graphed(lambda w: w * 2)
+    held: list[torch.Tensor] = []
+    for value in (1.0, 2.0):
+        w = torch.full((3,), value)
+        held += [w, *(call([w])[0] for _ in range(MOST_RECORDINGS + 4))]
+        assert torch.equal(held[-1], w * 2)
+    assert recorder.copied == 0 and call.counts.plain <= 2 and recorder.recorded == 2 * (MOST_RECORDINGS + 1)
+
+
+def test_it_is_told_once_that_results_are_held(
+    monkeypatch: pytest.MonkeyPatch, notices: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recordings, "MOST_COPIED", 1 << 20)
+    call, recorder = graphed(lambda x: x + 1)
+    x = torch.zeros((1 << 18) + 1)
     held = [call([x]) for _ in range(MOST_RECORDINGS + 5)]
-    assert len(held) == MOST_RECORDINGS + 5
+    assert recorder.recorded == recorder.replayed == MOST_RECORDINGS == len(held) - 5
     assert [record.getMessage() for record in notices.records] == [
-        "the graph runs without CUDA graphs where results of its last 4 calls are still held; drop them, or keep clones"
+        "the graph runs without CUDA graphs where results of its last 4 calls are still held, since they are more than "
+        "1 MiB; drop them, or keep clones"
     ]
+
+
+def test_results_of_two_types_in_one_memory_are_not_copied(notices: pytest.LogCaptureFixture) -> None:
+    call, recorder = graphed(lambda x: ((total := x + 1), total.view(torch.int32)))
+    x = torch.zeros(3)
+    held = [call([x]) for _ in range(MOST_RECORDINGS + 3)]
+    assert all(torch.equal(one[0], x + 1) and one[1].data_ptr() == one[0].data_ptr() for one in held)
+    assert recorder.recorded == MOST_RECORDINGS and "of different types" in notices.text
 
 
 @pytest.mark.parametrize(
@@ -481,11 +537,16 @@ def test_results_outlive_the_function() -> None:
     assert torch.equal(y, x + 1) and address not in recordings._OF_RECORDINGS
 
 
+@pytest.mark.parametrize("most", [1, MOST_RECORDINGS], ids=["copies soon", "as it is"])
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_order_of_calls_gives_what_eager_gives(data: st.DataObject) -> None:
+def test_any_order_of_calls_gives_what_eager_gives(most: int, data: st.DataObject) -> None:
     """Two tensors and one that is written to, each at one of some addresses or a new one; results kept, changed."""
+    with mock.patch.object(recordings, "MOST_RECORDINGS", most):
+        any_order_of_calls(data)
 
+
+def any_order_of_calls(data: st.DataObject) -> None:
     def function(w: torch.Tensor, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
         total = w * x + state
         state.copy_(total)
@@ -519,3 +580,23 @@ def test_any_order_of_calls_gives_what_eager_gives(data: st.DataObject) -> None:
             held[0][0].mul_(3)
             held[0] = held[0][0], held[0][0].clone()
         del results, right, pool, w, x, state
+
+
+def test_many_forward_passes_before_their_backward_passes() -> None:
+    """Activations of the first lie in recordings, those of later ones in copies."""
+    forward, first = graphed(lambda x: (x.sin(), x.cos()))
+    backward, second = graphed(lambda cos, tangent: cos * tangent, 2)
+    tangent = torch.full((4,), 2.0)
+    passes = MOST_RECORDINGS + 4
+    for step in range(5):
+        batches = [torch.full((4,), float(step * passes + k)) for k in range(passes)]
+        made = [forward([x]) for x in batches]
+        for x, (y, _) in zip(batches, made, strict=True):
+            assert torch.equal(y, x.sin())
+        for x in batches:
+            args = [made.pop(0)[1], tangent]
+            (gradient,) = backward(args)
+            assert torch.equal(gradient, x.cos() * 2)
+        del y, gradient
+    assert first.recorded == MOST_RECORDINGS + 1 and forward.counts.plain == 1
+    assert second.recorded == MOST_RECORDINGS + 2 and backward.counts.plain <= 4  # one gradient is held meanwhile

@@ -6,8 +6,8 @@ Note [Recordings]
 A replay does what was recorded, at the addresses of then. So a tensor that comes at the address of the call before is
 read where it lies, and one that does not is copied into a buffer of the recording's. Results lie in the recording's
 memory. They are handed out as new tensors over it, and no replay happens while anybody holds one of them: another
-recording is made, up to a number of them, and beyond it the graph runs as if there were none. So nothing that was
-handed out ever changes under its holder.
+recording is made, up to a number of them, and beyond it one whose results are handed out as copies. So nothing that
+was handed out ever changes under its holder.
 
 Results of recordings come back as inputs of other graphs, activations of a backward pass above all. They have as many
 addresses as there are recordings of the graph that gave them, and each recording of the graph that takes them is for
@@ -32,17 +32,26 @@ from typing import Any, Protocol
 import torch
 
 from framesmith_aten.contract import BoxedFn
-from framesmith_aten.layouts import is_interleaved, span
+from framesmith_aten.layouts import is_interleaved
 from framesmith_backends.launch.recordable import Parameters
-from framesmith_backends.launch.source import below_autograd, native_functions
+from framesmith_backends.launch.recorded_results import (
+    Copying,
+    Memory,
+    NotRecorded,
+    Results,
+    place_of,
+    results_of,
+    view,
+)
+from framesmith_backends.launch.source import below_autograd
 
 LOG = logging.getLogger("framesmith.plan")
 
 #: Sets of sizes and numbers that a graph is recorded for; sets met once that are remembered.
 MOST_FORMS, MOST_MET = 16, 64
-#: Recordings that a set has at a time, and that are made for it in all.
-MOST_RECORDINGS, MOST_MADE = 4, 16
-#: Bytes of inputs that a recording copies: beyond it, copying costs what replaying saves.
+#: Recordings that a set has at a time for the same addresses, at a time for whatever ones, and in all.
+MOST_RECORDINGS, MOST_AT_A_TIME, MOST_MADE = 4, 8, 16
+#: Bytes of inputs, and of results, that a recording copies: beyond it, copying costs what replaying saves.
 MOST_COPIED = 256 << 20
 #: How often an input that was read where it lies may come at a new address before it is copied from then on.
 PATIENCE = 2
@@ -90,10 +99,6 @@ class Recorder(Protocol):
     def make_room(self) -> None:
         """Called when there was not enough memory to record."""
         ...
-
-
-class NotRecorded(Exception):
-    """Why something cannot be recorded, told to the user."""
 
 
 @functools.cache
@@ -175,9 +180,17 @@ class Graphed:
             return None
         if not self._has_room(form):
             return None
+        lends = form.make_place(addresses)
+        why = None if lends else form.why_no_copies()
+        if why is not None:
+            tell_once(
+                f"{self.about} runs without CUDA graphs where results of its last {MOST_RECORDINGS} calls are still "
+                f"held, since {why}; drop them, or keep clones"
+            )
+            return None
         outside = sys.exception()
         try:
-            recording = _record(self.run, self.recorder, self.parameters, args, addresses, copied)
+            recording = _record(self.run, self.recorder, self.parameters, args, addresses, copied, lends)
         except NotRecorded as error:
             self._give_up(form, str(error))
             return None
@@ -190,8 +203,8 @@ class Graphed:
         form.add(recording)
         self.counts.recorded += 1
         LOG.info(
-            "%s: recording %d, for inputs of which %d of %d are copied",
-            self.about, form.made, len(copied), len(addresses),
+            "%s: recording %d, for inputs of which %d of %d are copied%s",
+            self.about, form.made, len(copied), len(addresses), "" if lends else ", as are all results",
         )  # fmt: skip
         return recording
 
@@ -206,12 +219,6 @@ class Graphed:
             return False
         if form.made >= MOST_MADE:
             self._give_up(form, f"its inputs came at other addresses after each of {MOST_MADE} recordings")
-            return False
-        if not form.make_place():
-            tell_once(
-                f"{self.about} runs without CUDA graphs where results of its last {MOST_RECORDINGS} calls are still "
-                "held; drop them, or keep clones"
-            )
             return False
         return True
 
@@ -301,19 +308,31 @@ class Form:
             if (known := one.fixed.get(place, address)) == address or known in _OF_RECORDINGS
         ]
 
-    def make_place(self) -> bool:
-        """Whether there is a place for one more recording; of those whose results nobody holds, the oldest goes."""
-        if len(self.recordings) < MOST_RECORDINGS:
+    def make_place(self, addresses: list[int]) -> bool:
+        """Whether there is a place for one more recording that lends; the oldest that is free goes if there is none."""
+        lending = [one for one in self.recordings if one.lends]
+        alike = [one for one in lending if one.takes(addresses)]
+        if len(alike) < MOST_RECORDINGS and len(lending) < MOST_AT_A_TIME:
             return True
-        unused = next((one for one in self.recordings if one.is_free()), None)
+        among = alike if len(alike) >= MOST_RECORDINGS else lending
+        unused = next((one for one in among if one.is_free()), None)
         if unused is None:
             return False
         self.recordings.remove(unused)
         return True
 
+    def why_no_copies(self) -> str | None:
+        """Why results, which are as those of other recordings, cannot be handed out as copies; or None."""
+        return self.recordings[0].memory.why_not_copied(MOST_COPIED)
+
     def add(self, recording: Recording) -> None:
+        """Those that lend come first; beyond a number of those that give copies, the oldest goes."""
         self.made += 1
         self.recordings.append(recording)
+        self.recordings.sort(key=lambda one: not one.lends)
+        copying = [one for one in self.recordings if not one.lends]
+        if len(copying) > MOST_RECORDINGS:
+            self.recordings.remove(copying[0])
 
 
 # What a recording is
@@ -335,7 +354,7 @@ class Copies:
     def sources(self, args: Sequence[Any]) -> list[torch.Tensor]:
         found = [args[at] for at in self.positions]
         for index, (size, stride) in self.narrowed.items():
-            found[index] = _view(found[index], size, stride, 0)
+            found[index] = view(found[index], size, stride, 0)
         return found
 
     def bring_back(self, sources: Sequence[torch.Tensor]) -> None:
@@ -343,113 +362,37 @@ class Copies:
             torch._foreach_copy_([sources[k] for k in self.written], [self.buffers[k] for k in self.written])
 
 
-@dataclass(slots=True)
-class Results:
-    """How results are handed out: new tensors over the recording's memory, inputs, parts of inputs, other values.
-
-    `made` are places among the results, the recording's own tensors, sizes and strides; `repeated` pairs of places,
-    `given` pairs of a place and an input, `shown` these and where in that input.
-    """
-
-    pattern: list[Any] = field(default_factory=list)
-    made: list[tuple[int, torch.Tensor, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    repeated: list[tuple[int, int]] = field(default_factory=list)
-    given: list[tuple[int, int]] = field(default_factory=list)
-    shown: list[tuple[int, int, tuple[int, ...], tuple[int, ...], int]] = field(default_factory=list)
-
-    def hand_out(self, args: Sequence[Any]) -> list[Any]:
-        results = [*self.pattern]
-        for at, tensor, size, stride in self.made:
-            results[at] = _view(tensor, size, stride, 0)
-        for at, position in self.given:
-            results[at] = args[position]
-        for at, position, size, stride, offset in self.shown:
-            results[at] = _view(args[position], size, stride, offset)
-        for at, earlier in self.repeated:
-            results[at] = results[earlier]
-        return results
-
-
-class Memory:
-    """The storages of a recording's results, and whether anybody else holds one of them."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self.storages: list[torch.UntypedStorage] = []
-        held: dict[int, int] = {}
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in held:
-                self.storages.append(storage)
-            held[storage._cdata] = held.get(storage._cdata, -1) + 1
-        alone = _alone()
-        self.cells = [*held]
-        self.counts = [alone.holders + more for more in held.values()]
-        self.references = [alone.references] * len(held)
-        self.tensors = [*tensors]
-        self.addresses = [tensor.data_ptr() for tensor in tensors]
-
-    def is_free(self) -> bool:
-        """Whether nobody holds a tensor over it, or one of its storages, or has made one of these another."""
-        return (
-            [_holders(cell) for cell in self.cells] == self.counts
-            and _references(self.storages) == self.references
-            and [tensor.data_ptr() for tensor in self.tensors] == self.addresses
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """The counts of a storage that a single tensor and its own Python object hold."""
-
-    holders: int
-    references: int
-
-
-@functools.cache
-def _alone() -> Alone:
-    tensor = torch.empty(1, device="cpu")
-    storages = [tensor.untyped_storage()]
-    found = Alone(_holders(storages[0]._cdata), _references(storages)[0])
-    another = tensor.detach()
-    if _holders(storages[0]._cdata) != found.holders + 1:
-        raise NotRecorded("this version of torch does not tell who holds a tensor's memory")
-    del another
-    return found
-
-
-def _holders(cell: int) -> int:
-    return torch._C._storage_Use_Count(cell)
-
-
-def _references(storages: Sequence[torch.UntypedStorage]) -> list[int]:
-    return [sys.getrefcount(storage) for storage in storages]
-
-
-def _view(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
-    """A new tensor over the memory, with a version counter of its own, of which autograd knows nothing."""
-    return native_functions()._reinterpret_tensor(tensor, size, stride, offset)  # type: ignore[no-any-return]
-
-
 class Recording:
     """One recording: what it takes where, and what it gives.
 
-    `fixed` has the addresses of the tensors that it reads where they lie.
+    `fixed` has the addresses of the tensors that it reads where they lie. One that `lends` hands out its own memory;
+    the others give copies, and are always free.
     """
 
     def __init__(
-        self, recorded: Recorded, fixed: Mapping[int, int], copies: Copies, results: Results, writes: Writes | None
+        self,
+        recorded: Recorded,
+        fixed: Mapping[int, int],
+        copies: Copies,
+        results: Results,
+        writes: Writes | None,
+        lends: bool,
     ) -> None:
         self.recorded = recorded
         self.fixed = dict(fixed)
         self.copies = copies
         self.results = results
         self.writes = writes
+        self.lends = lends
         tensors = [tensor for _, tensor, *_ in results.made]
         self.memory = Memory(tensors)
         if not self.memory.is_free():
             raise NotRecorded("something else holds its results")
         self._addresses_of = _picker(self.fixed)
         self._expected = self._addresses_of(_by_place(self.fixed))
+        if not lends:
+            results.copying = Copying(tensors)
+            return
         places = [address for address in self.memory.addresses if address]
         _OF_RECORDINGS.update(places)
         weakref.finalize(self, _forget, places).atexit = False
@@ -458,7 +401,7 @@ class Recording:
         return bool(self._addresses_of(addresses) == self._expected)
 
     def is_free(self) -> bool:
-        return self.memory.is_free()
+        return not self.lends or self.memory.is_free()
 
     def may_take(self, args: Sequence[Any]) -> bool:
         """Whether what is copied lies apart from what is written to."""
@@ -505,12 +448,12 @@ class Writes:
         self.written = [at for at in copied if at in parameters.written]
         self.read = [at for at in copied if at not in parameters.written]
         fixed = [at for at in parameters.tensors if at not in copied]
-        self.fixed_written = _Places([_place(args[at]) for at in fixed if at in parameters.written])
-        self.fixed = _Places([_place(args[at]) for at in fixed] if self.written else [])
+        self.fixed_written = _Places([place_of(args[at]) for at in fixed if at in parameters.written])
+        self.fixed = _Places([place_of(args[at]) for at in fixed] if self.written else [])
 
     def lie_apart(self, args: Sequence[Any]) -> bool:
-        written = [_place(args[at]) for at in self.written]
-        read = [_place(args[at]) for at in self.read]
+        written = [place_of(args[at]) for at in self.written]
+        read = [place_of(args[at]) for at in self.read]
         if any(map(self.fixed_written.meet, read)) or any(map(self.fixed.meet, written)):
             return False
         pairs = itertools.chain(itertools.product(written, read), itertools.combinations(written, 2))
@@ -530,13 +473,6 @@ class _Places:
         return place[0] < place[1] and before > 0 and self.ends[before - 1] > place[0]
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses that a tensor lies between."""
-    first, end = span(tensor)
-    beginning = tensor.data_ptr()
-    return beginning, beginning + end - first
-
-
 def _record(
     run: BoxedFn,
     recorder: Recorder,
@@ -544,17 +480,18 @@ def _record(
     args: Sequence[Any],
     addresses: Sequence[int],
     copied: Sequence[int],
+    lends: bool,
 ) -> Recording:
     """A recording that copies these tensors and reads all others where they lie. Raises NotRecorded."""
     _check(args, recorder.device)
     positions = tuple(parameters.tensors[place] for place in copied)
     copies, inputs = _copies(args, positions, parameters.written)
     values, recorded = recorder.record(run, [*inputs], copies.buffers)
-    results = _results(values, inputs, parameters.tensors, recorder.device)
+    results = results_of(values, inputs, parameters.tensors, recorder.device)
     del values  # a tensor that something else holds as well, a constant, is seen by that
     fixed = {place: address for place, address in enumerate(addresses) if place not in copied}
     writes = Writes(args, parameters, positions) if parameters.written and copied else None
-    return Recording(recorded, fixed, copies, results, writes)
+    return Recording(recorded, fixed, copies, results, writes, lends)
 
 
 def _check(args: Sequence[Any], device: torch.device) -> None:
@@ -584,43 +521,7 @@ def _copies(args: Sequence[Any], positions: tuple[int, ...], written: frozenset[
                 raise NotRecorded(f"input {at} comes at changing addresses, is written to and overlaps itself")
             narrow = tuple(min(length, 1) if step == 0 else length for length, step in zip(size, stride, strict=True))
             copies.narrowed[index] = narrow, stride
-            buffer = _view(buffer, narrow, stride, 0)
+            buffer = view(buffer, narrow, stride, 0)
         copies.buffers.append(buffer)
     copies.written = [index for index, at in enumerate(positions) if at in written]
     return copies, inputs
-
-
-def _results(values: Sequence[Any], inputs: Sequence[Any], tensors: Sequence[int], device: torch.device) -> Results:
-    """How what the graph gave for these inputs is handed out at a replay."""
-    found, seen = Results(), dict[int, int]()
-    objects = {id(inputs[at]): at for at in tensors}
-    storages = {inputs[at].untyped_storage().data_ptr(): at for at in reversed(tensors) if inputs[at].numel()}
-    for at, value in enumerate(values):
-        found.pattern.append(None if isinstance(value, torch.Tensor) else value)
-        if not isinstance(value, torch.Tensor):
-            continue
-        if id(value) in seen:
-            found.repeated.append((at, seen[id(value)]))
-            continue
-        seen[id(value)] = at
-        size, stride = tuple(value.shape), value.stride()
-        if id(value) in objects:
-            found.given.append((at, objects[id(value)]))
-        elif value.device != device or value.layout is not torch.strided or value.requires_grad:
-            raise NotRecorded(f"result {at} is no plain tensor on {device}")
-        elif value.numel() and value.untyped_storage().data_ptr() in storages:
-            position, offset = _part_of_input(value, [(p, inputs[p]) for p in tensors])
-            found.shown.append((at, position, size, stride, offset))
-        else:
-            found.made.append((at, _view(value, size, stride, 0), size, stride))
-    return found
-
-
-def _part_of_input(result: torch.Tensor, inputs: Sequence[tuple[int, torch.Tensor]]) -> tuple[int, int]:
-    """An input that a result is a part of, and where in it the part begins, in elements."""
-    first, end = _place(result)
-    for at, tensor in inputs:
-        beginning, limit = _place(tensor)
-        if tensor.dtype == result.dtype and beginning <= first and end <= limit:
-            return at, (first - beginning) // tensor.element_size()
-    raise NotRecorded("a result is a view of an input that reaches beyond it, or of another type")
