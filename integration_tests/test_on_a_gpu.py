@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 import framesmith
 from benchmarks import zoo
 from benchmarks.agreement import check
+from framesmith_aot import AotUnsupported
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -467,4 +468,9 @@ def test_operators_on_a_gpu(op: Any, dtype: torch.dtype) -> None:
         if op.name == "narrow" and not hasattr(torch.fx.experimental.symbolic_shapes, "optimization_hint"):
             pytest.xfail("before torch 2.13 a start that data tell is an expression by cases, which no graph takes")
         framesmith.reset()
-        compare(program, framesmith.compile(program, strict=True), values, 10.0)
+        try:
+            compare(program, framesmith.compile(program, strict=True), values, 10.0)
+        except framesmith.FramesmithError as error:
+            if isinstance(error.__cause__, AotUnsupported):
+                pytest.skip(f"registered as not compiled: {error.__cause__}")
+            raise
