@@ -46,9 +46,14 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """At most two axes; neighbouring threads are along the last one."""
+    """At most two axes; neighbouring threads are along the last one.
+
+    `flat`: its elements are in one row, of which the axes' numbers are quotient and rest. Triton spreads threads over
+    two dimensions as the memory that is read is contiguous, and along the first one where none of it is.
+    """
 
     axes: tuple[Axis, ...] = ()
+    flat: bool = False
 
     @property
     def variables(self) -> tuple[Var, ...]:
@@ -66,12 +71,16 @@ class Tile:
 
     def lanes(self, var: Var) -> str:
         """The numbers from 0 along that axis."""
+        if self.flat:
+            return f"(tl.arange(0, {self.elements}) {'%' if var is self.axes[-1].var else '//'} {self.axes[-1].block})"
         places = [":" if axis.var is var else "None" for axis in self.axes]
         (block,) = (axis.block for axis in self.axes if axis.var is var)
         return f"tl.arange(0, {block})" + (f"[{', '.join(places)}]" if len(places) > 1 else "")
 
     def shape(self, variables: Collection[Var]) -> str | None:
         """The shape of what differs along those variables; None for a single value."""
+        if self.flat:
+            return f"[{self.elements}]" if any(axis.var in variables for axis in self.axes) else None
         sizes = [str(axis.block) if axis.var in variables else "1" for axis in self.axes]
         return f"[{', '.join(sizes)}]" if any(axis.var in variables for axis in self.axes) else None
 
@@ -146,7 +155,7 @@ def _of_points(kernel: Kernel, lane: Var) -> Tile:
     if other is not None and not isinstance(lane.size, Sym) and block <= LANE_BLOCK // 2:
         several = min(LANE_BLOCK // block, covering(other.size))
         if several > 1:
-            return Tile((Axis(other, several), Axis(lane, block)))
+            return Tile((Axis(other, several), Axis(lane, block)), flat=True)
     return Tile((Axis(lane, block),))
 
 
