@@ -73,6 +73,8 @@ def sums_by_place(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[t
         x.scatter_add(1, columns[: x.shape[0]], y.exp()), x.t().contiguous().index_add(1, rows, y.t()).sum(0),
         x[:, 0].index_add(0, torch.zeros_like(rows), at),
         x[:, 0].index_add(0, torch.zeros_like(rows), torch.ones_like(at)),
+        x[:1].index_add(0, torch.zeros_like(rows), y), x[0, :1].index_add(0, torch.zeros_like(rows), at),
+        x[:, :1].scatter_add(1, columns[: x.shape[0]] * 0, y),
     )  # fmt: skip
 
 

@@ -356,6 +356,26 @@ def test_sizes_met_once_are_forgotten() -> None:
     assert recorder.replayed == 2
 
 
+def test_numbers_that_never_come_again_are_told_of(notices: pytest.LogCaptureFixture) -> None:
+    call, _ = graphed(lambda x, n: x * n, numbers=1)
+    x = torch.ones(3)
+    for step in range(200):
+        assert torch.equal(call([x, float(step)])[0], x * step)
+    assert call.counts.recorded == 0
+    (told,) = [record.getMessage() for record in notices.records]
+    assert "pass numbers that change as tensors" in told
+
+
+@pytest.mark.parametrize("shown", [torch.Tensor.conj, lambda z: z.conj().imag, lambda z: z * 1 + z.conj()])
+def test_what_is_shown_conjugated_stays_so(shown: Function) -> None:
+    call, _ = graphed(lambda z: (shown(z), z * 2))
+    z = torch.randn(4, dtype=torch.complex64)
+    for _ in range(4):
+        found, doubled = call([z])
+        assert torch.equal(found, shown(z)) and torch.equal(doubled, z * 2)
+        del found, doubled
+
+
 def test_numbers_are_told_apart_by_their_bits() -> None:
     call, recorder = graphed(lambda x, n: x / n, 1, numbers=1)
     x = torch.ones(2)

@@ -173,6 +173,8 @@ def results_of(values: Sequence[Any], inputs: Sequence[Any], tensors: Sequence[i
             found.given.append((at, objects[id(value)]))
         elif value.device != device or value.layout is not torch.strided or value.requires_grad:
             raise NotRecorded(f"result {at} is no plain tensor on {device}")
+        elif value.is_conj() or value.is_neg():  # a new tensor over its memory would be without that
+            raise NotRecorded(f"result {at} is shown conjugated or negated, and not computed so")
         elif value.numel() and value.untyped_storage().data_ptr() in storages:
             position, offset = _part_of_input(value, [(p, inputs[p]) for p in tensors])
             found.shown.append((at, position, size, stride, offset))

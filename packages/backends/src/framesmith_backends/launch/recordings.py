@@ -49,6 +49,8 @@ LOG = logging.getLogger("framesmith.plan")
 
 #: Sets of sizes and numbers that a graph is recorded for; sets met once that are remembered.
 MOST_FORMS, MOST_MET = 16, 64
+#: What a user may do about too many of them.
+FEWER_FORMS = "pad sizes to few lengths, and pass numbers that change as tensors"
 #: Recordings that a set has at a time for the same addresses, at a time for whatever ones, and in all.
 MOST_RECORDINGS, MOST_AT_A_TIME, MOST_MADE = 4, 8, 16
 #: Bytes of inputs, and of results, that a recording copies: beyond it, copying costs what replaying saves.
@@ -169,6 +171,7 @@ class Graphed:
             if unused is None:
                 return
             del self._forms[unused]
+            tell_once(f"{self.about} is not recorded for sizes and numbers that come once; {FEWER_FORMS}")
         self._forms[key] = Form(self.parameters, addresses)
 
     def _recorded(self, form: Form, args: Sequence[Any], addresses: list[int]) -> Recording | None:
@@ -213,8 +216,7 @@ class Graphed:
         if not form.made and sum(1 for other in self._forms.values() if other.made) >= MOST_FORMS:
             self._give_up(
                 form,
-                f"it is recorded for {MOST_FORMS} sets of sizes and numbers already; pad sizes to few lengths, and "
-                "pass numbers that change as tensors",
+                f"it is recorded for {MOST_FORMS} sets of sizes and numbers already; {FEWER_FORMS}",
             )
             return False
         if form.made >= MOST_MADE:

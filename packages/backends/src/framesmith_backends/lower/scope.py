@@ -104,6 +104,8 @@ class Scope:
         loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
         if not self.in_order:
             _decline_in_no_order(start.dtype, repeatable)
+            if not any(map(index.picked, where)) and any(index.of(v) not in where for v in loops):
+                raise Decline("additions to a single place")
         serial = _serial(loops, where) if self.in_order else loops
         copied = self.compute(lambda v: v, start, dtype=start.dtype, within=compute_type(start.dtype))
         inner, old = compute_type(start.dtype), Load(copied.source, tuple(where), start.dtype)

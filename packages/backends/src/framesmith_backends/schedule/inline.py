@@ -26,7 +26,7 @@ LARGEST_COST = 400
 
 
 def inline(program: Program, cheap: Cheap) -> Program:
-    """Replace loads of definitions by their bodies where `worth_inlining` says so, in order of definition."""
+    """Replace loads of definitions by their bodies where `why_not_inline` has no reason, in order of definition."""
     users = _users(program)
     bodies: dict[str, Expr] = {}
     defs: dict[str, Def] = {}
