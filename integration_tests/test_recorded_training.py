@@ -167,7 +167,7 @@ class Checked(nn.Module):
 
 def checked_loop(module: nn.Module, call: Callable[..., Any], device: str) -> list[torch.Tensor]:
     seen = []
-    for step in range(6):
+    for step in range(12):
         made = torch.Generator().manual_seed(step)
         x, classes = torch.randn(5, 4, generator=made), torch.randint(0, 4, (5,), generator=made)
         module.zero_grad()
