@@ -568,10 +568,11 @@ def test_any_order_of_calls_gives_what_eager_gives(most: int, data: st.DataObjec
 
 def any_order_of_calls(data: st.DataObject) -> None:
     def function(w: torch.Tensor, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        total = w * x + state
+        total = torch.sin(w * x + state)  # bounded: results come back as inputs, and no NaN equals itself
         state.copy_(total)
         return total + 1, total.flip(0), x
 
+    torch.manual_seed(0)  # what fails fails again
     call, _ = graphed(function, 3, varying=True, written=(2,))
     pools = {size: [torch.randn(size) for _ in range(4)] for size in (2, 3)}
     states = {size: [torch.zeros(size) for _ in range(2)] for size in (2, 3)}
