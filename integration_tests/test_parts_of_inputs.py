@@ -157,3 +157,41 @@ def test_a_part_is_kept_while_another_part_of_the_same_tensor_changes(dynamic: b
             (second,) = torch.autograd.grad(grad.sum(), weight)
             found.append((whole, result.detach(), grad.detach(), second, whole._version))
         torch.testing.assert_close(found[1], found[0])
+
+
+def made_in_no_grad(x):
+    with torch.no_grad():
+        return x[:3], x[3:]
+
+
+READERS = {
+    "the one changed": lambda parts: parts[0] * 2,
+    "another": lambda parts: parts[1] * 3,
+    "both, several results": lambda parts: (parts[0] * 3, parts[1].relu(), parts[0].sum() + parts[1].sum()),
+}
+
+
+@pytest.mark.parametrize("through_data", [False, True])
+@pytest.mark.parametrize("ways", [lambda x: x.chunk(2), lambda x: x.split([3, 2]), made_in_no_grad])
+@pytest.mark.parametrize("reader", READERS)
+def test_parts_that_nobody_may_change_are_changed_outside_autograd_when_they_have_been_read(reader, ways, through_data):
+    def function(parts):
+        result = READERS[reader](parts)
+        if through_data:
+            parts[0].detach().add_(1)
+        else:
+            with torch.no_grad():
+                parts[0].add_(1)
+        return result
+
+    compiled = framesmith.compile(function, fullgraph=True, strict=True)
+    for training in (True, False):
+        found = []
+        for call in (function, compiled):
+            leaf = torch.linspace(-1, 1, 10).view(5, 2).requires_grad_(training)
+            parts = ways(leaf * 1)
+            results = call(parts)
+            total = sum(result.sum() for result in (results if isinstance(results, tuple) else [results]))
+            grads = torch.autograd.grad(total, leaf) if total.requires_grad and ways is not made_in_no_grad else ()
+            found.append([total.detach(), *grads, *(part.detach().clone() for part in parts), parts[0]._version])
+        torch.testing.assert_close(found[1], found[0])

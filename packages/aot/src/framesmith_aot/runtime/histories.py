@@ -27,6 +27,18 @@ def history_of(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.view_as(tensor)
 
 
+def before_a_change(tensor: torch.Tensor) -> torch.Tensor:
+    """What reads the tensor, evaluated before the tensor is changed outside autograd.
+
+    A view that autograd knows how to make has another node since. One of several at once, or one made in no_grad, has
+    none that anybody may ask for: what has read it leads to its node of before.
+    """
+    autograd = torch._C._autograd
+    if not tensor._is_view() or autograd._get_creation_meta(tensor) == autograd.CreationMeta.DEFAULT:
+        return tensor
+    return history_of(tensor)
+
+
 class _LedTo(torch.autograd.Function):
     """What was computed again, with the history of the first time: gradients go on to the tensor made then."""
 

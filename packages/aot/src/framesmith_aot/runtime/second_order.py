@@ -91,13 +91,16 @@ class SecondOrder:
     random: bool
     devices: tuple[int, ...]
 
-    def keep(self, text: FunctionText, inputs: Sequence[str], watched: Collection[int]) -> str:
+    def keep(
+        self, text: FunctionText, inputs: Sequence[str], before: Mapping[int, str], watched: Collection[int]
+    ) -> str:
         """The expression, evaluated before the call, for what it takes to run the call again: a `Rerun`.
 
-        `watched` are the inputs that autograd itself looks after. All are in a tuple bound to "inputs".
+        `before` names what has the history of some inputs, `watched` are those that autograd itself looks after. All
+        are in a tuple bound to "inputs".
         """
         followed = sorted(self.needed - self.changed - self.unversioned - self.numbers - {*watched})
-        values = [self._kept(text, at, name, at in followed) for at, name in enumerate(inputs)]
+        values = [self._kept(text, at, name, before.get(at, name), at in followed) for at, name in enumerate(inputs)]
         kept = "inputs" if values == [*inputs] else tuple_text(values)
         counters = [f"{inputs[at]}.detach()" if values[at] != inputs[at] else inputs[at] for at in followed]
         versions = [f"{at}: ({one}, {inputs[at]}._version)" for at, one in zip(followed, counters, strict=True)]
@@ -112,14 +115,14 @@ class SecondOrder:
         """The inputs of which a call keeps what they were: it changes them, and results depend on them."""
         return self.changed & self.needed
 
-    def _kept(self, text: FunctionText, at: int, name: str, followed: bool) -> str:
+    def _kept(self, text: FunctionText, at: int, name: str, history: str, followed: bool) -> str:
         """What is kept of an input. Of one that eager mode does not keep, no more than its contents and its history."""
         if at in self.numbers:
             return name
         if at in self.copied:
-            return f"{text.bind('own', own)}({name})"
+            return f"{text.bind('own', own)}({history})"
         if followed and self.requires_grad[at] and not self.is_leaf[at]:
-            return history_text(text, name)
+            return history_text(text, history)
         return f"{name}.detach()" if at in self.detached else name
 
     def read_by(self, node: NodeShape) -> dict[int, Operand]:
@@ -374,15 +377,17 @@ def _forward_calls(joint: JointGraph) -> list[fx.Node]:
     return [node for node in joint.graph.nodes if node.op == "call_function" and node.meta.get("phase") == "forward"]
 
 
-def leading_to_inputs(text: FunctionText, meta: GraphMeta, inputs: Sequence[str]) -> str:
+def leading_to_inputs(text: FunctionText, meta: GraphMeta, inputs: Sequence[str], before: Mapping[int, str]) -> str:
     """The expression, evaluated before the call, for tensors whose history leads to that of the inputs.
 
     Of an input that has or gets one, it is an alias that autograd knows nothing of: the input would hold the graph.
+    `before` names what has the history of some inputs.
     """
     rebound = {copy.index for copy in meta.copy_back if not copy.no_grad}
     wanted = [at for at, requires in enumerate(meta.requires_grad) if requires]
     as_they_are = {at for at in wanted if meta.is_leaf[at]} - rebound
-    return tuple_text([inputs[at] if at in as_they_are else history_text(text, inputs[at]) for at in wanted])
+    names = [inputs[at] if at in as_they_are else history_text(text, before.get(at, inputs[at])) for at in wanted]
+    return tuple_text(names)
 
 
 def history_text(text: FunctionText, name: str) -> str:

@@ -16,6 +16,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.autograd_node import AutogradNode, Changes, apply_of, changes_of, forward_text
 from framesmith_aot.runtime.compiled import Calling, CallShape, begin, write_calls
+from framesmith_aot.runtime.histories import before_a_change
 from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.runtime.replay import (
     FunctionText,
@@ -56,6 +57,9 @@ def training_function(
     )
     viewed, kept = _viewed(nodes, meta), _kept_inputs(nodes) | meta.unversioned
     counted = [at for at in meta.written if _is_moved(meta, at) or at in viewed or at not in kept]
+    for at in _with_nodes(meta) if counted else ():  # what is written may be a part of the same tensor as what is read
+        name = writing.before[at] = f"before{at}"
+        text.line(f"{name} = {text.bind('before_a_change', before_a_change)}({writing.inputs[at]})")
     # Before nodes keep what shares the count of versions and none of the memory: other parts of the same tensors.
     count_versions(text, [writing.inputs[at] for at in counted])
     given = _given_to_all(writing)
@@ -86,7 +90,7 @@ class _Writing:
 
     For each node there are its `changes` and what it has `read` (see `SecondOrder.read_by`). `made` is what
     `view_statements` has done so far, `copied` the names of inputs that have received slots, `before` those of what
-    inputs were until then, by position.
+    inputs were until they were changed, by position.
     """
 
     text: FunctionText
@@ -110,6 +114,11 @@ class _Writing:
 def _apart(meta: GraphMeta) -> list[int]:
     """The slots without gradients."""
     return [index for index, flows in enumerate(meta.slots) if not flows]
+
+
+def _with_nodes(meta: GraphMeta) -> Iterator[int]:
+    """The inputs that a node of autograd's has made."""
+    return (at for at, requires in enumerate(meta.requires_grad) if requires and not meta.is_leaf[at])
 
 
 def _is_moved(meta: GraphMeta, at: int) -> bool:
@@ -139,9 +148,9 @@ def _given_to_all(writing: _Writing) -> dict[str, str]:
     saving = [node.part for node in writing.nodes if node.part.saved]
     if saving and isinstance(writing.second, SecondOrder):
         watched = set.intersection(*[part.handed_inputs for part in saving])
-        given["rerun"] = writing.second.keep(text, inputs, watched)
+        given["rerun"] = writing.second.keep(text, inputs, writing.before, watched)
     elif saving:
-        given["rerun"] = leading_to_inputs(text, writing.meta, inputs)
+        given["rerun"] = leading_to_inputs(text, writing.meta, inputs, writing.before)
     if any(writing.read):
         given["held"] = "{}"
     if writing.noted:

@@ -1,7 +1,8 @@
-"""Derivatives that eager mode chooses by looking at the data, as one formula for all data.
+"""Derivatives that eager mode chooses by looking at data or sizes, as one formula for all of them.
 
 Autograd cannot look at what a traced tensor holds, and then takes formulas that differ where there are NaNs and
-infinities. Each function here stands for a torch function, and is that one where nothing is traced.
+infinities. Where it looks at a size that is a symbol, the symbol becomes the number that it is at present. Each
+function here stands for a torch function, and is that one where nothing is traced.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from framesmith_aot.trace import functional
+from framesmith_aten.symbolic import has_symbols
 
 Formula = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -80,3 +82,28 @@ def one_of_all(of_all: Callable[..., Any]) -> Callable[..., Any]:
 def _equal_parts(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     found = torch.where(result.isnan(), input.isnan(), input == result)
     return torch.zeros_like(input).masked_fill(found, grad / found.sum())
+
+
+class _Selected(torch.autograd.Function):
+    """`torch.masked_select` by places, which keeps what eager mode keeps beside them."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, mask: torch.Tensor, size: tuple[Any, ...]) -> torch.Tensor:
+        places = mask.expand(size).nonzero().unbind(1)
+        ctx.save_for_backward(input, mask, *places)
+        ctx.size = size
+        return input.expand(size)[places]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        input, _, *places = ctx.saved_tensors
+        return grads[0].new_zeros(ctx.size).index_put(places, grads[0]).sum_to_size(input.shape), None, None
+
+
+def masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """`torch.masked_select`, of symbolic sizes by places."""
+    if not (functional.is_functional(input) and has_symbols(input)):
+        return torch.masked_select(input, mask)
+    size = torch.broadcast_shapes((1,), input.shape, mask.shape)  # type: ignore[no-untyped-call]
+    selected: torch.Tensor = _Selected.apply(input, mask, tuple(size))  # type: ignore[no-untyped-call]
+    return selected

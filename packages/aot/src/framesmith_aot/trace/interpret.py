@@ -19,7 +19,7 @@ from framesmith_aten.ignored_warnings import without_warnings
 from framesmith_aten.layouts import share_storage, storage_id
 from framesmith_aten.operators import op_name
 from framesmith_aten.overlaps import Overlaps
-from framesmith_aten.symbolic import has_symbols, is_symbolic
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
 from framesmith_aten.tracing.tracer import GraphTracer
 
@@ -227,15 +227,6 @@ def _tolist(tensor: torch.Tensor) -> Any:
     return [_tolist(part) for part in tensor.unbind()] if tensor.dim() else tensor.item()
 
 
-def _masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """`torch.masked_select`, of symbolic sizes by an index: its own derivative asks what they are at present."""
-    if not (functional.is_functional(input) and has_symbols(input)):
-        return torch.masked_select(input, mask)
-    size = torch.broadcast_shapes(input.shape, mask.shape)  # type: ignore[no-untyped-call]
-    selected: torch.Tensor = input.expand(size)[mask.expand(size)]
-    return selected
-
-
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """`torch.one_hot` with its check as an operator: its own reads the data. A wrong class raises some RuntimeError."""
     if num_classes <= 0:  # counted, or refused
@@ -320,7 +311,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     torch.max_pool1d: _max_pool1d,
     F.max_pool1d: _functional_max_pool1d,
     torch.Tensor.tolist: _tolist,
-    **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), _masked_select),
+    **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), derivatives.masked_select),
     torch.bernoulli: _bernoulli,
     **dict.fromkeys((torch.prod, torch.Tensor.prod), derivatives.prod),
     **dict.fromkeys((torch.max, torch.Tensor.max), derivatives.one_of_all(torch.max)),
