@@ -6,7 +6,8 @@ The choice is a minimum cut. Each forward node is a pair of vertices: cutting `i
 infinite for what must not run twice). Saved values are restricted so that memory the user can see is
 saved only where eager mode saves it as well: otherwise mutating it later would raise where eager
 does not, or, by way of `.data`, change gradients. What cannot be had otherwise is copied and the copy saved.
-What the backward pass alone computes of memory that eager saves and the user can see is computed when it runs.
+What the backward pass alone computes of memory that eager saves and the user can see is computed when it runs; what
+it reads of an input that the call changes, it reads in the input itself (`JointGraph.left`).
 A result that eager saves is saved for nothing: the user holds it, and mutating it has to raise.
 """
 
@@ -54,8 +55,9 @@ class Saved:
 class NodePart:
     """The backward graph of one autograd node.
 
-    It takes the tensors that are `saved`, the `numbers`, then the node's tangents; `places` gives for each operand of
-    the node the position of its gradient among the results (None for none). `watched` is what it does not need
+    It takes the tensors that are `saved`, the inputs that are `left` (see `JointGraph`), the `numbers`, then the node's
+    tangents; `places` gives for each operand of the node the position of its gradient among the results (None for
+    none). `watched` is what it does not need
     and the user must not change all the same, because eager mode needs it. `stand_ins`: inputs, and where among the
     saved there is what tells all that the graph reads of them.
     """
@@ -65,8 +67,14 @@ class NodePart:
     saved: list[Saved]
     places: list[int | None]
     watched: list[Saved]
+    left: list[int] = field(default_factory=list)
     numbers: list[Saved] = field(default_factory=list)
     stand_ins: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> bool:
+        """Whether it reads tensors of the call: it is not linear then, or no constant."""
+        return bool(self.saved or self.left)
 
     @property
     def handed(self) -> list[Saved]:
@@ -88,8 +96,11 @@ class Partition:
 
 
 def backward_nodes(joint: JointGraph) -> set[fx.Node]:
-    """Nodes that depend on a tangent, and calls traced in the backward pass that have effects or are constants."""
-    found: set[fx.Node] = set(joint.tangents)
+    """Nodes that depend on a tangent or on what is left in an input, and calls that the backward pass makes alone.
+
+    Those have effects or are constants.
+    """
+    found: set[fx.Node] = {*joint.tangents, *joint.left.values()}
     for node in joint.graph.nodes:
         if node.op == "output":
             continue
@@ -329,20 +340,24 @@ def _node_part(
     wanted = list(dict.fromkeys(grad for grad in grads if grad is not None))
     graph = fx.Graph()
     saved = sorted(saved, key=is_number_node)
-    env = _copy_needed(joint.graph, graph, [*saved, *tangents], wanted, unbound)
+    tensors = sum(not is_number_node(value) for value in saved)
+    given = [*saved[:tensors], *joint.left.values(), *saved[tensors:]]
+    env = _copy_needed(joint.graph, graph, [*given, *tangents], wanted, unbound)
     graph.output(tuple(env[grad] for grad in wanted))
     partial = len(tangents) > 1  # some may be absent: see _symbols
-    used = [value for value in saved if env[value].users or (partial and is_number_node(value))]
-    for value in saved:
+    used = [value for value in given if env[value].users or (partial and is_number_node(value))]
+    for value in given:
         if value not in used:
             graph.erase_node(env[value])
+    left = [index for index, value in joint.left.items() if value in used]
+    used = [value for value in used if value not in joint.left.values()]
     at = [None if grad is None else wanted.index(grad) for grad in grads]
     kept = [Saved(False, index) for index in node.kept.slots]
     kept += [Saved(True, index) for index in node.kept.inputs if index not in joint.meta.changed]
     taken = [places[value] for value in used if not is_number_node(value)]
     numbers = [places[value] for value in used if is_number_node(value)]
     watched = [one for one in kept if one not in taken]
-    return NodePart(node, graph, taken, at, watched, numbers, dict(_stand_ins(joint, used, places)))
+    return NodePart(node, graph, taken, at, watched, left, numbers, dict(_stand_ins(joint, used, places)))
 
 
 def _stand_ins(

@@ -46,7 +46,7 @@ class Changes:
 
 
 def changes_of(node: AutogradNode, meta: GraphMeta) -> Changes:
-    watched = [at for at in node.part.node.kept.inputs if at in meta.changed]
+    watched = sorted({*node.part.left, *(at for at in node.part.node.kept.inputs if at in meta.changed)})
     early = meta.early
     received = {slot: early[slot].index for slot, _ in _kept_results(node.part) if slot in early}
     return Changes(watched, received)
@@ -84,7 +84,7 @@ def forward_text(
         text.line(f"ctx.save_for_backward({', '.join(saved)})")
     if part.numbers:
         text.line(f"ctx.numbers = {tuple_text([_held(item) for item in part.numbers])}")
-    if part.saved:
+    if part.reads:
         text.line("ctx.rerun = rerun")
         text.line(f"ctx.held = {{{', '.join(f'{at}: held[{at}]' for at in read)}}}")
     if changes.noted:
@@ -145,13 +145,16 @@ def apply_of(
     def numbers_of(ctx: Any) -> list[Any]:
         return [*ctx.numbers] if node.part.numbers else []
 
+    def left_of(ctx: Any) -> list[torch.Tensor]:
+        return [ctx.left[at][0] for at in node.part.left]
+
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         saved = list(ctx.saved_tensors)  # an error where one was changed or is gone
         if changes.watched:
             check_versions([ctx.left[at][:2] for at in changes.watched])
         again = torch.is_grad_enabled()
         once = not torch._C._autograd._get_current_graph_task_keep_graph()
-        if again and not used:
+        if again and not node.part.reads:
             return (*run.evaluate(numbers_of(ctx), tangents), *rest)  # linear, and so its own derivative
         why = second if isinstance(second, str) else None
         if again and isinstance(second, SecondOrder):
@@ -165,7 +168,7 @@ def apply_of(
                     ctx.rerun = ctx.held = ctx.left = None
                 return (*grads, *rest)
         del saved[used:]  # what is only watched
-        saved += numbers_of(ctx)
+        saved += [*left_of(ctx), *numbers_of(ctx)]
         if again and why is not None:
             led = second.leading(ctx.rerun) if isinstance(second, SecondOrder) else ctx.rerun
             came = [tangent for tangent in tangents if tangent is not None]
@@ -186,14 +189,15 @@ def apply_of(
         assert refusal is not None
         raise refusal.error(refusal.words)
 
-    kept = node.part.node.kept.anything or node.part.saved
+    kept = node.part.node.kept.anything or node.part.reads
     members = {
         "forward": staticmethod(forward.build()),
         "backward": staticmethod(
             backward_refused if node.part.node.refusal else backward if kept else backward_of_nothing_kept
         ),
     }
-    if not node.part.numbers:  # tells a compiler of whole backward passes that it may trace this one (see README)
+    # Tells a compiler of whole backward passes that it may trace this one (see README): all that it reads is saved.
+    if not (node.part.numbers or node.part.left):
         members["evaluate_backward"] = staticmethod(run.evaluate)
     cls: Any = type("CompiledGraphNode", (torch.autograd.Function,), members)
     apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply

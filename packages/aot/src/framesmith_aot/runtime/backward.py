@@ -60,7 +60,8 @@ class BackwardGraph:
 
 def backward_graph(part: NodePart) -> BackwardGraph:
     """That of one autograd node."""
-    return BackwardGraph(part.graph, len(part.saved) + len(part.numbers), tuple(part.places), part.node.reached)
+    saved = len(part.saved) + len(part.left) + len(part.numbers)
+    return BackwardGraph(part.graph, saved, tuple(part.places), part.node.reached)
 
 
 class BackwardPass:

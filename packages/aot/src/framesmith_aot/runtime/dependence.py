@@ -36,9 +36,10 @@ class _Reading:
 
     def __init__(self, joint: JointGraph) -> None:
         self._bits = {node: 1 << at for at, node in enumerate(joint.inputs)}
+        left = {node: joint.final_value(at) for at, node in joint.left.items()}
         for node in joint.graph.nodes:
             if node not in self._bits:
-                self._bits[node] = self._union(_read_by(node))
+                self._bits[node] = self._union([left[node]] if node in left else _read_by(node))
 
     def _union(self, nodes: Iterable[fx.Node]) -> int:
         return functools.reduce(operator.or_, (self._bits[node] for node in nodes), 0)

@@ -145,7 +145,7 @@ def _given_to_all(writing: _Writing) -> dict[str, str]:
     given = {"inputs": tuple_text(inputs)}
     if _apart(writing.meta) or len(writing.nodes) > 1 or writing.numbers.handed:
         given["results"] = "[]"
-    saving = [node.part for node in writing.nodes if node.part.saved]
+    saving = [node.part for node in writing.nodes if node.part.reads]
     if saving and isinstance(writing.second, SecondOrder):
         watched = set.intersection(*[part.handed_inputs for part in saving])
         given["rerun"] = writing.second.keep(text, inputs, writing.before, watched)
@@ -212,7 +212,7 @@ def _note_changes(writing: _Writing) -> None:
 
 def _read(part: NodePart, second: SecondOrder | str) -> dict[int, Operand]:
     """What second derivatives of a node lead to beside inputs, see `SecondOrder.read_by`."""
-    return second.read_by(part.node) if part.saved and isinstance(second, SecondOrder) else {}
+    return second.read_by(part.node) if part.reads and isinstance(second, SecondOrder) else {}
 
 
 def _slot(nodes: Sequence[AutogradNode], index: int, position: int) -> int:

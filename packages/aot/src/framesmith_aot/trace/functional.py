@@ -109,6 +109,13 @@ def mutation_count(wrapper: torch.Tensor) -> int:
     return int(_api._functionalize_mutation_counter(wrapper))
 
 
+def replace_value(wrapper: torch.Tensor, value: torch.Tensor) -> None:
+    """From now on the wrapper, and all that shares its memory, shows the fake tensor `value`."""
+    _api._functionalize_replace(wrapper, value)
+    _api._functionalize_commit_update(wrapper)
+    _api._sync(wrapper)
+
+
 def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> None:
     """After an in-place operation: lays the wrapper's value out as it was before, with this size and these strides.
 
@@ -128,9 +135,7 @@ def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int
             if value.permute(*order).is_contiguous():
                 return
             moved = in_order(value, order)
-    _api._functionalize_replace(wrapper, moved)
-    _api._functionalize_commit_update(wrapper)
-    _api._sync(wrapper)
+    replace_value(wrapper, moved)
 
 
 def has_data_mutation(wrapper: torch.Tensor) -> bool:

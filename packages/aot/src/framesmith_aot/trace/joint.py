@@ -40,7 +40,8 @@ class JointGraph:
     `inputs` and `tangents` are placeholders; `slots` the fresh results (see `metadata`), `written`
     the final values of the inputs that the graph itself overwrites. `nodes` are the autograd nodes of the
     compiled graph; `tangents` and `grads` hold, for one after the other, a tangent for each of its results and the
-    gradient of each of its operands (None: no gradient). For inference all three are empty. `origins` tells of slots
+    gradient of each of its operands (None: no gradient). For inference all three are empty. `left` holds placeholders
+    for what inputs that the call changes, by position, hold when the backward pass runs. `origins` tells of slots
     with gradients where the torch-level graph has them, `views` of the outputs at which autograd nodes end as they do
     at inputs: the slots they are views of (see `GraphMeta.base_slot`). `makers`, `writers` and `numbers` are
     those of `Collected`.
@@ -56,6 +57,7 @@ class JointGraph:
     tangents: list[fx.Node]
     grads: list[fx.Node | None]
     nodes: list[NodeShape] = field(default_factory=list)
+    left: dict[int, fx.Node] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)
     views: dict[int, int | None] = field(default_factory=dict)
     makers: dict[int, str] = field(default_factory=dict)
@@ -72,7 +74,14 @@ class JointGraph:
         placeholders = {node.name: node for node in graph.find_nodes(op="placeholder")}
         self.inputs = [placeholders[node.name] for node in self.inputs]
         self.tangents = [placeholders[node.name] for node in self.tangents]
+        self.left = {at: placeholders[node.name] for at, node in self.left.items()}
         self.read_output()
+
+    def final_value(self, at: int) -> fx.Node:
+        """What the call leaves in input `at`, which it changes."""
+        if at in self.meta.written:
+            return self.written[self.meta.written.index(at)]
+        return next(self.slots[copy.slot] for copy in self.meta.copy_back if copy.index == at)
 
     def write_output(self) -> None:
         """Puts slots, written values, numbers and gradients (in this order) into the graph's output node."""
@@ -142,6 +151,7 @@ def trace_joint(
         joint.slots = [_fresh_node(tracer, wrapper) for wrapper in found.slots]
         joint.written = [tracer.node_of(value) for value in found.written]
         if training and found.meta.differentiable:
+            joint.left = {at: _hand_over(tracer, f"input_{at}_left", pairs[at], nodes[at]) for at in found.meta.changed}
             back = trace_backward(tracer, found, pairs)
             joint.nodes, joint.tangents, joint.grads = back.nodes, back.tangents, back.grads
             joint.origins, joint.views, joint.makers = found.origins, back.views, found.makers
@@ -209,6 +219,19 @@ def _make_inputs(tracer: GraphTracer, inputs: Sequence[Any]) -> tuple[list[Input
     return pairs, nodes
 
 
+def _hand_over(tracer: GraphTracer, name: str, pair: InputPair, node: fx.Node) -> fx.Node:
+    """A new placeholder, which the input's wrapper shows from now on, behind all that the graph writes to it.
+
+    What eager mode keeps of an input is its memory: the backward pass reads what is there when it runs, which may have
+    been changed since by way of `.data`.
+    """
+    with functional.below():
+        value = aten.alias.default(node.meta["val"])
+    left = tracer.placeholder(name, value)
+    functional.replace_value(pair.run, value)
+    return left
+
+
 def _compare_ambient(before: ambient.Ambient, after: ambient.Ambient) -> bool | None:
     """The grad mode to leave behind, None for no change. Raises AotUnsupported for other changes."""
     if before.autocast != after.autocast or before.nesting != after.nesting:
@@ -241,6 +264,9 @@ def _finish(joint: JointGraph) -> None:
     joint.write_output()
     eliminate_dead(joint.graph)
     joint.read_output()
+    for at, node in [*joint.left.items()]:
+        if not node.users:
+            joint.graph.erase_node(joint.left.pop(at))
 
 
 def _isolate(joint: JointGraph, roots: Sequence[fx.Node | None]) -> None:

@@ -1,0 +1,164 @@
+"""What a graph changes or gives and eager mode keeps, changed again by way of `.data` before it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from harness import compiled, graph_of
+
+Body = Callable[[torch.Tensor], Any]
+
+
+def by_data(x: Any) -> Any:
+    x.data.mul_(2)
+    return (x.sin(),)
+
+
+def detached(x: Any) -> Any:
+    x.detach().mul_(2)
+    return (x.logsumexp(-1),)
+
+
+def at_places(x: Any) -> Any:
+    x.data.index_fill_(1, torch.tensor([0, 3]), 0.25)
+    return (x.clamp(-1, 1).softmax(-2),)
+
+
+def read_before(x: Any) -> Any:
+    result = x.t().exp() * x.t().sin()
+    x.data.relu_()
+    return (result,)
+
+
+def read_between(x: Any) -> Any:
+    x.data.mul_(2)
+    result = x.sin()
+    x.data.mul_(3)
+    return result * x, x.detach().exp()
+
+
+def the_same_as_what_is_kept_elsewhere(x: Any) -> Any:
+    exp = (x * 1).exp()
+    x.data.copy_(exp.detach())
+    return (exp.sin() * x.cos(),)
+
+
+def a_part_read(x: Any) -> Any:
+    x.data.mul_(2)
+    return (x[1:].sin() * x.t()[:, 1:].t().exp(),)
+
+
+def statistics(x: Any) -> Any:
+    x.data.abs_()
+    return F.layer_norm(x, (4,)), x.var(-1), x.amax(0)
+
+
+def a_product(x: Any) -> Any:
+    x.data.mul_(2)
+    return (x @ x.t(),)
+
+
+def two_nodes(x: Any) -> Any:
+    x.data.mul_(2)
+    result = x.sin()
+    return result, result.exp() * x
+
+
+def recorded(x: Any) -> Any:
+    x.mul_(2)
+    return x.sin(), x.cos()
+
+
+def its_own_result(x: Any) -> Any:
+    x.exp_()
+    return (x,)
+
+
+def a_part_recorded(x: Any) -> Any:
+    x[0].mul_(2)
+    return (x.sin(),)
+
+
+HIDDEN: tuple[Body, ...] = (
+    by_data, detached, at_places, read_before, read_between, the_same_as_what_is_kept_elsewhere, a_part_read,
+    statistics, a_product, two_nodes,
+)  # fmt: skip
+RECORDED: tuple[Body, ...] = (recorded, its_own_result, a_part_recorded)
+
+
+def made(history: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """A leaf and what a graph takes of it: a tensor with a history, or itself."""
+    leaf = torch.linspace(-2, 2, 12).view(3, 4).requires_grad_()
+    return leaf, leaf * 1 if history else leaf
+
+
+@pytest.mark.parametrize("kept_to_the_end", [True, False])
+@pytest.mark.parametrize(
+    ("fn", "history"), [*((fn, False) for fn in HIDDEN), *((fn, True) for fn in (*HIDDEN, *RECORDED))]
+)
+def test_the_backward_pass_reads_what_is_there_when_it_runs(fn: Body, history: bool, kept_to_the_end: bool) -> None:
+    found = []
+    for compiles in (False, True):
+        leaf, x = made(history)
+        graph = graph_of(fn)
+        outputs = compiled(graph, [x], keep_input_mutations=kept_to_the_end)(x) if compiles else fn(x)
+        x.data.mul_(3).add_(0.5)
+        sum(one.square().sum() for one in outputs if one.requires_grad).backward()
+        found.append([leaf.grad, x.detach(), *outputs])
+    torch.testing.assert_close(*found, equal_nan=True)  # a largest number that is gone: 0 / 0
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("changed", [False, True])
+def test_results_without_gradients_too(changed: bool, turned: bool) -> None:
+    def fn(x: Any) -> Any:
+        factor = x.detach() * 1
+        if changed:
+            factor.mul_(2)
+        return (factor.t() if turned else factor) * (x.t() if turned else x).sin(), factor
+
+    found = []
+    for compiles in (False, True):
+        leaf, x = made(False)
+        result, factor = compiled(graph_of(fn), [x])(x) if compiles else fn(x)
+        factor.data.mul_(3)
+        result.square().sum().backward()
+        found.append([leaf.grad, result, factor])
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("fn", [by_data, at_places, a_product])
+def test_other_changes_are_refused(fn: Body) -> None:
+    _, x = made(False)
+    [result] = compiled(graph_of(fn), [x])(x)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+@pytest.mark.parametrize("fn", [by_data, a_product, two_nodes])
+def test_it_runs_once_or_as_often_as_retained(fn: Body) -> None:
+    leaf, x = made(False)
+    result = compiled(graph_of(fn), [x])(x)[-1]
+    [first] = torch.autograd.grad(result.sum(), leaf, retain_graph=True)
+    [second] = torch.autograd.grad(result.sum(), leaf)
+    assert torch.equal(first, second)
+    with pytest.raises(RuntimeError, match="second time"):
+        result.sum().backward()
+
+
+@pytest.mark.parametrize("fn", [by_data, a_product, two_nodes, statistics])
+@pytest.mark.filterwarnings("ignore:.*create_graph:UserWarning")
+def test_second_derivatives(fn: Body) -> None:
+    found = []
+    for compiles in (False, True):
+        leaf, x = made(True)
+        result = (compiled(graph_of(fn), [x])(x) if compiles else fn(x))[0]
+        [grad] = torch.autograd.grad(result.square().sum(), leaf, create_graph=True)
+        found.append([grad.detach(), *torch.autograd.grad(grad.square().sum(), leaf)])
+    torch.testing.assert_close(*found)
