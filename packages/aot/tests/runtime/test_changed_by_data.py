@@ -112,6 +112,23 @@ def test_the_backward_pass_reads_what_is_there_when_it_runs(fn: Body, history: b
     torch.testing.assert_close(*found, equal_nan=True)  # a largest number that is gone: 0 / 0
 
 
+@pytest.mark.parametrize("of_result", [torch.sigmoid, torch.tanh, torch.exp, torch.sqrt, torch.reciprocal])
+@pytest.mark.parametrize("of_input", [torch.sin, torch.prod, lambda x: x.t().cos(), lambda x: x.softmax(-1) * x[0]])
+@pytest.mark.parametrize("history", [False, True])
+def test_an_input_that_is_kept_for_one_of_the_results(of_result: Any, of_input: Any, history: bool) -> None:
+    def fn(x: Any) -> Any:
+        return of_result(x), of_input(x)
+
+    found = []
+    for compiles in (False, True):
+        leaf, x = made(history)
+        outputs = compiled(graph_of(fn), [x])(x) if compiles else fn(x)
+        x.data.mul_(3).add_(0.5)
+        sum(one.square().sum() for one in outputs).backward()
+        found.append([leaf.grad, *outputs])
+    torch.testing.assert_close(*found, equal_nan=True)
+
+
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("changed", [False, True])
 def test_results_without_gradients_too(changed: bool, turned: bool) -> None:

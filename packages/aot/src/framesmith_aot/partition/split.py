@@ -190,13 +190,13 @@ def choose_saved(
     source, sink = 2 * len(early), 2 * len(early) + 1
     network = FlowNetwork(sink + 1)
     slots, _ = _kept_by_eager(joint, late)
+    held = _read_and_never_repeated(slots)
     overwritten = overwritten_inputs(joint)
     for node in early:
         vertex = number[node]
-        held = node in slots and view_source(node) is None
-        price = 0.0 if held else _saving_price(node, visible)
+        price = 0.0 if node in held else _saving_price(node, visible)
         network.add_edge(vertex, vertex + 1, INFINITE if node in overwritten else price)
-        again = INFINITE if held else _repeat_price(node)
+        again = INFINITE if node in held else _repeat_price(node)
         if again > 0:
             network.add_edge(source, vertex, again)
         if again < INFINITE:
@@ -241,16 +241,22 @@ def _kept_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node],
     slots = {joint.slots[index] for node in joint.nodes for index in node.kept.slots}
     inputs = {joint.inputs[index] for node in joint.nodes for index in node.kept.inputs}
     tangents = iter(joint.tangents)
-    for node in joint.nodes:
-        owned = dependents(joint.graph, [next(tangents) for _ in node.results]) & late
-        read = _readable(owned, late)
-        slots -= read - {joint.slots[index] for index in node.kept.slots}
-        inputs -= read - {joint.inputs[index] for index in node.kept.inputs}
+    owned = [dependents(joint.graph, [next(tangents) for _ in node.results]) & late for node in joint.nodes]
+    for node, nodes in zip(joint.nodes, owned, strict=True):
+        slots -= _readable(nodes, late) - {joint.slots[index] for index in node.kept.slots}
+    held = _read_and_never_repeated(slots)
+    for node, nodes in zip(joint.nodes, owned, strict=True):
+        inputs -= _readable(nodes, late, held) - {joint.inputs[index] for index in node.kept.inputs}
     return slots, inputs
 
 
-def _readable(owned: Iterable[fx.Node], late: set[fx.Node]) -> set[fx.Node]:
-    """The forward nodes that backward ones read, and what those may be computed from again."""
+def _read_and_never_repeated(slots: Collection[fx.Node]) -> set[fx.Node]:
+    """Those of the slots that eager mode keeps which are memory of their own."""
+    return {slot for slot in slots if view_source(slot) is None}
+
+
+def _readable(owned: Iterable[fx.Node], late: set[fx.Node], held: Collection[fx.Node] = ()) -> set[fx.Node]:
+    """The forward nodes that backward ones read, and what those may be computed from again; not so those `held`."""
     run = [*owned]
     seen = {*run}
     for node in run:
@@ -260,7 +266,7 @@ def _readable(owned: Iterable[fx.Node], late: set[fx.Node]) -> set[fx.Node]:
     found = {source for node in run for source in node.all_input_nodes if source not in late}
     pending = [*found]
     for node in pending:
-        if _repeat_price(node) < INFINITE:
+        if node not in held and _repeat_price(node) < INFINITE:
             fresh = {*node.all_input_nodes} - found
             found |= fresh
             pending += fresh
