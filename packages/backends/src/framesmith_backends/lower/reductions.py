@@ -11,7 +11,7 @@ from framesmith_backends.ir.dtypes import compute_type, is_float
 from framesmith_backends.ir.expr import Const, Expr, Index, Op, number
 from framesmith_backends.ir.size import Size, Sym, Undecided, extreme, product
 from framesmith_backends.lower.registry import rule
-from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
 from framesmith_backends.lower.tensor import Tensor, point
 from framesmith_backends.lower.views import reshaped
 
@@ -239,13 +239,16 @@ def logsumexp(s: Scope, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     within = compute_type(x.dtype)
     dims = dims_of(dim, x)
 
+    def step(v: Expr) -> Expr:
+        return as_stored(v, s.result.dtype)  # operation by operation, as ATen computes it
+
     def finite(v: Expr) -> Expr:
         return Op("where", Op("eq", Op("abs", v), Const(math.inf, v.dtype)), Const(0, v.dtype), v)
 
     top = s.compute(finite, s.reduce("max", x, dims, True, within), dtype=within)
-    total = s.reduce_formula("sum", lambda v, m: Op("exp", v - m), (x, top), x.shape, dims, keepdim, within)
+    total = s.reduce_formula("sum", lambda v, m: step(Op("exp", step(v - m))), (x, top), x.shape, dims, keepdim, within)
     flat = s.compute(finite, s.reduce("max", x, dims, keepdim, within), dtype=within)
-    return s.compute(lambda v, m: Op("log", v) + m, total, flat, dtype=s.result.dtype)
+    return s.compute(lambda v, m: step(Op("log", step(v))) + m, total, flat, dtype=s.result.dtype)
 
 
 @rule("argmax")
