@@ -194,7 +194,7 @@ def var_mean(
     s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     mean, variance = _moments(s, x, dim, correction)
-    return stored(s, variance, s.results[0].dtype), _updated_mean(s, x, dim, mean)
+    return stored(s, variance, s.results[0].dtype), stored(s, _updated_mean(s, x, dim, mean), s.results[1].dtype)
 
 
 def _root(s: Scope, variance: Tensor) -> Tensor:
