@@ -46,6 +46,10 @@ FAILING: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "floor_divide": (torch.floor_divide, (T([1]), T([0]))),
     "remainder": (torch.remainder, (T([1]), T([0]))),
     "fmod": ("fmod", (T([1]), 0)),
+    "fake_quantize": (
+        torch.fake_quantize_per_channel_affine,
+        (torch.zeros(1, 2), torch.ones(1), T([900]).int(), 0, 0, 255),
+    ),
     "histc": (torch.histc, (torch.full((3,), float("inf")), 4)),
     "max_unpool1d": (F.max_unpool1d, (torch.zeros(1, 1, 2), T([[[0, 9]]]), 2)),
     "_assert_async": (torch._assert_async, (torch.zeros(1),)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -116,3 +117,54 @@ def test_sums_beyond_float16_within_an_operator() -> None:
     for f in (lambda x: x.mean(), lambda x: F.mse_loss(x, -x), lambda x: x.reshape(2, -1).mean(1)):
         (found,) = CPU.compile(trace(f, [x]), [x])([x])
         assert torch.equal(found, f(x)) and found.isfinite().all()
+
+
+def _laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
+    if layout == "channels last":
+        return x.contiguous(memory_format=torch.channels_last)
+    return x.transpose(0, -1).contiguous().transpose(0, -1) if layout == "by strides" else x
+
+
+@pytest.mark.parametrize("layout", ["in rows", "channels last", "by strides"])
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("mean", [0.0, 3.0])
+def test_batch_norms_keep_statistics_in_bfloat16(layout: str, running: bool, mean: float) -> None:
+    """Bit for bit: ATen stores means, sums of squares and what it makes of them in the type of the statistics."""
+    torch.manual_seed(0)
+    x = _laid_out((torch.randn(5, 40, 3, 5) + mean).bfloat16(), layout)
+    weight, bias, center, spread = (torch.rand(40).bfloat16() for _ in range(4))
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, *statistics: torch.Tensor) -> tuple[Any, ...]:
+        if not running:
+            return torch.ops.aten._native_batch_norm_legit.no_stats(x, w, b, True, 0.1, 1e-5)
+        return torch.ops.aten._native_batch_norm_legit_functional(x, w, b, *statistics, True, 0.1, 1e-5)
+
+    def in_place(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, *statistics: torch.Tensor) -> tuple[Any, ...]:
+        copies = [one.clone() for one in statistics]
+        return (*torch.native_batch_norm(x, w, b, *(copies or [None, None]), True, 0.1, 1e-5), *copies)
+
+    inputs = [x, weight, bias, center, spread][: 5 if running else 3]
+    found = CPU.compile(trace(function, inputs), inputs)([*inputs])
+    for ours, eager in zip(found, in_place(*inputs), strict=True):
+        assert torch.equal(ours, eager)
+
+
+STEPWISE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cubes": lambda x: x**3,
+    "inverse squares": lambda x: x**-2,
+    "logsumexp": lambda x: x.logsumexp(1),
+    "log_softmax of rows": lambda x: x.log_softmax(1),
+    "log_softmax of columns": lambda x: x.log_softmax(0),
+    "cross entropy with logits": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid(), reduction="none"),
+    "with weights": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid(), x.exp(), reduction="none"),
+    "of classes": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid(), pos_weight=x.exp(), reduction="none"),
+}
+
+
+@pytest.mark.parametrize("name", STEPWISE)
+def test_what_aten_stores_between_its_steps_is_rounded(name: str) -> None:
+    torch.manual_seed(0)
+    x = (3 * torch.randn(300, 7)).bfloat16()
+    (found,) = CPU.compile(trace(STEPWISE[name], [x]), [x])([x])
+    differing = int((found != STEPWISE[name](x)).sum())
+    assert differing <= 2  # logarithms and powers may be rounded otherwise, one in some tens of thousands

@@ -38,6 +38,8 @@ class Row:
 INDEX = "an index may be out of range"
 INDEX_OR_MASK = "an index may be out of range, or a mask may choose another number of elements"
 TARGET = "a class index may be out of range"
+NEGATIVE = "a number may be negative"
+ZERO_POINT = "a zero point may be outside of its range"
 PROBABILITY = "a probability may be outside of its range"
 DEVIATION = "a standard deviation may be negative"
 INTERVAL = "the bounds may be the wrong way round"
@@ -110,6 +112,8 @@ TABLE: Mapping[str, Row] = _table(
     _rows("masked_scatter", overwrites=True, fails=LENGTHS),
     _rows("repeat_interleave segment_reduce _ctc_loss _pack_padded_sequence", fails=LENGTHS),
     _rows("nll_loss_forward nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward one_hot", fails=TARGET),
+    _rows("bincount", fails=NEGATIVE),
+    _rows("fake_quantize_per_channel_affine_cachemask", fails=ZERO_POINT),
     _rows("bernoulli multinomial poisson quantile nanquantile", fails=PROBABILITY),
     _rows("binary_cross_entropy", apart=True, fails=PROBABILITY),
     _rows("normal", fails=DEVIATION),

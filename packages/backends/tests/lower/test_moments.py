@@ -116,3 +116,14 @@ def test_squares_are_not_rounded_before_they_are_added(dim: int) -> None:
     x.select(dim, 131)[:] = 1 + 2.0**-12
     (found,) = CpuBackend().compile(trace(lambda v: ((v * v).sum(dim),), [x]), [x])([x])
     assert torch.equal(found, x.double().square().sum(dim).float())
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 40])
+@pytest.mark.parametrize("before", [0, 1, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_means_of_an_infinite_number(before: int, others: int, dtype: torch.dtype) -> None:
+    row = torch.tensor([1.0] * before + [float("inf")] + [2.0] * others, dtype=dtype)
+    x = torch.stack([row, torch.ones_like(row)])
+    for function in (lambda x: torch.std_mean(x, 1), lambda x: torch.var_mean(x.t(), 0, correction=0)):
+        found = CpuBackend().compile(trace(function, [x]), [x])([x.clone()])
+        torch.testing.assert_close(tuple(found), function(x), equal_nan=True)

@@ -171,5 +171,5 @@ def huber(x: Expr, y: Expr, delta: float) -> Expr:
     return where(z <= delta, z * z * 0.5, (z - 0.5 * delta) * delta)
 
 
-def bce_with_logits(x: Expr, target: Expr) -> Expr:
-    return (1.0 - target) * x - fn("min", x, like(0, x)) + fn("log1p", fn("exp", -fn("abs", x)))
+def log_sigmoid(x: Expr) -> Expr:
+    return fn("min", x, like(0, x)) - fn("log1p", fn("exp", -fn("abs", x)))

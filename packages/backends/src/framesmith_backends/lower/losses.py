@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type
 from framesmith_backends.ir.expr import Const, Expr, Index, Op, Value, number
@@ -11,7 +10,7 @@ from framesmith_backends.ir.size import product
 from framesmith_backends.lower import formulas
 from framesmith_backends.lower.reductions import as_divisor
 from framesmith_backends.lower.registry import add_row, rule
-from framesmith_backends.lower.scope import Decline, Scope, broadcast_shape, cast
+from framesmith_backends.lower.scope import Decline, Scope, as_stored, broadcast_shape, cast
 from framesmith_backends.lower.tensor import Shape, Tensor, broadcast, element, point
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -44,19 +43,29 @@ add_row(_loss(formulas.smooth_l1, (1.0,)), "smooth_l1_loss")
 add_row(_loss(formulas.huber, (1.0,)), "huber_loss")
 
 
-def _weighted(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
-    def lowered(s: Scope, x: Tensor, y: Tensor, weight: Tensor | None = None, *rest: Any) -> Tensor:
-        *extra, reduction = rest or (MEAN,)
-        if any(e is not None for e in extra):
-            raise Decline("a positive-class weight")
-        operands = (x, y) if weight is None else (x, y, weight)
-        whole = formula if weight is None else (lambda a, b, w: formula(a, b) * w)
-        return reduced_loss(s, whole, operands, reduction)
+@rule("binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(
+    s: Scope, x: Tensor, y: Tensor, weight: Tensor | None = None, positive: Tensor | None = None, reduction: int = MEAN
+) -> Tensor:
+    """(1 - y) * x - factor * log_sigmoid(x), times `weight`, of factors (positive - 1) * y + 1.
 
-    return lowered
+    ATen computes this operation by operation: what half types make of that shows where terms cancel.
+    """
 
+    def step(value: Expr) -> Expr:
+        return as_stored(value, s.result.dtype)
 
-add_row(_weighted(formulas.bce_with_logits), "binary_cross_entropy_with_logits")
+    def formula(a: Expr, b: Expr, *more: Expr) -> Expr:
+        rest, logarithm = [*more], step(formulas.log_sigmoid(a))
+        if positive is not None:
+            logarithm = step(logarithm * step(step(step(rest.pop(0) - 1.0) * b) + 1.0))
+        loss = step(step(step(1.0 - b) * a) - logarithm)
+        return step(loss * rest.pop(0)) if weight is not None else loss
+
+    given = tuple(t for t in (x, y, positive, weight) if t is not None)
+    if len({t.dtype for t in given}) > 1 and compute_type(s.result.dtype) != s.result.dtype:
+        raise Decline("operands of several types, of which one is rounded")
+    return reduced_loss(s, formula, given, reduction)
 
 
 def _scale(reduction: int, shape: Shape) -> float | Expr:

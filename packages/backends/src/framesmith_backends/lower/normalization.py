@@ -12,8 +12,8 @@ from framesmith_backends.ir.program import has_channels_last, lies_in_rows
 from framesmith_backends.ir.size import Size, product
 from framesmith_backends.lower.reductions import as_divisor, count, moments, stored, wide_type
 from framesmith_backends.lower.registry import rule
-from framesmith_backends.lower.scope import Decline, Scope, cast
-from framesmith_backends.lower.tensor import Shape, Tensor
+from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
+from framesmith_backends.lower.tensor import Shape, Tensor, rounded
 from framesmith_backends.lower.views import reshaped
 
 Maybe = Tensor | None
@@ -146,9 +146,28 @@ def _channels(x: Tensor) -> tuple[tuple[int, ...], Shape]:
 
 def _of_channels(s: Scope, x: Tensor, mean: Tensor, rstd: Tensor, weight: Maybe, bias: Maybe, shape: Shape) -> Tensor:
     """(x - mean) * (rstd * weight) + bias, one factor for each channel as in ATen's kernels: what a small weight makes
-    of a large distance does not overflow before."""
+    of a large distance does not overflow before. Where they walk by strides, they round each step to the type of the
+    statistics."""
+    steps = mean.dtype
+    if _by_strides(s) and compute_type(steps) != steps:
+
+        def stepwise(v: Expr, m: Expr, r: Expr, *scale: Expr) -> Expr:
+            value = as_stored(as_stored(v - m, steps) * as_stored(r, steps), steps)
+            rest = [*scale]
+            if weight is not None:
+                value = as_stored(value * rest.pop(0), steps)
+            return value + rest.pop(0) if bias is not None else value
+
+        scale = [reshaped(t, shape) for t in (weight, bias) if t is not None]
+        return s.compute(stepwise, x, mean, rstd, *scale, shape=x.shape, dtype=s.result.dtype)
     factor = rstd if weight is None else s.compute(lambda r, w: r * w, rstd, reshaped(weight, shape), dtype=rstd.dtype)
     return _scaled(s, _standardized, (x, mean, factor), None, _as_channel(bias, shape), x.shape)
+
+
+def _by_strides(s: Scope) -> bool:
+    """Whether ATen's kernels for batches walk the first operand by its strides."""
+    layout = s.given[0]
+    return layout is not None and not (lies_in_rows(layout) or has_channels_last(layout))
 
 
 def _as_channel(t: Maybe, shape: Shape) -> Maybe:
@@ -182,16 +201,36 @@ def batch_norm_training(
         raise Decline("a batch norm in evaluation mode through the training operator")
     center, variance, saved_mean, rstd, out = _batch_statistics(s, x, weight, bias, eps)
     n = x.shape[0] * product(x.shape[2:])
-    share = momentum * _unbiased(n)
     channels = (x.shape[1],)
-    new_mean = s.compute(
-        lambda b, r: b * momentum + r * (1 - momentum), reshaped(center, channels), mean, dtype=mean.dtype
+    batch = [reshaped(one, channels) for one in (center, variance)]
+    return out, saved_mean, rstd, *_running(s, batch, (mean, var), momentum, _unbiased(n))
+
+
+def _running(
+    s: Scope, batch: Sequence[Tensor], running: Sequence[Tensor], momentum: float, unbiased: float | Expr
+) -> tuple[Tensor, Tensor]:
+    """The running mean and variance with those of a batch. ATen rounds each step to a half type that they are of,
+    unless it walks by strides."""
+    (center, variance), (mean, var) = batch, running
+    steps, within = mean.dtype, compute_type(mean.dtype)
+    stepwise = within != steps and not _by_strides(s)
+    new, old = rounded(momentum, within, steps), rounded(1 - momentum, within, steps)
+
+    def corrected(v: Expr, factor: float = 1.0) -> Expr:
+        return v * (factor * unbiased if isinstance(unbiased, float) else cast(factor * unbiased, v.dtype))
+
+    def mean_of(b: Expr, r: Expr) -> Expr:
+        return as_stored(b * new, steps) + as_stored(r * old, steps) if stepwise else r + (b - r) * momentum
+
+    def variance_of(b: Expr, r: Expr) -> Expr:
+        if stepwise:
+            return as_stored(corrected(b), steps) * new + as_stored(r * old, steps)
+        return corrected(b, momentum) + r * (1 - momentum)
+
+    return (
+        s.compute(mean_of, center, mean, dtype=steps),
+        s.compute(variance_of, variance, var, dtype=steps, within=variance.dtype),
     )
-    new_var = s.compute(
-        lambda b, r: b * (share if isinstance(share, float) else cast(share, b.dtype)) + r * (1 - momentum),
-        reshaped(variance, channels), var, dtype=var.dtype, within=variance.dtype,
-    )  # fmt: skip
-    return out, saved_mean, rstd, new_mean, new_var
 
 
 def _unbiased(n: Size) -> float | Expr:
@@ -204,22 +243,38 @@ def _unbiased(n: Size) -> float | Expr:
 def _batch_type(s: Scope, dtype: str) -> str:
     """The type in which ATen's kernels add up a batch's statistics: a wide one where they walk by strides, but float32
     for half types."""
-    layout = s.given[0]
-    by_strides = layout is not None and not (lies_in_rows(layout) or has_channels_last(layout))
-    return wide_type(s, dtype) if by_strides and compute_type(dtype) == dtype else compute_type(dtype)
+    return wide_type(s, dtype) if _by_strides(s) and compute_type(dtype) == dtype else compute_type(dtype)
 
 
 def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: float) -> tuple[Tensor, ...]:
+    """The mean and variance of which running ones are made, what is saved of mean and rstd, the result.
+
+    As in ATen's kernels: the result is computed of what is saved. Where they walk by strides, the variance is about the
+    mean that is saved; else the sum of squares and the variance are stored in the type of the statistics.
+    """
     dims, shape = _channels(x)
-    within = compute_type(x.dtype)
+    within, kept = compute_type(x.dtype), s.results[1].dtype
     center, variance = moments(s, x, dims, 0, _batch_type(s, x.dtype))
-    rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), variance, dtype=within, within=variance.dtype)
-    center = stored(s, center, within)
-    out = _of_channels(s, x, center, rstd, weight, bias, shape)
+    divided = variance
+    if compute_type(kept) != kept:
+        n, exact = as_divisor(count(x, dims)), center
+        center = s.compute(lambda m: as_stored(m, kept), exact, dtype=within)
+        if _by_strides(s):
+            divided = variance = s.compute(_squares_about, variance, exact, center, dtype=within)
+        else:
+            variance = s.compute(lambda v: as_stored(v * n, kept) / n, variance, dtype=within)
+            divided = s.compute(lambda v: as_stored(v, kept), variance, dtype=within)
+    rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), divided, dtype=within, within=variance.dtype)
+    saved_mean, saved_rstd = stored(s, center, kept), stored(s, rstd, s.results[2].dtype)
+    out = _of_channels(s, x, saved_mean, stored(s, saved_rstd, within), weight, bias, shape)
     channels = (x.shape[1],)
-    saved_mean = _copied(s, stored(s, reshaped(center, channels), s.results[1].dtype))
-    saved_rstd = _copied(s, stored(s, reshaped(rstd, channels), s.results[2].dtype))
-    return center, variance, saved_mean, saved_rstd, out
+    saved = [_copied(s, reshaped(one, channels)) for one in (saved_mean, saved_rstd)]
+    return stored(s, center, within), variance, *saved, out
+
+
+def _squares_about(variance: Expr, mean: Expr, about: Expr) -> Expr:
+    """The mean of squared distances from something else than the mean."""
+    return variance + (mean - about) * (mean - about)
 
 
 @rule("native_batch_norm_backward")

@@ -15,7 +15,7 @@ from framesmith_backends.ir.program import lies_in_rows
 from framesmith_backends.ir.size import Sym, surely_positive
 from framesmith_backends.lower import formulas
 from framesmith_backends.lower.registry import add_row, rule
-from framesmith_backends.lower.scope import Decline, Scope, cast, float_of, promoted
+from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast, float_of, promoted
 from framesmith_backends.lower.tensor import Operand, Tensor, broadcast, element, point, rounded
 from framesmith_backends.lower.transposing import is_transposing, transposed_copy, walks_in_tiles
 
@@ -306,9 +306,15 @@ def pow_scalar(s: Scope, x: Tensor, exponent: int | float) -> Tensor:
     if not isinstance(exponent, (int, float)):
         raise Decline("an exponent that changes: ATen computes some of them in ways of their own")
 
+    def squared(v: Expr) -> Expr:
+        """ATen's kernels for bfloat16 round products one by one; those for float16 compute in float32."""
+        return as_stored(v * v, "bf16") if s.result.dtype == "bf16" else v * v
+
     def formula(v: Expr) -> Expr:
         if exponent in (0, 1, 2, 3):
-            return (Const(1, v.dtype), v, v * v, v * v * v)[int(exponent)]
+            return (Const(1, v.dtype), v, v * v, squared(v) * v)[int(exponent)]
+        if exponent == -2 and is_float(v.dtype):
+            return 1.0 / squared(v)
         if not is_float(v.dtype):
             return _declined("an integer power")
         if exponent in _SPECIAL_POWERS and (s.result.dtype != "f16" or abs(exponent) >= 1):
@@ -323,7 +329,6 @@ _SPECIAL_POWERS: dict[int | float, Callable[[Expr], Expr]] = {
     0.5: lambda v: Op("sqrt", v),
     -0.5: lambda v: Op("rsqrt", v),
     -1: lambda v: 1.0 / v,
-    -2: lambda v: 1.0 / (v * v),
 }
 
 

@@ -11,7 +11,7 @@ from framesmith_backends.ir.dtypes import compute_type, is_float
 from framesmith_backends.ir.expr import Const, Expr, Index, Op, number
 from framesmith_backends.ir.size import Size, Sym, Undecided, extreme, product
 from framesmith_backends.lower.registry import rule
-from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
 from framesmith_backends.lower.tensor import Tensor, point
 from framesmith_backends.lower.views import reshaped
 
@@ -194,7 +194,7 @@ def var_mean(
     s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     mean, variance = _moments(s, x, dim, correction)
-    return stored(s, variance, s.results[0].dtype), stored(s, mean, s.results[1].dtype)
+    return stored(s, variance, s.results[0].dtype), stored(s, _updated_mean(s, x, dim, mean), s.results[1].dtype)
 
 
 def _root(s: Scope, variance: Tensor) -> Tensor:
@@ -214,7 +214,32 @@ def std_mean(
     s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     mean, variance = _moments(s, x, dim, correction)
-    return _root(s, variance), stored(s, mean, s.results[1].dtype)
+    return _root(s, variance), stored(s, _updated_mean(s, x, dim, mean), s.results[1].dtype)
+
+
+def _updated_mean(s: Scope, x: Tensor, dim: Dims, mean: Tensor) -> Tensor:
+    """The mean as ATen's CPU kernel has it, which moves it with each element: once infinite, it is NaN at the next."""
+    dims = dims_of(dim, x)
+    n = count(x, dims)
+    if s.results[1].device != "cpu" or not is_float(x.dtype) or not _is_positive(n):
+        return mean
+    ends = tuple(
+        index.const(size - 1) if k in dims else at
+        for k, (size, at) in enumerate(zip(x.shape, point(x.shape), strict=True))
+    )
+    last = reshaped(x.viewed(tuple(1 if k in dims else size for k, size in enumerate(x.shape)), ends), mean.shape)
+    infinite = Const(math.inf, mean.dtype)
+
+    def updated(m: Expr, v: Expr) -> Expr:
+        is_last = Op("eq", Op("abs", v), infinite)
+        later = Op("and", Op("eq", Op("abs", m), infinite), Op("not", is_last))
+        moved = Op("where", later, Const(math.nan, m.dtype), m)
+        if n == 1 or not isinstance(n, int):
+            alone = is_last if n == 1 else Op("and", is_last, Op("eq", number(n, "i64"), Const(1, "i64")))
+            moved = Op("where", alone, v, moved)
+        return moved
+
+    return s.compute(updated, mean, last, dtype=mean.dtype)
 
 
 @rule("linalg_vector_norm")
@@ -239,13 +264,16 @@ def logsumexp(s: Scope, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     within = compute_type(x.dtype)
     dims = dims_of(dim, x)
 
+    def step(v: Expr) -> Expr:
+        return as_stored(v, s.result.dtype)  # operation by operation, as ATen computes it
+
     def finite(v: Expr) -> Expr:
         return Op("where", Op("eq", Op("abs", v), Const(math.inf, v.dtype)), Const(0, v.dtype), v)
 
     top = s.compute(finite, s.reduce("max", x, dims, True, within), dtype=within)
-    total = s.reduce_formula("sum", lambda v, m: Op("exp", v - m), (x, top), x.shape, dims, keepdim, within)
+    total = s.reduce_formula("sum", lambda v, m: step(Op("exp", step(v - m))), (x, top), x.shape, dims, keepdim, within)
     flat = s.compute(finite, s.reduce("max", x, dims, keepdim, within), dtype=within)
-    return s.compute(lambda v, m: Op("log", v) + m, total, flat, dtype=s.result.dtype)
+    return s.compute(lambda v, m: step(Op("log", step(v))) + m, total, flat, dtype=s.result.dtype)
 
 
 @rule("argmax")

@@ -203,6 +203,11 @@ def cast(body: Expr, dtype: str) -> Expr:
     return body if body.dtype == dtype else Cast(body, dtype)
 
 
+def as_stored(value: Expr, dtype: str) -> Expr:
+    """The value as it is read again where it has been stored in a type, that of half precision above all."""
+    return cast(cast(value, dtype), value.dtype)
+
+
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
     if any(isinstance(size, Sym) for shape in shapes for size in shape):
         return tuple(reversed([_common(sizes) for sizes in zip_longest(*map(reversed, shapes), fillvalue=1)]))

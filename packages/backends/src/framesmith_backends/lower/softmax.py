@@ -5,7 +5,7 @@ from __future__ import annotations
 from framesmith_backends.ir.dtypes import compute_type
 from framesmith_backends.ir.expr import Expr, Op
 from framesmith_backends.lower.registry import rule
-from framesmith_backends.lower.scope import Scope
+from framesmith_backends.lower.scope import Scope, as_stored
 from framesmith_backends.lower.tensor import Tensor
 from framesmith_backends.lower.transposing import along_rows
 
@@ -28,7 +28,9 @@ def log_softmax(s: Scope, x: Tensor, dim: int, half_to_float: object = False) ->
     within, x = compute_type(s.result.dtype), along_rows(s, x)
     top = s.reduce("max", x, (dim,), True, within)
     total = s.reduce_formula("sum", _shifted_exp, (x, top), x.shape, (dim,), True, within)
-    logs = s.compute(lambda t: Op("log", t), total, dtype=within)
+    # ATen's kernel for rows keeps the sum and its logarithm in the type of the elements.
+    kept = s.result.dtype if s.result.device == "cpu" and dim in (-1, len(x.shape) - 1) else within
+    logs = s.compute(lambda t: as_stored(Op("log", as_stored(t, kept)), kept), total, dtype=within)
     return s.compute(lambda v, m, t: v - m - t, x, top, logs, dtype=s.result.dtype)
 
 
