@@ -322,3 +322,21 @@ def test_what_the_backward_pass_reads_of_memory_the_user_holds_is_what_is_there_
         out.sum().backward()
         found.append(x.grad)
     torch.testing.assert_close(*found, equal_nan=True)
+
+
+@pytest.mark.parametrize("fn", [torch.relu, torch.sqrt, torch.reciprocal, torch.sigmoid, lambda x: x.mul_(2).relu_()])
+@pytest.mark.parametrize("more", [False, True])
+def test_a_result_that_eager_keeps_is_read_and_not_computed_again(fn, more):
+    """Though all that it is computed of is kept, too: eager mode reads the result as it is when the pass runs."""
+
+    def program(x, w):
+        y = fn(x * w + 1)
+        return (y, y * y) if more else (y,)
+
+    found = []
+    inputs = [torch.linspace(low, 2, 6).view(2, 3).requires_grad_() for low in (-2, 0.1)]
+    for call in (program, compiled(graph_of(program), inputs)):
+        results = call(*inputs)
+        results[0].data.add_(2)
+        found.append(torch.autograd.grad([one.sum() for one in results], inputs))
+    torch.testing.assert_close(*found, equal_nan=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -256,4 +257,62 @@ def test_parts_of_complex_tensors_have_third_derivatives() -> None:
         first = torch.autograd.grad((t * t).abs().sum(), leaves, create_graph=True)
         found.append(torch.autograd.grad(sum(one.abs().sum() for one in first), leaves))
     for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def filled(x: Any, w: Any) -> Any:
+    y = (x * w).sin()
+    y.fill_(0.25)
+    return (y,)
+
+
+def filled_in_sorted_order(x: Any, w: Any) -> Any:
+    ordered, _ = (x * w).sort(0)
+    ordered.fill_(0.25)
+    return (ordered,)
+
+
+def replaced_by_another(x: Any, w: Any) -> Any:
+    y = x.sin() * w
+    y.copy_(w)
+    return (y,)
+
+
+def filled_behind_autograd(x: Any, w: Any) -> Any:
+    y = x * w
+    y.data.fill_(0.5)
+    return (y,)
+
+
+def read_and_zeroed(x: Any, w: Any) -> Any:
+    y = x.exp() * w
+    x.zero_()
+    y.data.fill_(0.5)
+    return (y,)
+
+
+OVERWRITTEN = [filled, filled_in_sorted_order, replaced_by_another, filled_behind_autograd]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    ("program", "leaves"), [*itertools.product(OVERWRITTEN, [False, True]), (read_and_zeroed, False)]
+)
+def test_gradients_depend_on_what_is_overwritten_in_the_results(
+    program: Callable[..., Any], leaves: bool, autocast: bool
+) -> None:
+    found = []
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        example = [torch.ones(4, requires_grad=True) * 1 for _ in range(2)]
+        run = compiled(graph_of(program), [one.detach().requires_grad_() if leaves else one for one in example])
+    for call in (program, run):
+        x, w = (torch.linspace(low, 2, 4).requires_grad_() for low in (-1, -0.5))
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            [result] = call(x, w) if leaves else call(x * 1, w * 1)
+        grads = torch.autograd.grad((result * result).sum(), (x, w), create_graph=True)
+        recorded = [grad for grad in grads if grad.requires_grad]
+        sum((grad.sin() + grad).sum() for grad in recorded).backward()
+        found.append([*grads, *[grad.requires_grad for grad in grads], x.grad, w.grad])
+    for one, two in zip(*found, strict=True):
+        assert (one is None) == (two is None)
         torch.testing.assert_close(one, two)

@@ -7,7 +7,8 @@ infinite for what must not run twice). Saved values are restricted so that memor
 saved only where eager mode saves it as well: otherwise mutating it later would raise where eager
 does not, or, by way of `.data`, change gradients. What cannot be had otherwise is copied and the copy saved.
 What the backward pass alone computes of memory that eager saves and the user can see is computed when it runs.
-A result that eager saves is saved for nothing: the user holds it, and mutating it has to raise.
+A result that eager saves is saved for nothing, and not computed again: the user holds it, mutating it has to raise, and
+what is read is what is there when the pass runs.
 """
 
 from __future__ import annotations
@@ -181,9 +182,10 @@ def choose_saved(
     overwritten = overwritten_inputs(joint)
     for node in early:
         vertex = number[node]
-        price = 0.0 if node in slots and view_source(node) is None else _saving_price(node, visible)
+        held = node in slots and view_source(node) is None
+        price = 0.0 if held else _saving_price(node, visible)
         network.add_edge(vertex, vertex + 1, INFINITE if node in overwritten else price)
-        again = _repeat_price(node)
+        again = INFINITE if held else _repeat_price(node)
         if again > 0:
             network.add_edge(source, vertex, again)
         if again < INFINITE:

@@ -18,8 +18,9 @@ OWN_RESULTS = 3
 
 
 def needed(joint: JointGraph) -> frozenset[int]:
-    """The inputs that some result with gradients depends on."""
-    return _Reading(joint).inputs(slot for slot, flows in zip(joint.slots, joint.meta.slots, strict=True) if flows)
+    """The inputs that some result with gradients depends on, or some gradient: also of what is overwritten later."""
+    flowing = (slot for slot, flows in zip(joint.slots, joint.meta.slots, strict=True) if flows)
+    return _Reading(joint).inputs([*flowing, *(grad for grad in joint.grads if grad is not None)])
 
 
 def behind(joint: JointGraph) -> list[frozenset[int]]:
