@@ -340,3 +340,29 @@ def test_a_result_that_eager_keeps_is_read_and_not_computed_again(fn, more):
         results[0].data.add_(2)
         found.append(torch.autograd.grad([one.sum() for one in results], inputs))
     torch.testing.assert_close(*found, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 4)])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda a, b, c: torch.stack([a, b, c]).sin(),
+        lambda a, b, c: torch.cat([a.view(-1), b.view(-1), c.view(-1)]) * 2,
+        lambda a, b, c: torch.empty_like(torch.stack([a, b, c])).copy_(torch.stack([c, b, a])),
+        lambda a, b, c: (torch.stack([a, b]).exp(), torch.stack([b, c])),
+        lambda a, b, c: torch.hstack([a, b, c]).tanh(),
+        lambda a, b, c: torch.stack([a, a, b, c]).square(),
+    ],
+)
+def test_gradients_that_are_parts_of_one_tensor_in_eager_are_that(fn, shape):
+    """As what they are parts of is: none is copied, and each has its place in that memory."""
+    found = []
+    for compiles in (False, True):
+        leaves = [torch.ones(shape, requires_grad=True) for _ in range(3)]
+        results = compiled(graph_of(fn), leaves)(*leaves) if compiles else fn(*leaves)
+        results = results if isinstance(results, tuple | list) else [results]
+        grads = torch.autograd.grad([result.square().sum() for result in results], leaves)
+        memory = [grad.untyped_storage().data_ptr() for grad in grads]
+        grads[0].mul_(5)
+        found.append(([memory.index(one) for one in memory], [one.storage_offset() for one in grads], *grads))
+    torch.testing.assert_close(*found)
