@@ -155,7 +155,8 @@ def _in_order(regions: Sequence[Region], of_slot: Mapping[int, Region], bases: M
     found = []
     while sorter.is_active():
         for index in sorter.get_ready():
-            heappush(ready, (max(node._sequence_nr() for node in regions[index].nodes), index))
+            made = (node._sequence_nr() for node in regions[index].nodes)
+            heappush(ready, (max((number for number in made if number != BEFORE_ALL_OTHERS), default=0), index))
         _, index = heappop(ready)
         sorter.done(index)
         found.append(regions[index])
