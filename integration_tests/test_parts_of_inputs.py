@@ -184,7 +184,10 @@ def test_parts_that_nobody_may_change_are_changed_outside_autograd_when_they_hav
                 parts[0].add_(1)
         return result
 
+    framesmith.reset()  # the function of each case is of the same code
     compiled = framesmith.compile(function, fullgraph=True, strict=True)
+    if ways is made_in_no_grad:  # served by an entry that was compiled for others
+        compiled((torch.ones(10, requires_grad=True).view(5, 2) * 1).split([3, 2]))
     for training in (True, False):
         found = []
         for call in (function, compiled):

@@ -340,3 +340,79 @@ def test_a_result_that_eager_keeps_is_read_and_not_computed_again(fn, more):
         results[0].data.add_(2)
         found.append(torch.autograd.grad([one.sum() for one in results], inputs))
     torch.testing.assert_close(*found, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 4)])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda a, b, c: torch.stack([a, b, c]).sin(),
+        lambda a, b, c: torch.cat([a.view(-1), b.view(-1), c.view(-1)]) * 2,
+        lambda a, b, c: torch.empty_like(torch.stack([a, b, c])).copy_(torch.stack([c, b, a])),
+        lambda a, b, c: (torch.stack([a, b]).exp(), torch.stack([b, c])),
+        lambda a, b, c: torch.hstack([a, b, c]).tanh(),
+        lambda a, b, c: torch.stack([a, a, b, c]).square(),
+    ],
+)
+def test_gradients_that_are_parts_of_one_tensor_in_eager_are_that(fn, shape):
+    """As what they are parts of is: none is copied, and each has its place in that memory."""
+    found = []
+    for compiles in (False, True):
+        leaves = [torch.ones(shape, requires_grad=True) for _ in range(3)]
+        results = compiled(graph_of(fn), leaves)(*leaves) if compiles else fn(*leaves)
+        results = results if isinstance(results, tuple | list) else [results]
+        grads = torch.autograd.grad([result.square().sum() for result in results], leaves)
+        memory = [grad.untyped_storage().data_ptr() for grad in grads]
+        grads[0].mul_(5)
+        found.append(([memory.index(one) for one in memory], [one.storage_offset() for one in grads], *grads))
+    torch.testing.assert_close(*found)
+
+
+def refused_trunk(x):
+    trunk = x.exp()
+    one, two = trunk.sin(), trunk * 2
+    trunk.add_(1)
+    return one, two, x * 3
+
+
+def refused_trunk_that_is_returned(x):
+    trunk = torch.linalg.vector_norm(x, 2, -1)
+    one = trunk.sin() * x.sum()
+    trunk.fill_(0)
+    return one, trunk
+
+
+def results_of_each_other(x):
+    trunk = x.sigmoid()
+    one = trunk + 1
+    two = one * 2
+    trunk.zero_()
+    return one, two, x.sin()
+
+
+def trunk_without_derivative(x):
+    trunk = torch.heaviside(x, x)
+    return trunk * 2, trunk + 1, x * 2
+
+
+@pytest.mark.parametrize("losses", [[0], [1], [-1], None])
+@pytest.mark.parametrize(
+    "fn", [refused_trunk, refused_trunk_that_is_returned, results_of_each_other, trunk_without_derivative]
+)
+def test_what_lies_before_a_refused_pass_is_run(fn, losses):
+    """Hooks are told what comes to results before the engine comes to what eager mode refuses."""
+    found = []
+    for compiles in (False, True):
+        x = torch.linspace(0.1, 1, 6).view(2, 3).requires_grad_()
+        told = []
+        results = compiled(graph_of(fn), [x])(x) if compiles else fn(x)
+        for at, result in enumerate(results):
+            result.register_hook(lambda grad, at=at, told=told: told.append((at, grad)))
+        message = ""
+        try:
+            sum(results[at].square().sum() for at in losses or range(len(results))).backward()
+        except RuntimeError as error:
+            message = str(error)
+        found.append((message, [at for at, _ in told], [grad for _, grad in told], x.grad))
+    assert found[0][:2] == found[1][:2]
+    torch.testing.assert_close(found[0][2:], found[1][2:])

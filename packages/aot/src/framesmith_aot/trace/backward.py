@@ -84,13 +84,11 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
         except (AotUnsupported, TraceUnsupported):
             raise
         except Exception as error:
-            refusals = _refusals(regions, roots, seeds, wanted)
+            passing = _Passing(tracer, regions, ends)
+            refusals = _refusals(passing, seeds)
             if not refusals:
                 what = f"{type(error).__name__} in the backward pass"
                 raise BackwardError("backward-error", what, str(error), computed_with(tracer.graph)) from error
-            refused = {slot for index in refusals for slots in regions[index].slots for slot in slots}
-            passing = _Passing(tracer, regions, ends)
-            passing.go({slot: root for slot, root in roots.items() if slot not in refused}, seeds, wanted)
     return replace(passing.result(seeds, kept, refusals, found.numbers), views=views)
 
 
@@ -102,31 +100,19 @@ def _kept(regions: Sequence[Region], slots: Sequence[torch.Tensor], pairs: Seque
     return [kept_by(region.nodes, of_slots, of_inputs) for region in regions]
 
 
-def _are_apart(regions: Sequence[Region]) -> bool:
-    """Whether no slot is read by another region: a pass from there to it might go where the rest does not."""
-    read = {source for region in regions for source in region.into}
-    return not any(slots and edge in read for one in regions for edge, slots in zip(one.out, one.slots, strict=True))
-
-
-def _refusals(
-    regions: Sequence[Region],
-    roots: Mapping[int, torch.Tensor],
-    seeds: Mapping[int, torch.Tensor],
-    wanted: Sequence[torch.Tensor],
-) -> dict[int, Refusal]:
-    """Why autograd itself refuses the pass from slots of these regions; nothing where other slots fail otherwise."""
+def _refusals(passing: _Passing, seeds: Mapping[int, torch.Tensor]) -> dict[int, Refusal]:
+    """Why autograd itself refuses the pass through some regions, having gone through each; nothing where one fails
+    otherwise."""
     found: dict[int, Refusal] = {}
-    if not _are_apart(regions):
-        return found
-    for index, region in enumerate(regions):
-        for slot in (slot for slots in region.slots for slot in slots):
-            try:
-                torch.autograd.grad(roots[slot], wanted, seeds[slot], retain_graph=True, allow_unused=True)
-            except Exception as error:
-                if not (CHANGED_SINCE in str(error) or NO_DERIVATIVE in str(error)):
-                    return {}
-                first = any(edge.node._sequence_nr() == BEFORE_ALL_OTHERS for edge in region.out)
-                found[index] = Refusal(type(error), str(error), first)
+    for index, region in enumerate(passing.regions):
+        try:
+            passing.go_through(index, seeds)
+        except Exception as error:
+            if not (CHANGED_SINCE in str(error) or NO_DERIVATIVE in str(error)):
+                return {}
+            first = any(edge.node._sequence_nr() == BEFORE_ALL_OTHERS for edge in region.out)
+            found[index] = Refusal(type(error), str(error), first)
+            passing.forget(index)
     return found
 
 
@@ -173,6 +159,26 @@ class _Passing:
             with self._listening(seeds):
                 torch.autograd.grad([*roots.values()], wanted, given, retain_graph=True, allow_unused=True)
 
+    def go_through(self, index: int, seeds: Mapping[int, torch.Tensor]) -> None:
+        """The pass through one region alone, node by node: the engine would run others that lead to the same inputs."""
+        region = self.regions[index]
+        inner = set(region.nodes)
+        came = {
+            edge: functools.reduce(torch.add, [seeds[slot] for slot in slots]) if slots else self._tangent_inside(edge)
+            for edge, slots in zip(region.out, region.slots, strict=True)
+        }
+        for node in sorted(region.nodes, key=lambda node: node._sequence_nr(), reverse=True):
+            grads = node(*[came.get(GradientEdge(node, number)) for number in range(len(node._input_metadata))])
+            for edge, grad in _given(node, grads if isinstance(grads, tuple) else (grads,)):
+                if edge.node not in inner or edge in self.ends:
+                    self._note(index, self.ends.get(edge, edge), grad)
+                else:
+                    came[edge] = grad if edge not in came else came[edge] + grad
+
+    def forget(self, index: int) -> None:
+        """What was noted of a region."""
+        self.grads = {key: grad for key, grad in self.grads.items() if key[0] != index}
+
     @contextmanager
     def _listening(self, seeds: Mapping[int, torch.Tensor]) -> Iterator[None]:
         """Hooks on the nodes between which gradients enter and leave regions. `seeds`: the tangents of slots."""
@@ -199,16 +205,16 @@ class _Passing:
     def _leave(self, index: int, node: Any, grads: Sequence[Any], _: Any) -> None:
         """Note what a node gives to operands of its region, and to what of the region others read as well."""
         region = self.regions[index]
-        for (source, number), grad in zip(node.next_functions, grads, strict=True):
-            if grad is None or source is None:
-                continue
-            edge = GradientEdge(source, number)
+        for edge, grad in _given(node, grads):
             target = self.ends.get(edge, edge)
             if target in region.into or edge in region.out:
-                value = functional.current_value(fitting(grad, source._input_metadata[number]))
-                with functional.below():
-                    known = self.grads.get((index, target))
-                    self.grads[index, target] = value if known is None else aten.add.Tensor(known, value)
+                self._note(index, target, grad)
+
+    def _note(self, index: int, target: int | GradientEdge, grad: torch.Tensor) -> None:
+        value = functional.current_value(grad)
+        with functional.below():
+            known = self.grads.get((index, target))
+            self.grads[index, target] = value if known is None else aten.add.Tensor(known, value)
 
     def _enter(
         self, index: int, seeds: Mapping[GradientEdge, Sequence[torch.Tensor]], grads: Sequence[torch.Tensor | None]
@@ -260,6 +266,13 @@ class _Passing:
                 like = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
             self.hidden[edge] = self.tangent(f"tangent_{len(self.hidden)}_inside", like)
         return self.hidden[edge]
+
+
+def _given(node: Any, grads: Sequence[torch.Tensor | None]) -> Iterator[tuple[GradientEdge, torch.Tensor]]:
+    """What a node gives, and where to, as it is taken there."""
+    for (source, number), grad in zip(node.next_functions, grads, strict=True):
+        if grad is not None and source is not None:
+            yield GradientEdge(source, number), fitting(grad, source._input_metadata[number])
 
 
 def _hidden(edge: GradientEdge, number: Callable[[Any], Any] = lambda number: number) -> Hidden:

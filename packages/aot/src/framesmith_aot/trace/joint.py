@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,7 @@ from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
 from framesmith_aten.graphs.idle_writes import drop_idle_writes
-from framesmith_aten.graphs.nodes import view_root, view_source
+from framesmith_aten.graphs.nodes import are_apart, view_root, view_source
 from framesmith_aten.symbolic import all_equal, is_data_dependent
 from framesmith_aten.tracing.decompositions import Whole
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -284,15 +284,22 @@ def _isolate(joint: JointGraph, roots: Sequence[fx.Node | None]) -> None:
         if grad is None:
             continue
         if (grad, shown) not in returned:
-            taken = _shares_memory(grad, returned.values())
+            taken = _shares_memory(grad, shown, returned)
             returned[grad, shown] = clone_node(joint, grad) if taken else grad
         joint.grads[index] = returned[grad, shown]
 
 
-def _shares_memory(grad: fx.Node, others: Collection[fx.Node]) -> bool:
-    """Whether a gradient shows memory that another gradient, an input or a saved value shows too."""
+def _shares_memory(
+    grad: fx.Node, shown: fx.Node | None, others: Mapping[tuple[fx.Node, fx.Node | None], fx.Node]
+) -> bool:
+    """Whether a gradient shows memory that another gradient, an input or a saved value shows too.
+
+    Other parts of one tensor do not: they are that in eager mode.
+    """
     root = view_root(grad)
-    return root.meta["phase"] == "forward" or any(view_root(other) is root for other in others)
+    beside = [(other, of) for (_, of), other in others.items() if view_root(other) is root]
+    parts = all(of is shown and are_apart(grad, other) for other, of in beside)
+    return root.meta["phase"] == "forward" or not parts
 
 
 def _apart(joint: JointGraph, node: fx.Node) -> fx.Node:

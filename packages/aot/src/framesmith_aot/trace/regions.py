@@ -27,6 +27,7 @@ from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.trace.kept import NOTHING_KEPT, Kept
 from framesmith_aot.trace.views import NumberAt
+from framesmith_aten.symbolic import all_equal
 
 #: The edges at which gradients leave the graph for an input or a view, and its position.
 Ends = Mapping[GradientEdge, int]
@@ -154,7 +155,8 @@ def _in_order(regions: Sequence[Region], of_slot: Mapping[int, Region], bases: M
     found = []
     while sorter.is_active():
         for index in sorter.get_ready():
-            heappush(ready, (max(node._sequence_nr() for node in regions[index].nodes), index))
+            made = (node._sequence_nr() for node in regions[index].nodes)
+            heappush(ready, (max((number for number in made if number != BEFORE_ALL_OTHERS), default=0), index))
         _, index = heappop(ready)
         sorter.done(index)
         found.append(regions[index])
@@ -238,6 +240,6 @@ def fitting(grad: torch.Tensor, wanted: Any) -> torch.Tensor:
     """A gradient as the node it goes to takes it: the engine sums it to the shape there, and converts it."""
     if grad.is_complex() and not wanted.dtype.is_complex:
         grad = torch.real(grad)
-    if grad.shape != wanted.shape:
+    if grad.dim() != len(wanted.shape) or not all_equal(grad.shape, wanted.shape):
         grad = grad.sum_to_size(wanted.shape)
     return grad if grad.dtype == wanted.dtype else grad.to(wanted.dtype)

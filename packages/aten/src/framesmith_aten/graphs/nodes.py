@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,8 +14,10 @@ from torch._ops import OpOverload
 
 from framesmith_aten import failures
 from framesmith_aten.graphs.numbers import TOTAL, is_number_node
-from framesmith_aten.operators import is_effect, is_view
-from framesmith_aten.symbolic import hint
+from framesmith_aten.operators import arguments, is_effect, is_view
+from framesmith_aten.symbolic import hint, holds
+
+aten = torch.ops.aten
 
 
 def value_of(argument: Any) -> Any:
@@ -60,6 +64,46 @@ def view_root(node: fx.Node) -> fx.Node:
     while (source := view_source(node)) is not None:
         node = source
     return node
+
+
+def are_apart(first: fx.Node, second: fx.Node) -> bool:
+    """Whether two views of one memory are known to show no element in common: they lead through parts of one tensor."""
+    pairs = zip(_way(first), _way(second), strict=False)
+    steps = (after for before, after in itertools.pairwise(pairs) if before[0] is before[1])
+    parted = next((step for step in steps if step[0] is not step[1]), None)
+    return parted is not None and _are_other_parts(*parted)
+
+
+def _way(node: fx.Node) -> list[fx.Node]:
+    """The views that lead to `node`, from what owns the memory."""
+    source = view_source(node)
+    return [node] if source is None else [*_way(source), node]
+
+
+def _are_other_parts(first: fx.Node, second: fx.Node) -> bool:
+    """Whether two views of one tensor are other parts that one call gave, or lie behind each other in a dimension."""
+    if first.target is operator.getitem and second.target is operator.getitem:
+        return first.args[0] is second.args[0] and first.args[1] != second.args[1]
+    one, two = _stretch(first), _stretch(second)
+    if one is None or two is None or one[0] != two[0]:
+        return False
+    return holds(one[2] <= two[1]) or holds(two[2] <= one[1])
+
+
+def _stretch(node: fx.Node) -> tuple[int, Any, Any] | None:
+    """The dimension out of which a view takes a part, where that begins and behind what it ends; None for other views.
+
+    Of a part counted from the end, nothing is known.
+    """
+    if node.target not in (aten.select.int, aten.slice.Tensor):
+        return None
+    given = arguments(node.target, value_of(node.args), value_of(node.kwargs))
+    if node.target is aten.select.int:
+        begin, end = given["index"], given["index"] + 1
+    else:
+        begin = 0 if given["start"] is None else given["start"]
+        end = sys.maxsize if given["end"] is None else given["end"]
+    return (given["dim"] % given["self"].dim(), begin, end) if holds(begin >= 0) and holds(end >= 0) else None
 
 
 def dependents(graph: fx.Graph, sources: Iterable[fx.Node]) -> set[fx.Node]:
