@@ -136,3 +136,25 @@ def test_batches_of_gradients() -> None:
         grads.append(torch.autograd.grad(result, parameters, batch, is_grads_batched=True))
     for mine, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_beside_lengths_told_by_data(training):
+    """What is chosen of images is no image, and has a length to which theirs cannot be compared."""
+    weight = torch.randn(8, 2, 3, 3, requires_grad=training)
+
+    def function(x):
+        images = F.conv2d(F.conv2d(x, weight, padding=1)[:, :2], weight, padding=1)
+        return images[images > 0] * 2
+
+    compiled = framesmith.compile(function, strict=True, fullgraph=True)
+    for _ in range(2):
+        x = torch.randn(2, 2, 24, 24)
+        torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_masks_beside_places():
+    mask, places = torch.tensor([True, False, True]), torch.tensor([0, 1])
+    compiled = framesmith.compile(lambda x: x[mask, places] + 1, strict=True)
+    x = torch.randn(3, 4)
+    assert torch.equal(compiled(x), x[mask, places] + 1)

@@ -168,8 +168,8 @@ class _Passing:
             for edge, slots in zip(region.out, region.slots, strict=True)
         }
         for node in sorted(region.nodes, key=lambda node: node._sequence_nr(), reverse=True):
-            grads = node(*[came.get(GradientEdge(node, number)) for number in range(len(node._input_metadata))])
-            for edge, grad in _given(node, grads if isinstance(grads, tuple) else (grads,)):
+            arrived = [came.get(GradientEdge(node, number)) for number in range(len(node._input_metadata))]
+            for edge, grad in _given(node, _run_alone(node, arrived)):
                 if edge.node not in inner or edge in self.ends:
                     self._note(index, self.ends.get(edge, edge), grad)
                 else:
@@ -266,6 +266,20 @@ class _Passing:
                 like = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
             self.hidden[edge] = self.tangent(f"tangent_{len(self.hidden)}_inside", like)
         return self.hidden[edge]
+
+
+def _run_alone(node: Any, arrived: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+    """What a node gives for each of its edges."""
+    if callable(node):
+        grads = node(*arrived)
+        return grads if isinstance(grads, tuple) else (grads,)
+    # One of Python's, which the engine alone can call: the pass from it to where it leads.
+    given = [(GradientEdge(node, number), grad) for number, grad in enumerate(arrived) if grad is not None]
+    onward = list(dict.fromkeys(edges(node)))
+    roots, seeds = zip(*given, strict=True)
+    found = torch.autograd.grad(roots, onward, seeds, retain_graph=True, allow_unused=True)
+    sums = dict(zip(onward, found, strict=True))
+    return [None if at is None else sums.pop(GradientEdge(at, number), None) for at, number in node.next_functions]
 
 
 def _given(node: Any, grads: Sequence[torch.Tensor | None]) -> Iterator[tuple[GradientEdge, torch.Tensor]]:

@@ -104,11 +104,11 @@ def sign(x: Expr) -> Expr:
 
 def fmax(a: Expr, b: Expr) -> Expr:
     """The larger of two numbers, the first of equal ones; a NaN beside a number is passed over."""
-    return where(fn("or", fn("ge", a, b), fn("ne", b, b)), a, b)
+    return fn("or", a, b) if a.dtype == "b1" else where(fn("or", fn("ge", a, b), fn("ne", b, b)), a, b)
 
 
 def fmin(a: Expr, b: Expr) -> Expr:
-    return where(fn("or", fn("le", a, b), fn("ne", b, b)), a, b)
+    return fn("and", a, b) if a.dtype == "b1" else where(fn("or", fn("le", a, b), fn("ne", b, b)), a, b)
 
 
 def xlogy(x: Expr, y: Expr) -> Expr:

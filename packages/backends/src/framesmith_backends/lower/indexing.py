@@ -139,6 +139,8 @@ def _where(s: Scope, x: Tensor, given: Sequence[Tensor | None], result: Shape) -
 def _common(given: Sequence[Tensor | None]) -> tuple[Shape, int]:
     """The common shape of the places, and where it is: at the first of their dimensions if they are side by side."""
     dims = [k for k, places in enumerate(given) if places is not None]
+    if any(given[k].dtype in ("b1", "u8") for k in dims):  # type: ignore[union-attr]
+        raise Decline("masks among the places")
     common = broadcast_shape([places.shape for places in given if places is not None])
     return common, dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
 

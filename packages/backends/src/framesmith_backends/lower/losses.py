@@ -21,7 +21,11 @@ def reduced_loss(s: Scope, formula: Callable[..., Expr], operands: tuple[Tensor,
     if reduction == NONE:
         return s.compute(formula, *operands, shape=shape, dtype=s.result.dtype)
     within = compute_type(s.result.dtype)
-    total = s.reduce_formula("sum", formula, operands, shape, tuple(range(len(shape))), False, within)
+
+    def rounded(*values: Expr) -> Expr:
+        return as_stored(formula(*values), s.result.dtype)
+
+    total = s.reduce_formula("sum", rounded, operands, shape, tuple(range(len(shape))), False, within)
     n = as_divisor(product(shape)) if reduction == MEAN else 1.0
     return s.compute(lambda v: v / n if n != 1.0 else v, total, dtype=s.result.dtype)
 
@@ -32,6 +36,8 @@ def _squared(x: Expr, y: Expr) -> Expr:
 
 def _loss(formula: Callable[..., Expr], parameters: tuple[float, ...] = ()) -> Callable[..., Tensor]:
     def lowered(s: Scope, x: Tensor, y: Tensor, reduction: int = MEAN, *given: float) -> Tensor:
+        if x.dtype != y.dtype:
+            raise Decline("operands of several types, of which ATen's result need not be")
         values = given or parameters
         return reduced_loss(s, lambda a, b: formula(a, b, *values), (x, y), reduction)
 
@@ -63,7 +69,7 @@ def binary_cross_entropy_with_logits(
         return step(loss * rest.pop(0)) if weight is not None else loss
 
     given = tuple(t for t in (x, y, positive, weight) if t is not None)
-    if len({t.dtype for t in given}) > 1 and compute_type(s.result.dtype) != s.result.dtype:
+    if len({t.dtype for t in given}) > 1 and any(compute_type(t.dtype) != t.dtype for t in given):
         raise Decline("operands of several types, of which one is rounded")
     return reduced_loss(s, formula, given, reduction)
 

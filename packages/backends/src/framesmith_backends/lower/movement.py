@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ def _choose(s: Scope, condition: Expr | None, value: Expr, fill: Value) -> Tenso
         return s.elementwise(s.result.shape, value)
     inner = compute_type(s.result.dtype)
     body: Expr = cast(guarded(value, condition), inner)
-    if fill != 0:
+    if fill != 0 or (isinstance(fill, float) and math.copysign(1, fill) < 0):  # there is a zero below 0
         body = Op("where", condition, body, number(fill, inner))
     return s.elementwise(s.result.shape, cast(body, s.result.dtype))
 

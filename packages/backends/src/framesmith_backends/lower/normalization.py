@@ -209,18 +209,20 @@ def batch_norm_training(
 def _running(
     s: Scope, batch: Sequence[Tensor], running: Sequence[Tensor], momentum: float, unbiased: float | Expr
 ) -> tuple[Tensor, Tensor]:
-    """The running mean and variance with those of a batch. ATen rounds each step to a half type that they are of,
+    """The running mean and variance with those of a batch. ATen rounds each step to bfloat16 where they are of it,
     unless it walks by strides."""
     (center, variance), (mean, var) = batch, running
     steps, within = mean.dtype, compute_type(mean.dtype)
-    stepwise = within != steps and not _by_strides(s)
+    stepwise = steps == "bf16" and not _by_strides(s)
     new, old = rounded(momentum, within, steps), rounded(1 - momentum, within, steps)
 
     def corrected(v: Expr, factor: float = 1.0) -> Expr:
         return v * (factor * unbiased if isinstance(unbiased, float) else cast(factor * unbiased, v.dtype))
 
     def mean_of(b: Expr, r: Expr) -> Expr:
-        return as_stored(b * new, steps) + as_stored(r * old, steps) if stepwise else r + (b - r) * momentum
+        if stepwise:
+            return as_stored(b * new, steps) + as_stored(r * old, steps)
+        return r + (b - r) * momentum if _by_strides(s) else b * momentum + r * (1 - momentum)
 
     def variance_of(b: Expr, r: Expr) -> Expr:
         if stepwise:
@@ -250,7 +252,7 @@ def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: floa
     """The mean and variance of which running ones are made, what is saved of mean and rstd, the result.
 
     As in ATen's kernels: the result is computed of what is saved. Where they walk by strides, the variance is about the
-    mean that is saved; else the sum of squares and the variance are stored in the type of the statistics.
+    mean that is saved; else those for bfloat16 store the sum of squares and the variance in that type.
     """
     dims, shape = _channels(x)
     within, kept = compute_type(x.dtype), s.results[1].dtype
@@ -261,7 +263,7 @@ def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: floa
         center = s.compute(lambda m: as_stored(m, kept), exact, dtype=within)
         if _by_strides(s):
             divided = variance = s.compute(_squares_about, variance, exact, center, dtype=within)
-        else:
+        elif kept == "bf16":
             variance = s.compute(lambda v: as_stored(v * n, kept) / n, variance, dtype=within)
             divided = s.compute(lambda v: as_stored(v, kept), variance, dtype=within)
     rstd = s.compute(lambda v: 1.0 / Op("sqrt", v + eps), divided, dtype=within, within=variance.dtype)

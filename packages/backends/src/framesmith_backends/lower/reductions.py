@@ -52,8 +52,11 @@ def stored(s: Scope, value: Tensor, dtype: str) -> Tensor:
 
 
 def _accumulated(s: Scope, kind: str, x: Tensor, dims: Dims, keepdim: bool) -> Tensor:
-    inner = compute_type(s.result.dtype)
-    return stored(s, s.reduce(kind, x, dims_of(dims, x), keepdim, inner), s.result.dtype)
+    """Elements are of the result's type before they are reduced, in a wider one if that is a half type."""
+    inner, dtype = compute_type(s.result.dtype), s.result.dtype
+    if x.dtype != dtype != inner:
+        x = stored(s, x, dtype)
+    return stored(s, s.reduce(kind, x, dims_of(dims, x), keepdim, inner), dtype)
 
 
 @rule("sum", "sum.dim_IntList")
@@ -110,6 +113,8 @@ def all_(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor
 
 
 def _truth(s: Scope, kind: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+    if isinstance(dim, (list, tuple)) and not dim:  # along none, where sums are along all
+        return s.compute(lambda v: cast(v, "b1"), x, dtype=s.result.dtype, within=x.dtype)
     return stored(s, s.reduce(kind, x, dims_of(dim, x), keepdim, "b1"), s.result.dtype)
 
 

@@ -25,6 +25,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.layouts import has_stride
+from framesmith_aten.symbolic import all_equal
 from framesmith_backends.lower.registry import RULES
 
 aten = torch.ops.aten
@@ -249,7 +250,9 @@ class _Relaid:
             return False
         first = value[0] if isinstance(value, (tuple, list)) and value else value
         shapes = [source.meta["val"].shape for source in node.all_input_nodes if source in self.moved]
-        return isinstance(first, torch.Tensor) and first.shape in shapes
+        return isinstance(first, torch.Tensor) and any(
+            first.dim() == len(shape) and all_equal(first.shape, shape) for shape in shapes
+        )
 
     def _follow(self, node: fx.Node) -> None:
         old = node.meta["val"]
