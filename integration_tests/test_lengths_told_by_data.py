@@ -104,3 +104,65 @@ def test_two_lengths_that_data_tell(used: str, dynamic: bool | None) -> None:
                     found.append(None)
             assert (found[0] is None) == (found[1] is None), (one, two)
             torch.testing.assert_close(found[0], found[1])
+
+
+Program = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]
+
+
+def _put(y: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    y = y * 1
+    y[mask] = values
+    return y
+
+
+def _put_and_selected(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> Any:
+    put = _put(y, x > 0, x[x > 0] * 2)
+    chosen = torch.masked_select(put, y > 0.3)
+    return put, chosen, chosen[::2], x[mask]
+
+
+def _behind(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> Any:
+    copy = x.clone()
+    view = copy[mask.sum().item() :]
+    view.mul_(2)
+    return copy, view * 1, y * 3
+
+
+def _split(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> Any:
+    first, second = torch.split(x, torch.stack([mask.sum(), (~mask).sum()]).tolist())
+    return first.sum(0), second * 2, y * 3
+
+
+#: Of two leaves and a mask; what is put where a mask is true has a length in the backward pass alone.
+GRADIENTS: dict[str, Program] = {
+    "one number put": lambda x, y, mask: (_put(y, mask, x[:1] * 2), x * 3),
+    "put, and selected": _put_and_selected,
+    "changed behind a place": _behind,
+    "split": _split,
+    "sums so far": lambda x, y, mask: (x[mask].cumsum(0), torch.cumsum(y[mask], dim=-1, dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_by_lengths_that_data_tell(name: str, dynamic: bool | None) -> None:
+    program = GRADIENTS[name]
+    run = framesmith.compile(program, dynamic=dynamic, strict=True)
+    for length in (5, 6, 8, 1, 2):
+        results = len(program(torch.ones(length), torch.ones(length), torch.ones(length) > 0))
+        for wanted in (range(results), *([one] for one in range(results))):  # some gradients do not come
+            found: list[Any] = []
+            for call in (program, run):
+                x = torch.linspace(-1, 1, length).requires_grad_()
+                y = torch.linspace(1, -2, length).requires_grad_()
+                got = call(x, y, torch.arange(length) % 2 == 0)
+                sum(got[at].sum() * (at + 1) for at in wanted).backward()
+                found.append([[one.detach() for one in got], x.grad, y.grad])
+            torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_split_of_nothing_by_lengths_that_data_tell() -> None:
+    run = framesmith.compile(lambda x, lengths: torch.split(x, lengths.tolist())[-1] * 2, dynamic=True, strict=True)
+    for length in (0, 3):
+        x, lengths = torch.ones(2 * length, 2), torch.tensor([length, length])
+        assert torch.equal(run(x, lengths), torch.full((length, 2), 2.0))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
@@ -32,6 +32,7 @@ from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import fake_mode_of, new_fake_mode
 from framesmith_guards.contexts import ambient
+from framesmith_guards.fakes.symbols import attach_shape_env
 
 
 def compile_graph(
@@ -78,9 +79,12 @@ def compile_graph(
     try:
         joint = trace()
     except BackwardError as error:
-        if not error.numbers:
+        if isinstance(error.__cause__, DynamicOutputShapeException) and fake_mode.shape_env is None:
+            attach_shape_env(fake_mode)  # the backward pass alone has lengths that data tell
+        elif error.numbers:
+            specialise(error.numbers)  # some of torch's formulas ask for a number: those of powers
+        else:
             raise
-        specialise(error.numbers)  # some of torch's formulas ask for a number: those of powers
         joint = trace()
     _refuse_shared_memory(call.examples, joint)
     if lay_out is not None and joint.training and (graph := lay_out(joint.graph)) is not None:

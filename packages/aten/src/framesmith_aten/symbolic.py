@@ -25,6 +25,11 @@ def is_symbolic(value: object) -> bool:
     return type(value) in SYMBOLIC
 
 
+def is_told_by_data(number: Any) -> bool:
+    """Whether a number is one that only a call has."""
+    return is_symbolic(number) and not number.node.has_hint()
+
+
 def known_value(number: Any) -> int | float | bool | None:
     """What a symbolic number has turned out to be, or None."""
     expr = number.node.expr

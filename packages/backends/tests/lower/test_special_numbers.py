@@ -166,3 +166,21 @@ def test_short_rows_of_a_length_that_changes() -> None:
         rows = slice(None) if size < 8 else [0, 2]
         torch.testing.assert_close(found[rows], wanted[rows], equal_nan=True)
         assert found[1].isnan().all() == (size < 8)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum(0),
+        lambda x: x.mean(0),
+        lambda x: x[:, :1].sum(1),
+        lambda x: torch.sub(x, x - 17, alpha=0),
+        lambda x: torch.sub(x, x - 17, alpha=0.0),
+        lambda x: torch.rsub(x + 17, x, alpha=0),
+    ],
+)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_sign_of_a_sum_that_is_zero(function: Function, dtype: torch.dtype) -> None:
+    x = torch.full((1, 3), -0.0, dtype=dtype)
+    [found] = _run(lambda x: (function(x),), x)
+    assert torch.equal(found.signbit(), function(x).signbit())

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
+from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.masks import narrow_masks
 from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
 from framesmith_aot.trace.joint import JointGraph, clone_node
@@ -126,7 +127,8 @@ def partition(joint: JointGraph) -> Partition:
     late |= _read_when_it_runs(joint, late)
     _copy_overwritten(joint, late)
     visible = _visible(joint, late)
-    saved = choose_saved(joint, late, visible, symbols)
+    _refuse_late_zeros(late, symbols)
+    saved = choose_saved(joint, late, visible, [node for node in symbols if node not in late])
     copies = {node: clone_node(joint, node) for node in saved if node in visible and _is_compact(node)}
     return _extract(joint, late, saved, copies)
 
@@ -234,6 +236,17 @@ def _symbols(joint: JointGraph) -> list[fx.Node]:
         return []
     numbers = numbers_in(joint.graph)
     return [node for symbol in sorted(wanted, key=str) if (node := numbers.symbol(symbol)) is not None]
+
+
+def _refuse_late_zeros(late: set[fx.Node], symbols: Sequence[fx.Node]) -> None:
+    """Raises AotUnsupported where zeros may have to be as long as only what a tangent becomes is."""
+    told = {node.meta["val"].node.expr for node in symbols if node in late}
+    for node in late if told else ():
+        operands = [one for one in node.all_input_nodes if one in late and isinstance(one.meta["val"], torch.Tensor)]
+        lengths = [number for one in operands for number in numbers_of(one.meta["val"]).values()]
+        if len(operands) > 1 and any(told & number.node.expr.free_symbols for number in lengths):
+            why = "zeros for a gradient that does not come would be as long as that gradient tells"
+            raise AotUnsupported("data-dependent", "a length in the backward pass", why)
 
 
 def _kept_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:

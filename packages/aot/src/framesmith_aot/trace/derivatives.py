@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from framesmith_aot.trace import functional
-from framesmith_aten.symbolic import has_symbols
+from framesmith_aten.symbolic import has_symbols, is_told_by_data
 
 Formula = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -107,3 +107,28 @@ def masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     size = torch.broadcast_shapes((1,), input.shape, mask.shape)  # type: ignore[no-untyped-call]
     selected: torch.Tensor = _Selected.apply(input, mask, tuple(size))  # type: ignore[no-untyped-call]
     return selected
+
+
+class _CumulativeSum(torch.autograd.Function):
+    """`torch.cumsum`, whose derivative asks for no size."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> torch.Tensor:
+        ctx.dim, ctx.dtype = dim, input.dtype
+        return torch.cumsum(input, dim, dtype=dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return grads[0].to(ctx.dtype).flip(ctx.dim).cumsum(ctx.dim).flip(ctx.dim), None, None
+
+
+def cumsum(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`torch.cumsum`, also of as many elements as data tell: autograd asks whether that is more than one."""
+    if not _is_traced(input) or not any(is_told_by_data(length) for length in input.shape) or "out" in kwargs:
+        return torch.cumsum(input, *args, **kwargs)
+    return _summed(*args, input=input, **kwargs)
+
+
+def _summed(dim: int = 0, *, input: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    summed: torch.Tensor = _CumulativeSum.apply(input, dim, dtype)  # type: ignore[no-untyped-call]
+    return summed

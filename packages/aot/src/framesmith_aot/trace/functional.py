@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense
-from framesmith_aten.symbolic import equal
+from framesmith_aten.symbolic import equal, holds, is_told_by_data
 
 _api: Any = torch  # the functionalisation functions are outside torch's annotated surface
 
@@ -123,7 +123,7 @@ def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int
     computed from it would take over.
     """
     value = current_value(wrapper)
-    if value.shape != size or has_stride(value, stride):
+    if has_stride(value, stride) or value.dim() != len(size) or not all(map(_may_be_equal, value.shape, size)):
         return
     with below():
         if any(equal(length, 0) for length in size):
@@ -136,6 +136,12 @@ def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int
                 return
             moved = in_order(value, order)
     replace_value(wrapper, moved)
+
+
+def _may_be_equal(first: Any, second: Any) -> bool:
+    """Whether two lengths are equal. One that data tell is another symbol each time it is computed: it may be."""
+    told = is_told_by_data(first) or is_told_by_data(second)
+    return not holds(first != second) if told else bool(first == second)
 
 
 def has_data_mutation(wrapper: torch.Tensor) -> bool:

@@ -21,7 +21,7 @@ from framesmith_aten.tracing.tracer import GraphTracer
 EXAMPLE = "example_value"
 
 #: Operators that broadcast nothing: a size that they take for another is an error where it is one element.
-OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy"})
+OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "split", "split_with_sizes"})
 
 
 def is_assertion(node: fx.Node) -> bool:

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
 from framesmith_aten.graphs.numbers import NumberNodes, numbers_in
 from framesmith_aten.layouts import is_contiguous
-from framesmith_aten.operators import IDENTITY_VIEWS, is_view
+from framesmith_aten.operators import IDENTITY_VIEWS, arguments, is_mask, is_view
 from framesmith_aten.symbolic import all_equal, has_symbols, is_the_same
 
 aten = torch.ops.aten
@@ -182,9 +183,11 @@ def eliminate_dead(graph: fx.Graph) -> None:
 def merge_equal(graph: fx.Graph) -> None:
     """Makes equal pure calls one. Results that the caller must get apart may then be one node, or views of one.
 
-    So are numbers that both tell of data: sizes of what depends on the call that goes are those of the one that stays.
+    So are numbers that both tell of data: sizes of what depends on the call that goes are those of the one that stays,
+    and what one mask chooses of two tensors is equally long, as is what lies between the same places.
     """
     seen: dict[Any, fx.Node] = {}
+    chosen: dict[Any, Any] = {}
     for node in graph.nodes:
         if node.op != "call_function" or not is_pure(node):
             continue
@@ -194,6 +197,31 @@ def merge_equal(graph: fx.Graph) -> None:
             is_the_same(node.meta.get("val"), other.meta.get("val"))
             node.replace_all_uses_with(other)
             graph.erase_node(node)
+        elif (told := _length_told(node)) is not None:
+            by, dim = told
+            length = node.meta["val"].shape[dim]
+            is_the_same(length, chosen.setdefault(by, length))
+
+
+def _length_told(node: fx.Node) -> tuple[Any, int] | None:
+    """What tells how much of a tensor a call takes, and the dimension of the result that is as long.
+
+    That is a mask that alone chooses elements, or the places where a slice begins and ends.
+    """
+    value = node.meta["val"]
+    if not isinstance(node.target, OpOverload) or not isinstance(value, torch.Tensor) or not has_symbols(value):
+        return None
+    given = arguments(node.target, node.args, node.kwargs)
+    if "indices" in given and torch.Tag.dynamic_output_shape in node.target.tags:
+        masks = [(place, dim) for dim, place in enumerate(given["indices"]) if place is not None]
+        return masks[0] if len(masks) == 1 and is_mask(masks[0][0].meta["val"]) else None
+    if is_view(node.target) and {"dim", "start", "end", "step"} <= given.keys():
+        source, dim = node.args[0], given["dim"]
+        assert isinstance(source, fx.Node)
+        dim %= source.meta["val"].dim()
+        places = [given[name] for name in ("start", "end", "step")]
+        return key_of((places, str(source.meta["val"].shape[dim]))), dim
+    return None
 
 
 def key_of(value: Any) -> Any:

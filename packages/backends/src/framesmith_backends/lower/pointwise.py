@@ -167,6 +167,8 @@ for _table, _wrap in ((SAME, _same), (FLOAT, _float), (COMPARE, _compare), (LOGI
 
 def _scaled_sum(sign: int, alpha: int | float, dtype: str) -> Callable[[Expr, Expr], Expr]:
     known = isinstance(alpha, (int, float))
+    if type(alpha) is int and alpha == 0:
+        sign = 1  # ATen adds times -alpha, and there is no negative zero among integers
     if known and is_float(dtype):
         alpha = nearest(alpha, dtype)
 

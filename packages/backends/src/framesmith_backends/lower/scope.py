@@ -183,6 +183,8 @@ class Scope:
             kept_shape = tuple(size for k, size in enumerate(shape) if k not in over)
         variables = tuple(axis(k, size) for k, size in enumerate(shape) if size != 1)
         reduced = frozenset(axis(k, shape[k]) for k in over if shape[k] != 1)
+        if kind == "sum" and not reduced and is_float(dtype):
+            body = body + 0.0  # sums begin at zero: that of one negative zero is none
         slots: list[Var | None] = []
         for k, size in enumerate(shape):
             if k not in over:
