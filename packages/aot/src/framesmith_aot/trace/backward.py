@@ -276,6 +276,8 @@ def _run_alone(node: Any, arrived: Sequence[torch.Tensor | None]) -> Sequence[to
     # One of Python's, which the engine alone can call: the pass from it to where it leads.
     given = [(GradientEdge(node, number), grad) for number, grad in enumerate(arrived) if grad is not None]
     onward = list(dict.fromkeys(edges(node)))
+    if not given or not onward:
+        return [None for _ in node.next_functions]
     roots, seeds = zip(*given, strict=True)
     found = torch.autograd.grad(roots, onward, seeds, retain_graph=True, allow_unused=True)
     sums = dict(zip(onward, found, strict=True))

@@ -129,6 +129,6 @@ def cumsum(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return _summed(*args, input=input, **kwargs)
 
 
-def _summed(dim: int = 0, *, input: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+def _summed(dim: int, *, input: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     summed: torch.Tensor = _CumulativeSum.apply(input, dim, dtype)  # type: ignore[no-untyped-call]
     return summed
