@@ -179,3 +179,36 @@ def test_second_derivatives(fn: Body) -> None:
         [grad] = torch.autograd.grad(result.square().sum(), leaf, create_graph=True)
         found.append([grad.detach(), *torch.autograd.grad(grad.square().sum(), leaf)])
     torch.testing.assert_close(*found)
+
+
+def a_result(x: Any) -> Any:
+    return x.exp2(), x * 1
+
+
+def read_by_another(x: Any) -> Any:
+    held = x.exp()
+    return held, held.sin()
+
+
+def a_part_of_a_result(x: Any) -> Any:
+    held = (x * 1).tanh()
+    return held.t(), held[1:].sin()
+
+
+def without_gradients(x: Any) -> Any:
+    factor = x.detach() * 2
+    return factor, factor * x.sin()
+
+
+@pytest.mark.parametrize("fn", [a_result, read_by_another, a_part_of_a_result, without_gradients])
+@pytest.mark.parametrize("history", [False, True])
+def test_second_derivatives_of_what_is_there_when_the_pass_runs(fn: Body, history: bool) -> None:
+    found = []
+    for compiles in (False, True):
+        leaf, x = made(history)
+        outputs = compiled(graph_of(fn), [x])(x) if compiles else fn(x)
+        outputs[0].data.mul_(3).add_(0.5)
+        loss = sum(one.square().sum() for one in outputs if one.requires_grad)
+        [first] = torch.autograd.grad(loss, leaf, create_graph=True)
+        found.append([first, *torch.autograd.grad(first.square().sum(), leaf), *outputs])
+    torch.testing.assert_close(*found)

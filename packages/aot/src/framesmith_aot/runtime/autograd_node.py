@@ -110,11 +110,16 @@ def _received(ctx: Any, changes: Changes) -> Iterator[tuple[int, torch.Tensor]]:
             yield slot, tensor
 
 
-def _kept_results(part: NodePart) -> Iterator[tuple[int, int]]:
-    """The slots that are results of a node and kept for it in eager mode, and their positions in `handed`."""
+def _kept_slots(part: NodePart) -> Iterator[tuple[int, int]]:
+    """The slots that are kept for a node in eager mode, and their positions in `handed`."""
     for position, one in enumerate(part.handed):
-        if not one.from_input and one.index in part.node.results and one.index in part.node.kept.slots:
+        if not one.from_input and one.index in part.node.kept.slots:
             yield one.index, position
+
+
+def _kept_results(part: NodePart) -> Iterator[tuple[int, int]]:
+    """Those that are results of the node itself."""
+    return ((slot, position) for slot, position in _kept_slots(part) if slot in part.node.results)
 
 
 def _given(text: FunctionText, result: int | Hidden) -> str:
@@ -140,7 +145,7 @@ def apply_of(
     rest = (None,) * given
     run = node.backward
     used = len(node.part.saved)
-    kept_results = dict(_kept_results(node.part))
+    kept_slots, kept_results = dict(_kept_slots(node.part)), dict(_kept_results(node.part))
 
     def numbers_of(ctx: Any) -> list[Any]:
         return [*ctx.numbers] if node.part.numbers else []
@@ -163,7 +168,8 @@ def apply_of(
                 results = {slot: saved[position] for slot, position in kept_results.items()}
                 results.update(_received(ctx, changes))
                 instead = {at: saved[position] for at, position in node.part.stand_ins.items()}
-                grads = second.gradients(ctx.rerun, index, ctx.held, results, tangents, instead)
+                contents = {slot: saved[position] for slot, position in kept_slots.items()} | results
+                grads = second.gradients(ctx.rerun, index, ctx.held, results, contents, tangents, instead)
                 if once:
                     ctx.rerun = ctx.held = ctx.left = None
                 return (*grads, *rest)

@@ -61,7 +61,7 @@ class SecondOrder:
 
     `views` are the positions of outputs that nodes read as they read inputs, and the slots they are views of.
     `placeholders` and `attributes` say which input each of the module's operands is, `origins` where the tensors of
-    slots with gradients come from, `makers` and `writers` are those of `Collected`, `requires_grad` says what the
+    slots come from, `makers` and `writers` are those of `Collected`, `requires_grad` says what the
     inputs are, `is_leaf` which of them are leaves, `needed` which of them results with gradients depend on, `behind`
     which the gradients of each node depend on, `changed` which the graph writes to, `detached` of which only an alias
     is kept, `unversioned` which count no versions, `numbers` which are no tensors, `modes` and `dtype` (the default)
@@ -111,6 +111,11 @@ class SecondOrder:
         return f"({kept}, {{{', '.join(versions)}}}, {tuple_text(states)})"
 
     @functools.cached_property
+    def with_history(self) -> frozenset[int]:
+        """The slots with gradients."""
+        return frozenset(slot for node in self.nodes for slot in node.results if isinstance(slot, int))
+
+    @functools.cached_property
     def copied(self) -> frozenset[int]:
         """The inputs of which a call keeps what they were: it changes them, and results depend on them."""
         return self.changed & self.needed
@@ -152,19 +157,21 @@ class SecondOrder:
         index: int,
         held: Held,
         results: Mapping[int, torch.Tensor],
+        contents: Mapping[int, torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
         stand_ins: Mapping[int, torch.Tensor],
     ) -> Grads:
         """The gradients of the operands of autograd node `index`, with their history.
 
-        It passes what is `held`, and those `results` of the node itself, by slot, that eager mode keeps for it.
+        It passes what is `held`, and those `results` of the node itself, by slot, that eager mode keeps for it. All
+        that eager mode keeps of slots is read with its present `contents`: `.data` may have changed them.
         Inputs that were changed in place since are made again of their `stand_ins` (see `NodePart`); what else was
         changed stands in the way (see `obstacle`).
         """
         warn_user(SecondDerivativeWarning())
         values, versions, states = rerun
         restored = {at: _restored(values[at], stand_ins[at]) for at in _changed(versions) & {*stand_ins}}
-        ends, roots, regions, views = self._run(values, states, held, restored)
+        ends, roots, regions, views = self._run(values, states, held, restored, contents)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
         found = gradients_through(regions[index], ends, seeds)
         of = dict(zip(operands_of(regions[index], regions), found, strict=True))
@@ -199,6 +206,7 @@ class SecondOrder:
         states: Sequence[torch.Tensor],
         held: Held,
         restored: Mapping[int, torch.Tensor],
+        contents: Mapping[int, torch.Tensor],
     ) -> tuple[Ends, Mapping[int, torch.Tensor], list[Region], Mapping[GradientEdge, torch.Tensor]]:
         """The ends, the tensors of slots and the regions of another run, which leads to what is `held`.
 
@@ -224,7 +232,11 @@ class SecondOrder:
             outputs = again.run(*[inputs[at] for at in self.placeholders])
             if self.casting and not ambient.read().nesting:
                 torch.clear_autocast_cache()
-        roots = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
+        tensors = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
+        roots = {slot: tensor for slot, tensor in tensors.items() if slot in self.with_history}
+        for slot, content in contents.items():
+            if slot in tensors:
+                _overwrite(tensors[slot], content)
         ends.update((edge_of(outputs[at]), count + at) for at in self.views)
         bases = {count + at: slot for at, slot in self.views.items() if slot is not None}
         regions = regions_of(roots, ends, bases)
@@ -303,6 +315,13 @@ def _restored(value: torch.Tensor, stand_in: torch.Tensor) -> torch.Tensor:
         if overlaps_itself(value):  # its elements are not to be written one by one
             return stand_in.to(value.dtype)
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(stand_in)
+
+
+def _overwrite(tensor: torch.Tensor, content: torch.Tensor) -> None:
+    """Gives a tensor other contents, of which autograd does not know: as `.data` changes what it keeps."""
+    if tensor.shape == content.shape and not overlaps_itself(tensor):  # or it keeps what that was made of
+        with torch._C._DisableAutocast():
+            tensor.data.copy_(content.detach())
 
 
 def check_versions(expected: Iterable[tuple[torch.Tensor, int]]) -> None:

@@ -265,13 +265,12 @@ def _over_another(form: Any, position: int, views: Mapping[int, torch.Tensor], s
 def _origins(
     slots: Sequence[torch.Tensor], inputs: Sequence[InputPair], outputs: Sequence[Any]
 ) -> Iterator[tuple[int, Origin]]:
-    """Of the slots with gradients."""
     tensors = [(index, value) for index, value in enumerate(outputs) if isinstance(value, torch.Tensor)]
     at = {id(value._base): Origin("base", index) for index, value in tensors if value._base is not None}
     at.update((id(value), Origin("output", index)) for index, value in tensors)
     at.update((id(pair.run), Origin("input", index)) for index, pair in enumerate(inputs))
     for slot, wrapper in enumerate(slots):
-        if functional.differentiable(wrapper) and id(wrapper) in at:
+        if id(wrapper) in at:
             yield slot, at[id(wrapper)]
 
 
