@@ -79,12 +79,12 @@ def mean(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype:
 
 
 @rule("amax")
-def amax(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+def amax(s: Scope, x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     return _extreme(s, "max", "any", x, dim, keepdim)
 
 
 @rule("amin")
-def amin(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+def amin(s: Scope, x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     return _extreme(s, "min", "all", x, dim, keepdim)
 
 
