@@ -103,3 +103,19 @@ def test_nothing_is_kept_once_every_way_was_gone() -> None:
     b.sum().backward()
     gc.collect()
     assert gone() is None
+
+
+def test_what_is_kept_for_another_result_is_not_read_where_gradients_are_zero_whatever_comes() -> None:
+    """The gradient of drawn numbers is zeros, computed of no tangent: the sigmoid before is eager's to keep alone."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.bernoulli(x.sigmoid()), x.sin()
+
+    for way in (f, of(f, leaf(3) * 1)):
+        x = leaf(3)
+        held = x * 1
+        drawn, other = way(held)
+        held.mul_(2)
+        assert torch.equal(*torch.autograd.grad(drawn.sum(), x, retain_graph=True), torch.zeros(3))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            other.sum().backward()

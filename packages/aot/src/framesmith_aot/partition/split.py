@@ -253,8 +253,12 @@ def _kept_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node],
     """The slots and the inputs that eager mode keeps for the backward passes of all nodes that may read them."""
     slots = {joint.slots[index] for node in joint.nodes for index in node.kept.slots}
     inputs = {joint.inputs[index] for node in joint.nodes for index in node.kept.inputs}
-    tangents = iter(joint.tangents)
-    owned = [dependents(joint.graph, [next(tangents) for _ in node.results]) & late for node in joint.nodes]
+    tangents, grads = iter(joint.tangents), iter(joint.grads)
+    owned = []
+    for node in joint.nodes:
+        found = dependents(joint.graph, [next(tangents) for _ in node.results])
+        found.update(grad for _ in node.operands if (grad := next(grads)) is not None)  # it may be no tangent's
+        owned.append(found & late)
     for node, nodes in zip(joint.nodes, owned, strict=True):
         slots -= _readable(nodes, late) - {joint.slots[index] for index in node.kept.slots}
     held = _read_and_never_repeated(slots)

@@ -1,4 +1,4 @@
-"""Which inputs of a joint graph its results and its gradients depend on."""
+"""Which inputs of a joint graph its results and its gradients depend on: on the numbers in them, not on their sizes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aot.trace.joint import JointGraph
+from framesmith_aten.graphs.numbers import LAYOUT_QUERIES
 from framesmith_aten.operators import arguments, updated_statistics
 
 #: Results of a functional batch norm before its updated running statistics.
@@ -54,8 +55,10 @@ class _Reading:
 def _read_by(node: fx.Node) -> set[fx.Node]:
     """The operands that a call's results depend on.
 
-    Normalisation in training computes its own results without the running statistics, which it only updates.
+    What a layout says is not changed in place. Normalisation in training computes its own results without the running statistics, which it only updates.
     """
+    if node.target in LAYOUT_QUERIES:
+        return set()
     if node.target is operator.getitem and node.args[1] >= OWN_RESULTS:  # type: ignore[operator]
         return {node.args[0], *_updated(node.args[0])}  # type: ignore[arg-type]
     return {*node.all_input_nodes} - _updated(node)
