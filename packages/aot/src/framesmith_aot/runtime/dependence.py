@@ -55,7 +55,8 @@ class _Reading:
 def _read_by(node: fx.Node) -> set[fx.Node]:
     """The operands that a call's results depend on.
 
-    What a layout says is not changed in place. Normalisation in training computes its own results without the running statistics, which it only updates.
+    What a layout says is not changed in place. Normalisation in training computes its own results without the running
+    statistics, which it only updates.
     """
     if node.target in LAYOUT_QUERIES:
         return set()
