@@ -73,6 +73,37 @@ def test_a_length_that_data_tell_beside_another(made: str, used: str) -> None:
         torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
+#: Of an input itself: torch remembers with it how many they are.
+REMEMBERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "places": lambda x: x.clamp(min=0).nonzero()[:, 0].to(x.dtype),
+    "places of an input": lambda x: x.nonzero()[:, 0].to(x.dtype),
+    "unique": lambda x: x.unique(),
+    "unique neighbours": lambda x: x.unique_consecutive(),
+    "selected": lambda x: x.masked_select(x > 0),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("made", REMEMBERED)
+@pytest.mark.parametrize("used", USED)
+def test_a_length_that_data_tell_beside_a_fixed_one(used: str, made: str, dynamic: bool | None) -> None:
+    def program(data: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
+        return USED[used](operand.take(torch.tensor([1, 0])), REMEMBERED[made](data))
+
+    framesmith.reset()
+    run = framesmith.compile(program, dynamic=dynamic)
+    operand = torch.tensor([0.5, 2.0, 3.0])
+    for data in ([1.0, 2.0], [1.0, 1.0], [1.0, 2.0, 3.0], [0.0], [3.0, 0.0, 0.0, 1.0], [], [2.0, 1.0, 1.0]):
+        found: list[Any] = []
+        for call in (program, run):
+            try:
+                found.append(call(torch.tensor(data), operand))
+            except (RuntimeError, IndexError):
+                found.append(None)
+        assert (found[0] is None) == (found[1] is None), data
+        torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
 #: Of two tensors both of whose lengths data tell.
 BOTH: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "stacked": lambda a, b: torch.stack([a, b]),

@@ -287,3 +287,33 @@ def test_nothing_is_left_to_aten_that_static_sizes_would_not_leave() -> None:
     lowering = CPU.explain(trace_symbolic(function, [R(3, 5), R(3, 6)])).lowering
     assert set(lowering.notes.values()) <= {"no rule"}
     assert not [call for call in lowering.program.calls.values() if call.size is None]
+
+
+def beyond_64_bits(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    n = x.shape[0]
+    hashed = (n * 747796405 + 12345) * 277803737 * n * n % 1000003
+    return x[:3] + hashed, x[:2] * ((n**4) // (n + 1)), x.new_zeros(n**4 % 5) + x[0], x[:3] - max(n**5 - 7, 3) % 11
+
+
+def test_numbers_that_64_bits_do_not_hold_on_the_way() -> None:
+    """What is divided there is computed by Python: kernels wrap around."""
+    inputs = [torch.arange(5)]
+    gm = trace_symbolic(beyond_64_bits, inputs)
+    call = CPU.compile(gm, inputs)
+    for n in (5, 70_000, 90_001, 7):
+        values = [torch.arange(n)]
+        if takes(gm, values):
+            compare(call(list(values)), eager(beyond_64_bits, values), 0.0, n)
+    assert takes(gm, [torch.arange(70_000)])
+
+
+def test_lengths_of_which_guards_say_that_they_are_equal() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x[:, None].expand(-1, x.shape[0] % 4, -1).clone() * 2
+
+    for n in (5, 6):
+        inputs = [torch.randn(n, 3)]
+        gm = trace_symbolic(function, inputs)
+        stages = CPU.explain(gm)
+        compare(CPU.compile(gm, inputs)(list(inputs)), eager(function, inputs), 0.0, n)
+        assert not [why for why in stages.lowering.notes.values() if "rule" in why]

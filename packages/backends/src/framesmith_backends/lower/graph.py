@@ -36,7 +36,7 @@ from framesmith_backends.lower import (
 from framesmith_backends.lower.numbers import Numbers
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
-from framesmith_backends.lower.tensor import Tensor, point, whole
+from framesmith_backends.lower.tensor import Shape, Tensor, point, whole
 
 # The modules whose import fills the tables.
 RULE_MODULES = (pointwise, views, movement, reductions, softmax, normalization, losses, pooling, resampling, indexing)
@@ -101,6 +101,9 @@ def lower_graph(
     """
     low = Lowering(device, on_error, in_order=in_order)
     low.program.tellers = low.numbers.tellers
+    for node in gm.graph.nodes:
+        for value in _results(node):
+            low.numbers.magnitudes.learn(value)
     for plain in (True, False):
         for node in gm.graph.find_nodes(op="placeholder"):
             low.numbers.tell(node.meta.get("val"), node.name, plain=plain)
@@ -132,7 +135,8 @@ def _number(low: Lowering, node: fx.Node) -> Sym | Number | int | None:
     """The number that the node gives; None where kernels cannot compute with it."""
     value = node.meta["val"]
     if isinstance(value, torch.SymInt):
-        return low.numbers.readable(value)
+        found = low.numbers.readable(value)
+        return low.numbers.own(value, node.name) if found is None else found
     if isinstance(value, torch.SymFloat):
         return Number(node.name)
     return value if type(value) is int else None
@@ -295,8 +299,15 @@ def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], b
     return finished if many else finished[0]
 
 
+def _may_be_equal(one: Shape, other: Shape) -> bool:
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(a == b or isinstance(a, Sym) or isinstance(b, Sym) for a, b in pairs)
+
+
 def _in_layout(low: Lowering, scope: Scope, t: Tensor, layout: Layout) -> Tensor:
     if t.shape != layout.shape or t.dtype != layout.dtype:
+        if t.dtype == layout.dtype and _may_be_equal(t.shape, layout.shape):
+            raise Decline("lengths of which only the guards say that they are equal")
         raise RuntimeError(
             f"rule for {scope.origin} made {t.dtype}{t.shape}, the graph says {layout.dtype}{layout.shape}"
         )

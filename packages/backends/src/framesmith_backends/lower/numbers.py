@@ -14,6 +14,7 @@ from framesmith_aten.graphs.numbers import numbers_of
 from framesmith_backends.ir import size
 from framesmith_backends.ir.program import Teller
 from framesmith_backends.ir.size import Size, Sym, Symbol
+from framesmith_backends.lower.magnitudes import NEED_WHOLE, REMAINDERS, Magnitudes
 
 # What the size of a tensor that depends on data is taken to be where a guess is wanted.
 UNBACKED_HINT = 256
@@ -25,6 +26,7 @@ class Numbers:
 
     tellers: dict[Symbol, Teller] = field(default_factory=dict)
     known: dict[Any, Size | None] = field(default_factory=dict)
+    magnitudes: Magnitudes = field(default_factory=Magnitudes)
 
     def size_of(self, number: int | torch.SymInt) -> Size | None:
         """The number as a size; None where it is made of what sizes have not."""
@@ -63,11 +65,27 @@ class Numbers:
             for larger, other in (expr.args, expr.args[::-1]):
                 if statically_known_true(env.create_symboolnode(larger >= other)):
                     return self._converted(larger, env)
-        make = _FUNCTIONS.get(type(expr).__name__)
+        kind = type(expr).__name__
+        if kind in REMAINDERS:
+            known = _only_value(expr, env)
+            if known is not None:
+                return known
+        make = _FUNCTIONS.get(kind)
+        if kind in NEED_WHOLE and not all(self.magnitudes.fits(part, env) for part in expr.args):
+            return None  # see Note [64 bits]
         parts = [self._converted(part, env) for part in expr.args]
         if make is None or not parts or any(part is None for part in parts):
             return None
         return make(*parts)
+
+    def own(self, number: torch.SymInt, source: str) -> Sym:
+        """A number that kernels do not compute, as the runtime value `source` tells it."""
+        env, expr = number.node.shape_env, number.node.expr
+        found = size.symbol(f"{source}", None, _present(expr, env, UNBACKED_HINT))
+        [symbol] = size.symbols(found)
+        self.tellers[symbol] = Teller(source, "number")
+        self.known[expr] = found
+        return found
 
     def tell(self, value: object, source: str, *, plain: bool) -> None:
         """The runtime value `source` is at hand: what it tells. With `plain` symbols that stand by themselves alone."""
@@ -87,6 +105,23 @@ class Numbers:
                 assert isinstance(shift, int)
                 if not plain or (factor, shift) == (1, 0):
                     self.tellers[symbol] = Teller(teller.source, teller.what, teller.dim, factor, shift)
+
+
+def _present(expr: Any, env: Any, guess: int) -> int:
+    """The number as it is while compiling, or a guess where data tell it."""
+    value = expr.xreplace(env.backed_var_to_val)
+    return int(value) if value.is_Integer else guess
+
+
+def _only_value(expr: Any, env: Any) -> int | None:
+    """The number, where the guards say that it is the same at every call."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    value = expr.xreplace(env.backed_var_to_val)
+    if not value.is_Integer:
+        return None
+    same = env.create_symintnode(expr, hint=int(value)) == int(value)
+    return int(value) if statically_known_true(same) else None
 
 
 def _symbol(expr: Any, env: Any) -> Sym:
