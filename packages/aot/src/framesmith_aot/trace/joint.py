@@ -125,7 +125,7 @@ def trace_joint(
     """
     tracer = GraphTracer(fake_mode, whole)
     tracer.rules = rules_for(tracer)
-    # What was found out of numbers that data tell, while the graph was captured, is to be found out again here, where it
+    # What was found out of numbers that data tell while the graph was captured is to be found out again here, where it
     # is checked: torch remembers them by tensor (`x.nonzero()`) until this changes.
     fake_mode.epoch += 1
     with _refusing(), _tracing(tracer) as before:
