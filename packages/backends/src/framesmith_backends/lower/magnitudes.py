@@ -32,7 +32,7 @@ NEED_WHOLE = _DIVISIONS | REMAINDERS | _EXTREMES
 
 @dataclass(slots=True)
 class Magnitudes:
-    """Bounds of the expressions of one graph. `together` are the lengths of each tensor, `of_tensors` all symbols there."""
+    """Bounds of the expressions of one graph. `together` are the lengths of each tensor, `of_tensors` its symbols."""
 
     of_tensors: set[Any] = field(default_factory=set)
     together: list[Counter[Any]] = field(default_factory=list)
