@@ -5,7 +5,7 @@ from __future__ import annotations
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.products.micro import Element
 from framesmith_backends.render.llvm.products.pack import transposed
-from framesmith_backends.render.llvm.products.writer import ZERO, Writer, parameters
+from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 
 NAMES = ("ptr a", "ptr b", "ptr c", "ptr bias", "i64 m", "i64 n", "i64 k", "i64 a_row", "i64 b_col", "i64 c_row",
          "float alpha", "float beta")  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
-from framesmith_backends.render.llvm.products.writer import ZERO, Writer, parameters
+from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 
 # What is done to each finished element, by vectors.
 Element = Callable[[Builder, Value], Value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.products.writer import ZERO, Writer, parameters
+from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 
 
 def pack(w: Writer, lanes: int) -> str:

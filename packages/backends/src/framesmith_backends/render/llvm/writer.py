@@ -5,7 +5,7 @@ Variables are cells of the stack, which LLVM turns into registers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -91,6 +91,18 @@ class Writer(Builder):
         self.line(f"{body}:")
         yield now
         self.store(self.add(now, step), cell, 0)
+        self.line(f"br label %{head}")
+        self.line(f"{done}:")
+
+    @contextmanager
+    def repeat(self, condition: Callable[[], Value]) -> Iterator[None]:
+        """As long as the condition holds, which is computed before each time."""
+        head, body, done = self._label("head"), self._label("body"), self._label("done")
+        self.line(f"br label %{head}")
+        self.line(f"{head}:")
+        self.line(f"br i1 {condition().text}, label %{body}, label %{done}")
+        self.line(f"{body}:")
+        yield
         self.line(f"br label %{head}")
         self.line(f"{done}:")
 

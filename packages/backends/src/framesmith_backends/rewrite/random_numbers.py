@@ -1,0 +1,101 @@
+"""Random numbers of the CPU's generator by our own machine code, where it draws the same ones (`launch/random_numbers`).
+
+What draws zeros and ones (dropout) gives bools, a byte each, and what compares them with 0 reads these. `torch.rand`
+and `rand_like` of float32 give what they gave. Other distributions, other generators than the default one and results
+that are not contiguous stay with ATen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.operators import arguments
+from framesmith_aten.symbolic import has_symbols
+
+aten = torch.ops.aten
+Copies = Mapping[fx.Node, fx.Node]
+
+
+def with_drawn_numbers(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with such numbers drawn by our own code; the same graph if it has none, or if ATen draws others."""
+    found = [node for target in _WRITERS for node in gm.graph.find_nodes(op="call_function", target=target)]
+    found = [node for node in found if _is_drawn(node)]
+    if not found or not _are_atens():
+        return gm
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node in copies:  # a comparison that a mask stands for
+            continue
+        if node in found:
+            copies[node] = _WRITERS[node.target](graph, node, copies)
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    for node in graph.find_nodes(op="call_function", target=aten.empty_like.default):
+        if not node.users:
+            graph.erase_node(node)
+    return new_module(gm, graph)
+
+
+def _are_atens() -> bool:
+    from framesmith_backends.launch.random_numbers import are_atens
+
+    return are_atens()
+
+
+def _is_drawn(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
+        return False
+    given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
+    if given.get("generator") is not None or given.get("pin_memory") or not value.is_contiguous():
+        return False
+    if node.target is aten.bernoulli.p:
+        return value.is_floating_point()
+    return value.dtype == torch.float32 and not has_symbols(value)
+
+
+def _mask(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Bools, and numbers made of them for what reads more than whether they are 0."""
+    from framesmith_backends.launch.random_numbers import MASK
+
+    given = arguments(aten.bernoulli.p, node.args, node.kwargs)
+    like = copies[_shape_of(node.args[0])]  # type: ignore[arg-type]
+    p = copies[given["p"]] if isinstance(given["p"], fx.Node) else given["p"]
+    mask = graph.call_function(MASK, (like, p))
+    mask.meta = dict(node.meta)
+    mask.meta["val"] = node.meta["val"].ne(0)
+    comparisons = [reader for reader in node.users if reader.target is aten.ne.Scalar and reader.args[1] == 0]
+    copies.update(dict.fromkeys(comparisons, mask))
+    if len(comparisons) == len(node.users):
+        return mask
+    numbers = graph.call_function(aten._to_copy.default, (mask,), {"dtype": node.meta["val"].dtype})
+    numbers.meta = dict(node.meta)
+    return numbers
+
+
+def _shape_of(node: fx.Node) -> fx.Node:
+    """A tensor of the same shape that is there anyway: what is drawn into is none."""
+    if node.target is not aten.empty_like.default:
+        return node
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    return source
+
+
+def _uniform(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+    from framesmith_backends.launch.random_numbers import UNIFORM
+
+    drawn = graph.call_function(UNIFORM, (list(node.meta["val"].shape),))
+    drawn.meta = dict(node.meta)
+    return drawn
+
+
+_WRITERS: dict[Any, Callable[[fx.Graph, fx.Node, dict[fx.Node, fx.Node]], fx.Node]] = {
+    aten.bernoulli.p: _mask, aten.rand.default: _uniform, aten.rand_like.default: _uniform,
+}  # fmt: skip
