@@ -88,7 +88,7 @@ class Magnitudes:
                 symbols[base] += times
             else:
                 result *= self._most(base, env) ** times
-        apart = math.prod(self._of_symbol(symbol, env) ** times for symbol, times in symbols.items())
+        apart: int = math.prod(self._of_symbol(symbol, env) ** times for symbol, times in symbols.items())
         if any(symbols <= factors for factors in self.together):
             apart = min(apart, MOST_ELEMENTS)
         return result * apart

@@ -1,4 +1,4 @@
-"""Random numbers of the CPU's generator by our own machine code, where it draws the same ones (`launch/random_numbers`).
+"""Random numbers of the CPU's generator by our own code, where it draws the same ones (`launch/random_numbers`).
 
 What draws zeros and ones (dropout) gives bools, a byte each, and what compares them with 0 reads these. `torch.rand`
 and `rand_like` of float32 give what they gave. Other distributions, other generators than the default one and results

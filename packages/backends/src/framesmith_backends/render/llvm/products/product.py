@@ -8,8 +8,8 @@ from framesmith_backends.render.llvm.products import dot, rectangle
 from framesmith_backends.render.llvm.products.blocking import Blocking, blocking
 from framesmith_backends.render.llvm.products.micro import Element, micro_kernel, tile_shapes
 from framesmith_backends.render.llvm.products.pack import pack
-from framesmith_backends.render.llvm.writer import Writer, parameters
 from framesmith_backends.render.llvm.runtime import RUNTIME
+from framesmith_backends.render.llvm.writer import Writer, parameters
 from framesmith_backends.render.target import Target
 
 # What `fs_product` takes, in order. Steps count elements. c has contiguous rows; `bias` may be null.
