@@ -43,6 +43,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "behind a mask": lambda x, n: x[x[:, :, 0] > 0, n],
     "beside a truth": lambda x, n: x[True, n],
     "of an item": lambda x, n: x[n][:, n - 1],
+    "a tuple of the caller's": lambda x, n: (lambda key: x[key])((n, 1)),
     "put": _put(lambda y, n: n, lambda y, n: 7.0),
     "a row put": _put(lambda y, n: n, lambda y, n: y[None, 0] * 2),
     "a column put": _put(lambda y, n: (slice(None), 2, n), lambda y, n: n),
@@ -97,3 +98,33 @@ def test_an_integer_beyond_the_end_is_eagers_error(name: str, told: bool) -> Non
         with pytest.raises(IndexError) as found:
             run(x, torch.tensor(n) if told else n)
         assert str(found.value) == str(wanted.value)
+
+
+def test_an_item_of_an_input_that_the_graph_reads_and_returns() -> None:
+    """With gradients the view is made before the graph that reads it: the integer has to be there by then."""
+
+    def program(x: torch.Tensor, w: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        item = x[n.item()]
+        return item, item * w
+
+    run = framesmith.compile(program, strict=True)
+    for first, second in ((True, False), (False, True), (True, True)):
+        for n in (torch.tensor(2), torch.tensor(0)):
+            found = []
+            for call in (program, run):
+                x = torch.arange(12.0).view(3, 4).requires_grad_(first)
+                w = torch.ones(4, requires_grad=second)
+                item, product = call(x, w, n)
+                product.square().sum().backward()
+                found.append((item.detach(), product.detach(), x.grad, w.grad, item.is_leaf))
+            torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_key_that_is_an_argument() -> None:
+    framesmith.reset()
+    run = framesmith.compile(lambda x, key: x[key] * 2, dynamic=True, strict=True)
+    x = torch.arange(64.0).view(8, 8)
+    for n in (3, 5, 7, 4):
+        assert torch.equal(run(x, (n, slice(1, None))), x[n, 1:] * 2)
+        assert torch.equal(run(x, (n, n - 1)), x[n, n - 1] * 2)
+    assert framesmith.stats()["frames_compiled"] == 4  # numbers within containers are symbols once they have changed

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeGuard
 
 import torch
 
+from framesmith_aten.symbolic import is_told_by_data
 from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.containers.slices import SliceValue
 from framesmith_dynamo.values.tensors.tensor_object import TensorObject
@@ -22,10 +24,12 @@ def without_symbols(tr: Tracer, tensor: Value, key: Value) -> tuple[Value, Value
     The tensor and the key themselves where there are none, and where torch has to say what it makes of the key. Torch
     takes integers first, whatever else is in the key: `x[n, places]` is `x.select(0, n)[places]`.
     """
-    items = list(key.items) if type(key) is TupleValue else [key]
+    items = key.unpack(tr) if type(key) is TupleValue else [key]
     if not any(map(_is_symbol, items)):
         return tensor, key
-    dims = _dims(items, tensor.fake.dim()) if isinstance(tensor, TensorObject) else None
+    if not isinstance(tensor, TensorObject) or (any(map(_is_told_by_data, items)) and _leads_to_input(tensor)):
+        return tensor, key
+    dims = _dims(items, tensor.fake.dim())
     if dims is None:
         return tensor, key
     for item, dim in reversed([*zip(items, dims, strict=True)]):  # from the last on: those before keep their places
@@ -35,8 +39,22 @@ def without_symbols(tr: Tracer, tensor: Value, key: Value) -> tuple[Value, Value
     return tensor, TupleValue(rest) if rest else None
 
 
-def _is_symbol(item: Value) -> bool:
-    return item.is_symbolic() and item.python_type() is int
+def _is_symbol(item: Value) -> TypeGuard[SymbolicNumber]:
+    return isinstance(item, SymbolicNumber) and item.python_type() is int
+
+
+def _is_told_by_data(item: Value) -> bool:
+    return _is_symbol(item) and is_told_by_data(item.number)
+
+
+def _leads_to_input(tensor: TensorObject) -> bool:
+    """Whether gradients of views of the tensor are those of an input.
+
+    Such a view is made before the graph that reads it, and by then nobody knows what the data tell.
+    """
+    builder, fake = tensor.ref.builder, tensor.fake
+    recorded = fake.requires_grad and torch.is_grad_enabled()
+    return recorded and (builder.is_input(fake) or builder.is_view_of_input(fake))
 
 
 def _dims(items: Sequence[Value], dim: int) -> list[int] | None:
