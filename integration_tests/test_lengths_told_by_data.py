@@ -5,6 +5,7 @@ Torch takes for granted that the lengths are equal; kernels that do so as well r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -197,3 +198,15 @@ def test_a_split_of_nothing_by_lengths_that_data_tell() -> None:
     for length in (0, 3):
         x, lengths = torch.ones(2 * length, 2), torch.tensor([length, length])
         assert torch.equal(run(x, lengths), torch.full((length, 2), 2.0))
+
+
+def test_a_ninth_number_that_data_tell() -> None:
+    """Its name in the launcher, u8, is that of the bytes of an arena too."""
+
+    def program(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x[begin:end].sum(0) for begin, end in itertools.pairwise(places.tolist())])
+
+    run = framesmith.compile(program, dynamic=True, strict=True)
+    for length in (1, 8):
+        x, places = torch.randn(length, 2), torch.tensor([0, length // 3, length // 2, length])
+        torch.testing.assert_close(run(x, places), program(x, places))

@@ -16,6 +16,9 @@ CASES = {
     "reshaped": lambda x: (x * 2).reshape(-1),
     "reshaped to a copy": lambda x: (x * 2).t().reshape(-1),
     "detached": lambda x: (x * 2).detach(),
+    "the same anew": lambda x: (x * 2)[...],
+    "an input anew": lambda x: x.t()[...],
+    "detached and anew": lambda x: (x * 2).detach()[...],
     "beside its base": lambda x: (lambda y: (y, y.t()))(x * 2),
     "what is read, too": lambda x: (lambda y: (y.t(), y.sum()))(x * 2),
     "changed before": lambda x: (lambda y: (y.t(), y.mul_(3))[0])(x * 2),
@@ -70,7 +73,7 @@ ACTIONS = {
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_views_as_in_eager_mode(case, dynamic, requires_grad):
-    compiled = framesmith.compile(CASES[case], dynamic=dynamic)
+    compiled = framesmith.compile(CASES[case], dynamic=dynamic, strict=True)
     for act in ACTIONS.values():
         for size in (4, 6):
             ours, values = outcome(compiled, size, requires_grad, act)

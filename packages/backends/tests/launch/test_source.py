@@ -11,6 +11,7 @@ from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.native import handle_offset, machine
+from framesmith_backends.launch.source import Writer
 
 
 def test_source_is_one_flat_function() -> None:
@@ -128,3 +129,10 @@ def test_buffers_are_where_the_graph_has_them_whatever_the_default_device_is(mad
         found = run([x])
     for one, wanted in zip(found, function(x), strict=True):
         torch.testing.assert_close(one, wanted)
+
+
+def test_a_name_of_the_functions_own_is_no_global() -> None:
+    """The eighth number that data tell is u8, and so is the type of an arena."""
+    writer = Writer()
+    assert writer.identifier("$u8") != writer.bind("u8", torch.uint8)
+    assert writer.bind("u16", torch.uint16) != writer.identifier("$u16")

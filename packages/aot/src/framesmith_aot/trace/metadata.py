@@ -21,7 +21,6 @@ from framesmith_aot.trace.interpret import Ran
 from framesmith_aot.trace.views import DATA, NumberAt, Restride, Steps, ViewStep, chain, restride, with_numbers
 from framesmith_aten.graphs.nodes import view_root
 from framesmith_aten.layouts import is_dense, storage_id
-from framesmith_aten.operators import IDENTITY_VIEWS
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.tracer import GraphTracer
 
@@ -456,7 +455,7 @@ def _strided_steps(value: torch.Tensor, base: torch.Tensor) -> Steps | None:
 
 def _made_again(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> tuple[Steps, bool]:
     """The steps to a view, and whether they have to be taken in no_grad."""
-    detached = any(isinstance(step, ViewStep) and step.target in IDENTITY_VIEWS for step in steps)
+    detached = any(isinstance(step, ViewStep) and step.target is torch.ops.aten.detach.default for step in steps)
     without = base.requires_grad and not value.requires_grad and not detached
     by_data = without and not functional.counted_together(value, base)
     if by_data or not steps:  # another tensor, and no operator has made it

@@ -48,11 +48,14 @@ class Writer:
     def identifier(self, name: str) -> str:
         found = self.names.get(name)
         if found is None:
-            text = re.sub(r"\W", "_", name)
-            while text in self.names.values() or text in self.space:
-                text += "_"
-            found = self.names[name] = text
+            found = self.names[name] = self._free(re.sub(r"\W", "_", name))
         return found
+
+    def _free(self, name: str) -> str:
+        """The name, or one like it: a name of the function's own is none of its globals."""
+        while name in self.names.values() or name in self.space:
+            name += "_"
+        return name
 
     def size(self, size: Size) -> str:
         """A size as an expression."""
@@ -73,9 +76,7 @@ class Writer:
         for name, known in self.space.items():
             if known is value:
                 return name
-        name = "_" + re.sub(r"\W", "_", hint)
-        while name in self.space:
-            name += "_"
+        name = self._free("_" + re.sub(r"\W", "_", hint))
         self.space[name] = value
         return name
 
