@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from framesmith_aten.graphs.numbers import numbers_of
+from framesmith_aten.symbolic import has_symbols
 
 #: What a machine has of memory at most: the elements of a tensor, and each of its lengths unless it repeats them.
 MOST_ELEMENTS = 2**47
@@ -39,7 +40,7 @@ class Magnitudes:
 
     def learn(self, value: object) -> None:
         """What the layout of a tensor of the graph tells."""
-        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not has_symbols(value):
             return
         numbers = numbers_of(value)
         for number in numbers.values():
