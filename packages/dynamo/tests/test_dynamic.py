@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from driver import check, compiled, same
+from driver import check, compiled, entries_for, same
 
 import framesmith_frames as frames
 from framesmith_dynamo import (
@@ -20,17 +20,6 @@ from framesmith_dynamo import (
     mark_unbacked,
     maybe_mark_dynamic,
 )
-
-
-def entries_for(fn: Callable[..., Any], calls: list[tuple[Any, ...]], **options: Any) -> list[int]:
-    """How many entries there are after each call; each gives eager's result."""
-    frames.reset()
-    subject = compiled(fn, recompile_limit=20, **options)
-    counts = []
-    for args in calls:
-        assert same(subject(*args), fn(*args))
-        counts.append(len(subject.of_kind("entry")))
-    return counts
 
 
 def rows(*counts: int) -> list[tuple[torch.Tensor]]:

@@ -7,6 +7,7 @@ number as it is now, and a guard says so: a symbolic number is a constant that h
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,10 @@ EXACT_OF_INTEGERS: Final = frozenset({"+", "-", "*", "//", "%"})
 COMPUTED: Final = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 #: Exponents of which powers of integers are integers that sympy computes.
 POWERS: Final = range(2, 5)
+#: What numbers are compared with; all other constants are different from them, and have no order with them.
+_NUMBERS: Final = (int, float, bool, complex)
+#: Integers of this magnitude and less are floats, too.
+_EXACT_FLOATS: Final = 2**53
 _DIVISIONS: Final = frozenset({"/", "//", "%"})
 
 
@@ -63,6 +68,12 @@ class SymbolicNumber(ConstantValue):
 
     def python_type(self) -> type:
         return PYTHON_TYPES[type(self.number)]
+
+    def is_constant(self) -> bool:
+        return known_value(self.number) is not None
+
+    def can_be_constant(self) -> bool:
+        return True
 
     def is_symbolic(self) -> bool:
         return True
@@ -104,12 +115,34 @@ class SymbolicNumber(ConstantValue):
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if not isinstance(other, ConstantValue):
             return None
+        if other.python_type() not in _NUMBERS:
+            return None
+        if other.python_type() is complex:
+            return self._compare_complex(tr, op, other.value)
         number = other.as_number()
+        if number is None and (answer := self._compare_beyond(tr, op, other.value)) is not None:
+            return answer
         same = isinstance(number, torch.SymFloat) and number is self.number  # at another call, it may be no number
         truth = any(isinstance(one, torch.SymBool) for one in (number, self.number))  # to torch, it is no number
         if number is None or same or truth:
             return tr.constant(self.value).compare(tr, op, tr.constant(other.value))
         return tr.constant(COMPARE[op](self.number, number))
+
+    def _compare_complex(self, tr: Tracer, op: str, number: complex) -> Value | None:
+        if op not in ("==", "!="):
+            return None
+        return self.compare(tr, op, tr.constant(number.real)) if number.imag == 0 else tr.constant(op == "!=")
+
+    def _compare_beyond(self, tr: Tracer, op: str, number: int | float) -> Value | None:
+        """The comparison with a number that graphs do not compute with; None where this one has to be known."""
+        if math.isnan(number):
+            return tr.constant(op == "!=")
+        if isinstance(self.number, torch.SymInt):
+            infinite = type(number) is float
+            return tr.constant(COMPARE[op](0, number) if infinite else COMPARE[op](self.number, number))
+        if isinstance(self.number, torch.SymFloat) and type(number) is int and abs(number) <= _EXACT_FLOATS:
+            return tr.constant(COMPARE[op](self.number, number))
+        return None
 
     def unary_op(self, tr: Tracer, op: str) -> Value:
         number = self.number

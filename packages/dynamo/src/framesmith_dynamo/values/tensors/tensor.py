@@ -48,7 +48,7 @@ _NUMBERS = (int, float, complex, bool)
 
 def is_operand(value: Value) -> bool:
     """Whether a tensor operator takes this value: a tensor or a Python number."""
-    return isinstance(value, TensorValue) or (value.is_constant() and issubclass(value.python_type(), _NUMBERS))
+    return isinstance(value, TensorValue) or (value.can_be_constant() and issubclass(value.python_type(), _NUMBERS))
 
 
 class TensorValue(TensorObject):
@@ -129,13 +129,13 @@ class TensorValue(TensorObject):
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if is_operand(other):
             return tr.call_torch(COMPARE[op], (self, other), {})
-        if op in ("==", "!=") and other.is_constant():
+        if op in ("==", "!=") and other.can_be_constant():
             return tr.constant(op == "!=")  # torch refuses the operand, and identity decides
         return None
 
 
 def _folds(value: Value) -> bool:
-    return value.is_constant() or isinstance(value, TensorValue)
+    return value.can_be_constant() or isinstance(value, TensorValue)
 
 
 def _plain(value: Value) -> Any:
