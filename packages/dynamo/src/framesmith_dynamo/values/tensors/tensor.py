@@ -17,6 +17,7 @@ from framesmith_dynamo.values.constants.constant import raise_like
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
 from framesmith_dynamo.values.tensors.offsets import guarded_offsets
+from framesmith_dynamo.values.tensors.subscripts import selected
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject
 from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE, BREAKING_METHODS, FOLDED_METHODS
 from framesmith_dynamo.values.wrap_registry import wraps_family
@@ -81,10 +82,12 @@ class TensorValue(TensorObject):
     # Items
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
-        return tr.call_torch(operator.getitem, (self, key), {})
+        tensor, rest = selected(tr, self, self.fake.dim(), key)
+        return tensor if rest is None else tr.call_torch(operator.getitem, (tensor, rest), {})
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
-        tr.call_torch(operator.setitem, (self, key, value), {})
+        tensor, rest = selected(tr, self, self.fake.dim(), key)
+        tr.call_torch(operator.setitem, (tensor, tr.constant(...) if rest is None else rest, value), {})
 
     def iter_(self, tr: Tracer) -> Value:
         if self.fake.dim() == 0:
