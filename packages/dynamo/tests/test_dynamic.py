@@ -45,6 +45,57 @@ def test_everything_is_a_symbol_from_the_beginning() -> None:
     assert entries_for(lambda x, k: x * k + x.shape[1], calls, dynamic=True) == [1, 1, 1, 1]
 
 
+def _of_keywords(x: torch.Tensor, k: dict[str, int]) -> Any:
+    return (lambda **named: x * named["a"] + named["b"])(**k)
+
+
+#: Programs of a tensor and a number, which reaches them in a container.
+PASSED: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
+    "tuple": (lambda x, t: x * t[0] + len(t), lambda n: (n, n)),
+    "list": (lambda x, t: x * t[0] + t[1], lambda n: [n, n / 4]),
+    "dict": (lambda x, t: x * t["a"], lambda n: {"a": n}),
+    "nested": (lambda x, t: x * t["a"][1][0], lambda n: {"a": [0, (n,)]}),
+    "unpacked": (lambda x, t: [x * a + b for a, b in [t]], lambda n: (n, n + 3)),
+    "summed": (lambda x, t: x * sum(t), lambda n: [n, 2 * n]),
+    "keywords": (_of_keywords, lambda n: {"a": n, "b": n + 2}),
+}
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_numbers_in_containers_are_symbols_from_the_beginning(name: str) -> None:
+    program, make = PASSED[name]
+    calls = [(torch.ones(2), make(n)) for n in (5, 6, 7, 9)]
+    assert entries_for(program, calls, dynamic=True) == [1, 1, 1, 1]
+    assert entries_for(program, calls) == [1, 2, 2, 2]
+
+
+def test_arguments_taken_as_they_come_are_symbols_from_the_beginning() -> None:
+    def program(x: torch.Tensor, *ns: int, **named: float) -> Any:
+        return x * ns[0] + ns[1] - named["c"]
+
+    frames.reset()
+    subject = compiled(program, dynamic=True)
+    x = torch.ones(2)
+    for n in (5, 6, 7, 9):
+        assert same(subject(x, n, n + 3, c=n / 4), program(x, n, n + 3, c=n / 4))
+    assert len(subject.of_kind("entry")) == 1
+
+
+def test_attributes_are_settings_until_they_change() -> None:
+    class Scaled:
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+    calls = [(torch.ones(2), Scaled(n)) for n in (5, 5, 6, 7)]
+    assert entries_for(lambda x, o: x * o.n, calls, dynamic=True) == [1, 1, 2, 2]
+
+
+def test_a_tensor_of_two_ranks_in_turn() -> None:
+    calls = [(each,) for n in range(5, 12) for each in (torch.ones(n, 3), torch.ones(n))]
+    assert entries_for(lambda x: x * 2 + x.shape[0], calls) == [1, 2, 3, 4, *[4] * 10]
+    assert entries_for(lambda x: x * 2 + x.shape[0], calls, dynamic=True) == [1, *[2] * 13]
+
+
 def test_nothing_is_a_symbol() -> None:
     assert entries_for(doubled, rows(5, 7, 9), dynamic=False) == [1, 2, 3]
 
