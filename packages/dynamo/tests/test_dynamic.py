@@ -96,6 +96,23 @@ def test_a_tensor_of_two_ranks_in_turn() -> None:
     assert entries_for(lambda x: x * 2 + x.shape[0], calls, dynamic=True) == [1, *[2] * 13]
 
 
+def test_the_limit_names_the_size_that_is_asked_for_and_where() -> None:
+    def program(x: torch.Tensor) -> Any:
+        doubled = x * 2
+        return doubled + len([1] * x.size(0))  # the place
+
+    frames.reset()
+    subject = compiled(program, recompile_limit=4, strict=False)
+    for n in range(2, 9):
+        assert same(subject(torch.ones(n)), program(torch.ones(n)))
+    [limit] = subject.of_kind("limit")
+    assert (
+        "; L['x'].size(0) has changed 3 times, at last L['x'].size(0): expected (L['x'].size(0) == 5)" in limit.detail
+    )
+    assert "# the place" in limit.detail and "instead of asking what it is" in limit.detail
+    assert limit.location is not None and "# the place" in limit.location.line
+
+
 def test_nothing_is_a_symbol() -> None:
     assert entries_for(doubled, rows(5, 7, 9), dynamic=False) == [1, 2, 3]
 

@@ -60,6 +60,11 @@ LEAVE_OUT = (
     "What to do: mark it with framesmith.disable, which saves the attempts, or move what is in the way out of it."
 )
 WHAT_TO_DO = "What to do: keep it the same from call to call, pass a number as a tensor, or raise recompile_limit."
+#: The same where a size or number was a symbol and the program has asked for more than arithmetic.
+WHAT_TO_DO_FOR_SYMBOLS = (
+    "What to do: compute with the number there instead of asking what it is (a place in a list, the length of one, a "
+    "loop's count, a branch), pad to a few sizes, or raise recompile_limit."
+)
 
 
 class BreakNotAllowed(RuntimeError):
@@ -186,7 +191,8 @@ class FrameConverter:
         [(subject, times)] = missed.most_common(1)
         message = (
             f"compiled {len(known)} times, the limit, and runs as plain Python where no entry applies; {subject} has "
-            f"changed {times} time{'s' * (times > 1)}, at last {nearest}. {WHAT_TO_DO}"
+            f"changed {times} time{'s' * (times > 1)}, at last {nearest}{_relied_on(nearest.guard)}. "
+            f"{_remedy(nearest.guard)}"
         )
         if self.strict:
             raise RecompileLimit(f"{info.code.co_qualname}: {message}")
@@ -322,7 +328,18 @@ def _used_at(guard: Guard | None) -> Location | None:
 
 def _subject(guard: Guard | None) -> str:
     """What the guard is about, in the user's terms."""
-    return "what an entry holds on to" if guard is None else guard.source.name
+    return "what an entry holds on to" if guard is None else guard.subject
+
+
+def _relied_on(guard: Guard | None) -> str:
+    """Where the program relies on what the guard checks, to go behind what it expected."""
+    used = _used_at(guard)
+    return "" if used is None else f" (relied on at {used.in_user_code})"
+
+
+def _remedy(guard: Guard | None) -> str:
+    """What to do against many entries of which this guard tells the last apart."""
+    return WHAT_TO_DO_FOR_SYMBOLS if guard is not None and guard.kind.name == "SHAPE" else WHAT_TO_DO
 
 
 def _teller(converter: FrameConverter, code: CodeType) -> Callable[[Exception], None]:
