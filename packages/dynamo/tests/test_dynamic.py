@@ -234,6 +234,11 @@ def test_nothing_is_decided_by_an_unbacked_size() -> None:
         (lambda x: (mark_static(x, 0), mark_dynamic(x, 0)), ValueError, "mark_static was called for dimension 0"),
         (lambda x: (mark_dynamic(x, 0), mark_static(x)), ValueError, "mark_dynamic was called for dimension 0"),
         (lambda x: (mark_unbacked(x, 1), mark_static(x, -1)), ValueError, "mark_unbacked was called for dimension 1"),
+        (lambda x: (mark_unbacked(x, 1), mark_dynamic(x, -1)), ValueError, "mark_unbacked was called for dimension 1"),
+        (lambda x: (mark_dynamic(x, 1), mark_unbacked(x, 1)), ValueError, "mark_dynamic was called for dimension 1"),
+        (lambda x: mark_dynamic(x, 0, min=-5), ValueError, "min=-5 is negative"),
+        (lambda x: mark_dynamic(x, torch.tensor(0)), TypeError, r"a dimension is an int, not tensor\(0\)"),
+        (lambda x: mark_static(x, torch.tensor([0])), TypeError, r"a dimension is an int, not tensor\(\[0\]\)"),
     ],
 )
 def test_bad_marks(call: Callable[[torch.Tensor], object], error: type[Exception], words: str) -> None:
@@ -254,6 +259,19 @@ def test_bad_marks(call: Callable[[torch.Tensor], object], error: type[Exception
             r"size\(0\) is marked both dynamic",
         ),
         ([(mark_static, 1, {}), (torch._dynamo.mark_dynamic, -1, {})], r"size\(1\) is marked both dynamic and static"),
+        (
+            [(torch._dynamo.mark_static, 0, {}), (torch._dynamo.maybe_mark_dynamic, 0, {})],
+            r"size\(0\) is marked both dynamic and static",
+        ),
+        (
+            [(torch._dynamo.mark_static, 0, {}), (torch._dynamo.decorators.mark_unbacked, 0, {})],
+            r"size\(0\) is marked both unbacked and static",
+        ),
+        (
+            [(torch._dynamo.decorators.mark_unbacked, 0, {}), (torch._dynamo.mark_dynamic, 0, {})],
+            r"size\(0\) is marked both dynamic and unbacked",
+        ),
+        ([(torch._dynamo.mark_dynamic, 0, {"min": -5})], "min=-5 is negative"),
     ],
 )
 def test_bad_marks_of_torch_raise_at_the_compiled_call(
@@ -266,6 +284,46 @@ def test_bad_marks_of_torch_raise_at_the_compiled_call(
         with pytest.raises(MarkViolated, match=words):
             compiled(doubled, strict=False, dynamic=dynamic)(x)
     assert entries_for(doubled, [(x,)], dynamic=False) == [1]  # nothing is a symbol, and no mark is read
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic, torch._dynamo.decorators.mark_unbacked],
+)
+def test_the_sizes_of_a_parameter_stay_whoever_marks_them(mark: Callable[[torch.Tensor, int], None]) -> None:
+    parameter = torch.nn.Parameter(torch.ones(5, 3))
+    mark(parameter, 0)
+    with pytest.raises(
+        MarkViolated, match=r"L\['x'\]\.size\(0\) is marked to change, and the sizes of a parameter stay"
+    ):
+        compiled(lambda x: x * 2)(parameter)
+
+
+def test_marks_without_effect_are_told_once() -> None:
+    subject = compiled(doubled, dynamic=False)
+    for n in (5, 6):
+        subject(marked(mark_dynamic, 0, size=n))
+    [told] = subject.of_kind("dynamic")
+    assert told.detail.startswith("L['x'] is marked, which has no effect")
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_an_unbacked_size_that_broadcasts_is_told_and_the_function_stays(dynamic: bool | None) -> None:
+    def added(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x + y  # the place
+
+    frames.reset()
+    subject = compiled(added, dynamic=dynamic, strict=False)
+    for _ in range(2):
+        with pytest.raises(
+            MarkViolated, match=r"L\['x'\]\.size\(0\) is marked unbacked.*the place.*maybe_mark_dynamic"
+        ):
+            subject(marked(mark_unbacked, 0, size=1), torch.ones(5, 3))
+    for n in (5, 6, 1):
+        x = marked(mark_unbacked, 0, size=n)
+        assert same(subject(x, x + 1), x + x + 1)
+    assert same(subject(torch.ones(1, 3), torch.ones(5, 3)), torch.ones(5, 3) * 2)
+    assert subject.of_kind("skip") == subject.of_kind("error") == []
 
 
 def test_marks_of_torch_may_count_from_the_end() -> None:

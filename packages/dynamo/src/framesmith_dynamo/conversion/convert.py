@@ -26,6 +26,7 @@ from framesmith_dynamo.residual.resume import emit_break
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
 from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries
 from framesmith_guards import (
+    CheckProgram,
     CompileContext,
     Guard,
     Location,
@@ -65,6 +66,7 @@ WHAT_TO_DO_FOR_SYMBOLS = (
     "What to do: compute with the number there instead of asking what it is (a place in a list, the length of one, a "
     "loop's count, a branch), pad to a few sizes, or raise recompile_limit."
 )
+INSTEAD_OF_A_MARK = "use maybe_mark_dynamic where a size may be compiled for alone"
 
 
 class BreakNotAllowed(RuntimeError):
@@ -191,7 +193,7 @@ class FrameConverter:
         [(subject, times)] = missed.most_common(1)
         message = (
             f"compiled {len(known)} times, the limit, and runs as plain Python where no entry applies; {subject} has "
-            f"changed {times} time{'s' * (times > 1)}, at last {nearest}{_relied_on(nearest.guard)}. "
+            f"changed {times} time{'s' * (times > 1)}, at last {nearest}{_told_at(_used_at(nearest.guard))}. "
             f"{_remedy(nearest.guard)}"
         )
         if self.strict:
@@ -288,9 +290,7 @@ class FrameConverter:
         program = compile_guards(guards, names, info.code.co_freevars, inputs=residual.inputs)
         function = cast(FunctionType, info.function)
         if not program(info.locals, function):
-            raise RuntimeError(
-                f"the guards refuse the call they were made for: {program.explain(info.locals, function)}"
-            )
+            raise _refusal(program, info, frame.state.symbols)
         seconds = time.perf_counter() - CompileContext.get().begun
         facts = frame.state.symbols.facts()
         self._tell("entry", info.code, check=program, symbols=facts, residual=code, seconds=seconds)
@@ -302,8 +302,7 @@ class FrameConverter:
         violated = symbols.violated()
         if violated is not None:
             text, location = violated
-            where = "" if location is None else f" ({location.in_user_code})"
-            raise MarkViolated(f"{text}{where}; use maybe_mark_dynamic where a size may be compiled for alone")
+            raise MarkViolated(f"{text}{_told_at(location)}; {INSTEAD_OF_A_MARK}")
 
     def _runner_of(self, code: CodeType, graphs: list[object]) -> RunnerOf:
         def runner_of(graph: FinishedGraph, plain: bool) -> Callable[..., Any]:
@@ -321,6 +320,23 @@ def _applies(entry: Entry, info: FrameInfo) -> bool:
     return callable(check) and bool(check(info.locals, cast(FunctionType, info.function)))
 
 
+def _refusal(program: CheckProgram, info: FrameInfo, symbols: Symbols) -> Exception:
+    """The error of guards that refuse the call they were made for: the program's, if it marked a size unbacked.
+
+    What torch takes for granted of such a size without looking at it, that it broadcasts to nothing above all, may not
+    be so at this call.
+    """
+    verdicts = program.verdicts(info.locals, cast(FunctionType, info.function))
+    for guard, reason, _ in verdicts:
+        marked = next((source for source in guard.operands if source in symbols.undecided), None)
+        if reason is not None and marked is not None:
+            where = symbols.decided_at(marked) or guard.location
+            text = f"{marked.name} is marked unbacked, and something is decided by it: {reason}"
+            return MarkViolated(f"{text}{_told_at(where)}; {INSTEAD_OF_A_MARK}")
+    why = program.explain(info.locals, cast(FunctionType, info.function))
+    return RuntimeError(f"the guards refuse the call they were made for: {why}")
+
+
 def _used_at(guard: Guard | None) -> Location | None:
     """Where the user's program relies on what the guard checks."""
     return None if guard is None else guard.location
@@ -331,10 +347,9 @@ def _subject(guard: Guard | None) -> str:
     return "what an entry holds on to" if guard is None else guard.subject
 
 
-def _relied_on(guard: Guard | None) -> str:
-    """Where the program relies on what the guard checks, to go behind what it expected."""
-    used = _used_at(guard)
-    return "" if used is None else f" (relied on at {used.in_user_code})"
+def _told_at(location: Location | None) -> str:
+    """A line of the user's program, to go behind what it is about."""
+    return "" if location is None else f" ({location.in_user_code})"
 
 
 def _remedy(guard: Guard | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from framesmith_aten.symbolic import LARGEST_SYMBOL
-from framesmith_dynamo.conversion.marks import marks_of
+from framesmith_dynamo.conversion.marks import is_marked, marks_of
 from framesmith_dynamo.graph.symbols import STATIC, Dims
 from framesmith_guards import DictValueSource, ItemSource, LocalSource, StoredItemSource
 
@@ -37,6 +37,8 @@ class History:
         #: By name and number of dimensions: what alternates between two is as often one as the other.
         self.sizes: dict[tuple[str, int], Seen] = {}
         self.numbers: dict[str, int | float | None] = {}
+        #: The names of tensors whose marks are not read.
+        self.ignored: set[str] = set()
         #: What has turned out to change since it was last told, in the user's terms.
         self.news: list[str] = []
 
@@ -47,11 +49,14 @@ class History:
 
     def dims(self, tensor: torch.Tensor, source: Source) -> Dims:
         """The dimensions that are symbols: marked ones, those that have changed, all if everything is to be."""
-        if not self.allows_symbols or tensor.layout is not torch.strided or tensor.dim() == 0:
+        if not self.allows_symbols:
+            self._note_ignored_marks(tensor, source.name)
+            return STATIC
+        if tensor.layout is not torch.strided or tensor.dim() == 0:
             return STATIC
         marks = marks_of(tensor, source.name)
         changed = self._changed_dims(tensor, source.name)
-        if isinstance(tensor, torch.nn.Parameter) and not marks.symbolic:
+        if isinstance(tensor, torch.nn.Parameter):
             return STATIC
         everything = range(tensor.dim()) if self.dynamic else ()
         symbolic = {*changed, *everything} - marks.static | marks.symbolic
@@ -61,6 +66,12 @@ class History:
         """What has turned out to change; once."""
         news, self.news = self.news, []
         return news
+
+    def _note_ignored_marks(self, tensor: torch.Tensor, name: str) -> None:
+        """Tell once for each name that its marks are not read."""
+        if name not in self.ignored and is_marked(tensor):
+            self.ignored.add(name)
+            self.news.append(f"{name} is marked, which has no effect: with dynamic=False all sizes stay")
 
     def _changed_dims(self, tensor: torch.Tensor, name: str) -> set[int]:
         sizes = tuple(tensor.shape)
