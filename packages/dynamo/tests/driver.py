@@ -132,3 +132,14 @@ def check(fn: Callable[..., Any], *args: Any, calls: int = 3, **options: Any) ->
         found = outcome(subject, copy.deepcopy(args))
         assert same(found, expected), f"call {call}: compiled {found}, eager {expected}"
     return subject
+
+
+def entries_for(fn: Callable[..., Any], calls: list[tuple[Any, ...]], **options: Any) -> list[int]:
+    """How many entries there are after each call; each gives eager's result."""
+    frames.reset()
+    subject = compiled(fn, recompile_limit=20, **options)
+    counts = []
+    for args in calls:
+        assert same(subject(*args), fn(*args))
+        counts.append(len(subject.of_kind("entry")))
+    return counts

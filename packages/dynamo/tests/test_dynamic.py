@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from driver import check, compiled, same
+from driver import check, compiled, entries_for, same
 
 import framesmith_frames as frames
 from framesmith_dynamo import (
@@ -20,17 +20,6 @@ from framesmith_dynamo import (
     mark_unbacked,
     maybe_mark_dynamic,
 )
-
-
-def entries_for(fn: Callable[..., Any], calls: list[tuple[Any, ...]], **options: Any) -> list[int]:
-    """How many entries there are after each call; each gives eager's result."""
-    frames.reset()
-    subject = compiled(fn, recompile_limit=20, **options)
-    counts = []
-    for args in calls:
-        assert same(subject(*args), fn(*args))
-        counts.append(len(subject.of_kind("entry")))
-    return counts
 
 
 def rows(*counts: int) -> list[tuple[torch.Tensor]]:
@@ -54,6 +43,74 @@ def test_zero_and_one_are_compiled_for_alone() -> None:
 def test_everything_is_a_symbol_from_the_beginning() -> None:
     calls = [(torch.ones(n, m), k) for n, m, k in ((5, 3, 2), (7, 4, 9), (8, 8, 3), (2, 9, -4))]
     assert entries_for(lambda x, k: x * k + x.shape[1], calls, dynamic=True) == [1, 1, 1, 1]
+
+
+def _of_keywords(x: torch.Tensor, k: dict[str, int]) -> Any:
+    return (lambda **named: x * named["a"] + named["b"])(**k)
+
+
+#: Programs of a tensor and a number, which reaches them in a container.
+PASSED: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
+    "tuple": (lambda x, t: x * t[0] + len(t), lambda n: (n, n)),
+    "list": (lambda x, t: x * t[0] + t[1], lambda n: [n, n / 4]),
+    "dict": (lambda x, t: x * t["a"], lambda n: {"a": n}),
+    "nested": (lambda x, t: x * t["a"][1][0], lambda n: {"a": [0, (n,)]}),
+    "unpacked": (lambda x, t: [x * a + b for a, b in [t]], lambda n: (n, n + 3)),
+    "summed": (lambda x, t: x * sum(t), lambda n: [n, 2 * n]),
+    "keywords": (_of_keywords, lambda n: {"a": n, "b": n + 2}),
+}
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_numbers_in_containers_are_symbols_from_the_beginning(name: str) -> None:
+    program, make = PASSED[name]
+    calls = [(torch.ones(2), make(n)) for n in (5, 6, 7, 9)]
+    assert entries_for(program, calls, dynamic=True) == [1, 1, 1, 1]
+    assert entries_for(program, calls) == [1, 2, 2, 2]
+
+
+def test_arguments_taken_as_they_come_are_symbols_from_the_beginning() -> None:
+    def program(x: torch.Tensor, *ns: int, **named: float) -> Any:
+        return x * ns[0] + ns[1] - named["c"]
+
+    frames.reset()
+    subject = compiled(program, dynamic=True)
+    x = torch.ones(2)
+    for n in (5, 6, 7, 9):
+        assert same(subject(x, n, n + 3, c=n / 4), program(x, n, n + 3, c=n / 4))
+    assert len(subject.of_kind("entry")) == 1
+
+
+def test_attributes_are_settings_until_they_change() -> None:
+    class Scaled:
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+    calls = [(torch.ones(2), Scaled(n)) for n in (5, 5, 6, 7)]
+    assert entries_for(lambda x, o: x * o.n, calls, dynamic=True) == [1, 1, 2, 2]
+
+
+def test_a_tensor_of_two_ranks_in_turn() -> None:
+    calls = [(each,) for n in range(5, 12) for each in (torch.ones(n, 3), torch.ones(n))]
+    assert entries_for(lambda x: x * 2 + x.shape[0], calls) == [1, 2, 3, 4, *[4] * 10]
+    assert entries_for(lambda x: x * 2 + x.shape[0], calls, dynamic=True) == [1, *[2] * 13]
+
+
+def test_the_limit_names_the_size_that_is_asked_for_and_where() -> None:
+    def program(x: torch.Tensor) -> Any:
+        doubled = x * 2
+        return doubled + len([1] * x.size(0))  # the place
+
+    frames.reset()
+    subject = compiled(program, recompile_limit=4, strict=False)
+    for n in range(2, 9):
+        assert same(subject(torch.ones(n)), program(torch.ones(n)))
+    [limit] = subject.of_kind("limit")
+    assert (
+        "; L['x'].size(0) has changed 3 times, at last L['x'].size(0): expected (L['x'].size(0) == 5)" in limit.detail
+    )
+    assert "# the place" in limit.detail and "instead of asking what it is" in limit.detail
+    assert limit.location is not None and "# the place" in limit.location.line
 
 
 def test_nothing_is_a_symbol() -> None:
@@ -177,6 +234,11 @@ def test_nothing_is_decided_by_an_unbacked_size() -> None:
         (lambda x: (mark_static(x, 0), mark_dynamic(x, 0)), ValueError, "mark_static was called for dimension 0"),
         (lambda x: (mark_dynamic(x, 0), mark_static(x)), ValueError, "mark_dynamic was called for dimension 0"),
         (lambda x: (mark_unbacked(x, 1), mark_static(x, -1)), ValueError, "mark_unbacked was called for dimension 1"),
+        (lambda x: (mark_unbacked(x, 1), mark_dynamic(x, -1)), ValueError, "mark_unbacked was called for dimension 1"),
+        (lambda x: (mark_dynamic(x, 1), mark_unbacked(x, 1)), ValueError, "mark_dynamic was called for dimension 1"),
+        (lambda x: mark_dynamic(x, 0, min=-5), ValueError, "min=-5 is negative"),
+        (lambda x: mark_dynamic(x, torch.tensor(0)), TypeError, r"a dimension is an int, not tensor\(0\)"),
+        (lambda x: mark_static(x, torch.tensor([0])), TypeError, r"a dimension is an int, not tensor\(\[0\]\)"),
     ],
 )
 def test_bad_marks(call: Callable[[torch.Tensor], object], error: type[Exception], words: str) -> None:
@@ -197,6 +259,19 @@ def test_bad_marks(call: Callable[[torch.Tensor], object], error: type[Exception
             r"size\(0\) is marked both dynamic",
         ),
         ([(mark_static, 1, {}), (torch._dynamo.mark_dynamic, -1, {})], r"size\(1\) is marked both dynamic and static"),
+        (
+            [(torch._dynamo.mark_static, 0, {}), (torch._dynamo.maybe_mark_dynamic, 0, {})],
+            r"size\(0\) is marked both dynamic and static",
+        ),
+        (
+            [(torch._dynamo.mark_static, 0, {}), (torch._dynamo.decorators.mark_unbacked, 0, {})],
+            r"size\(0\) is marked both unbacked and static",
+        ),
+        (
+            [(torch._dynamo.decorators.mark_unbacked, 0, {}), (torch._dynamo.mark_dynamic, 0, {})],
+            r"size\(0\) is marked both dynamic and unbacked",
+        ),
+        ([(torch._dynamo.mark_dynamic, 0, {"min": -5})], "min=-5 is negative"),
     ],
 )
 def test_bad_marks_of_torch_raise_at_the_compiled_call(
@@ -209,6 +284,46 @@ def test_bad_marks_of_torch_raise_at_the_compiled_call(
         with pytest.raises(MarkViolated, match=words):
             compiled(doubled, strict=False, dynamic=dynamic)(x)
     assert entries_for(doubled, [(x,)], dynamic=False) == [1]  # nothing is a symbol, and no mark is read
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic, torch._dynamo.decorators.mark_unbacked],
+)
+def test_the_sizes_of_a_parameter_stay_whoever_marks_them(mark: Callable[[torch.Tensor, int], None]) -> None:
+    parameter = torch.nn.Parameter(torch.ones(5, 3))
+    mark(parameter, 0)
+    with pytest.raises(
+        MarkViolated, match=r"L\['x'\]\.size\(0\) is marked to change, and the sizes of a parameter stay"
+    ):
+        compiled(lambda x: x * 2)(parameter)
+
+
+def test_marks_without_effect_are_told_once() -> None:
+    subject = compiled(doubled, dynamic=False)
+    for n in (5, 6):
+        subject(marked(mark_dynamic, 0, size=n))
+    [told] = subject.of_kind("dynamic")
+    assert told.detail.startswith("L['x'] is marked, which has no effect")
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_an_unbacked_size_that_broadcasts_is_told_and_the_function_stays(dynamic: bool | None) -> None:
+    def added(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x + y  # the place
+
+    frames.reset()
+    subject = compiled(added, dynamic=dynamic, strict=False)
+    for _ in range(2):
+        with pytest.raises(
+            MarkViolated, match=r"L\['x'\]\.size\(0\) is marked unbacked.*the place.*maybe_mark_dynamic"
+        ):
+            subject(marked(mark_unbacked, 0, size=1), torch.ones(5, 3))
+    for n in (5, 6, 1):
+        x = marked(mark_unbacked, 0, size=n)
+        assert same(subject(x, x + 1), x + x + 1)
+    assert same(subject(torch.ones(1, 3), torch.ones(5, 3)), torch.ones(5, 3) * 2)
+    assert subject.of_kind("skip") == subject.of_kind("error") == []
 
 
 def test_marks_of_torch_may_count_from_the_end() -> None:

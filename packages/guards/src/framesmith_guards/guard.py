@@ -15,7 +15,7 @@ import torch
 from framesmith_guards.errors import GuardError
 from framesmith_guards.kinds.state import BY_KIND, USUAL_KINDS
 from framesmith_guards.kinds.table import GuardKind, describe_expected, kind_named
-from framesmith_guards.sources import GlobalStateSource, GuardSource, Source, origin_of
+from framesmith_guards.sources import GlobalStateSource, GuardSource, ShapeEnvSource, Source, origin_of
 from framesmith_guards.stacks import Location, current_location
 from framesmith_guards.values.constants import is_constant, typed_key
 from framesmith_guards.values.refs import describe
@@ -105,6 +105,12 @@ class Guard:
         """The other sources that the guard relates to its own."""
         return self.kind.operands(self.expected)
 
+    @property
+    def subject(self) -> str:
+        """What the guard is about, in the user's terms: of a condition on sizes and numbers, these."""
+        about = self.operands if isinstance(self.source, ShapeEnvSource) else ()
+        return " and ".join(source.name for source in about) or self.source.name
+
     def explain(self, args: Mapping[str, object], function: FunctionType) -> str | None:
         """Why the guard misses for this call, by the reference predicates; None if it holds."""
         if self.kind.name in BY_KIND:
@@ -118,13 +124,13 @@ class Guard:
             loaded = {source: source.evaluate(args, function) for source in dict.fromkeys(sources)}
             values = [loaded[source] for source in sources]  # what is named twice is one object, as for a program
         except Exception as error:
-            return f"{self.source.name}: cannot be evaluated: {type(error).__name__}: {error}"
+            return f"{self.subject}: cannot be evaluated: {type(error).__name__}: {error}"
         try:
             if self.kind.holds(values[0], self.expected, *values[1:]):
                 return None
-            return f"{self.source.name}: {self.kind.explain(values[0], self.expected, *values[1:])}"
+            return f"{self.subject}: {self.kind.explain(values[0], self.expected, *values[1:])}"
         except Exception as error:
-            return f"{self.source.name}: {self.kind.name} cannot be checked: {type(error).__name__}: {error}"
+            return f"{self.subject}: {self.kind.name} cannot be checked: {type(error).__name__}: {error}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Guard) and self._key == other._key

@@ -64,7 +64,7 @@ class _Symbols:
 
     shape_env: Any
     sources: dict[str, Source] = field(default_factory=dict)
-    equalities: list[tuple[Source, sympy.Expr]] = field(default_factory=list)
+    equalities: list[tuple[Source, sympy.Expr, Location | None]] = field(default_factory=list)
 
     @property
     def computed(self) -> dict[sympy.Symbol, sympy.Basic]:
@@ -81,7 +81,12 @@ class _Symbols:
         if isinstance(expr, sympy.Symbol) and expr.name not in self.sources:
             self.sources[expr.name] = source
         else:
-            self.equalities.append((source, expr))
+            self.equalities.append((source, expr, self.settled_at(node._expr)))
+
+    def settled_at(self, expr: sympy.Basic) -> Location | None:
+        """The user's line by which one of an expression's symbols has come to be known."""
+        places = map(self.shape_env.replacements_slocs.get, expr.free_symbols)
+        return next((place.location for place in places if getattr(place, "location", None) is not None), None)
 
     def opened(self, expr: sympy.Basic) -> sympy.Basic:
         """An expression of inputs' symbols alone: with the calls that computed numbers, and what has come to be known.
@@ -128,17 +133,17 @@ def shape_guards(
     for source, tensor in tensors:
         _meet_tensor(symbols, source, tensor)
     evaluated, lines = _evaluated(symbols)
-    found = (*_equalities(symbols), *_settled(symbols), *_given(symbols))
-    guards = [Guard(ShapeEnvSource(), "SHAPE", each) for each in found]
+    found = (*_equalities(symbols), *_settled(symbols), *((each, None) for each in _given(symbols)))
+    guards = [Guard(ShapeEnvSource(), "SHAPE", each, location=location) for each, location in found]
     return [*guards, *_ranges(symbols, lines), *evaluated]
 
 
-def _equalities(symbols: _Symbols) -> Iterator[ShapeExpr]:
-    for source, expr in symbols.equalities:
+def _equalities(symbols: _Symbols) -> Iterator[tuple[ShapeExpr, Location | None]]:
+    for source, expr, location in symbols.equalities:
         if isinstance(expr, sympy.Symbol) and symbols.sources.get(expr.name) is source:
             continue
         number = sympy.Symbol("value", integer=True)
-        yield _condition(sympy.Eq(number, expr, evaluate=False), {**symbols.sources, "value": source})
+        yield _condition(sympy.Eq(number, expr, evaluate=False), {**symbols.sources, "value": source}), location
 
 
 _Lines = dict[tuple[sympy.Basic, type[sympy.Rel]], "Location"]
@@ -191,14 +196,15 @@ def _follows(expr: sympy.Basic, ranges: dict[Any, Any]) -> bool:
     return bool(bounds.is_singleton()) and bounds.lower is sympy.true
 
 
-def _settled(symbols: _Symbols) -> Iterator[ShapeExpr]:
+def _settled(symbols: _Symbols) -> Iterator[tuple[ShapeExpr, Location | None]]:
     """What has come to be known of computed numbers (see `fakes.symbols.computed_number`), or of inputs by them."""
     met = [symbol for symbol in symbols.shape_env.replacements if symbol.name in symbols.sources]
     for symbol in [*symbols.computed, *met]:
         known = symbols.shape_env.replace(symbol)
         if known != symbol:
             call = symbols.opened(symbols.computed.get(symbol, symbol))
-            yield _condition(sympy.Eq(call, symbols.opened(known), evaluate=False), symbols.sources)
+            condition = _condition(sympy.Eq(call, symbols.opened(known), evaluate=False), symbols.sources)
+            yield condition, symbols.settled_at(symbol)
 
 
 def _given(symbols: _Symbols) -> Iterator[ShapeExpr]:

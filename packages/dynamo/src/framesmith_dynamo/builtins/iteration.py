@@ -46,7 +46,7 @@ def unordered_items(tr: Tracer, iterable: Value, key: Value | None) -> list[Valu
     held = iterable.builtin_contents() if user_method(iterable.python_type(), "__iter__") is None else iterable
     if isinstance(held, FrozenSetValue) and (key is None or key.is_none()):
         members = list(held.members.values())
-        if all(member.is_constant() for member in members):
+        if all(member.can_be_constant() for member in members):
             return members
     return iterable.unpack(tr)
 
@@ -138,7 +138,8 @@ def _count(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     for number in (start, step):
         if all(type_lookup(number.python_type(), name) is None for name in ("__index__", "__float__", "__complex__")):
             refuse(tr, itertools.count, (start, step), {})
-    if start.is_constant() and step.is_constant():  # True is counted from as 1, if the steps are of 1
+    known = start.is_constant() and step.is_constant()
+    if known or start.python_type() is bool:  # True is counted from as 1, if the steps are of 1
         start = fold(tr, lambda *bounds: next(itertools.count(*bounds)), (start, step))
     return tracked(tr, CountIterator(start, step))
 

@@ -38,15 +38,17 @@ def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if value.is_symbolic():
         negative = operations.compare(tr, "<", value, tr.constant(0)).bool_(tr)
         return value.unary_op(tr, "-" if negative else "+")
-    return fold(tr, abs, (value,)) if value.is_constant() else special(tr, value, "__abs__")
+    return fold(tr, abs, (value,)) if value.can_be_constant() else special(tr, value, "__abs__")
 
 
 @handles(round)
 def _round(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = named(tr, round, args, kwargs, ("number", "ndigits"), 1)
-    if all(arg.is_constant() for arg in given.values()):
-        return fold(tr, round, args, kwargs)
     digits = [given["ndigits"]] if "ndigits" in given and not given["ndigits"].is_none() else []
+    if not digits and given["number"].is_symbolic() and given["number"].python_type() is int:
+        return given["number"]
+    if all(arg.can_be_constant() for arg in given.values()):
+        return fold(tr, round, args, kwargs)
     return special(tr, given["number"], "__round__", digits)
 
 
@@ -55,7 +57,7 @@ def _divmod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     left, right = between(tr, divmod, args, kwargs, 2, 2)
     if left.is_symbolic() or right.is_symbolic():
         return TupleValue([operations.binary(tr, op, left, right) for op in ("//", "%")])
-    if left.is_constant() and right.is_constant():
+    if left.can_be_constant() and right.can_be_constant():
         return fold(tr, divmod, (left, right))
     for value, other, name in ((left, right, "__divmod__"), (right, left, "__rdivmod__")):
         if type_lookup(value.python_type(), name) is not None:
@@ -112,8 +114,8 @@ def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         args[0].iter_(tr)
         refuse(tr, sum, [new_list(tr, []), total], {})
     items = args[0].unpack(tr)
-    known = next((at for at, item in enumerate(items) if not item.is_constant() or item.is_symbolic()), len(items))
-    if total.is_constant() and not total.is_symbolic():  # sum() adds floats more exactly than `+` since 3.12
+    known = next((at for at, item in enumerate(items) if not item.can_be_constant() or item.is_symbolic()), len(items))
+    if total.can_be_constant() and not total.is_symbolic():  # sum() adds floats more exactly than `+` since 3.12
         total = fold(tr, sum, ([item.as_constant() for item in items[:known]], total))
         items = items[known:]
     for item in items:
@@ -127,7 +129,7 @@ def _number(cls: type, method: str) -> Handler:
     def construct(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if len(args) == 1 and args[0].is_symbolic() and args[0].python_type() is cls:
             return args[0]
-        if all(arg.is_constant() for arg in (*args, *kwargs.values())):
+        if all(arg.can_be_constant() for arg in (*args, *kwargs.values())):
             return fold(tr, cls, args, kwargs)
         if len(args) == 1 and not kwargs:
             return answered(tr, cls, method, args[0], special(tr, args[0], method))

@@ -219,7 +219,7 @@ def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     method = special_method(tr, value, "__hash__")
     if method is not None:
         return answered(tr, hash, "__hash__", value, tr.call(method, [value], {}))
-    if not value.is_constant():
+    if not value.can_be_constant():
         value.hash_key(tr)  # the program's TypeError for what cannot be hashed
         raise GraphBreak(OBJECT_ID, f"hash() of {value.describe()}")
     return fold(tr, hash, (value.as_constant(),))

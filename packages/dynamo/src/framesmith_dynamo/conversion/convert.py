@@ -26,6 +26,7 @@ from framesmith_dynamo.residual.resume import emit_break
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
 from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries
 from framesmith_guards import (
+    CheckProgram,
     CompileContext,
     Guard,
     Location,
@@ -60,6 +61,12 @@ LEAVE_OUT = (
     "What to do: mark it with framesmith.disable, which saves the attempts, or move what is in the way out of it."
 )
 WHAT_TO_DO = "What to do: keep it the same from call to call, pass a number as a tensor, or raise recompile_limit."
+#: The same where a size or number was a symbol and the program has asked for more than arithmetic.
+WHAT_TO_DO_FOR_SYMBOLS = (
+    "What to do: compute with the number there instead of asking what it is (a place in a list, the length of one, a "
+    "loop's count, a branch), pad to a few sizes, or raise recompile_limit."
+)
+INSTEAD_OF_A_MARK = "use maybe_mark_dynamic where a size may be compiled for alone"
 
 
 class BreakNotAllowed(RuntimeError):
@@ -186,7 +193,8 @@ class FrameConverter:
         [(subject, times)] = missed.most_common(1)
         message = (
             f"compiled {len(known)} times, the limit, and runs as plain Python where no entry applies; {subject} has "
-            f"changed {times} time{'s' * (times > 1)}, at last {nearest}. {WHAT_TO_DO}"
+            f"changed {times} time{'s' * (times > 1)}, at last {nearest}{_told_at(_used_at(nearest.guard))}. "
+            f"{_remedy(nearest.guard)}"
         )
         if self.strict:
             raise RecompileLimit(f"{info.code.co_qualname}: {message}")
@@ -282,9 +290,7 @@ class FrameConverter:
         program = compile_guards(guards, names, info.code.co_freevars, inputs=residual.inputs)
         function = cast(FunctionType, info.function)
         if not program(info.locals, function):
-            raise RuntimeError(
-                f"the guards refuse the call they were made for: {program.explain(info.locals, function)}"
-            )
+            raise _refusal(program, info, frame.state.symbols)
         seconds = time.perf_counter() - CompileContext.get().begun
         facts = frame.state.symbols.facts()
         self._tell("entry", info.code, check=program, symbols=facts, residual=code, seconds=seconds)
@@ -296,8 +302,7 @@ class FrameConverter:
         violated = symbols.violated()
         if violated is not None:
             text, location = violated
-            where = "" if location is None else f" ({location.in_user_code})"
-            raise MarkViolated(f"{text}{where}; use maybe_mark_dynamic where a size may be compiled for alone")
+            raise MarkViolated(f"{text}{_told_at(location)}; {INSTEAD_OF_A_MARK}")
 
     def _runner_of(self, code: CodeType, graphs: list[object]) -> RunnerOf:
         def runner_of(graph: FinishedGraph, plain: bool) -> Callable[..., Any]:
@@ -315,6 +320,23 @@ def _applies(entry: Entry, info: FrameInfo) -> bool:
     return callable(check) and bool(check(info.locals, cast(FunctionType, info.function)))
 
 
+def _refusal(program: CheckProgram, info: FrameInfo, symbols: Symbols) -> Exception:
+    """The error of guards that refuse the call they were made for: the program's, if it marked a size unbacked.
+
+    What torch takes for granted of such a size without looking at it, that it broadcasts to nothing above all, may not
+    be so at this call.
+    """
+    verdicts = program.verdicts(info.locals, cast(FunctionType, info.function))
+    for guard, reason, _ in verdicts:
+        marked = next((source for source in guard.operands if source in symbols.undecided), None)
+        if reason is not None and marked is not None:
+            where = symbols.decided_at(marked) or guard.location
+            text = f"{marked.name} is marked unbacked, and something is decided by it: {reason}"
+            return MarkViolated(f"{text}{_told_at(where)}; {INSTEAD_OF_A_MARK}")
+    why = program.explain(info.locals, cast(FunctionType, info.function))
+    return RuntimeError(f"the guards refuse the call they were made for: {why}")
+
+
 def _used_at(guard: Guard | None) -> Location | None:
     """Where the user's program relies on what the guard checks."""
     return None if guard is None else guard.location
@@ -322,7 +344,17 @@ def _used_at(guard: Guard | None) -> Location | None:
 
 def _subject(guard: Guard | None) -> str:
     """What the guard is about, in the user's terms."""
-    return "what an entry holds on to" if guard is None else guard.source.name
+    return "what an entry holds on to" if guard is None else guard.subject
+
+
+def _told_at(location: Location | None) -> str:
+    """A line of the user's program, to go behind what it is about."""
+    return "" if location is None else f" ({location.in_user_code})"
+
+
+def _remedy(guard: Guard | None) -> str:
+    """What to do against many entries of which this guard tells the last apart."""
+    return WHAT_TO_DO_FOR_SYMBOLS if guard is not None and guard.kind.name == "SHAPE" else WHAT_TO_DO
 
 
 def _teller(converter: FrameConverter, code: CodeType) -> Callable[[Exception], None]:

@@ -25,7 +25,8 @@ class FrameEvent:
     was made (`check` and `guards`, its check as Python; `symbols`, what changes from call to call; `residual` and
     `residual_text`, its code; `seconds` taken);
     `recompile`: no entry applied (`detail`: why the nearest did not); `dynamic`: a size or number that has changed is a
-    symbol from now on (`detail`: which, and what it was and is); `limit`: that was so as often as allowed
+    symbol from now on (`detail`: which, and what it was and is), or marks have no effect; `limit`: that was so as often
+    as allowed
     (`detail`: what changed most, and what to do); `skip` and `run-once`: left to plain Python, always or this time
     (`detail`: why); `costly`: compiling or inlining the code was never worth it, and stops (`detail`: why, and what to
     do); `error`: the tracer or a compiler failed (`error`).

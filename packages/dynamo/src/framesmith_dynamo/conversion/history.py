@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from framesmith_aten.symbolic import LARGEST_SYMBOL
-from framesmith_dynamo.conversion.marks import marks_of
+from framesmith_dynamo.conversion.marks import is_marked, marks_of
 from framesmith_dynamo.graph.symbols import STATIC, Dims
-from framesmith_guards import LocalSource
+from framesmith_guards import DictValueSource, ItemSource, LocalSource, StoredItemSource
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
+#: Sources of what a container holds.
+_ITEMS: Final = (ItemSource, StoredItemSource, DictValueSource)
 #: Stands for a size or number that has changed.
 CHANGED: Final = None
 
@@ -32,8 +34,11 @@ class History:
 
     def __init__(self, dynamic: bool | None) -> None:
         self.dynamic = dynamic
-        self.sizes: dict[str, Seen] = {}
+        #: By name and number of dimensions: what alternates between two is as often one as the other.
+        self.sizes: dict[tuple[str, int], Seen] = {}
         self.numbers: dict[str, int | float | None] = {}
+        #: The names of tensors whose marks are not read.
+        self.ignored: set[str] = set()
         #: What has turned out to change since it was last told, in the user's terms.
         self.news: list[str] = []
 
@@ -44,11 +49,14 @@ class History:
 
     def dims(self, tensor: torch.Tensor, source: Source) -> Dims:
         """The dimensions that are symbols: marked ones, those that have changed, all if everything is to be."""
-        if not self.allows_symbols or tensor.layout is not torch.strided or tensor.dim() == 0:
+        if not self.allows_symbols:
+            self._note_ignored_marks(tensor, source.name)
+            return STATIC
+        if tensor.layout is not torch.strided or tensor.dim() == 0:
             return STATIC
         marks = marks_of(tensor, source.name)
         changed = self._changed_dims(tensor, source.name)
-        if isinstance(tensor, torch.nn.Parameter) and not marks.symbolic:
+        if isinstance(tensor, torch.nn.Parameter):
             return STATIC
         everything = range(tensor.dim()) if self.dynamic else ()
         symbolic = {*changed, *everything} - marks.static | marks.symbolic
@@ -59,12 +67,15 @@ class History:
         news, self.news = self.news, []
         return news
 
+    def _note_ignored_marks(self, tensor: torch.Tensor, name: str) -> None:
+        """Tell once for each name that its marks are not read."""
+        if name not in self.ignored and is_marked(tensor):
+            self.ignored.add(name)
+            self.news.append(f"{name} is marked, which has no effect: with dynamic=False all sizes stay")
+
     def _changed_dims(self, tensor: torch.Tensor, name: str) -> set[int]:
         sizes = tuple(tensor.shape)
-        seen = self.sizes.get(name)
-        if seen is None or len(seen) != len(sizes):
-            self.sizes[name] = list(sizes)
-            return set()
+        seen = self.sizes.setdefault((name, len(sizes)), list(sizes))
         for dim, size in enumerate(sizes):
             if seen[dim] is not CHANGED and seen[dim] != size:
                 self.news.append(
@@ -74,15 +85,26 @@ class History:
         return {dim for dim, size in enumerate(seen) if size is CHANGED}
 
     def is_symbol(self, number: int | float, source: Source) -> bool:
-        """Whether a number is a symbol: one that has changed; any argument, if everything is to be. 0 and 1 are not."""
+        """Whether a number is a symbol: one that has changed; any argument, if everything is to be. 0 and 1 are not.
+
+        An attribute of an object is a setting, more often than not: it is no symbol before it has changed.
+        """
         if not self.allows_symbols:
             return False
         seen = self.numbers.setdefault(source.name, number)
         if seen is not CHANGED and (type(seen) is not type(number) or seen != number):
             self.news.append(f"{source.name} was {seen!r} when compiled, and is {number!r}: it becomes dynamic now")
             self.numbers[source.name] = CHANGED
-        changed = self.numbers[source.name] is CHANGED or (self.dynamic is True and isinstance(source, LocalSource))
+        changed = self.numbers[source.name] is CHANGED or (self.dynamic is True and _is_passed(source))
         return changed and not _is_special(number)
+
+
+def _is_passed(source: Source) -> bool:
+    """Whether what is found at a source is an argument, or in a container that is one, however deep."""
+    found: Source | None = source
+    while isinstance(found, _ITEMS):
+        found = found.base
+    return isinstance(found, LocalSource)
 
 
 def _is_special(number: int | float) -> bool:

@@ -44,21 +44,34 @@ class MarkViolated(RuntimeError):
     """A size that was marked dynamic has to be one number, or the marks of a tensor do not fit it."""
 
 
+def is_marked(tensor: torch.Tensor) -> bool:
+    """Whether anything is said of a tensor's sizes."""
+    return any(attribute.startswith("_dynamo_") for attribute in vars(tensor))
+
+
 def marks_of(tensor: torch.Tensor, name: str) -> Marks:
     """The marks of a tensor; `name` is what the program calls it.
 
     Torch's own functions check nothing: MarkViolated for dimensions that the tensor does not have, for a range that is
-    empty or does not hold the size, and for a dimension marked both to change and to stay.
+    empty or does not hold the size, for a dimension marked twice in ways that contradict each other, and for a
+    parameter's that is marked to change.
     """
-    entries = vars(tensor)
-    if not any(attribute.startswith("_dynamo_") for attribute in entries):
+    if not is_marked(tensor):
         return NO_MARKS
+    entries = vars(tensor)
     required, maybe, static, unbacked = (
         frozenset(_place(tensor, dim, name) for dim in entries.get(attribute, ()))
         for attribute in (MARKED, MAYBE, STAYS, WITHOUT_VALUE)
     )
-    if both := required & static:
-        raise MarkViolated(f"{name}.size({min(both)}) is marked both dynamic and static; it is one or the other")
+    if isinstance(tensor, torch.nn.Parameter) and (changing := required | maybe | unbacked):
+        raise MarkViolated(f"{name}.size({min(changing)}) is marked to change, and the sizes of a parameter stay")
+    for first, second, words in (
+        (required | maybe, static, "dynamic and static"),
+        (unbacked, static, "unbacked and static"),
+        (required, unbacked, "dynamic and unbacked"),
+    ):
+        if both := first & second:
+            raise MarkViolated(f"{name}.size({min(both)}) is marked both {words}; it is one or the other")
     ranges: dict[int, tuple[int, int | None]] = dict.fromkeys(required, (0, None))
     for each in entries.get(RANGES, ()):
         dim = _place(tensor, each.dim, name)
@@ -80,6 +93,7 @@ def mark_dynamic(tensor: Any, dims: Any, *, min: int | None = None, max: int | N
     marked = _dimensions(tensor, dims, "mark_dynamic")
     _check_range(tensor, marked, min, max)
     _refuse_both(tensor, marked, STAYS, "mark_dynamic", "mark_static")
+    _refuse_both(tensor, marked, WITHOUT_VALUE, "mark_dynamic", "mark_unbacked")
     _add(tensor, MARKED, marked)
     if min is not None or max is not None:
         known = [each for each in vars(tensor).get(RANGES, ()) if each.dim not in marked]
@@ -107,6 +121,7 @@ def mark_unbacked(tensor: Any, dims: Any) -> None:
     """Say that nothing may be decided by sizes of a tensor, not even whether one is 0 or 1."""
     marked = _dimensions(tensor, dims, "mark_unbacked")
     _refuse_both(tensor, marked, STAYS, "mark_unbacked", "mark_static")
+    _refuse_both(tensor, marked, MARKED, "mark_unbacked", "mark_dynamic")
     _add(tensor, WITHOUT_VALUE, marked)
 
 
@@ -115,7 +130,7 @@ def _dimensions(tensor: Any, dims: Any, function: str, *, parameters: bool = Fal
         raise TypeError(f"{function} marks a tensor, not a {type(tensor).__name__}")
     if isinstance(tensor, torch.nn.Parameter) and not parameters:
         raise ValueError(f"{function}: the sizes of a parameter stay; mark the tensors that are passed to the function")
-    given = list(dims) if isinstance(dims, Iterable) else [dims]
+    given = list(dims) if isinstance(dims, Iterable) and not isinstance(dims, torch.Tensor) else [dims]
     for dim in given:
         _check_int(dim, f"{function}: a dimension")
         if not -tensor.dim() <= dim < tensor.dim():
@@ -141,6 +156,8 @@ def _check_int(value: object, what: str) -> None:
 
 def _why_not_within(tensor: torch.Tensor, dim: int, least: int | None, most: int | None) -> str:
     """Why a dimension cannot be one whose sizes are from `least` to `most`; empty if it can."""
+    if least is not None and least < 0:
+        return f"min={least} is negative"
     if least is not None and most is not None and least > most:
         return f"min={least} is greater than max={most}"
     size = tensor.size(dim)

@@ -112,15 +112,11 @@ class GraphInput:
     """One input of a compiled graph.
 
     `source`: where the caller's tensor or number is found; `example`: a fake tensor as it was before the trace, or a
-    symbolic number; `static_address`: the same storage is expected call after call; `dynamic_dims`: dimensions that may
-    change without recompiling.
+    symbolic number.
     """
 
     source: Source
     example: Any
-    is_parameter_or_buffer: bool = False
-    static_address: bool = False
-    dynamic_dims: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +420,4 @@ def placeholder_name(source_name: str) -> str:
 def describe_input(ref: TensorRef, example: torch.Tensor) -> GraphInput:
     """The record handed to whoever compiles the graph."""
     assert ref.source is not None
-    lasting = isinstance(ref.real, torch.nn.Parameter) or "_buffers" in ref.source.name
-    dims = tuple(dim for dim, size in enumerate(example.shape) if is_symbolic(size))
-    return GraphInput(ref.source, example, is_parameter_or_buffer=lasting, static_address=lasting, dynamic_dims=dims)
+    return GraphInput(ref.source, example)

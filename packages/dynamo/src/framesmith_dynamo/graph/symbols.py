@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from framesmith_aten.symbolic import LARGEST_SYMBOL, known_value
+from framesmith_guards import TensorPropertySource
 from framesmith_guards.fakes.symbols import (
     attach_shape_env,
     bounds_of,
@@ -88,6 +89,8 @@ class Symbols:
         self.tensors: list[tuple[Source, torch.Tensor]] = []
         self.numbers: list[tuple[Source, Any]] = []
         self._required: list[tuple[Source, Any, int]] = []
+        #: The sizes by which the program has promised that nothing is decided, with their places.
+        self.undecided: dict[Source, Any] = {}
 
     def tensor(self, real: torch.Tensor, source: Source) -> torch.Tensor | None:
         """A fake with symbolic sizes for a tensor; None for one whose sizes stay."""
@@ -99,6 +102,7 @@ class Symbols:
         except RuntimeError:  # torch cannot make it: a view that was made without gradients, of a base with some
             return None
         self.tensors.append((source, fake))
+        self.undecided |= {TensorPropertySource(source, "size", dim): fake.size(dim) for dim in dims.unbacked}
         self._required += [(source, fake.size(dim), dim) for dim in dims.required]
         return fake
 
@@ -117,6 +121,10 @@ class Symbols:
                     attach_shape_env(self._mode), size
                 )
         return None
+
+    def decided_at(self, place: Source) -> Location | None:
+        """The line that made one of `undecided` known, or another one's."""
+        return specialised_at(attach_shape_env(self._mode), self.undecided[place])
 
     def number(self, real: int | float, source: Source) -> Any:
         """The symbol of a number; None for one that stays."""

@@ -179,11 +179,15 @@ class Value:
         return self.python_types[0]
 
     def is_constant(self) -> bool:
-        """Whether `as_constant` gives the object itself."""
+        """Whether the object is known whatever the call: `as_constant` gives it and relies on nothing more."""
         return False
 
+    def can_be_constant(self) -> bool:
+        """Whether `as_constant` gives the object: of a number that changes, the one at this call, and a guard."""
+        return self.is_constant()
+
     def as_constant(self) -> Any:
-        """The real Python object, when it is known at compile time."""
+        """The real Python object, when it is known at compile time or `can_be_constant`."""
         self.refuse("as a constant", kind=NOT_CONSTANT)
 
     def is_symbolic(self) -> bool:

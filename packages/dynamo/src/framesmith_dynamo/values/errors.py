@@ -90,7 +90,7 @@ def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, 
         if name != "__len__" or not _relied_on_as_negative(tr, answer):
             return answer
         answer = tr.constant(-1)  # each negative length is refused in the same words
-    known = answer.is_constant() and isinstance(answer.as_constant(), int | float | complex | str | bytes)
+    known = answer.can_be_constant() and isinstance(answer.as_constant(), int | float | complex | str | bytes)
     given = answer.as_constant() if known else stand_in(answer)
     try:
         with warnings.catch_warnings():
@@ -130,9 +130,9 @@ def takes(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
 def stand_in(value: Value) -> Any:
     """An object that Python refuses with the same words as the one a value stands for."""
     cls = value.python_type()
-    if value.is_constant() and cls in PLAIN:
+    if value.can_be_constant() and cls in PLAIN:
         return value.as_constant()
-    if value.is_constant() and cls is type:
+    if value.can_be_constant() and cls is type:
         return type(value.as_constant().__name__, (), {})
     if cls in EMPTY:
         return cls()

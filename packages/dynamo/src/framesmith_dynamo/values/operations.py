@@ -70,11 +70,22 @@ def identity(tr: Tracer, a: Value, b: Value) -> bool:
         return known
     if same_object(a, b):
         return True
+    if a.is_symbolic() or b.is_symbolic():
+        return _same_number(tr, a, b)
     if a.source is None or b.source is None or a.is_constant() or b.is_constant():
         return False
     if a.python_type() is b.python_type():
         tr.guard(a.source, "NOT_ALIASED", (b.source,))
     return False
+
+
+def _same_number(tr: Tracer, a: Value, b: Value) -> bool:
+    """`a is b` where one is a number that changes: of equal ones it is asked which objects they are at this call."""
+    if a.python_type() is not b.python_type() or a.python_type() not in (int, bool, float):
+        return False
+    if a.python_type() is not float and not compare(tr, "==", a, b).bool_(tr):  # no NaN is equal to itself
+        return False
+    return same_object(tr.constant(a.as_constant()), tr.constant(b.as_constant()))
 
 
 def _compare_found(tr: Tracer, a: Value, b: Value) -> bool | None:

@@ -79,7 +79,7 @@ def fold(
         raise
     except Exception as error:
         raise_like(tr, error)
-    same = (arg for arg, obj in given if obj is result and arg.is_constant())
+    same = (arg for arg, obj in given if obj is result and arg.can_be_constant())
     return next(same, None) or build(tr, result)
 
 
@@ -99,7 +99,7 @@ def _computed(tr: Tracer, function: Callable[..., Any], args: Sequence[Any]) -> 
 
 def all_constant(args: Args, kwargs: Kwargs) -> bool:
     """Whether every argument is known."""
-    return all(arg.is_constant() for arg in args) and all(arg.is_constant() for arg in kwargs.values())
+    return all(arg.can_be_constant() for arg in args) and all(arg.can_be_constant() for arg in kwargs.values())
 
 
 class ConstantValue(Value):
@@ -206,7 +206,7 @@ class ConstantValue(Value):
         return bool(self.value)
 
     def contains(self, tr: Tracer, item: Value) -> Value:
-        if isinstance(self.value, str | bytes) and not item.is_constant():
+        if isinstance(self.value, str | bytes) and not item.can_be_constant():
             raise GraphBreak(NOT_CONSTANT, f"{item.describe()} in {self.describe()}")
         return fold(tr, operator.contains, (self, item))
 
@@ -266,7 +266,7 @@ def plain(value: Value) -> Any:
 
     Raises GraphBreak when anything in it is not known.
     """
-    if value.is_constant():
+    if value.can_be_constant():
         return value.as_constant()
     try:
         return value.as_plain()

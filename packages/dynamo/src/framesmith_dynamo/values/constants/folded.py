@@ -91,7 +91,7 @@ class FoldedValue(KnownValue):
         return [tr.constant(item) for item in self.obj]
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        if op not in ("==", "!=") or not other.is_constant():
+        if op not in ("==", "!=") or not other.can_be_constant():
             return None
         return tr.constant(bool(self.obj == other.as_constant()) == (op == "=="))
 

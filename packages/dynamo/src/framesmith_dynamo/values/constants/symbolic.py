@@ -7,21 +7,26 @@ number as it is now, and a guard says so: a symbolic number is a constant that h
 
 from __future__ import annotations
 
+import math
 import operator
+from types import MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from framesmith_aten.symbolic import known_value
+from framesmith_aten.symbolic import LARGEST_SYMBOL, known_value
 from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, GraphBreak
-from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.constants.constant import ConstantValue
-from framesmith_dynamo.values.operations import BINARY, BINARY_SLOTS, COMPARE
+from framesmith_dynamo.values.operations import BINARY, BINARY_SLOTS, COMPARE, COMPARE_SLOTS
 from framesmith_dynamo.values.wrap_registry import builds_type
 from framesmith_sideeffects import load_source
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from framesmith_bytecode import Codegen
     from framesmith_dynamo.graph.builder import NumberRef
 
@@ -33,6 +38,16 @@ EXACT_OF_INTEGERS: Final = frozenset({"+", "-", "*", "//", "%"})
 COMPUTED: Final = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 #: Exponents of which powers of integers are integers that sympy computes.
 POWERS: Final = range(2, 5)
+#: Operators of bits that are arithmetic for some constants.
+_OF_BITS: Final = frozenset({"&", "<<", ">>"})
+#: The attributes of an int that are numbers; None is the int itself.
+_PARTS: Final = {"real": None, "imag": 0, "numerator": None, "denominator": 1}
+#: What the special methods of a number take, by its type; of others they give NotImplemented.
+_TAKES: Final[dict[type, tuple[type, ...]]] = {int: (int, bool), float: (int, bool, float)}
+#: What numbers are compared with; all other constants are different from them, and have no order with them.
+_NUMBERS: Final = (int, float, bool, complex)
+#: Integers of this magnitude and less are floats, too.
+_EXACT_FLOATS: Final = 2**53
 _DIVISIONS: Final = frozenset({"/", "//", "%"})
 
 
@@ -63,6 +78,12 @@ class SymbolicNumber(ConstantValue):
 
     def python_type(self) -> type:
         return PYTHON_TYPES[type(self.number)]
+
+    def is_constant(self) -> bool:
+        return known_value(self.number) is not None
+
+    def can_be_constant(self) -> bool:
+        return True
 
     def is_symbolic(self) -> bool:
         return True
@@ -104,15 +125,55 @@ class SymbolicNumber(ConstantValue):
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if not isinstance(other, ConstantValue):
             return None
+        if other.python_type() not in _NUMBERS:
+            return None
+        if other.python_type() is complex:
+            return self._compare_complex(tr, op, other.value)
         number = other.as_number()
+        if number is None and (answer := self._compare_beyond(tr, op, other.value)) is not None:
+            return answer
         same = isinstance(number, torch.SymFloat) and number is self.number  # at another call, it may be no number
         truth = any(isinstance(one, torch.SymBool) for one in (number, self.number))  # to torch, it is no number
         if number is None or same or truth:
             return tr.constant(self.value).compare(tr, op, tr.constant(other.value))
         return tr.constant(COMPARE[op](self.number, number))
 
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if isinstance(self.number, torch.SymInt) and name in _PARTS:
+            part = _PARTS[name]
+            return self if part is None else tr.constant(part)
+        if isinstance(getattr(self.python_type(), name, None), MethodDescriptorType | WrapperDescriptorType):
+            return BuiltinMethodValue(self, name)
+        return super().getattr_(tr, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        asked = _SPECIAL_METHODS.get(name)
+        takes = _TAKES.get(self.python_type(), ())
+        if asked is None or kwargs or len(args) != 1 or not takes:
+            return super().call_method(tr, name, args, kwargs)
+        answer = asked(self, tr, args[0]) if args[0].python_type() in takes else None
+        return tr.constant(NotImplemented) if answer is None else answer
+
+    def _compare_complex(self, tr: Tracer, op: str, number: complex) -> Value | None:
+        if op not in ("==", "!="):
+            return None
+        return self.compare(tr, op, tr.constant(number.real)) if number.imag == 0 else tr.constant(op == "!=")
+
+    def _compare_beyond(self, tr: Tracer, op: str, number: int | float) -> Value | None:
+        """The comparison with a number that graphs do not compute with; None where this one has to be known."""
+        if math.isnan(number):
+            return tr.constant(op == "!=")
+        if isinstance(self.number, torch.SymInt):
+            infinite = type(number) is float
+            return tr.constant(COMPARE[op](0, number) if infinite else COMPARE[op](self.number, number))
+        if isinstance(self.number, torch.SymFloat) and type(number) is int and abs(number) <= _EXACT_FLOATS:
+            return tr.constant(COMPARE[op](self.number, number))
+        return None
+
     def unary_op(self, tr: Tracer, op: str) -> Value:
         number = self.number
+        if isinstance(number, torch.SymInt) and op == "~":
+            return tr.constant(-number - 1)
         if isinstance(number, torch.SymInt) and op in "+-":
             return self if op == "+" else tr.constant(-number)
         if isinstance(number, torch.SymFloat) and op in "+-":
@@ -120,11 +181,35 @@ class SymbolicNumber(ConstantValue):
         return super().unary_op(tr, op)
 
 
+def _binary(op: str) -> Callable[[SymbolicNumber, Tracer, Value], Value | None]:
+    return lambda self, tr, other: self.binary_op(tr, op, other)
+
+
+def _reflected(op: str) -> Callable[[SymbolicNumber, Tracer, Value], Value | None]:
+    return lambda self, tr, other: self.reflected_op(tr, op, other)
+
+
+def _comparison(op: str) -> Callable[[SymbolicNumber, Tracer, Value], Value | None]:
+    return lambda self, tr, other: self.compare(tr, op, other)
+
+
+#: Special methods called by name, of one operand.
+_SPECIAL_METHODS: Final = {
+    **{f"__{name}__": _binary(op) for op, name in BINARY_SLOTS.items() if op != "@"},
+    **{f"__r{name}__": _reflected(op) for op, name in BINARY_SLOTS.items() if op != "@"},
+    **{f"__{name}__": _comparison(op) for op, name in COMPARE_SLOTS.items()},
+}
+
+
 def compute(tr: Tracer, op: str, left: Value, right: Value) -> Value | None:
     """`left <op> right` where one is symbolic, as a number of the graph; None where it has to be known."""
-    if op not in COMPUTED or not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
+    if not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
         return None
     numbers = [left.as_number(), right.as_number()]
+    if op in _OF_BITS:
+        op, numbers = _as_arithmetic(op, *numbers)
+    if op not in COMPUTED:
+        return None
     if any(number is None or isinstance(number, torch.SymBool) for number in numbers):
         return None
     if op in _DIVISIONS and not _is_not_zero(numbers[1]):
@@ -135,6 +220,18 @@ def compute(tr: Tracer, op: str, left: Value, right: Value) -> Value | None:
     if integers and (op in EXACT_OF_INTEGERS or (op == "**" and type(numbers[1]) is int and numbers[1] in POWERS)):
         return tr.constant(BINARY[op](*numbers))
     return tr.compute_number(BINARY[op], f"exact_{BINARY_SLOTS[op]}", numbers)
+
+
+def _as_arithmetic(op: str, left: Any, right: Any) -> tuple[str, list[Any]]:
+    """An operator of bits with a constant as one of arithmetic: Python's integers have as many bits as it takes."""
+    if op == "&" and type(left) is int:
+        left, right = right, left
+    if isinstance(left, torch.SymInt) and type(right) is int and right >= 0:
+        if op == "&" and not right & (right + 1):
+            return "%", [left, right + 1]
+        if op != "&" and right < LARGEST_SYMBOL.bit_length() - 1:
+            return "//" if op == ">>" else "*", [left, 1 << right]
+    return op, [left, right]
 
 
 def _is_not_zero(number: Any) -> bool:

@@ -85,7 +85,7 @@ class DictValue(MutableContainer, MappingValue):
         """Guard that a key is or is not there, unless the trace itself decided that."""
         if self.source is None or self.keys_fixed or hashed in self.stored or hashed in self.deleted:
             return
-        if not key.is_constant() or not is_constant(key.as_constant()):
+        if not key.can_be_constant() or not is_constant(key.as_constant()):
             self.fix_keys(tr)
         elif hashed in self.found:
             tr.guard(self.source, "DICT_CONTAINS", key.as_constant())

@@ -43,7 +43,7 @@ class LazyItem(Value):
     def python_type(self) -> type:
         return type(self.obj)
 
-    def is_constant(self) -> bool:
+    def can_be_constant(self) -> bool:
         return _is_simple(self.obj)
 
 

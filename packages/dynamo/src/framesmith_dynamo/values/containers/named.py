@@ -77,6 +77,9 @@ class NamedTupleValue(TupleValue):
     def is_constant(self) -> bool:
         return False
 
+    def can_be_constant(self) -> bool:
+        return False
+
     def as_constant(self) -> Any:
         return Value.as_constant(self)
 

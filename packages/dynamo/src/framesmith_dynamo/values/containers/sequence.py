@@ -187,7 +187,7 @@ class MutableSequence(SequenceValue, MutableContainer):
         """`remove(value)`."""
         index = self._position(tr, value, range(len(self.items)))
         if index is None:
-            if self.family == "deque" and value.is_constant():  # which says so in other words, as of Python 3.11
+            if self.family == "deque" and value.can_be_constant():  # which says so in other words, as of Python 3.11
                 refused(tr, deque.remove, self, value)
             tr.raise_(ValueError, f"{self.family}.remove(x): x not in {self.family}")
         self.changes(tr)
@@ -215,7 +215,7 @@ class MutableSequence(SequenceValue, MutableContainer):
 
 def is_count(value: Value) -> bool:
     """Whether a sequence can be repeated so many times."""
-    return value.is_constant() and isinstance(value.as_constant(), int)
+    return value.can_be_constant() and issubclass(value.python_type(), int)
 
 
 def index_of(tr: Tracer, value: Value) -> int:
@@ -226,7 +226,7 @@ def index_of(tr: Tracer, value: Value) -> int:
     if isinstance(found.raw, FunctionType):
         answer = tr.call(entry_value(tr, value.python_type(), found, "__index__", value.source), (value,), {})
         return index_of(tr, answered(tr, operator.index, "__index__", value, answer))
-    if not value.is_constant():
+    if not value.can_be_constant():
         raise GraphBreak(NOT_CONSTANT, f"{value.describe()} as an index")
     return operator.index(value.as_constant())
 

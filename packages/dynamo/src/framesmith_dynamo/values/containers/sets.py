@@ -130,6 +130,9 @@ class FrozenSetValue(SetLike):
     def is_constant(self) -> bool:
         return all(member.is_constant() for member in self.members.values())
 
+    def can_be_constant(self) -> bool:
+        return all(member.can_be_constant() for member in self.members.values())
+
     def as_constant(self) -> Any:
         if self.real is not None:
             return self.real
@@ -260,6 +263,9 @@ class SetValue(FrozenSetValue, MutableContainer):
         self.found = None if source is None else dict(members)
 
     def is_constant(self) -> bool:
+        return False
+
+    def can_be_constant(self) -> bool:
         return False
 
     def as_constant(self) -> Any:

@@ -31,6 +31,9 @@ class SliceValue(ContainerValue):
     def is_constant(self) -> bool:
         return all(part.is_constant() for part in self.referents())
 
+    def can_be_constant(self) -> bool:
+        return all(part.can_be_constant() for part in self.referents())
+
     def as_constant(self) -> Any:
         return slice(*(part.as_constant() for part in self.referents()))
 
@@ -41,7 +44,7 @@ class SliceValue(ContainerValue):
         return slice(*(part.as_proxy() for part in self.referents()))
 
     def real_slice(self, tr: Tracer) -> slice:
-        if not self.is_constant():
+        if not self.can_be_constant():
             raise GraphBreak(NOT_CONSTANT, f"{self.describe()} as an index")
         found: slice = self.as_constant()
         if any(not isinstance(part, int | None) for part in (found.start, found.stop, found.step)):

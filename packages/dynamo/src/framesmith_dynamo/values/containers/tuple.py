@@ -32,6 +32,9 @@ class TupleValue(SequenceValue):
     def is_constant(self) -> bool:
         return all(item.is_constant() for item in self.items)
 
+    def can_be_constant(self) -> bool:
+        return all(item.can_be_constant() for item in self.items)
+
     def as_constant(self) -> Any:
         return tuple(self.at(index).as_constant() for index in range(len(self.items)))
 
@@ -78,7 +81,7 @@ class SizeValue(TupleValue):
             return SizeValue(items)
         return TupleValue(items)
 
-    def is_constant(self) -> bool:
+    def can_be_constant(self) -> bool:
         return True
 
     def as_constant(self) -> Any:

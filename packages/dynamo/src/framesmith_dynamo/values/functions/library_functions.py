@@ -126,7 +126,7 @@ class CachedFunctionValue(KnownValue):
             return handler(tr, args, kwargs)
         if self.obj.__name__ in ONCE and is_trusted(self.obj.__module__) and not kwargs:
             return self._later(tr, args)
-        constant = all(arg.is_constant() for arg in (*args, *kwargs.values()))
+        constant = all(arg.can_be_constant() for arg in (*args, *kwargs.values()))
         if not is_trusted(self.obj.__module__) or not constant:
             raise GraphBreak(CACHED_FUNCTION, self.describe())
         plain_args, plain_kwargs = plain_arguments(args, kwargs)
@@ -139,7 +139,7 @@ class CachedFunctionValue(KnownValue):
 
     def _later(self, tr: Tracer, args: Args) -> Value:
         """A message to the log, given once and without a result: the compiled code sends it after its graph."""
-        if not all(arg.is_constant() or arg.source is not None for arg in args):
+        if not all(arg.can_be_constant() or arg.source is not None for arg in args):
             raise GraphBreak(CACHED_FUNCTION, self.describe())
         tr.journal.record_call(self.obj, *args)
         return tr.constant(None)

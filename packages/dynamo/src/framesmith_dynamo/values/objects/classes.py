@@ -119,10 +119,10 @@ class ClassValue(Value):
         if op not in ("==", "!=") or user_method(type(self.cls), "__eq__") is not None:
             return None
         same = isinstance(other, ClassValue) and other.cls is self.cls
-        return tr.constant(same == (op == "==")) if isinstance(other, ClassValue) or other.is_constant() else None
+        return tr.constant(same == (op == "==")) if isinstance(other, ClassValue) or other.can_be_constant() else None
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        if op == "|" and other.is_constant() and not isinstance(other.as_constant(), int):
+        if op == "|" and other.can_be_constant() and not isinstance(other.as_constant(), int):
             try:
                 return build(tr, self.cls | other.as_constant())
             except TypeError:
@@ -133,7 +133,7 @@ class ClassValue(Value):
         found = type_lookup(self.cls, "__class_getitem__")
         if found is not None and isinstance(found.raw, classmethod) and not is_trusted(found.owner.__module__):
             return tr.call(self.getattr_(tr, "__class_getitem__"), (key,), {})
-        if user_method(type(self.cls), "__getitem__") is None and key.is_constant():
+        if user_method(type(self.cls), "__getitem__") is None and key.can_be_constant():
             return fold(tr, operator.getitem, (self, key))
         return self._meta_special(tr, "__getitem__", key)
 
@@ -212,7 +212,7 @@ class ClassValue(Value):
         """Methods of `type` implemented in C."""
         if name == "__call__":
             return self.instantiate(tr, args, kwargs)
-        if name in ("mro", "__instancecheck__", "__subclasscheck__") and all(arg.is_constant() for arg in args):
+        if name in ("mro", "__instancecheck__", "__subclasscheck__") and all(arg.can_be_constant() for arg in args):
             return build(tr, found.raw(self.cls, *(arg.as_constant() for arg in args)))
         raise GraphBreak(CLASS_ATTRIBUTE, f"{name}() of {self.describe()}")
 

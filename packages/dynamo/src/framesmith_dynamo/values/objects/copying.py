@@ -9,6 +9,7 @@ from collections.abc import Callable
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
+from framesmith_dynamo.values.constants.constant import ConstantValue
 from framesmith_dynamo.values.containers import DictValue, FoundList, ListValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.objects.attributes import lookup_or_none
@@ -51,7 +52,7 @@ def shallow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
     if isinstance(value, InstanceDictValue):
         return value.snapshot(tr)
-    if value.is_constant() or isinstance(value, TupleValue):
+    if value.can_be_constant() or isinstance(value, TupleValue):
         return value
     if type(value) in (ListValue, FoundList, DictValue):
         return value.call_method(tr, "copy", (), {})
@@ -67,13 +68,17 @@ def deep(tr: Tracer, value: Value, memo: Memo) -> Value:
     """A deep copy; `memo` maps the id of each value to its copy, so that shared objects stay shared."""
     if id(value) in memo:
         return memo[id(value)]
-    if value.is_constant():
+    if isinstance(value, ConstantValue):
+        return value
+    if value.can_be_constant() and type(value) is not TupleValue:
         value.as_constant()  # that all in it stays constant is relied on
         return value
     if isinstance(value, InstanceDictValue):
         value = value.snapshot(tr)
     if type(value) is TupleValue:
-        return TupleValue([deep(tr, item, memo) for item in value.unpack(tr)])
+        items = value.unpack(tr)
+        copies = [deep(tr, item, memo) for item in items]
+        return TupleValue(copies) if any(own is not new for own, new in zip(items, copies, strict=True)) else value
     if type(value) in (ListValue, FoundList):
         copied = memo[id(value)] = new_list(tr, [])
         for item in value.unpack(tr):

@@ -53,7 +53,7 @@ class EnumValue(Known, ObjectValue):
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         found = type_lookup(self.cls, "__eq__")
-        if op in ("==", "!=") and found is not None and found.owner in (object, str, int) and other.is_constant():
+        if op in ("==", "!=") and found is not None and found.owner in (object, str, int) and other.can_be_constant():
             same = self.obj == other.as_constant()
             return tr.constant(bool(same) == (op == "=="))
         return super().compare(tr, op, other)

@@ -1,81 +1,107 @@
-"""Items of tensors by integers that are symbols: torch asks them for a number, `select` takes them as they are."""
+"""Keys of tensors that hold integers which change between calls: torch asks them for their number, `select` does not.
+
+In what order the integers of a key are taken does not matter: each has a dimension of its own, and tensors in the key
+are looked at when all integers, slices and Nones have made a view.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, TypeGuard
+import operator
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from framesmith_aten.symbolic import is_told_by_data
-from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
-from framesmith_dynamo.values.containers import TupleValue
+from framesmith_dynamo.values.containers import ListValue, TupleValue
 from framesmith_dynamo.values.containers.slices import SliceValue
 from framesmith_dynamo.values.tensors.tensor_object import TensorObject
 
-#: Tensors of these types are masks as indices, and stand for as many dimensions as they have.
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from framesmith_dynamo.values.base import Tracer, Value
+
+#: Types of tensors that are masks, of as many dimensions as they have.
 MASKS: Final = (torch.bool, torch.uint8)
 
 
-def without_symbols(tr: Tracer, tensor: Value, key: Value) -> tuple[Value, Value | None]:
-    """(what is selected of the tensor by the symbolic integers in the key, the rest of the key or None).
-
-    The tensor and the key themselves where there are none, and where torch has to say what it makes of the key. Torch
-    takes integers first, whatever else is in the key: `x[n, places]` is `x.select(0, n)[places]`.
-    """
-    items = key.unpack(tr) if type(key) is TupleValue else [key]
-    if not any(map(_is_symbol, items)):
+def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, Value | None]:
+    """The tensor, of so many dimensions, selected by a key's symbols, and what is left of the key: None for nothing."""
+    items = [_decided(tr, item) for item in (key.unpack(tr) if isinstance(key, TupleValue) else [key])]
+    key = TupleValue(items) if isinstance(key, TupleValue) else items[0]
+    symbols = [at for at, item in enumerate(items) if _is_symbol(item)]
+    if any(is_told_by_data(items[at].number) for at in symbols) and _leads_to_input(tensor):  # type: ignore[attr-defined]
         return tensor, key
-    if not isinstance(tensor, TensorObject) or (any(map(_is_told_by_data, items)) and _leads_to_input(tensor)):
+    lengths = _lengths(tr, items, dims) if symbols else None
+    if lengths is None:
         return tensor, key
-    dims = _dims(items, tensor.fake.dim())
-    if dims is None:
-        return tensor, key
-    for item, dim in reversed([*zip(items, dims, strict=True)]):  # from the last on: those before keep their places
-        if _is_symbol(item):
-            tensor = tr.call_torch("select", (tensor, tr.constant(dim), item), {})
-    rest = [item for item in items if not _is_symbol(item)]
+    rest: list[Value] = [item for at, item in enumerate(items) if at not in symbols]
+    if rest and all(map(_is_basic, rest)):  # all of it first: the stride of a new dimension is its right neighbour's
+        whole = SliceValue(*[tr.constant(None)] * 3)
+        masked = [whole if at in symbols else item for at, item in enumerate(items)]
+        tensor = tr.call_torch(operator.getitem, (tensor, TupleValue(masked)), {})
+        lengths = [_left(item, length) for item, length in zip(masked, lengths, strict=True)]
+        rest = []
+    for at in reversed(symbols):
+        tensor = tr.call_torch("select", (tensor, tr.constant(sum(lengths[:at])), items[at]), {})
     return tensor, TupleValue(rest) if rest else None
 
 
-def _is_symbol(item: Value) -> TypeGuard[SymbolicNumber]:
-    return isinstance(item, SymbolicNumber) and item.python_type() is int
+def _decided(tr: Tracer, item: Value) -> Value:
+    """An item of a key; of a condition on symbols, which torch takes for no truth, whether it holds."""
+    return tr.constant(item.bool_(tr)) if item.is_symbolic() and item.python_type() is bool else item
 
 
-def _is_told_by_data(item: Value) -> bool:
-    return _is_symbol(item) and is_told_by_data(item.number)
+def _is_symbol(item: Value) -> bool:
+    return isinstance(item, SymbolicNumber) and isinstance(item.number, torch.SymInt) and not item.is_constant()
 
 
-def _leads_to_input(tensor: TensorObject) -> bool:
+def _leads_to_input(tensor: Value) -> bool:
     """Whether gradients of views of the tensor are those of an input.
 
     Such a view is made before the graph that reads it, and by then nobody knows what the data tell.
     """
+    if not isinstance(tensor, TensorObject):
+        return False
     builder, fake = tensor.ref.builder, tensor.fake
     recorded = fake.requires_grad and torch.is_grad_enabled()
     return recorded and (builder.is_input(fake) or builder.is_view_of_input(fake))
 
 
-def _dims(items: Sequence[Value], dim: int) -> list[int] | None:
-    """For each item of a key the first of the tensor's dimensions that it stands for; None where torch has to say."""
-    taken = [_taken(item) for item in items]
-    known = [count for count in taken if count is not None]
-    whole = [at for at, item in enumerate(items) if _is_ellipsis(item)]
-    if len(whole) > 1 or len(known) + len(whole) < len(taken) or sum(known) > dim:
+def _is_basic(item: Value) -> bool:
+    """Whether an item of a key makes a view."""
+    return isinstance(item, SliceValue) or item.python_type() in (int, type(None), type(...))
+
+
+def _left(item: Value, length: int) -> int:
+    """How many dimensions there are where there were `length`, after indexing with an item that makes a view."""
+    return {int: 0, type(None): 1}.get(item.python_type(), length)
+
+
+def _lengths(tr: Tracer, items: Sequence[Value], dims: int) -> list[int] | None:
+    """How many dimensions each item of a key is about; None of a key that is refused, or in which something is rare."""
+    lengths = [_length(tr, item) for item in items]
+    wide = [at for at, item in enumerate(items) if item.python_type() is type(...)]
+    known = [length for length in lengths if length is not None]
+    if len(known) < len(lengths) or len(wide) > 1 or sum(known) > dims:
         return None
-    counts = [dim - sum(known) if count is None else count for count in taken]
-    return [sum(counts[:at]) for at in range(len(counts))]
+    if wide:
+        known[wide[0]] = dims - sum(known)
+    return known
 
 
-def _is_ellipsis(item: Value) -> bool:
-    return item.python_type() is type(...)
-
-
-def _taken(item: Value) -> int | None:
-    """How many dimensions an item stands for; None of `...`, and of what torch makes a tensor of first."""
+def _length(tr: Tracer, item: Value) -> int | None:
     if isinstance(item, TensorObject):
         return item.fake.dim() if item.fake.dtype in MASKS else 1
-    if isinstance(item, SliceValue):
+    if isinstance(item, ListValue | TupleValue):
+        return _length_of_list(item.unpack(tr))
+    cls = item.python_type()
+    if isinstance(item, SliceValue) or (cls is int and item.can_be_constant()):
         return 1
-    return {int: 1, bool: 0, type(None): 0}.get(item.python_type())
+    return 0 if cls in (bool, type(None), type(...)) else None
+
+
+def _length_of_list(items: Collection[Value]) -> int | None:
+    """A list of numbers is a tensor of places; one of truths, or of anything else, is rare."""
+    return 1 if items and all(item.python_type() is int for item in items) else None

@@ -17,7 +17,7 @@ from framesmith_dynamo.values.constants.constant import raise_like
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
 from framesmith_dynamo.values.tensors.offsets import guarded_offsets
-from framesmith_dynamo.values.tensors.subscripts import without_symbols
+from framesmith_dynamo.values.tensors.subscripts import selected
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject
 from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE, BREAKING_METHODS, FOLDED_METHODS
 from framesmith_dynamo.values.wrap_registry import wraps_family
@@ -49,7 +49,7 @@ _NUMBERS = (int, float, complex, bool)
 
 def is_operand(value: Value) -> bool:
     """Whether a tensor operator takes this value: a tensor or a Python number."""
-    return isinstance(value, TensorValue) or (value.is_constant() and issubclass(value.python_type(), _NUMBERS))
+    return isinstance(value, TensorValue) or (value.can_be_constant() and issubclass(value.python_type(), _NUMBERS))
 
 
 class TensorValue(TensorObject):
@@ -82,12 +82,12 @@ class TensorValue(TensorObject):
     # Items
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
-        selected, rest = without_symbols(tr, self, key)
-        return selected if rest is None else tr.call_torch(operator.getitem, (selected, rest), {})
+        tensor, rest = selected(tr, self, self.fake.dim(), key)
+        return tensor if rest is None else tr.call_torch(operator.getitem, (tensor, rest), {})
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
-        selected, rest = without_symbols(tr, self, key)
-        tr.call_torch(operator.setitem, (selected, tr.constant(...) if rest is None else rest, value), {})
+        tensor, rest = selected(tr, self, self.fake.dim(), key)
+        tr.call_torch(operator.setitem, (tensor, tr.constant(...) if rest is None else rest, value), {})
 
     def iter_(self, tr: Tracer) -> Value:
         if self.fake.dim() == 0:
@@ -132,13 +132,13 @@ class TensorValue(TensorObject):
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if is_operand(other):
             return tr.call_torch(COMPARE[op], (self, other), {})
-        if op in ("==", "!=") and other.is_constant():
+        if op in ("==", "!=") and other.can_be_constant():
             return tr.constant(op == "!=")  # torch refuses the operand, and identity decides
         return None
 
 
 def _folds(value: Value) -> bool:
-    return value.is_constant() or isinstance(value, TensorValue)
+    return value.can_be_constant() or isinstance(value, TensorValue)
 
 
 def _plain(value: Value) -> Any:

@@ -157,7 +157,7 @@ class TensorObject(Value):
 
     def keeps_flag(self, value: Value) -> bool:
         """Whether `requires_grad` is what it is set to."""
-        return value.is_constant() and value.as_constant() is self.fake.requires_grad
+        return value.can_be_constant() and value.as_constant() is self.fake.requires_grad
 
     def _set_grad(self, tr: Tracer, value: Value) -> None:
         if not (self._is_input_leaf() or self._has_no_history()) or not self._takes_as_grad(value):
