@@ -47,8 +47,8 @@ MOST_FORMS = 64
 class Program:
     """`graph` as recorded, its steps, and what was compiled so far.
 
-    `run(inputs, sizes, scalars, hooks, packed)` runs the pass and returns the gradients asked for by name (None for a
-    leaf's, which went into its `.grad`). `modules` lists the ATen graphs of what is compiled, `reasons` why
+    `run(inputs, sizes, scalars, hooks, packed, numbers)` runs the pass and gives the gradients asked for by name (None
+    for a leaf's, which went into its `.grad`). `modules` lists the ATen graphs of what is compiled, `reasons` why
     segments run call by call instead; `on_failure` is told when that is the compiler's fault. One thread at a time
     runs it: the engine's gate lets no two captured passes run at once.
     """
@@ -79,9 +79,17 @@ class Program:
         scalars: Sequence[float],
         hooks: Sequence[Any],
         packed: Sequence[Any],
+        numbers: Sequence[float] = (),
     ) -> list[Any]:
-        """One backward pass."""
-        sources = {"input": inputs, "size": sizes, "scalar": scalars, "hook": hooks, "packed": packed}
+        """One backward pass; `numbers` are the floats that were taken out of the graph."""
+        sources = {
+            "input": inputs,
+            "size": sizes,
+            "scalar": scalars,
+            "hook": hooks,
+            "packed": packed,
+            "number": numbers,
+        }
         env: Env = {}
         for node in self._placeholders:
             kind, _, index = node.name.rpartition("_")
