@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._ops import OpOverload
 
-from framesmith_autograd_compiler import capture, disabled, program, sizes
+from framesmith_autograd_compiler import capture, disabled, gate, program, sizes
 from framesmith_autograd_compiler.engine import installed
 
 
@@ -287,8 +287,9 @@ def test_forms_that_change_are_compiled_for_up_to_a_limit(monkeypatch):
     assert len(seen.programs[0].modules) == 3  # before the function of the user, and two forms behind it
 
 
-def test_threads_that_share_a_capture():
+def test_threads_that_share_a_capture(monkeypatch):
     """The gate lets one captured pass run at a time: what has been compiled is compiled once, and is right."""
+    monkeypatch.setattr(gate, "PATIENCE", 100.0)
     results, errors = {}, []
 
     def work(number, seen):

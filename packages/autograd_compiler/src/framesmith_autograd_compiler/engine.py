@@ -152,12 +152,11 @@ class CapturingEngine:
             current: _Pass = self._local.current
             current.started = True
             capture.runs += 1
-            hook = engine_module()
-            prior = hook.set_autograd_compiler(None, False)
-            try:
+            engine_module().set_autograd_compiler(
+                None, False
+            )  # not set again: other threads' passes may be on their way
+            with self._gate.running():
                 return program.run(inputs, sizes, scalars, hooks, packed, floats)
-            finally:
-                hook.set_autograd_compiler(*prior)
 
         return run, program.run
 
