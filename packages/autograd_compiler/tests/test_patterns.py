@@ -87,6 +87,13 @@ def test_numbers_of_every_kind():
         assert len(seen.programs) == 1 and seen.fallbacks == []
 
 
+def test_a_number_that_is_infinite_for_once():
+    """The derivative of a norm decides by the exponent."""
+    numbers = [2.0, float("inf"), 3.0, 0.0, float("inf"), 1.0, float("-inf")]
+    seen = same_gradients(scheduled(lambda h, s: torch.linalg.vector_norm(h, s), numbers), steps=7)
+    assert all(one.reasons == [] for one in seen.programs)
+
+
 def test_passes_that_differ_in_more_are_others():
     weight = torch.nn.Parameter(torch.randn(4, 4))
     with capture(identity) as seen:

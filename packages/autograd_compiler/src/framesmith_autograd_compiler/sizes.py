@@ -6,6 +6,7 @@ the function is used for all sizes of which its guards hold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -126,7 +127,7 @@ class Variants:
         """The sizes and numbers that have changed since the first values; none where they are not to be symbols.
 
         Strides that changed alone, and places in memory, are no sizes: they are compiled for by themselves, or do not
-        matter.
+        matter. Infinity and NaN are no symbols, as no guard is about them.
         """
         layouts = list(map(_layout, values))
         if self._first is None:
@@ -138,7 +139,9 @@ class Variants:
                     self._changing.setdefault(index, set()).update(dims)
             elif first != layout:
                 self._changing.setdefault(index, set())
-        return {} if self._refused or len(self.dynamic) >= MOST_DYNAMIC else self._changing
+        if self._refused or len(self.dynamic) >= MOST_DYNAMIC:
+            return {}
+        return {at: dims for at, dims in self._changing.items() if dims or math.isfinite(values[at])}
 
 
 def form(value: Any) -> Any:
