@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +62,85 @@ def test_one_program_for_sizes_that_change(backend: str) -> None:
     assert captured.runs == 7 and not captured.fallbacks
     assert [len(program.modules) for program in captured.programs] == [1, 2]
     assert [program.reasons for program in captured.programs] == [[], []]
+
+
+@pytest.mark.parametrize("backend", ["auto", "aot_eager"])
+@pytest.mark.parametrize("compiled_forward", [False, True], ids=["eager forward", "compiled forward"])
+def test_slices_of_the_data_are_compiled_once(backend: str, compiled_forward: bool) -> None:
+    torch.manual_seed(0)
+    expected, _ = mlp()
+    actual = copy.deepcopy(expected)
+    forward = framesmith.compile(actual) if compiled_forward else actual
+    data = torch.randn(60, 4)
+    with framesmith.compile_backward(strict=True, backend=backend) as captured:
+        for at in range(12):
+            x = data[5 * at : 5 * at + 5] if at % 3 else data.view(-1)[at : at + 20].view(5, 4)
+            for model in (expected, forward):
+                model.zero_grad()
+                with framesmith_autograd_compiler.disabled() if model is expected else contextlib.nullcontext():
+                    model(x).square().mean().backward()
+            for one, two in zip(actual.parameters(), expected.parameters(), strict=True):
+                torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-5)
+    assert [len(program.modules) for program in captured.programs] == [1]
+    assert captured.programs[0].reasons == [] and not captured.fallbacks
+
+
+class AtAPlace(torch.autograd.Function):
+    """Its derivative reads the memory of a saved tensor at a place that is not where the tensor begins."""
+
+    @staticmethod
+    def forward(ctx: Any, w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return w * x
+
+    @staticmethod
+    def evaluate_backward(saved: list[torch.Tensor], grads: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+        return saved[0].as_strided(saved[0].shape, saved[0].stride(), 4), None
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return AtAPlace.evaluate_backward(list(ctx.saved_tensors), [grad])
+
+
+def test_memory_read_at_a_place() -> None:
+    data, w = torch.randn(30), torch.randn(5, requires_grad=True)
+    with framesmith.compile_backward(strict=True) as captured:
+        for begin in (0, 7, 3, 9, 7):
+            found = []
+            for compiled in (False, True):
+                w.grad = None
+                with contextlib.nullcontext() if compiled else framesmith_autograd_compiler.disabled():
+                    AtAPlace.apply(w, data[begin : begin + 5]).exp().sum().backward()
+                found.append(w.grad)
+            torch.testing.assert_close(found[1], found[0])
+    assert len(captured.programs[0].modules) == 4  # one for each place
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 2
+
+
+def test_a_view_changed_by_a_function_of_the_user() -> None:
+    w = torch.randn(8, 3, requires_grad=True)
+    with framesmith.compile_backward(strict=True) as captured:
+        for count, begin in ((6, 0), (6, 1), (5, 2), (7, 3), (8, 1)):
+            found = []
+            for compiled in (False, True):
+                w.grad = None
+                with contextlib.nullcontext() if compiled else framesmith_autograd_compiler.disabled():
+                    y = w[:count].square()
+                    Doubled.apply(y[begin : begin + 2])
+                    (y * torch.arange(3.0 * count).view(count, 3)).sum().backward()
+                found.append(w.grad)
+            torch.testing.assert_close(found[1], found[0])
+    assert not captured.fallbacks and not any(program.reasons for program in captured.programs)
 
 
 def test_hooks_run_in_order_and_once() -> None:

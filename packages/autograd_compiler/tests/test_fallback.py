@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import warnings
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import torch.nn.functional as F
 from harness import identity
 from torch.utils.checkpoint import checkpoint
 
-from framesmith_autograd_compiler import capture, disable, disabled, enable
+from framesmith_autograd_compiler import capture, disable, disabled, enable, gate
 from framesmith_autograd_compiler.recorder import Recorder
 
 
@@ -164,6 +166,71 @@ def test_threads_at_once():
         thread.join()
     for number in range(3):
         torch.testing.assert_close(results[number, True], results[number, False])
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_hook_that_waits_for_another_threads_pass(captured, monkeypatch):
+    monkeypatch.setattr(gate, "PATIENCE", 0.05)
+    found = []
+
+    def work():
+        v = torch.ones(3, requires_grad=True)
+        with capture(identity) if captured else contextlib.nullcontext():
+            (v * 2).sum().backward()
+        found.append(v.grad.tolist())
+
+    def hook(grad):
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        return grad * 5
+
+    w = torch.ones(3, requires_grad=True)
+    with capture(identity) as seen, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(3):
+            w.grad = None
+            y = w * 3
+            y.register_hook(hook)
+            y.sum().backward()
+            assert w.grad.tolist() == [15.0] * 3
+    assert found == [[2.0] * 3] * 3 and seen.runs == 3 and seen.fallbacks == []
+
+
+def test_passes_that_go_on_when_a_captured_one_is_done():
+    """A plain pass that began beside a program may end after it."""
+    begun, done = threading.Event(), threading.Event()
+
+    def waits(grad):
+        begun.set()
+        assert done.wait(20)
+        return grad * 7
+
+    def work():
+        y = v * 2
+        y.register_hook(waits)
+        y.sum().backward()
+
+    v = torch.ones(3, requires_grad=True)
+    thread = threading.Thread(target=work, daemon=True)
+
+    def hook(grad):
+        thread.start()
+        assert begun.wait(20)
+
+    w = torch.ones(3, requires_grad=True)
+    with capture(identity) as seen:
+        y = w * 3
+        y.register_hook(hook)
+        y.sum().backward()
+        assert w.grad.tolist() == [3.0] * 3 and seen.runs == 1
+        with pytest.warns(UserWarning, match="another one is on its way"):
+            (w * 2).sum().backward()
+        done.set()
+        thread.join(20)
+        (w * 2).sum().backward()
+    assert seen.runs == 2 and w.grad.tolist() == [7.0] * 3 and v.grad.tolist() == [14.0] * 3
 
 
 def test_captures_nest():

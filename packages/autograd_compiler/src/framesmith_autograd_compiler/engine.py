@@ -7,17 +7,26 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch import fx
 from torch.autograd.variable import Variable
 
 from framesmith_autograd_compiler.calls import engine_module
 from framesmith_autograd_compiler.errors import CaptureUnsupported, OnFailure, warn_of_failure
 from framesmith_autograd_compiler.gate import Gate
+from framesmith_autograd_compiler.patterns import pattern_of, take_floats_out
 from framesmith_autograd_compiler.program import CompilerFn, Program
 from framesmith_autograd_compiler.recorder import Recorder
 from framesmith_guards import warn_user
+
+#: Kinds of passes that one capture records; the engine runs others.
+MOST_PROGRAMS: Final = 256
+
+#: Recorded passes that torch's engine keeps, of which there is one for each number of a schedule. Then it forgets them,
+#: and they are recorded anew when they come again; programs stay.
+MOST_KEPT: Final = 1024
 
 
 @dataclass
@@ -29,6 +38,21 @@ class Capture:
     programs: list[Program] = field(default_factory=list)
     runs: int = 0
     fallbacks: list[str] = field(default_factory=list)
+    _by_pattern: dict[Any, Program] = field(default_factory=dict)
+
+    def program(self, graph: fx.Graph) -> Program:
+        """The program for a recorded pass, whose floats are taken out: one for all that are alike."""
+        pattern = pattern_of(graph)
+        known = self._by_pattern.get(pattern)
+        if known is not None:
+            return known
+        if len(self.programs) >= MOST_PROGRAMS:
+            raise CaptureUnsupported("the pass", f"{MOST_PROGRAMS} kinds of passes have been recorded already")
+        program = Program(graph, self.compiler_fn, self.on_failure)
+        self.programs.append(program)
+        if pattern is not None:
+            self._by_pattern[pattern] = program
+        return program
 
 
 @dataclass
@@ -48,6 +72,7 @@ class CapturingEngine:
         self._gate = Gate()
         self._owner: Capture | None = None
         self._stale = False
+        self._kept = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -103,7 +128,7 @@ class CapturingEngine:
             hook = engine_module()
             if self._stale or self._owner is not capture:
                 hook.clear_cache()
-                self._stale, self._owner = False, capture
+                self._stale, self._owner, self._kept = False, capture, 0
             prior = hook.set_autograd_compiler(lambda: Recorder(lambda done: self._finish(capture, done)), False)
             self._local.current = current
             try:
@@ -117,21 +142,21 @@ class CapturingEngine:
 
     def _finish(self, capture: Capture, recorder: Recorder) -> tuple[Any, Any]:
         """What the engine keeps for passes like this one: a function it calls, and its first argument."""
-        program = Program(recorder.graph, capture.compiler_fn, capture.on_failure)
-        capture.programs.append(program)
+        floats = take_floats_out(recorder.graph)
+        program = capture.program(recorder.graph)
         # What has been decided by holds for this pass alone, while the engine believes it to be an input.
-        self._stale = self._stale or recorder.specialised
+        self._kept += 1
+        self._stale = self._stale or recorder.specialised or self._kept >= MOST_KEPT
 
         def run(_: Any, inputs: Any, sizes: Any, scalars: Any, hooks: Any, packed: Any) -> Any:
             current: _Pass = self._local.current
             current.started = True
             capture.runs += 1
-            hook = engine_module()
-            prior = hook.set_autograd_compiler(None, False)
-            try:
-                return program.run(inputs, sizes, scalars, hooks, packed)
-            finally:
-                hook.set_autograd_compiler(*prior)
+            engine_module().set_autograd_compiler(
+                None, False
+            )  # not set again: other threads' passes may be on their way
+            with self._gate.running():
+                return program.run(inputs, sizes, scalars, hooks, packed, floats)
 
         return run, program.run
 

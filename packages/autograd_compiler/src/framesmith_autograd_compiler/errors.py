@@ -23,6 +23,14 @@ class CaptureUnsupported(AutogradCompilerError):
         self.why = why
 
 
+class CompilerFailed(AutogradCompilerError):
+    """`compiler_fn` raised `cause`."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.cause = cause
+
+
 def warn_of_failure(where: str, error: Exception) -> None:
     """What a failure of the compiler costs when nobody else is told of it: a warning."""
     warn_user(UserWarning(f"{where} is not compiled: {type(error).__name__}: {error}"))

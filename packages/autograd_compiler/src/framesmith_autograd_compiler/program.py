@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +14,11 @@ from torch._subclasses import fake_tensor
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.accumulation import Accumulator
-from framesmith_autograd_compiler.errors import OnFailure, warn_of_failure
+from framesmith_autograd_compiler.errors import CompilerFailed, OnFailure, warn_of_failure
 from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, last_uses, schedule
 from framesmith_autograd_compiler.sizes import Compiled, ForSizes, Variants, for_sizes, form
-from framesmith_autograd_compiler.tracer import Changing, Traced, trace
+from framesmith_autograd_compiler.tracer import Changing, Places, Traced, trace
+from framesmith_guards import GuardError
 
 CompilerFn = Callable[[fx.GraphModule], Callable[..., Any]]
 """Takes an ATen graph, gives a function of the same flat tensors that returns a sequence of tensors."""
@@ -34,28 +36,41 @@ NOT_TRACED = (
 )
 
 
+#: What is meant where sizes cannot be symbols; RuntimeError is what torch raises of its kernels and conditions.
+NO_SYMBOLS = (CompilerFailed, GuardError, RuntimeError, *NOT_TRACED)
+
+#: Forms that the values of one segment may have: types, numbers of dimensions, absences.
+MOST_FORMS = 64
+
+
 @dataclass
 class Program:
     """`graph` as recorded, its steps, and what was compiled so far.
 
-    `run(inputs, sizes, scalars, hooks, packed)` runs the pass and returns the gradients asked for by name (None for a
-    leaf's, which went into its `.grad`). `modules` lists the compiled ATen graphs, `reasons` why
-    segments run call by call instead; `on_failure` is told when that is the compiler's fault.
+    `run(inputs, sizes, scalars, hooks, packed, numbers)` runs the pass and gives the gradients asked for by name (None
+    for a leaf's, which went into its `.grad`). `modules` lists the ATen graphs of what is compiled, `reasons` why
+    segments run call by call instead; `on_failure` is told when that is the compiler's fault. One thread at a time
+    runs it: the engine's gate lets no two captured passes run at once.
     """
 
     graph: fx.Graph
     compiler_fn: CompilerFn
     on_failure: OnFailure = warn_of_failure
-    modules: list[fx.GraphModule] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.steps = schedule(self.graph)
         self._exclusive = not any(isinstance(step, Opaque) and _shows_gradients(step) for step in self.steps)
         self._last_uses = last_uses(self.graph, self.steps)
-        self._variants: dict[Any, Variants] = {}
+        self._variants: dict[int, dict[Any, Variants]] = {}
         self._placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
         self._result: Any = next(iter(reversed(self.graph.nodes))).args[0]
+
+    @property
+    def modules(self) -> list[fx.GraphModule]:
+        """The ATen graphs that are compiled, segment by segment."""
+        forms = [one for number in sorted(self._variants) for one in list(self._variants[number].values())]
+        return [module for variants in forms for module in variants.modules()]
 
     def run(
         self,
@@ -64,9 +79,17 @@ class Program:
         scalars: Sequence[float],
         hooks: Sequence[Any],
         packed: Sequence[Any],
+        numbers: Sequence[float] = (),
     ) -> list[Any]:
-        """One backward pass."""
-        sources = {"input": inputs, "size": sizes, "scalar": scalars, "hook": hooks, "packed": packed}
+        """One backward pass; `numbers` are the floats that were taken out of the graph."""
+        sources = {
+            "input": inputs,
+            "size": sizes,
+            "scalar": scalars,
+            "hook": hooks,
+            "packed": packed,
+            "number": numbers,
+        }
         env: Env = {}
         for node in self._placeholders:
             kind, _, index = node.name.rpartition("_")
@@ -101,41 +124,69 @@ class Program:
 
     def _function(self, number: int, segment: Segment, values: list[Any]) -> tuple[Compiled | None, Exception | None]:
         """What is compiled of the segment for such values, now if it has not been; else why that failed just now."""
-        variants = self._variants.setdefault((number, *map(form, values)), Variants())
+        forms = self._variants.setdefault(number, {})
+        key = tuple(map(form, values))
+        if key not in forms:
+            if len(forms) >= MOST_FORMS:
+                self._note(f"segment {number} runs call by call: it is compiled for {MOST_FORMS} forms already")
+                return None, None
+            forms[key] = Variants()
         try:
-            found = variants.find(values)
+            return forms[key].find(values), None
         except KeyError:
-            return self._compile(segment, values, variants)
-        return (found.compiled if isinstance(found, ForSizes) else found), None
+            return self._compile(number, segment, values, forms[key])
 
     def _compile(
-        self, segment: Segment, values: list[Any], variants: Variants
+        self, number: int, segment: Segment, values: list[Any], variants: Variants
     ) -> tuple[Compiled | None, Exception | None]:
         changing = variants.changing(values)
         if changing:
             try:
-                return variants.add(for_sizes(*self._traced(segment, values, changing))).compiled, None
+                return variants.add(self._for_sizes(segment, values, changing)), None
             except Exception as error:
                 variants.refuse()
-                self.reasons.append(f"compiled for each size: {type(error).__name__}: {error}")
+                cause = error.cause if isinstance(error, CompilerFailed) else error
+                self.reasons.append(f"compiled for each size: {type(cause).__name__}: {cause}")
+                if not isinstance(error, NO_SYMBOLS):
+                    self.on_failure("a part of the backward pass, for sizes that change,", error)
+        why = variants.why_no_more()
+        if why is not None:
+            self._note(f"segment {number} runs call by call: {why}")
+            return None, None
         compiled, failed = None, None
         try:
-            compiled = self._traced(segment, values, {})[1]
+            compiled = self._compiled(self._traced(segment, values, {}))
         except Exception as error:
-            failed = error
+            failed = error.cause if isinstance(error, CompilerFailed) else error
         variants.keep(values, compiled)
         return compiled, failed
 
-    def _traced(self, segment: Segment, values: list[Any], changing: Changing) -> tuple[Traced, Compiled]:
-        def run(fakes: list[Any]) -> list[Any]:
+    def _for_sizes(self, segment: Segment, values: list[Any], changing: Changing) -> ForSizes:
+        traced = self._traced(segment, values, changing)
+        if traced.placed:
+            raise TraceUnsupported("placed", "a segment", "what it computes depends on where in memory its tensors are")
+        return for_sizes(traced, self._compiled(traced))
+
+    def _traced(self, segment: Segment, values: list[Any], changing: Changing) -> Traced:
+        def run(fakes: list[Any], places: Places) -> list[Any]:
             env = dict(zip(segment.inputs, fakes, strict=True))
-            evaluate_all(segment, env)
+            for node in segment.nodes:
+                with places if isinstance(node.target, calls.Evaluation) else nullcontext():
+                    env[node] = _call(node, env)
             return [env[node] for node in segment.outputs]
 
-        traced = trace(run, values, changing)
-        function = self.compiler_fn(traced.module)
-        self.modules.append(traced.module)
-        return traced, Compiled(function, traced.inputs, traced.outputs)
+        return trace(run, values, changing)
+
+    def _compiled(self, traced: Traced) -> Compiled:
+        try:
+            function = self.compiler_fn(traced.module)
+        except Exception as error:
+            raise CompilerFailed(error) from error
+        return Compiled(function, traced.module, traced.inputs, traced.outputs, traced.placed)
+
+    def _note(self, reason: str) -> None:
+        if reason not in self.reasons:
+            self.reasons.append(reason)
 
     def _tell(self, error: Exception) -> None:
         """Tell why a segment is not compiled: its calls run one by one, which is always right."""

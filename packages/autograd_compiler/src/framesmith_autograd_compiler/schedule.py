@@ -3,6 +3,10 @@
 Note [Deferring]: writes to `.grad`, and the hooks that follow them, move to the end of the run of
 pure calls they stand in. Nothing pure reads `.grad`, and a hook that changes a leaf there (an
 optimiser in the backward pass) can only come later than in the engine, never earlier.
+
+Note [Written in part]: after the derivative of an in-place change of a view, part of a gradient is overwritten where it
+lies. In the run of pure calls that made the gradient that is a change of an intermediate. Where code of the user comes
+between, it would change what is an input of the next run, and shows the memory of another: it is a call by itself.
 """
 
 from __future__ import annotations
@@ -74,6 +78,7 @@ class _Planner:
         self._pure: list[fx.Node] = []
         self._pending: set[fx.Node] = set()
         self._deferred: list[Step] = []
+        self._opaque: set[fx.Node] = set()
 
     def place(self, node: fx.Node) -> None:
         if _is_accumulation(node):
@@ -83,12 +88,23 @@ class _Planner:
         elif node.target in calls.OPAQUE:
             if any(source in self._pending for source in node.all_input_nodes):
                 self.flush()
-            self.steps.append(Opaque(node))
-        elif _item_of_opaque(node):
-            self.steps.append(Opaque(node))
+            self._place_opaque(node)
+        elif self._writes_to_input(node):
+            self.flush()
+            self._place_opaque(node)
+        elif node.target is operator.getitem and node.args[0] in self._opaque:
+            self._place_opaque(node)
         else:
             self._pure.append(node)
             self._pending.add(node)
+
+    def _place_opaque(self, node: fx.Node) -> None:
+        self._opaque.add(node)
+        self.steps.append(Opaque(node))
+
+    def _writes_to_input(self, node: fx.Node) -> bool:
+        """See Note [Written in part]."""
+        return node.target is calls.copy_slices_epilogue and node.args[1] not in self._pending
 
     def flush(self) -> None:
         if self._pure:
@@ -99,11 +115,6 @@ class _Planner:
 
 def _is_accumulation(node: fx.Node) -> bool:
     return isinstance(node.target, calls.NodeCall) and node.target.name == "AccumulateGrad"
-
-
-def _item_of_opaque(node: fx.Node) -> bool:
-    source = node.args[0]
-    return node.target is operator.getitem and isinstance(source, fx.Node) and source.target in calls.OPAQUE
 
 
 def _close(segment: Segment) -> None:

@@ -6,12 +6,14 @@ the function is used for all sizes of which its guards hold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import fx
 
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_autograd_compiler.tracer import Changing, Traced, source_of
@@ -21,9 +23,11 @@ from framesmith_guards.torch_adapter import shape_guards
 if TYPE_CHECKING:
     from framesmith_guards import CheckProgram
 
-#: Functions for changing sizes that one segment may have, and sizes compiled for by themselves once it has them.
+#: Functions for changing sizes that one form of a segment may have, and for sizes by themselves once it has them; how
+#: many of these may fail before no more are tried.
 MOST_DYNAMIC: Final = 4
 MOST_STATIC: Final = 64
+MOST_FAILED: Final = 4
 
 #: Checks are of calls of functions; these are about the arguments only.
 _FUNCTION: Final = FunctionType((lambda: None).__code__, {})
@@ -31,11 +35,13 @@ _FUNCTION: Final = FunctionType((lambda: None).__code__, {})
 
 @dataclass
 class Compiled:
-    """A segment for some values; `inputs` and `outputs` as in `tracer.Traced`."""
+    """A segment for some values: `function` is made of `module`, and the rest is as in `tracer.Traced`."""
 
     function: Callable[..., Any]
+    module: fx.GraphModule
     inputs: tuple[int, ...]
     outputs: tuple[int | None, ...]
+    placed: bool
 
 
 @dataclass(frozen=True)
@@ -72,41 +78,70 @@ class Variants:
     dynamic: list[ForSizes] = field(default_factory=list)
     _first: list[Any] | None = None
     _changing: dict[int, set[int]] = field(default_factory=dict)
-
     _refused: bool = False
+    _placed: bool = False
+    _failed: int = 0
 
-    def add(self, made: ForSizes) -> ForSizes:
+    def modules(self) -> list[fx.GraphModule]:
+        """What the functions were made of."""
+        compiled = [*list(self.static.values()), *(one.compiled for one in list(self.dynamic))]
+        return [one.module for one in compiled if one is not None]
+
+    def add(self, made: ForSizes) -> Compiled:
         """Keep a function for many sizes."""
         self.dynamic.append(made)
-        return made
+        return made.compiled
 
     def refuse(self) -> None:
         """From now on each size is compiled for by itself."""
         self._refused = True
 
-    def find(self, values: Sequence[Any]) -> ForSizes | Compiled | None:
-        """The function for these values; KeyError where there is none yet."""
+    def find(self, values: Sequence[Any]) -> Compiled | None:
+        """The function for these values, None where there is none on purpose; KeyError where there is none yet."""
         for one in self.dynamic:
             if one.fits(values):
-                return one
-        return self.static[tuple(map(_layout, values))]
+                return one.compiled
+        layouts = tuple(map(_layout, values))
+        if self._placed and layouts not in self.static:
+            return self.static[layouts, _places(values)]
+        return self.static[layouts]
 
     def keep(self, values: Sequence[Any], compiled: Compiled | None) -> None:
-        """Keep a function for these sizes alone."""
-        if len(self.static) >= MOST_STATIC:
-            self.static.clear()
-        self.static[tuple(map(_layout, values))] = compiled
+        """Keep a function for these sizes alone, and for these places in memory alone where it depends on them."""
+        layouts = tuple(map(_layout, values))
+        if compiled is None:
+            self._failed += 1
+        if compiled is not None and compiled.placed:
+            self._placed = True
+            self.static[layouts, _places(values)] = compiled
+        else:
+            self.static[layouts] = compiled
+
+    def why_no_more(self) -> str | None:
+        """Why sizes that are new are not compiled for; None where they are."""
+        if self._failed >= MOST_FAILED:
+            return f"it failed for {self._failed} sizes"
+        return f"it is compiled for {MOST_STATIC} sizes already" if len(self.static) >= MOST_STATIC else None
 
     def changing(self, values: Sequence[Any]) -> Changing:
-        """What has changed since the first values; nothing for these, and where it is not to be tried."""
+        """The sizes and numbers that have changed since the first values; none where they are not to be symbols.
+
+        Strides that changed alone, and places in memory, are no sizes: they are compiled for by themselves, or do not
+        matter. Infinity and NaN are no symbols, as no guard is about them.
+        """
         layouts = list(map(_layout, values))
         if self._first is None:
             self._first = layouts
         for index, (first, layout) in enumerate(zip(self._first, layouts, strict=True)):
-            if first != layout:
-                dims = range(len(first[0])) if isinstance(first, tuple) else ()
-                self._changing.setdefault(index, set()).update(dim for dim in dims if first[0][dim] != layout[0][dim])
-        return {} if self._refused or len(self.dynamic) >= MOST_DYNAMIC else self._changing
+            if isinstance(first, tuple):
+                dims = {dim for dim, sizes in enumerate(zip(first[0], layout[0], strict=True)) if len({*sizes}) > 1}
+                if dims:
+                    self._changing.setdefault(index, set()).update(dims)
+            elif first != layout:
+                self._changing.setdefault(index, set())
+        if self._refused or len(self.dynamic) >= MOST_DYNAMIC:
+            return {}
+        return {at: dims for at, dims in self._changing.items() if dims or math.isfinite(values[at])}
 
 
 def form(value: Any) -> Any:
@@ -117,14 +152,22 @@ def form(value: Any) -> Any:
 
 
 def _layout(value: Any) -> Any:
-    """The sizes, strides and offset of a tensor, or the number; None for what is a symbol."""
+    """The sizes and strides of a tensor, or the number; None for what is a symbol."""
     if isinstance(value, torch.Tensor):
-        return tuple(map(_known, value.shape)), tuple(map(_known, value.stride())), value.storage_offset()
+        return tuple(map(_known, value.shape)), tuple(map(_known, value.stride()))
     return _known(value)
 
 
+def _places(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Where in their memory the tensors begin."""
+    return tuple(value.storage_offset() if isinstance(value, torch.Tensor) else None for value in values)
+
+
 def _known(number: Any) -> Any:
-    return None if is_symbolic(number) else number
+    """A number as something that equals itself alone: not -0.0 as well as 0.0, and a NaN too."""
+    if is_symbolic(number):
+        return None
+    return number.hex() if type(number) is float else number
 
 
 def _agree(known: Any, layout: Any) -> bool:

@@ -1,4 +1,10 @@
-"""Runs a segment on fake tensors and records the ATen calls under it as an FX graph."""
+"""Runs a segment on fake tensors and records the ATen calls under it as an FX graph.
+
+Note [Places]: where in its memory a tensor begins changes from pass to pass, as batches are slices of the data. ATen
+calls and compiled functions take views by where their operands are, so that it does not matter to them, but where a
+call is told a place in an input's memory (`as_strided`), or the traced code asks for one (`storage_offset`). Alignment
+is looked at by kernels when they are launched. Segments write to no memory of their inputs.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.layouts import storage_id
+from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards import LocalSource, new_fake_mode, python_kernels
@@ -24,12 +34,25 @@ Values = Sequence[torch.Tensor | int | float | None]
 Changing = Mapping[int, Collection[int]]
 
 
+class Places(TorchFunctionMode):
+    """Notes whether the code inside asks where in its memory a tensor is: see Note [Places]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.asked = self.asked or func in (torch.Tensor.storage_offset, torch.Tensor.untyped_storage)
+        return func(*args, **(kwargs or {}))
+
+
 @dataclass(frozen=True)
 class Traced:
     """`module` takes what is at the positions `inputs`, and returns a tuple of tensors.
 
     `outputs[i]` is the position of the segment's i-th result in that tuple, None for an absent result. `fakes` are
-    what it was traced with, one for each value, of the sizes and numbers that change symbols.
+    what it was traced with, one for each value, of the sizes and numbers that change symbols. `placed` says that the
+    module is right only for tensors that begin where these do in their memory: see Note [Places].
     """
 
     module: fx.GraphModule
@@ -37,29 +60,56 @@ class Traced:
     outputs: tuple[int | None, ...]
     fakes: tuple[Any, ...]
     mode: FakeTensorMode
+    placed: bool
 
 
-def trace(run: Callable[[list[Any]], list[Any]], inputs: Values, changing: Changing) -> Traced:
+def trace(run: Callable[[list[Any], Places], list[Any]], inputs: Values, changing: Changing) -> Traced:
     """Records `run` for values like `inputs`. Raises what `run` raises on fake tensors, and TraceUnsupported.
 
+    `run` gets fakes, and what it is to enter where it calls code that is not torch's: that is heard to ask for places.
     The graph holds ATen overloads on plain tensors, `meta["val"]` on every node; it is not functional
     where a derivative itself mutates its intermediates.
     """
     mode = new_fake_mode()
     tracer = GraphTracer(mode)
     tracer.phase = "backward"
+    places = Places()
+    inputs = _distinct(inputs)
     values = [_fake(mode, value, source_of(index), changing.get(index)) for index, value in enumerate(inputs)]
     taken = [index for index, value in enumerate(values) if isinstance(value, torch.Tensor) or is_symbolic(value)]
     for index in taken:
         tracer.placeholder(f"input_{index}", values[index])
     with torch.no_grad(), mode, tracer, python_kernels(mode):
-        results = [_not_a_constant(tracer, value) for value in run(list(values))]
+        results = [_not_a_constant(tracer, value) for value in run(list(values), places)]
     present = list({id(value): value for value in results if value is not None}.values())
     positions = {id(value): position for position, value in enumerate(present)}
+    placed = places.asked or _strides_over(tracer.graph, values)
     tracer.graph.output(tuple(tracer.node_of(value) for value in present))
     eliminate_dead(tracer.graph)
     outputs = tuple(None if value is None else positions[id(value)] for value in results)
-    return Traced(new_module(tracer.attributes, tracer.graph), tuple(taken), outputs, tuple(values), mode)
+    return Traced(new_module(tracer.attributes, tracer.graph), tuple(taken), outputs, tuple(values), mode, placed)
+
+
+def _strides_over(graph: fx.Graph, values: Sequence[Any]) -> bool:
+    """Whether a call is given strides and a place in the memory of an input."""
+    memory = {storage_id(value) for value in values if isinstance(value, torch.Tensor)}
+    for node in graph.nodes:
+        if isinstance(node.target, OpOverload) and "storage_offset" in arguments(node.target, node.args, node.kwargs):
+            tensors = [source.meta["val"] for source in node.all_input_nodes]
+            if not memory.isdisjoint(storage_id(value) for value in tensors if isinstance(value, torch.Tensor)):
+                return True
+    return False
+
+
+def _distinct(values: Values) -> Values:
+    """The values, each a tensor object of its own: two that happen to be one are two inputs all the same."""
+    seen: set[int] = set()
+    distinct: list[Any] = []
+    for value in values:
+        again = isinstance(value, torch.Tensor) and id(value) in seen
+        seen.add(id(value))
+        distinct.append(value.detach() if again and isinstance(value, torch.Tensor) else value)
+    return distinct
 
 
 def source_of(index: int) -> LocalSource:
