@@ -86,3 +86,32 @@ def test_powers_with_gradients(power: Callable[..., torch.Tensor], numbers: tupl
         torch.testing.assert_close(found, expected)
         torch.autograd.backward([found, expected], [torch.ones(3)] * 2)
         torch.testing.assert_close(leaf.grad, twin.grad)
+
+
+COPIED: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
+    "onto a tensor": lambda x, n: torch.empty_like(x).copy_(n),
+    "onto doubles": lambda x, n: torch.empty(2, 3, dtype=torch.float64).copy_(n),
+    "onto integers": lambda x, n: torch.empty(3, dtype=torch.int64).copy_(n),
+    "onto bytes": lambda x, n: torch.empty(3, dtype=torch.uint8).copy_(abs(n)),
+    "onto a part": lambda x, n: (y := x * 1, y[0].copy_(n), y * 2)[2],
+    "onto an input": lambda x, n: x.view(-1).copy_(n) + 1,
+    "known": lambda x, n: (x * 1).copy_(2) + (x * 1).copy_(0.1) + (x * 1).copy_(True) + n,
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", COPIED)
+def test_a_number_that_is_copied_is_compiled(name: str, dynamic: bool | None) -> None:
+    for numbers in ((2, 300, -5, 0, 1), (0.1, -2.5, 1e3, 0.0)):
+        framesmith.reset()
+        run = framesmith.compile(COPIED[name], dynamic=dynamic, strict=True)
+        for n in numbers:
+            inputs = [torch.linspace(-1, 1, 8).view(2, 4).requires_grad_() for _ in range(2)]
+            found = []
+            for call, leaf in zip((COPIED[name], run), inputs, strict=True):
+                x = leaf * 1
+                result = call(x, n)
+                if result.requires_grad:
+                    result.sum().backward()
+                found.append([result.detach(), x.detach(), *([] if leaf.grad is None else [leaf.grad])])
+            torch.testing.assert_close(*found, rtol=0, atol=0)

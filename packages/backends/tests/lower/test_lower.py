@@ -125,3 +125,10 @@ def test_bools_are_clamped_by_tensors_only(function: Callable[..., torch.Tensor]
     assert torch.equal(found, function(x, y))
     with pytest.raises(NotImplementedError):
         CpuBackend().compile(trace(lambda a: function(a, bound), [x]), [x])([x])
+
+
+def test_the_one_dimension_of_a_number_may_be_flipped() -> None:
+    x = torch.tensor(3.0)
+    gm = trace(lambda x: (x.flip((-1,)) * 2, x.flip(()) * 3), [x])
+    assert [one.item() for one in CpuBackend().compile(gm, [x])([x])] == [6.0, 9.0]
+    assert "flip" not in CpuBackend().explain(gm).source

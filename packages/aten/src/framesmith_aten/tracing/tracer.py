@@ -40,6 +40,8 @@ from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decompos
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
+#: The types of the tensors that torch makes of numbers where a tensor is asked for.
+_OF_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
 
 
@@ -126,6 +128,8 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         target = torch.ops.aten.clone.default if func in _LIFTS else func
         if is_view(func) and not isinstance(args[0], torch.Tensor):
             args = (self._tensor_of(args[0]), *args[1:])  # a number that torch took for a tensor
+        if func is torch.ops.aten.copy.default and not isinstance(args[1], torch.Tensor):
+            args = (args[0], self._tensor_of(args[1], _OF_NUMBERS[_type(args[1])], args[0].device), *args[2:])
         node = self.graph.create_node("call_function", target, self._strip(args), self._strip(kwargs))
         self._describe(node, out)
         if isinstance(out, torch.Tensor):
@@ -156,9 +160,12 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             check = self.graph.create_node("call_function", torch.ops.aten._assert_scalar.default, (known, message))
         self._describe(check, None)
 
-    def _tensor_of(self, number: Any) -> torch.Tensor:
+    def _tensor_of(
+        self, number: Any, dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> torch.Tensor:
+        dtype = torch.result_type(number, number) if dtype is None else dtype
         with self:
-            made: torch.Tensor = torch.ops.aten.scalar_tensor.default(number, dtype=torch.result_type(number, number))
+            made: torch.Tensor = torch.ops.aten.scalar_tensor.default(number, dtype=dtype, device=device)
         return made
 
     def _bind(self, value: torch.Tensor, node: fx.Node) -> None:
@@ -245,3 +252,9 @@ def _is_within(
     view = value.as_strided(size, stride, storage_offset)
     start, last = span(view)
     return is_dense(value.shape, value.stride()) and first <= start and last <= end
+
+
+def _type(number: Any) -> type:
+    """The Python type of a number, also of a symbolic one."""
+    kind: type = number.node.pytype if is_symbolic(number) else type(number)
+    return kind

@@ -181,7 +181,7 @@ def stack(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 @rule("flip")
 def flip(s: Scope, x: Tensor, dims: Sequence[int]) -> Tensor:
     where = list(point(x.shape))
-    for dim in dims:
+    for dim in dims if where else ():  # the one dimension of a number may be named as well
         where[dim] = index.total(((where[dim], -1),), x.shape[dim] - 1)
     return s.elementwise(x.shape, x.at(tuple(where)))
 
