@@ -111,6 +111,15 @@ def test_numbers_beyond_those_of_graphs(values: tuple[Any, ...], dynamic: bool |
     entries_for(program, [(X, n) for n in values], fullgraph=True, dynamic=dynamic)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_is_computed_of_an_answer_is_compared_again(dynamic: bool | None) -> None:
+    def program(x: torch.Tensor, n: int) -> Any:
+        computed = (-int(n < 2) - 1) * 3
+        return x * computed, x[computed % x.size(0)], 1 if int(n < 2) * 3 - 4 > -3 else 0
+
+    entries_for(program, [(torch.arange(5.0), n) for n in (3, 1, -5, 7, -9, 0, 2)], fullgraph=True, dynamic=dynamic)
+
+
 def test_an_argument_is_compared_with_large_numbers_and_stays_a_symbol() -> None:
     program: Callable[..., Any] = lambda x, n: (x * n, n < 2**31, n == 2**40, n < math.inf, n is None)  # noqa: E731
     assert entries_for(program, [(X, n) for n in (5, 7, 9, -4, 100)], fullgraph=True) == [1, 2, 2, 2, 2]

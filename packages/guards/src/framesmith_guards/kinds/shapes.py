@@ -142,7 +142,9 @@ def call_expr(name: str, operands: Sequence[sympy.Basic]) -> sympy.Basic:
     """A call of a function of `EXACT` as an expression that sympy leaves as it is."""
     import sympy
 
-    return sympy.Function(name)(*operands)
+    if all(isinstance(operand, sympy.Expr) for operand in operands):
+        return sympy.Function(name)(*operands)
+    return sympy.Function(name, real=True)(*operands)  # of a condition, sympy doubts that it is a number
 
 
 def gives(call: sympy.Basic, kind: type) -> sympy.Basic:
