@@ -49,11 +49,16 @@ def _are_atens() -> bool:
 
 
 def _is_drawn(node: fx.Node) -> bool:
+    """Whether our own code may draw what the node gives, and gains by it."""
+    from framesmith_backends.launch.random_numbers import FEWEST
+
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
         return False
     given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
     if given.get("generator") is not None or given.get("pin_memory") or not value.is_contiguous():
+        return False
+    if not has_symbols(value) and value.numel() < FEWEST:
         return False
     if node.target is aten.bernoulli.p:
         return value.is_floating_point()
