@@ -119,3 +119,24 @@ def test_what_is_kept_for_another_result_is_not_read_where_gradients_are_zero_wh
         assert torch.equal(*torch.autograd.grad(drawn.sum(), x, retain_graph=True), torch.zeros(3))
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             other.sum().backward()
+
+
+def test_hooks_on_results_that_come_before_an_operation_that_is_refused() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        refused = x.sin()
+        other = x * 1
+        refused.add_(2.0)
+        x.mul_(2)
+        return other, refused, (refused * 2).exp()
+
+    for order in ((0, 1), (0, 1, 2), (2, 0)):
+        seen = []
+        for way in (f, of(f, leaf(3, 4) * 1)):
+            called: list[int] = []
+            results = way(leaf(3, 4) * 1)
+            for at in order:
+                results[at].register_hook(lambda grad, at=at, called=called: called.append(at))
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                sum(results[at].sum() for at in order).backward()
+            seen.append(sorted(called))
+        assert seen[0] == seen[1] and 0 in seen[0]

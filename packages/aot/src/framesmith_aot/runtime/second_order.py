@@ -60,18 +60,19 @@ class SecondOrder:
     """Runs a graph again for the derivatives of its backward pass.
 
     `views` are the positions of outputs that nodes read as they read inputs, and the slots they are views of.
-    `placeholders` and `attributes` say which input each of the module's operands is, `origins` where the tensors of
-    slots come from, `makers` and `writers` are those of `Collected`, `requires_grad` says what the
-    inputs are, `is_leaf` which of them are leaves, `needed` which of them results with gradients depend on, `behind`
-    which the gradients of each node depend on, `changed` which the graph writes to, `detached` of which only an alias
-    is kept, `unversioned` which count no versions, `numbers` which are no tensors, `modes` and `dtype` (the default)
-    are what it ran under, `casting` whether autocast is on somewhere, `devices` whose generators it draws from beside
-    the CPU's (`random`: whether it draws at all).
+    `order` is that of `JointGraph`. `placeholders` and `attributes` say which input each of the module's operands is,
+    `origins` where the tensors of slots come from, `makers` and `writers` are those of `Collected`, `requires_grad`
+    says what the inputs are, `is_leaf` which of them are leaves, `needed` which of them results with gradients depend
+    on, `behind` which the gradients of each node depend on, `changed` which the graph writes to, `detached` of which
+    only an alias is kept, `unversioned` which count no versions, `numbers` which are no tensors, `modes` and `dtype`
+    (the default) are what it ran under, `casting` whether autocast is on somewhere, `devices` whose generators it draws
+    from beside the CPU's (`random`: whether it draws at all).
     """
 
     module: fx.GraphModule
     nodes: Sequence[NodeShape]
     views: Mapping[int, int | None]
+    order: Sequence[int]
     placeholders: Sequence[int]
     attributes: Mapping[str, int]
     origins: Mapping[int, Origin]
@@ -240,6 +241,8 @@ class SecondOrder:
         ends.update((edge_of(outputs[at]), count + at) for at in self.views)
         bases = {count + at: slot for at, slot in self.views.items() if slot is not None}
         regions = regions_of(roots, ends, bases)
+        if len(regions) == len(self.order):
+            regions = [regions[index] for index in self.order]
         if not are_alike(self.nodes, regions):
             raise DoubleBackwardError("the graph is another one when it is run again")
         return ends, roots, regions, {edge_of(outputs[at - count]): tensor for at, tensor in views.items()}
@@ -359,6 +362,7 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
         gm,
         joint.nodes,
         joint.views,
+        joint.order,
         binding.placeholders,
         binding.attributes,
         joint.origins,

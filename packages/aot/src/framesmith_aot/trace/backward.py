@@ -28,6 +28,7 @@ from framesmith_aot.trace.regions import (
     edge_of,
     edges,
     fitting,
+    order_of,
     regions_of,
     stop_at_ends,
 )
@@ -52,13 +53,14 @@ class BackwardError(AotUnsupported):
 class Backward:
     """The autograd nodes and, for one after the other, a tangent for each result and a gradient for each operand.
 
-    `views`: those among the outputs at which nodes end, see `JointGraph`.
+    `views`: those among the outputs at which nodes end, and `order`: see `JointGraph`.
     """
 
     nodes: list[NodeShape]
     tangents: list[fx.Node]
     grads: list[fx.Node | None]
     views: dict[int, int | None] = field(default_factory=dict)
+    order: Sequence[int] = ()
 
 
 def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputPair]) -> Backward:
@@ -78,6 +80,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
     refusals: dict[int, Refusal] = {}
+    order: Sequence[int] = range(len(regions))
     with _no_autocast(), torch.no_grad(), torch.autograd.set_detect_anomaly(False):
         try:
             passing.go(roots, seeds, wanted)
@@ -89,7 +92,12 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
             if not refusals:
                 what = f"{type(error).__name__} in the backward pass"
                 raise BackwardError("backward-error", what, str(error), computed_with(tracer.graph)) from error
-    return replace(passing.result(seeds, kept, refusals, found.numbers), views=views)
+            stopped = {index: number for index, number in passing.stopped.items() if not refusals[index].first}
+            order = order_of(regions, bases, stopped)
+            passing.reorder(order)
+            refusals = {order.index(index): refusal for index, refusal in refusals.items()}
+    kept = [kept[index] for index in order]
+    return replace(passing.result(seeds, kept, refusals, found.numbers), views=views, order=order)
 
 
 def _kept(regions: Sequence[Region], slots: Sequence[torch.Tensor], pairs: Sequence[InputPair]) -> list[Kept]:
@@ -142,6 +150,8 @@ class _Passing:
         self.grads: dict[tuple[int, int | GradientEdge], torch.Tensor] = {}
         #: The tangents of what is hidden, as they come up.
         self.hidden: dict[GradientEdge, torch.Tensor] = {}
+        #: For a region through which no pass goes, the number of the node where it stops.
+        self.stopped: dict[int, int] = {}
 
     def tangent(self, name: str, like: torch.Tensor) -> torch.Tensor:
         """A new placeholder for a gradient that looks as that of `like` does."""
@@ -169,7 +179,10 @@ class _Passing:
         }
         for node in sorted(region.nodes, key=lambda node: node._sequence_nr(), reverse=True):
             arrived = [came.get(GradientEdge(node, number)) for number in range(len(node._input_metadata))]
-            for edge, grad in _given(node, _run_alone(node, arrived)):
+            self.stopped[index] = node._sequence_nr()
+            given = _given(node, _run_alone(node, arrived))
+            del self.stopped[index]
+            for edge, grad in given:
                 if edge.node not in inner or edge in self.ends:
                     self._note(index, self.ends.get(edge, edge), grad)
                 else:
@@ -178,6 +191,11 @@ class _Passing:
     def forget(self, index: int) -> None:
         """What was noted of a region."""
         self.grads = {key: grad for key, grad in self.grads.items() if key[0] != index}
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """Put the regions in another order, of the places that they have."""
+        self.regions = [self.regions[index] for index in order]
+        self.grads = {(order.index(index), source): grad for (index, source), grad in self.grads.items()}
 
     @contextmanager
     def _listening(self, seeds: Mapping[int, torch.Tensor]) -> Iterator[None]:

@@ -43,8 +43,8 @@ class JointGraph:
     gradient of each of its operands (None: no gradient). For inference all three are empty. `left` holds placeholders
     for what inputs that the call changes, by position, hold when the backward pass runs. `origins` tells of slots
     with gradients where the torch-level graph has them, `views` of the outputs at which autograd nodes end as they do
-    at inputs: the slots they are views of (see `GraphMeta.base_slot`). `makers`, `writers` and `numbers` are
-    those of `Collected`.
+    at inputs: the slots they are views of (see `GraphMeta.base_slot`). `order` has for each node the
+    place of its region among those that `regions_of` finds. `makers`, `writers` and `numbers` are those of `Collected`.
     """
 
     graph: fx.Graph
@@ -60,6 +60,7 @@ class JointGraph:
     left: dict[int, fx.Node] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)
     views: dict[int, int | None] = field(default_factory=dict)
+    order: Sequence[int] = ()
     makers: dict[int, str] = field(default_factory=dict)
     writers: dict[int, str] = field(default_factory=dict)
     numbers: list[fx.Node] = field(default_factory=list)
@@ -158,6 +159,7 @@ def trace_joint(
             back = trace_backward(tracer, found, pairs)
             joint.nodes, joint.tangents, joint.grads = back.nodes, back.tangents, back.grads
             joint.origins, joint.views, joint.makers = found.origins, back.views, found.makers
+            joint.order = back.order
             joint.writers = found.writers
         joint.numbers = found.numbers.nodes
     _finish(joint)

@@ -136,13 +136,21 @@ def regions_of(
                 region_of[source.node].position_out(source)
             if source not in region.into:
                 region.into.append(source)
-    for region in found.values():
+    regions = list(found.values())
+    for region in regions:
         region.reached = _reached(region, ends)
-    return _in_order(list(found.values()), {slot: region_of[root.grad_fn] for slot, root in roots.items()}, bases)
+    return [regions[index] for index in order_of(regions, bases)]
 
 
-def _in_order(regions: Sequence[Region], of_slot: Mapping[int, Region], bases: Mapping[int, int]) -> list[Region]:
-    """Each behind what it reads, and otherwise as they were made: the engine comes first to what was made last."""
+def order_of(
+    regions: Sequence[Region], bases: Mapping[int, int], last: Mapping[int, int] = MappingProxyType({})
+) -> list[int]:
+    """The regions' places, each behind what it reads, and otherwise as they were made.
+
+    The engine comes first to what was made last. Where it comes no further in a region than to one of its nodes, `last`
+    has this one's number instead of that of the last.
+    """
+    of_slot = {slot: region for region in regions for slots in region.slots for slot in slots}
     of_edge = {edge: region for region in regions for edge in region.out}
     sorter: TopologicalSorter[int] = TopologicalSorter()
     number = {id(region): index for index, region in enumerate(regions)}
@@ -155,12 +163,16 @@ def _in_order(regions: Sequence[Region], of_slot: Mapping[int, Region], bases: M
     found = []
     while sorter.is_active():
         for index in sorter.get_ready():
-            made = (node._sequence_nr() for node in regions[index].nodes)
-            heappush(ready, (max((number for number in made if number != BEFORE_ALL_OTHERS), default=0), index))
+            heappush(ready, (last.get(index, _last_made(regions[index])), index))
         _, index = heappop(ready)
         sorter.done(index)
-        found.append(regions[index])
+        found.append(index)
     return found
+
+
+def _last_made(region: Region) -> int:
+    numbers = (node._sequence_nr() for node in region.nodes)
+    return max((number for number in numbers if number != BEFORE_ALL_OTHERS), default=0)
 
 
 def stop_at_ends(ends: Collection[GradientEdge]) -> list[RemovableHandle]:
