@@ -42,3 +42,16 @@ def same_gradients(make, steps=3):
                 torch.testing.assert_close(a, b, msg=lambda m: f"step {number}, parameter {at}: {m}")
                 assert a.stride() == b.stride()
     return seen
+
+
+class Doubled(torch.autograd.Function):
+    """Changes its operand in place, as a function of the user's."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from harness import identity, same_gradients
+from harness import Doubled, identity, same_gradients
 from torch.autograd.variable import Variable
 
 from framesmith_autograd_compiler import capture
@@ -180,22 +180,12 @@ def test_view_changed_in_place():
 
 
 def test_custom_function_changed_in_place_through_a_view():
-    class Double(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.mark_dirty(x)
-            return x.mul_(2)
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad * 2
-
     def make():
         (w,) = weights((3, 4))
 
         def step():
             h = w * 1
-            Double.apply(h[0])
+            Doubled.apply(h[0])
             h.sin().sum().backward()
 
         return [w], step

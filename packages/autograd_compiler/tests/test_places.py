@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from harness import identity, same_gradients
+from harness import Doubled, identity, same_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._ops import OpOverload
@@ -173,17 +173,6 @@ def test_two_inputs_that_are_once_one_tensor():
         return [one, two], lambda: Gives.apply(one.sin(), two.sin(), next(factors)).square().sum().backward()
 
     same_gradients(make, steps=5)
-
-
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.mark_dirty(x)
-        return x.mul_(2)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 2
 
 
 @pytest.mark.parametrize("changes", [[(6, 0), (6, 1), (6, 3), (6, 1)], [(5, 1), (6, 2), (7, 0), (5, 3), (8, 4)]])

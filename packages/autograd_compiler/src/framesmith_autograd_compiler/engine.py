@@ -152,9 +152,8 @@ class CapturingEngine:
             current: _Pass = self._local.current
             current.started = True
             capture.runs += 1
-            engine_module().set_autograd_compiler(
-                None, False
-            )  # not set again: other threads' passes may be on their way
+            # Not set again behind the run: other threads' passes may be on their way.
+            engine_module().set_autograd_compiler(None, False)
             with self._gate.running():
                 return program.run(inputs, sizes, scalars, hooks, packed, floats)
 

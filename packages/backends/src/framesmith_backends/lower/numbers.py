@@ -58,14 +58,14 @@ class Numbers:
             return _symbol(expr, env)
         if expr.is_Integer:
             return int(expr)
-        if type(expr).__name__ == "Max" and len(expr.args) == 2:
+        kind = type(expr).__name__
+        if kind == "Max" and len(expr.args) == 2:
             from torch.fx.experimental.symbolic_shapes import statically_known_true
 
             # What the guards say of the two may be more than their symbols' ranges do.
             for larger, other in (expr.args, expr.args[::-1]):
                 if statically_known_true(env.create_symboolnode(larger >= other)):
                     return self._converted(larger, env)
-        kind = type(expr).__name__
         if kind in REMAINDERS:
             known = _only_value(expr, env)
             if known is not None:
@@ -81,7 +81,7 @@ class Numbers:
     def own(self, number: torch.SymInt, source: str) -> Sym:
         """A number that kernels do not compute, as the runtime value `source` tells it."""
         env, expr = number.node.shape_env, number.node.expr
-        found = size.symbol(f"{source}", None, _present(expr, env, UNBACKED_HINT))
+        found = size.symbol(source, None, _likely(_present(expr, env)))
         [symbol] = size.symbols(found)
         self.tellers[symbol] = Teller(source, "number")
         self.known[expr] = found
@@ -107,21 +107,25 @@ class Numbers:
                     self.tellers[symbol] = Teller(teller.source, teller.what, teller.dim, factor, shift)
 
 
-def _present(expr: Any, env: Any, guess: int) -> int:
-    """The number as it is while compiling, or a guess where data tell it."""
+def _present(expr: Any, env: Any) -> int | None:
+    """The number as it is while compiling; None where data tell it."""
     value = expr.xreplace(env.backed_var_to_val)
-    return int(value) if value.is_Integer else guess
+    return int(value) if value.is_Integer else None
+
+
+def _likely(present: int | None, least: int | None = None) -> int:
+    """The number as it is while compiling, or a guess of at least that."""
+    return max(UNBACKED_HINT, least or 0) if present is None else present
 
 
 def _only_value(expr: Any, env: Any) -> int | None:
     """The number, where the guards say that it is the same at every call."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    value = expr.xreplace(env.backed_var_to_val)
-    if not value.is_Integer:
+    present = _present(expr, env)
+    if present is None or not statically_known_true(env.create_symintnode(expr, hint=present) == present):
         return None
-    same = env.create_symintnode(expr, hint=int(value)) == int(value)
-    return int(value) if statically_known_true(same) else None
+    return present
 
 
 def _symbol(expr: Any, env: Any) -> Sym:
@@ -129,7 +133,7 @@ def _symbol(expr: Any, env: Any) -> Sym:
     least = int(low) if isinstance(low, Integral) else None
     if expr in env.size_like:
         least = max(least or 0, 0)
-    hint = int(env.backed_var_to_val.get(expr, max(UNBACKED_HINT, least or 0)))
+    hint = _likely(_present(expr, env), least)
     divisor = _known_divisor(expr, env)
     if divisor == 1 or hint % divisor:
         return size.symbol(expr.name, least, hint)

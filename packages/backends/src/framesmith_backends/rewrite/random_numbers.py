@@ -24,8 +24,12 @@ Copies = Mapping[fx.Node, fx.Node]
 def with_drawn_numbers(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with such numbers drawn by our own code; the same graph if it has none, or if ATen draws others."""
     found = [node for target in _WRITERS for node in gm.graph.find_nodes(op="call_function", target=target)]
-    found = [node for node in found if _is_drawn(node)]
-    if not found or not _are_atens():
+    if not found:
+        return gm
+    from framesmith_backends.launch.random_numbers import FEWEST, are_atens
+
+    found = [node for node in found if _is_drawn(node, FEWEST)]
+    if not found or not are_atens():
         return gm
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -42,23 +46,15 @@ def with_drawn_numbers(gm: fx.GraphModule) -> fx.GraphModule:
     return new_module(gm, graph)
 
 
-def _are_atens() -> bool:
-    from framesmith_backends.launch.random_numbers import are_atens
-
-    return are_atens()
-
-
-def _is_drawn(node: fx.Node) -> bool:
-    """Whether our own code may draw what the node gives, and gains by it."""
-    from framesmith_backends.launch.random_numbers import FEWEST
-
+def _is_drawn(node: fx.Node, fewest: int) -> bool:
+    """Whether our own code may draw what the node gives, and gains by it: by so many elements at least."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
         return False
     given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
     if given.get("generator") is not None or given.get("pin_memory") or not value.is_contiguous():
         return False
-    if not has_symbols(value) and value.numel() < FEWEST:
+    if not has_symbols(value) and value.numel() < fewest:
         return False
     if node.target is aten.bernoulli.p:
         return value.is_floating_point()

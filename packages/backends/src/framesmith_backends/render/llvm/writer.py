@@ -82,17 +82,11 @@ class Writer(Builder):
     @contextmanager
     def loop(self, first: Value, last: Value, step: Value | int = 1) -> Iterator[Value]:
         """From `first` while below `last`."""
-        head, body, done = self._label("head"), self._label("body"), self._label("done")
         cell = self.cell(first)
-        self.line(f"br label %{head}")
-        self.line(f"{head}:")
-        now = self.read(cell, "i64")
-        self.line(f"br i1 {self.compare('ult', now, last).text}, label %{body}, label %{done}")
-        self.line(f"{body}:")
-        yield now
-        self.store(self.add(now, step), cell, 0)
-        self.line(f"br label %{head}")
-        self.line(f"{done}:")
+        with self.repeat(lambda: self.compare("ult", self.read(cell, "i64"), last)):
+            now = self.read(cell, "i64")
+            yield now
+            self.store(self.add(now, step), cell, 0)
 
     @contextmanager
     def repeat(self, condition: Callable[[], Value]) -> Iterator[None]:
