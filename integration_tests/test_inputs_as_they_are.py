@@ -61,6 +61,36 @@ def test_views_by_strides_without_gradients(name: str, writes: bool, dynamic: bo
             assert (one.stride(), one.storage_offset()) == (two.stride(), two.storage_offset())
 
 
+WIDER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "complex": torch.view_as_complex,
+    "complex of a part": lambda x: torch.view_as_complex(x[..., :2].contiguous()),
+    "integers": lambda x: x.view(torch.int64),
+    "integers of a row": lambda x: x[0].view(torch.int64),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+@pytest.mark.parametrize("name", WIDER)
+def test_wider_elements_that_nobody_reads_begin_where_they_can(name: str, dynamic: bool | None) -> None:
+    def program(x: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+        changed.add_(1)
+        WIDER[name](x)
+        return x * 2
+
+    framesmith.reset()  # one code for all of them
+    run = framesmith.compile(program, dynamic=dynamic)
+    for size, at in ((3, 0), (3, 2), (3, 1), (5, 3), (4, 4), (4, 7)):
+        seen = []
+        for call in (program, run):
+            changed = torch.zeros(2)
+            try:
+                given: Any = call(torch.arange(24.0)[at : at + 2 * size].view(size, 2), changed).tolist()
+            except RuntimeError as error:
+                given = str(error).splitlines()[0]
+            seen.append((given, changed.tolist()))
+        assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("strides", [(1, 1), (1, 0), (0, 0), (3, 2)])
 def test_a_change_of_no_elements_keeps_strides(strides: tuple[int, int], dynamic: bool) -> None:

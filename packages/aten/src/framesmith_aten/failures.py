@@ -114,6 +114,13 @@ def within_storage(values: Values) -> Any:
     return needed <= source.untyped_storage().nbytes()
 
 
+def _of_wider_elements(values: Values) -> bool:
+    """Elements shown as wider ones must begin at a multiple of these; a fake of symbolic sizes does not tell where."""
+    dtype: torch.dtype | None = values.get("dtype")
+    pairs = "size" not in values and dtype is None
+    return pairs or (dtype is not None and dtype.itemsize > values["self"].element_size())
+
+
 #: Reasons that hold for some calls only: whether they do, by the arguments' names.
 CONDITIONS: dict[str, Callable[[Values], bool]] = {
     table.ZERO: _integer_division,
@@ -124,4 +131,5 @@ CONDITIONS: dict[str, Callable[[Values], bool]] = {
     table.INTERVAL: _interval,
     table.SINGULAR: _checks_errors,
     table.STORAGE: _beyond_storage,
+    table.PLACE: _of_wider_elements,
 }

@@ -51,6 +51,7 @@ CHECK = "what it checks may be false"
 ZERO = "an integer may be divided by zero"
 ZERO_IF_ROUNDED = "an integer may be divided by zero, the quotient being rounded"
 STORAGE = "the view may go beyond its storage"
+PLACE = "the elements may begin at a place where wider ones cannot"
 
 
 def _rows(names: str, **facts: Any) -> list[tuple[str, Row]]:
@@ -100,6 +101,7 @@ TABLE: Mapping[str, Row] = _table(
     _rows("floor_divide", fails=ZERO),
     _rows("div", fails=ZERO_IF_ROUNDED),
     _rows("as_strided", fails=STORAGE),
+    _rows("view view_as_complex", fails=PLACE),
     _rows(
         "gather index_select take embedding embedding_renorm _embedding_bag _embedding_bag_forward_only", fails=INDEX
     ),
