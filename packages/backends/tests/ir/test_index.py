@@ -78,6 +78,27 @@ def test_substitution_is_evaluation(pair: tuple[Ix, list[int]], k: int) -> None:
         assert index.evaluate(moved, point) == index.evaluate(expression, {**point, X: point[Z] % k})
 
 
+@settings(max_examples=300, deadline=None)
+@given(expressions(), st.sampled_from((2, 3)))
+def test_offsets_in_blocks(pair: tuple[Ix, list[int]], count: int) -> None:
+    offsets = index.block_offsets(pair[0], X, count)
+    if offsets is not None:
+        for point in POINTS:
+            begin = point[X] // count * count
+            first = index.evaluate(pair[0], {**point, X: begin})
+            assert index.evaluate(pair[0], point) - first == offsets[point[X] - begin]
+
+
+def test_offsets_in_blocks_are_known() -> None:
+    pixel = index.of(Var("w", 128))
+    (var,) = index.variables(pixel)
+    halves = index.floordiv(index.add(pixel, index.const(1)), 2)
+    turns = index.mod(index.add(pixel, index.scale(index.of(Y), 3)), 3)
+    assert index.block_offsets(halves, var, 4) == (0, 1, 1, 2)
+    assert index.block_offsets(turns, var, 6) == (0, 1, 2, 0, 1, 2)
+    assert index.block_offsets(turns, var, 4) is None
+
+
 def test_reshapes_are_affine_again() -> None:
     for old, new in (((24,), (4, 6)), ((4, 6), (2, 2, 6)), ((2, 3, 4), (6, 4)), ((4, 1, 6), (24,))):
         here = [index.of(Var(f"d{k}", size)) for k, size in enumerate(new)]

@@ -10,7 +10,7 @@ the index belongs to (`expr.children`), and is rewritten as such: `substitute` l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 from typing import Any
 
@@ -374,6 +374,43 @@ def coefficient(a: Ix, var: Var) -> Size | None:
         elif not isinstance(atom, Var) and var in _variables(atom):
             return None
     return result
+
+
+def block_offsets(a: Ix, var: Var, count: int) -> tuple[int, ...] | None:
+    """How much larger the index is at each of `count` values of `var`, begun at a multiple of it, than at the first.
+
+    None where that is not the same from each multiple on, or not known.
+    """
+    offsets = [0] * count
+    for atom, k in a.terms:
+        of_atom = _atom_offsets(atom, var, count)
+        if of_atom is None:
+            return None
+        if any(of_atom):
+            if not isinstance(k, int):
+                return None
+            offsets = [total + k * own for total, own in zip(offsets, of_atom, strict=True)]
+    return tuple(offsets)
+
+
+def _atom_offsets(atom: Atom, var: Var, count: int) -> Sequence[int] | None:
+    if var not in _variables(atom):
+        return [0] * count
+    if isinstance(atom, Var):
+        return range(count)
+    if isinstance(atom, Picked) or not isinstance(atom.divisor, int) or not isinstance(atom.base.const, int):
+        return None
+    step, others = coefficient(atom.base, var), [k for other, k in atom.base.terms if other is not var]
+    if not all(isinstance(k, int) and k % atom.divisor == 0 for k in others):
+        return None
+    if not isinstance(step, int) or step * count % atom.divisor:
+        return None
+    # What is divided is, at every multiple of `count`, a multiple of the divisor and this.
+    first = atom.base.const % atom.divisor
+    quotients = [(first + step * k) // atom.divisor for k in range(count)]
+    if isinstance(atom, Div):
+        return quotients
+    return [step * k - atom.divisor * quotient for k, quotient in enumerate(quotients)]
 
 
 def evaluate(a: Ix, values: Mapping[Var, int], sizes: Mapping[sizes_.Symbol, int] | None = None) -> int:

@@ -28,11 +28,15 @@ MOST_TERMS = 16
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """One of the elements of a dimension that are added up: its place, when it is there, and its weight (1)."""
+    """One of the elements of a dimension that are added up: its place, when it is there, and its weight (1).
+
+    `instead`: the place of the one that is taken where it is not there; else it counts as zero.
+    """
 
     place: Ix
     valid: Expr | None
     weight: Expr | None = None
+    instead: Ix | None = None
 
 
 Taps = Callable[[Ix, int, Size, str], list[Tap]]
@@ -48,7 +52,10 @@ def _nearest_backward(here: Ix, factor: int, size: Size, dtype: str) -> list[Tap
 
 
 def _linear(here: Ix, factor: int, size: Size, dtype: str) -> list[Tap]:
-    """The pixels on both sides; at the border there is one, and it counts whole."""
+    """The pixels on both sides; at the border there is one, and it counts whole.
+
+    Before the first pixel torch adds the second one too, times 0, which is NaN for an infinite one.
+    """
     double = index.add(index.scale(here, 2), index.const(1 + factor))
     low = index.add(index.floordiv(double, 2 * factor), index.const(-1))
     high = index.add(low, index.const(1))
@@ -56,7 +63,9 @@ def _linear(here: Ix, factor: int, size: Size, dtype: str) -> list[Tap]:
     one, none = number(1.0, dtype), number(0.0, dtype)
     has_low, has_high = at_least(low, 0), below(high, size)
     of_high = Op("where", has_low, Op("where", has_high, part, none), one)
-    return [Tap(low, has_low, Op("sub", one, of_high)), Tap(high, has_high, of_high)]
+    assert isinstance(size, int), "`factors` takes no others"
+    second = index.const(min(1, size - 1))
+    return [Tap(low, has_low, Op("sub", one, of_high), second), Tap(high, has_high, of_high)]
 
 
 def _linear_backward(here: Ix, factor: int, size: Size, dtype: str) -> list[Tap]:
@@ -103,6 +112,10 @@ def _sum(x: Tensor, outer: Sequence[Ix], taps: Sequence[list[Tap]], chosen: Sequ
     total: Expr | None = None
     for tap in taps[0]:
         term = _sum(x, outer, taps[1:], [*chosen, tap], dtype)
+        if tap.instead is not None:
+            assert tap.valid is not None
+            other = _sum(x, outer, taps[1:], [*chosen, Tap(tap.instead, None)], dtype)
+            term = Op("where", tap.valid, term, other)
         if tap.weight is not None:
             term = Op("mul", tap.weight, term)
         total = term if total is None else Op("add", total, term)

@@ -12,6 +12,15 @@ from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.size import Size, Sym
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
 from framesmith_backends.render.llvm.coarse import COARSE
+from framesmith_backends.render.llvm.memory import (
+    address,
+    element_bytes,
+    is_read_at_once,
+    masked,
+    masked_spread_load,
+    spread_load,
+    tile_load,
+)
 from framesmith_backends.render.llvm.ops import (
     emit_cast,
     emit_coarse,
@@ -105,11 +114,6 @@ def tile_address(r: Rendering, array: Value, first: Value, kind: str) -> Value:
     return r.b.emit(f"getelementptr {kind}, ptr {array.text}, {offset.typed}", "ptr")
 
 
-def tile_load(r: Rendering, place: Value, kind: str) -> Value:
-    vector = Value("", kind, r.lanes).type
-    return r.b.emit(f"load {vector}, ptr {place.text}, align {element_bytes(kind)}", kind, r.lanes)
-
-
 def _cast(r: Rendering, node: Cast) -> Value:
     inner = node.value
     value = r.levels[_depth(r, inner)].values.get(inner)
@@ -191,34 +195,25 @@ def _load(r: Rendering, node: Load) -> Value:
         if mask is None:
             raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
         else:
-            raw = _masked(r, "load", kind, "ptr", pointer.typed, mask, align)
-    elif r.lanes > 1 and isinstance(step, int) and abs(step) <= LONGEST_STEP and _both(r, guard) is None:
-        raw = _strided_load(r, node.source, ix, step, kind)
+            raw = masked(r, "load", kind, "ptr", pointer.typed, mask, align)
+    elif (offsets := _near_offsets(r, ix)) is not None and (mask := _both(r, guard)) is None:
+        raw = spread_load(r, node.source, scalar_index(r, ix), offsets, kind)
+    elif offsets is not None and mask is not None and is_read_at_once(offsets):
+        raw = masked_spread_load(r, node.source, scalar_index(r, ix), offsets, kind, r.b.splat(mask, r.lanes))
     else:
         pointers = _lane_pointers(r, node.source, kind, ix)
         mask = _both(r, guard) or constant(True, "i1", r.lanes)
-        raw = _masked(r, "gather", kind, f"v{r.lanes}p0", pointers, mask, align)
+        raw = masked(r, "gather", kind, f"v{r.lanes}p0", pointers, mask, align)
     return from_memory(r.b, raw, node.dtype)
 
 
-def _strided_load(r: Rendering, source: str, ix: Ix, step: int, kind: str) -> Value:
-    """Every `step`th element, by loads of all that lies between the first and the last one.
-
-    The last load begins earlier than where the one before it ends: nothing behind the last element is read.
-    """
-    lanes, apart = r.lanes, abs(step)
-    first = scalar_index(r, ix)
-    lowest = first if step > 0 else r.b.add(first, step * (lanes - 1))
-    starts = [min(part * lanes, (apart - 1) * (lanes - 1)) for part in range(apart)]
-    parts = [tile_load(r, address(r, source, kind, r.b.add(lowest, start)), kind) for start in starts]
-    places = [apart * (k if step > 0 else lanes - 1 - k) for k in range(lanes)]
-    found, taken = parts[0], {k: place for k, place in enumerate(places) if place < lanes}
-    for part, start in list(zip(parts, starts, strict=True))[1:] or [(parts[0], 0)]:
-        new = {k: lanes + place - start for k, place in enumerate(places) if k not in taken and place < start + lanes}
-        chosen = ", ".join(f"i32 {(taken | new).get(k, 'poison')}" for k in range(lanes))
-        found = r.b.emit(f"shufflevector {found.typed}, {part.typed}, <{lanes} x i32> <{chosen}>", kind, lanes)
-        taken = {k: k for k in taken | new}
-    return found
+def _near_offsets(r: Rendering, ix: Ix) -> tuple[int, ...] | None:
+    """How far from the first lane's element each lane's is, in every block of lanes; None if far, or not known."""
+    lane = r.kernel.lane
+    if lane is None or r.lanes == 1 or (_lane_step(r, ix) is None and lane in r.kernel.outer and told_by_data(ix)):
+        return None
+    offsets = index.block_offsets(ix, lane, r.lanes)
+    return offsets if offsets and max(offsets) - min(offsets) <= LONGEST_STEP * (r.lanes - 1) else None
 
 
 def _is_wide_scratch(r: Rendering, name: str) -> bool:
@@ -238,7 +233,7 @@ def _scalar_load(r: Rendering, source: str, ix: Ix, kind: str, guard: Value | No
         return r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
     if guard.lanes > 1:
         pointers = _broadcast_pointers(r, source, kind, position)
-        return _masked(r, "gather", kind, f"v{r.lanes}p0", pointers, _both(r, guard), element_bytes(kind))
+        return masked(r, "gather", kind, f"v{r.lanes}p0", pointers, _both(r, guard), element_bytes(kind))
     r.b.declare(ZERO)
     pointer = r.b.select(guard, address(r, source, kind, position), Value("@fs.zero", "ptr"))
     return r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
@@ -251,29 +246,6 @@ def _both(r: Rendering, guard: Value | None) -> Value | None:
     if r.mask is None or guard is None:
         return guard if r.mask is None else r.mask
     return r.b.binary("and", guard, r.mask)
-
-
-def _masked(r: Rendering, what: str, kind: str, suffix: str, pointers: str, mask: Value | None, align: int) -> Value:
-    assert mask is not None
-    scalar = {"float": "f32", "double": "f64", "half": "f16"}.get(kind, kind)
-    vector = f"<{r.lanes} x {kind}>"
-    place = "p0" if suffix == "ptr" else suffix
-    pointer_type = "ptr" if suffix == "ptr" else f"<{r.lanes} x ptr>"
-    name = f"@llvm.masked.{what}.v{r.lanes}{scalar}.{place}"
-    mask = r.b.splat(mask, r.lanes)
-    r.b.declare(f"declare {vector} {name}({pointer_type}, i32, <{r.lanes} x i1>, {vector})")
-    return r.b.emit(
-        f"call {vector} {name}({pointers}, i32 {align}, {mask.typed}, {vector} zeroinitializer)", kind, r.lanes
-    )
-
-
-def element_bytes(kind: str) -> int:
-    """The size, and the alignment, of an element in memory."""
-    return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4}.get(kind, 8)
-
-
-def address(r: Rendering, source: str, kind: str, position: Value) -> Value:
-    return r.b.emit(f"getelementptr {kind}, ptr {r.pointers[source].text}, {position.typed}", "ptr")
 
 
 def _broadcast_pointers(r: Rendering, source: str, kind: str, position: Value) -> str:

@@ -15,8 +15,9 @@ from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.size import surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
-from framesmith_backends.render.llvm.emit import emit, emit_store, tile_address, tile_load
+from framesmith_backends.render.llvm.emit import emit, emit_store, tile_address
 from framesmith_backends.render.llvm.loops import lane_blocks, opened_loop
+from framesmith_backends.render.llvm.memory import tile_load
 from framesmith_backends.render.llvm.ops import emit_op
 from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, needs_blocks, squared
 from framesmith_backends.render.llvm.sizes import size_of

@@ -1,0 +1,90 @@
+"""Vectors in memory: whole ones, under masks, and of elements that are near each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from framesmith_backends.render.llvm.builder import Value, constant
+from framesmith_backends.render.llvm.state import Rendering
+
+#: Lanes that read one element of a vector under a mask: it is asked for with the masks of all of them.
+MOST_READERS = 4
+
+
+def element_bytes(kind: str) -> int:
+    """The size, and the alignment, of an element in memory."""
+    return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4}.get(kind, 8)
+
+
+def address(r: Rendering, source: str, kind: str, position: Value) -> Value:
+    return r.b.emit(f"getelementptr {kind}, ptr {r.pointers[source].text}, {position.typed}", "ptr")
+
+
+def tile_load(r: Rendering, place: Value, kind: str, width: int | None = None) -> Value:
+    """Elements side by side, as many as there are lanes, or `width`."""
+    lanes = width or r.lanes
+    vector = Value("", kind, lanes).type
+    return r.b.emit(f"load {vector}, ptr {place.text}, align {element_bytes(kind)}", kind, lanes)
+
+
+def masked(r: Rendering, what: str, kind: str, suffix: str, pointers: str, mask: Value | None, align: int) -> Value:
+    assert mask is not None
+    scalar = {"float": "f32", "double": "f64", "half": "f16"}.get(kind, kind)
+    vector = f"<{r.lanes} x {kind}>"
+    place = "p0" if suffix == "ptr" else suffix
+    pointer_type = "ptr" if suffix == "ptr" else f"<{r.lanes} x ptr>"
+    name = f"@llvm.masked.{what}.v{r.lanes}{scalar}.{place}"
+    mask = r.b.splat(mask, r.lanes)
+    r.b.declare(f"declare {vector} {name}({pointer_type}, i32, <{r.lanes} x i1>, {vector})")
+    return r.b.emit(
+        f"call {vector} {name}({pointers}, i32 {align}, {mask.typed}, {vector} zeroinitializer)", kind, r.lanes
+    )
+
+
+def spread_load(r: Rendering, source: str, first: Value, offsets: tuple[int, ...], kind: str) -> Value:
+    """Elements at `offsets` from the first one, by loads of all that lies between them.
+
+    The last load begins earlier than where the one before it ends: nothing behind the last element is read.
+    """
+    lowest = r.b.add(first, min(offsets)) if min(offsets) else first
+    places = [offset - min(offsets) for offset in offsets]
+    span = max(places) + 1
+    if span == 1:
+        return r.b.splat(tile_load(r, address(r, source, kind, lowest), kind, 1), r.lanes)
+    width = min(r.lanes, 1 << (span.bit_length() - 1))
+    starts = [min(begin, span - width) for begin in range(0, span, width)]
+    parts = [tile_load(r, address(r, source, kind, r.b.add(lowest, start)), kind, width) for start in starts]
+    found, taken = parts[0], {k: place for k, place in enumerate(places) if place < width}
+    for part, start in list(zip(parts, starts, strict=True))[1:] or [(parts[0], 0)]:
+        new = {k: width + place - start for k, place in enumerate(places) if k not in taken and place < start + width}
+        found = _shuffled(r, found, part, [(taken | new).get(k) for k in range(r.lanes)])
+        taken = {k: k for k in taken | new}
+    return found
+
+
+def is_read_at_once(offsets: tuple[int, ...]) -> bool:
+    """Whether one load under a mask is faster than a gather: of one vector's elements, each for few of the lanes."""
+    return max(offsets) - min(offsets) < len(offsets) and max(map(offsets.count, offsets)) <= MOST_READERS
+
+
+def masked_spread_load(
+    r: Rendering, source: str, first: Value, offsets: tuple[int, ...], kind: str, mask: Value
+) -> Value:
+    """Elements less than a block from the first one, by one load of what lanes under the mask read; else zeros."""
+    lowest = r.b.add(first, min(offsets)) if min(offsets) else first
+    places = [offset - min(offsets) for offset in offsets]
+    readers = [[k for k, place in enumerate(places) if place == element] for element in range(r.lanes)]
+    nobody = constant(False, "i1", r.lanes)
+    needed: Value | None = None
+    for turn in range(max(map(len, readers))):
+        asked = _shuffled(r, mask, nobody, [lanes[turn] if turn < len(lanes) else r.lanes for lanes in readers])
+        needed = asked if needed is None else r.b.binary("or", needed, asked)
+    raw = masked(r, "load", kind, "ptr", address(r, source, kind, lowest).typed, needed, element_bytes(kind))
+    return r.b.select(mask, _shuffled(r, raw, raw, places), Value("zeroinitializer", kind, r.lanes))
+
+
+def _shuffled(r: Rendering, one: Value, two: Value, places: Sequence[int | None]) -> Value:
+    """Elements of one vector and the next, a value of any kind where no place is told."""
+    chosen = ", ".join(f"i32 {'poison' if place is None else place}" for place in places)
+    vector = f"<{len(places)} x i32> <{chosen}>"
+    return r.b.emit(f"shufflevector {one.typed}, {two.typed}, {vector}", one.kind, len(places))
