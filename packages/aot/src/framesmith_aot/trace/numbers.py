@@ -79,12 +79,13 @@ def assume_otherwise(error: Any, fake_mode: Any) -> bool:
     """
     from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-    condition = getattr(error, "cond", None)
+    condition: Any = getattr(error, "cond", None)
     env = fake_mode.shape_env
     if env is None or not getattr(condition, "is_Relational", False) or condition.rel_op not in ("==", "!="):
         return False
     symbols = condition.free_symbols
-    if len(symbols) != 1 or not all(symbol_is_type(one, SymT.UNBACKED_FLOAT) for one in symbols):
+    told = (SymT.UNBACKED_FLOAT, SymT.UNBACKED_INT)
+    if len(symbols) != 1 or not all(symbol_is_type(one, told) and one not in env.size_like for one in symbols):
         return False
     other = condition if condition.rel_op == "!=" else ~condition
     [known] = [side for side in condition.args if side not in symbols] or [None]
