@@ -39,7 +39,9 @@ CASES: dict[str, Case] = {
         with_number(2, 0, 1, -3, 7),
     ),
     "item as a factor": (
-        lambda x, n: x.sin().add(x.cos(), alpha=n.item()).addmm(x[:, :3], x[:3], beta=n.item()),
+        lambda x, n: (
+            x.sin().add(x.cos(), alpha=n.item()) + torch.baddbmm(x[None], x[None], x[None, :3], beta=n.item())[0]
+        ),
         with_number(2, 0, 3, -3, 7),
     ),
     "item of a float": (lambda x: x * x.detach().sum().item(), around(*SOME)),
