@@ -47,7 +47,9 @@ def with_a_graph_that_begins_without_gradients(x: torch.Tensor) -> torch.Tensor:
     z = y.sin()
     with torch.no_grad():
         o = z * 2
-    return torch.fmax(o, z) + z
+    greater = torch.fmax(o, z)
+    print("between", end="")
+    return greater + z
 
 
 def of_views(x: torch.Tensor) -> torch.Tensor:
