@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -83,6 +84,59 @@ def test_slices_of_the_data_are_compiled_once(backend: str, compiled_forward: bo
                 torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-5)
     assert [len(program.modules) for program in captured.programs] == [1]
     assert captured.programs[0].reasons == [] and not captured.fallbacks
+
+
+def changed_after(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp()
+    z = y * 2
+    y.mul_(2)  # eager mode refuses the derivative of exp
+    return z
+
+
+#: Programs whose compiled graphs keep nothing, something only to watch it, or refuse their derivative.
+KEEPING: dict[str, Callable[[torch.Tensor], Any]] = {
+    "nothing": lambda x: x * 3,
+    "nothing of one of two": lambda x: x * 3 + x.detach().sin() * x,
+    "a place": lambda x: x.view(-1) + 1,
+    "what is computed": lambda x: x.exp() * 2,
+    "what was changed": changed_after,
+}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_what_compiled_graphs_keep(name: str) -> None:
+    run = framesmith.compile(KEEPING[name])
+    for size in (1, 5):
+        found: list[Any] = []
+        for function, backward in ((KEEPING[name], contextlib.nullcontext), (run, framesmith.compile_backward)):
+            x = torch.linspace(0.1, 1, size, requires_grad=True)
+            total = function(x * 1).sum()
+            try:
+                with backward():
+                    total.backward()
+                assert x.grad is not None
+                found.append(x.grad.tolist())
+            except RuntimeError as error:
+                found.append(str(error)[:60])
+        assert found[0] == pytest.approx(found[1]) if isinstance(found[0], list) else found[0] == found[1]
+
+
+def test_attention_of_changing_sizes_beside_its_input() -> None:
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+    inputs = [torch.randn(length, batch, 4) for batch, length in ((2, 4), (3, 5), (4, 7), (6, 8))]
+
+    def gradients() -> list[Any]:
+        leaves = [one.clone().requires_grad_() for one in inputs]
+        for leaf in leaves:
+            x = leaf.transpose(0, 1)
+            (x + attention(x, x, x, need_weights=False)[0]).pow(2).sum().backward()
+        return [leaf.grad for leaf in leaves]
+
+    with warnings.catch_warnings(record=True) as told, framesmith.compile_backward():
+        warnings.simplefilter("always")
+        found = gradients()
+    assert not [one.message for one in told if issubclass(one.category, framesmith.FramesmithWarning)]
+    torch.testing.assert_close(found, gradients())
 
 
 class AtAPlace(torch.autograd.Function):

@@ -38,6 +38,12 @@ CASES: dict[str, Case] = {
         lambda x, n: (x * (n.item() // -3), n.expand(2) * (n.item() % -3), n * (-(n.item() > 2))),
         with_number(2, 0, 1, -3, 7),
     ),
+    "item as a factor": (
+        lambda x, n: (
+            x.sin().add(x.cos(), alpha=n.item()) + torch.baddbmm(x[None], x[None], x[None, :3], beta=n.item())[0]
+        ),
+        with_number(2, 0, 3, -3, 7),
+    ),
     "item of a float": (lambda x: x * x.detach().sum().item(), around(*SOME)),
     "int": (lambda x, n: (x[: int(n)] * 2, x.new_ones(int(n)).sum()), with_number(3, 0, 6, 2, 1)),
     "float": (lambda x: x * float(x.detach().mean()), around(*SOME)),

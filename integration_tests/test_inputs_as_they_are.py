@@ -158,3 +158,27 @@ def test_places_in_what_is_not_contiguous_are_laid_out_as_in_eager(
         for one, two in zip(*both, strict=True):
             torch.testing.assert_close(one, two)
             assert one.stride() == two.stride() or not one.numel()  # where nothing lies no address depends on them
+
+
+PARTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "itself": lambda v: v,
+    "a row": lambda v: v[0],
+    "a piece": lambda v: v.chunk(2, -2)[0],
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", PARTS)
+def test_the_data_of_inference_tensors_can_be_changed(name: str, dynamic: bool | None) -> None:
+    part = PARTS[name]
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            v = x * 1
+        part(v).data.mul_(2)
+        return v.clone()
+
+    framesmith.reset()
+    run = framesmith.compile(program, dynamic=dynamic)
+    for rows in (2, 4):
+        assert torch.equal(run(torch.ones(rows, 3)), program(torch.ones(rows, 3)))

@@ -40,12 +40,30 @@ def with_a_break_without_gradients(x: torch.Tensor) -> torch.Tensor:
     return (y * z).exp()
 
 
+def with_a_graph_that_begins_without_gradients(x: torch.Tensor) -> torch.Tensor:
+    y = x * x
+    with torch.no_grad():
+        print("between", end="")
+    z = y.sin()
+    with torch.no_grad():
+        o = z * 2
+    greater = torch.fmax(o, z)
+    print("between", end="")
+    return greater + z
+
+
 def of_views(x: torch.Tensor) -> torch.Tensor:
     rows = x.view(-1, 2).t()
     return rows[0].exp() * rows[1]
 
 
-FUNCTIONS = [without_gradients_inside, with_a_break, with_a_break_without_gradients, of_views]
+FUNCTIONS = [
+    without_gradients_inside,
+    with_a_break,
+    with_a_break_without_gradients,
+    with_a_graph_that_begins_without_gradients,
+    of_views,
+]
 
 
 @pytest.mark.parametrize("backend", ["auto", "aot_eager"])

@@ -401,6 +401,18 @@ def test_where_in_its_storage_a_tensor_begins(name: str, dynamic: bool | None) -
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
+def test_where_diagonals_without_elements_begin(dynamic: bool | None) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x.diagonal(-1).storage_offset(), x.diagonal(3).storage_offset(), x * 2
+
+    for sizes in (((4, 3), (1, 5), (3, 2), (1, 1), (2, 6), (5, 7)), ((2, 5), (3, 6), (7, 8), (1, 2))):
+        frames.reset()
+        run = compiled(program, dynamic=dynamic)
+        for size in sizes:
+            assert run(torch.zeros(size))[:2] == program(torch.zeros(size))[:2]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
 def test_parts_of_one_memory_of_changing_sizes(dynamic: bool | None) -> None:
     def change_one(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
 from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
-from framesmith_aot.trace.numbers import EXAMPLE, specialise
+from framesmith_aot.trace.numbers import EXAMPLE, assume_otherwise, specialise
 from framesmith_aten.contract import Compiler, LayOut, OnError
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
@@ -33,6 +33,9 @@ from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import fake_mode_of, new_fake_mode
 from framesmith_guards.contexts import ambient
 from framesmith_guards.fakes.symbols import attach_shape_env
+
+#: How often a graph is traced again with what its backward pass asked for.
+MOST_QUESTIONS = 4
 
 
 def compile_graph(
@@ -76,20 +79,26 @@ def compile_graph(
         training=training,
         keep_input_mutations=keep_input_mutations,
     )
-    try:
-        joint = trace()
-    except BackwardError as error:
-        if isinstance(error.__cause__, DynamicOutputShapeException) and fake_mode.shape_env is None:
-            attach_shape_env(fake_mode)  # the backward pass alone has lengths that data tell
-        elif error.numbers:
-            specialise(error.numbers)  # some of torch's formulas ask for a number: those of powers
-        else:
-            raise
-        joint = trace()
+    joint = _traced(trace, fake_mode)
     _refuse_shared_memory(call.examples, joint)
     if lay_out is not None and joint.training and (graph := lay_out(joint.graph)) is not None:
         joint.take(graph)
     return _assemble(gm, joint, call, compiler, training, on_error)
+
+
+def _traced(trace: Callable[[], JointGraph], fake_mode: FakeTensorMode) -> JointGraph:
+    """The joint graph: traced again with what a backward pass asks of numbers and lengths."""
+    for _ in range(MOST_QUESTIONS):
+        try:
+            return trace()
+        except BackwardError as error:
+            if isinstance(error.__cause__, DynamicOutputShapeException) and fake_mode.shape_env is None:
+                attach_shape_env(fake_mode)  # the backward pass alone has lengths that data tell
+            elif error.numbers:
+                specialise(error.numbers)  # some of torch's formulas ask for a number: those of powers
+            elif not assume_otherwise(error.__cause__, fake_mode):
+                raise
+    return trace()
 
 
 def _fake_mode(gm: fx.GraphModule, examples: Sequence[Any]) -> FakeTensorMode:

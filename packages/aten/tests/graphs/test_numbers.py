@@ -115,6 +115,21 @@ def test_one_node_for_equal_numbers():
     assert numbers.node_of(a) is numbers.node_of(tensor.shape[0])
 
 
+def test_what_is_computed_of_known_numbers_is_not_asked_of_a_later_tensor():
+    sizes = symbolic(4, 8)
+    size, double = sizes.shape
+    product = size * double
+    torch._check(double == 2 * size)
+    with sizes.fake_mode:
+        x = torch.empty(size)
+    graph, numbers = graph_with(x)  # which does not know `double`
+    later = graph.call_function(aten.repeat.default, (next(iter(graph.nodes)), [8]))
+    with sizes.fake_mode:
+        later.meta["val"] = torch.empty(product)
+    numbers.offer_layout(later.meta["val"], later)
+    assert numbers.node_of(later.meta["val"].shape[0]) < later
+
+
 def test_what_is_known_is_no_node():
     tensor = symbolic(5, 9)
     _, numbers = graph_with(tensor)

@@ -202,9 +202,14 @@ def apply_of(
             backward_refused if node.part.node.refusal else backward if kept else backward_of_nothing_kept
         ),
     }
-    # Tells a compiler of whole backward passes that it may trace this one (see README): all that it reads is saved.
-    if not (node.part.numbers or node.part.left):
-        members["evaluate_backward"] = staticmethod(run.evaluate)
+
+    def evaluate_backward(saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Any:
+        return run.evaluate([*saved[:used]], tangents)  # without what is only watched
+
+    # Tells a compiler of whole backward passes that it may trace this one (see README): all that it reads is saved, and
+    # all that it checks.
+    if not (node.part.numbers or node.part.left or changes.watched or node.part.node.refusal):
+        members["evaluate_backward"] = staticmethod(evaluate_backward)
     cls: Any = type("CompiledGraphNode", (torch.autograd.Function,), members)
     apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply
     return apply

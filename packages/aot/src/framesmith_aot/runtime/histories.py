@@ -22,7 +22,13 @@ def own(value: torch.Tensor) -> torch.Tensor:
 
 
 def history_of(tensor: torch.Tensor) -> torch.Tensor:
-    """An alias with the tensor's history, of which the tensor and autograd know nothing."""
+    """An alias with the tensor's history, of which the tensor and autograd know nothing.
+
+    Also in no_grad, where a graph may begin that turns gradients on.
+    """
+    if not torch.is_grad_enabled():
+        with torch.enable_grad():
+            return history_of(tensor)
     with torch._C._ExcludeDispatchKeyGuard(VIEW_TRACKING):
         return tensor.view_as(tensor)
 
@@ -84,8 +90,7 @@ class _Elsewhere(torch.autograd.Function):
         ctx: Any, tensors: Sequence[torch.Tensor], edges: Sequence[GradientEdge], *operands: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        with torch.enable_grad():
-            ctx.instead = {edge: history_of(operand) for edge, operand in zip(edges, operands, strict=True)}
+        ctx.instead = {edge: history_of(operand) for edge, operand in zip(edges, operands, strict=True)}
         ctx.tensors = tensors
         return tuple([tensor.detach() for tensor in tensors])
 

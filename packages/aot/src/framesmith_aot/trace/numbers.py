@@ -71,6 +71,28 @@ def specialise(numbers: Sequence[Any]) -> None:
         number.node.pytype(number)
 
 
+def assume_otherwise(error: Any, fake_mode: Any) -> bool:
+    """Take for granted that a number that data tell is not the one for which a formula asked; whether that was asked.
+
+    Torch's formulas of derivatives leave out what a factor of one or an exponent of zero makes needless. A call checks
+    that it is another: see `Facts`.
+    """
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+    condition: Any = getattr(error, "cond", None)
+    env = fake_mode.shape_env
+    if env is None or not getattr(condition, "is_Relational", False) or condition.rel_op not in ("==", "!="):
+        return False
+    symbols = condition.free_symbols
+    told = (SymT.UNBACKED_FLOAT, SymT.UNBACKED_INT)
+    if len(symbols) != 1 or not all(symbol_is_type(one, told) and one not in env.size_like for one in symbols):
+        return False
+    other = condition if condition.rel_op == "!=" else ~condition
+    [known] = [side for side in condition.args if side not in symbols] or [None]
+    why = f"a number that data tell is {known}, for which torch has a derivative of its own"
+    return bool(env.guard_or_defer_runtime_assert(other, why))
+
+
 def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
     """Symbols that a call has made of data are those that it made when the graph was captured."""
     if not node.meta or (known := node.meta.get(EXAMPLE)) is None:

@@ -73,9 +73,11 @@ class NumberNodes:
     def offer(self, number: Any, make: Callable[[], fx.Node]) -> None:
         """Say how a node of a number can be made, should it be needed: `sym_size` of an input.
 
-        Also of the symbol as it was before torch took another for it: whether that is so is to be found out.
+        Also of the symbol as it was before torch took another for it: whether that is so is to be found out. Not of
+        what is computed from known ones: that can be asked for before `make` can be called.
         """
-        self._makers.setdefault(number.node.expr, make)
+        if not self.knows(number):
+            self._makers[number.node.expr] = make
         if number.node._expr.is_Symbol:
             self._makers.setdefault(number.node._expr, make)
 

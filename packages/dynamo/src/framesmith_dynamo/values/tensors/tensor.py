@@ -19,7 +19,12 @@ from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
 from framesmith_dynamo.values.tensors.offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.subscripts import selected
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject
-from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE, BREAKING_METHODS, FOLDED_METHODS
+from framesmith_dynamo.values.tensors.tensor_tables import (
+    AUTOGRAD_STATE,
+    BREAKING_METHODS,
+    FOLDED_METHODS,
+    STORAGE_ACCESS,
+)
 from framesmith_dynamo.values.wrap_registry import wraps_family
 
 if TYPE_CHECKING:
@@ -154,7 +159,12 @@ def _type_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> V
 
 @c_method("storage_offset", torch.Tensor)
 def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    """Guarded of the inputs whose memory the tensor is in."""
+    """Guarded of the inputs whose memory the tensor is in.
+
+    Diagonals that have no elements begin where their tensor does, which fakes of symbolic sizes do not know.
+    """
+    if self.fake.fake_mode.shape_env is not None and self.fake.numel() == 0:  # type: ignore[attr-defined]
+        raise GraphBreak(STORAGE_ACCESS, f"storage_offset() of {self.describe()}, which has no elements")
     skipped = [0, *guarded_offsets(tr, self.ref.builder, self.fake)][-1]
     offset = int(self.fake.storage_offset(*args, **kwargs))
     return tr.constant(offset + skipped // self.fake.element_size())

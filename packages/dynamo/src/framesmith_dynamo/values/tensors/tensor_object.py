@@ -73,6 +73,9 @@ class TensorObject(Value):
         folded = FOLDED_ATTRIBUTES.get(name)
         if folded is not None and not (name == "is_leaf" and self.source is not None and self.fake.requires_grad):
             return tr.constant(folded(self.fake))
+        if name == "data" and self.fake.is_inference() and not torch.is_inference_mode_enabled():
+            # Unlike a detached one, it may be changed.
+            raise GraphBreak(AUTOGRAD_STATE, f"attribute {name!r} of an inference tensor outside of inference mode")
         if name in GRAPH_ATTRIBUTES:
             return tr.call_torch(getattr, (self, tr.constant(name)), {})
         if name == "__class__":
