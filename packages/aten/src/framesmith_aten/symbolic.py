@@ -89,6 +89,15 @@ def holds_at_present(condition: Any) -> bool:
     return bool(condition)
 
 
+def fails_at_present(condition: Any) -> bool:
+    """Whether a condition cannot hold, whatever numbers data tell, while the others are what they are at present."""
+    if not isinstance(condition, torch.SymBool):
+        return not condition
+    env = condition.node.shape_env
+    found = env._maybe_evaluate_static(condition.node.expr.xreplace(env.backed_var_to_val))
+    return found is not None and not found
+
+
 def is_data_dependent(error: BaseException) -> bool:
     """Whether an error says that the value of a number was asked for which only a call has."""
     return any(kind.__name__ == "GuardOnDataDependentSymNode" for kind in type(error).__mro__)

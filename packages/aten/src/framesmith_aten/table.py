@@ -20,7 +20,8 @@ class Row:
     does not say so. statistics: writes `running_mean` and `running_var` though its schema does not say so.
     fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
     overwrites: gives its first argument with some elements replaced, whatever these were; see `operators.overwrites`.
-    broadcasts: its operands have to broadcast, which torch's rule for fakes does not ask.
+    broadcasts: its operands have to broadcast, which torch's rule for fakes does not ask. copies: gives the elements of
+    its first argument as they are, or of another type, in memory of their own.
     """
 
     costly: bool = False
@@ -33,6 +34,7 @@ class Row:
     drops_ones: bool = False
     overwrites: bool = False
     broadcasts: bool = False
+    copies: bool = False
 
 
 INDEX = "an index may be out of range"
@@ -85,7 +87,9 @@ TABLE: Mapping[str, Row] = _table(
     ),
     _rows("hardswish rsub masked_fill", pointwise=True, apart=True),
     _rows("log_sigmoid_forward", costly=True, pointwise=True, apart=True),
-    _rows("_to_copy copy where fill", pointwise=True),
+    _rows("copy where fill", pointwise=True),
+    _rows("_to_copy", pointwise=True, copies=True),
+    _rows("clone _reshape_copy", copies=True),
     _rows(
         "full_like zeros_like ones_like empty_like new_full new_zeros new_ones new_empty new_empty_strided",
         metadata=True,
