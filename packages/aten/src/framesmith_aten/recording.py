@@ -32,7 +32,7 @@ from framesmith_aten.operators import (
 )
 from framesmith_aten.overlaps import check_operands
 from framesmith_aten.random_order import check_order
-from framesmith_aten.symbolic import fails_at_present
+from framesmith_aten.symbolic import may_all_hold
 from framesmith_aten.tracing import functional_forms
 
 
@@ -53,7 +53,7 @@ class Effects:
     """What the operators of a call do beside giving their results.
 
     `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
-    made under the call are among them. `restrided`: those of which a view by strides is taken, `placed` whether one
+    made under the call are among them. `undone_by_sums`: those of which such a view is taken. `restrided`: those of which a view by strides is taken, `placed` whether one
     begins at an element of the storage that is told. `random`: they may draw random numbers. `may_fail`: they can raise
     on some data. `unproven`: whether their kernels take such arguments could not be tried. `lasting`: they give no
     tensors, or are not torch's own, so they may do anything. `elsewhere`: one that is not torch's own gives nothing and
@@ -62,6 +62,7 @@ class Effects:
 
     written: list[torch.Tensor] = field(default_factory=list)
     reshaped: bool = False
+    undone_by_sums: list[torch.Tensor] = field(default_factory=list)
     restrided: list[torch.Tensor] = field(default_factory=list)
     placed: bool = False
     random: bool = False
@@ -144,13 +145,13 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         copies = {storage_id(copy) for one, copy in self._copied if storage_id(one) in shared}
         met = [*tensors_in(result), *self.effects.written]
         if any(one.layout is torch.strided and storage_id(one) in copies for one in met):
-            for condition, answer in self._presumed[self._before :]:
-                relied = condition if answer else torch.sym_not(condition)
-                if fails_at_present(relied):
-                    raise TraceUnsupported(
-                        VIEW_OR_COPY, "a tensor's elements in other sizes", "whether that is a view is known when it runs"
-                    )
-                torch._check(relied)  # type: ignore[no-untyped-call]
+            asked = self._presumed[self._before :]
+            relied = [condition if answer else torch.sym_not(condition) for condition, answer in asked]
+            if not may_all_hold(relied):
+                why = "whether it is a view is known when it runs"
+                raise TraceUnsupported(VIEW_OR_COPY, "a tensor's elements in other sizes", why)
+            for condition in relied:
+                torch._check(condition)  # type: ignore[no-untyped-call]
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -177,6 +178,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise KernelRefuses(f"{op}: outside of inference mode an inference tensor is not written to")
         effects.written += changed
         effects.reshaped |= changes_metadata(op)
+        if row(op).undone_by_sums:
+            effects.undone_by_sums.append(args[0])
         if is_view_by_strides(op):
             effects.restrided.append(args[0])
             effects.placed |= arguments(op, args, kwargs)["storage_offset"] is not None

@@ -21,7 +21,8 @@ class Row:
     fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
     overwrites: gives its first argument with some elements replaced, whatever these were; see `operators.overwrites`.
     broadcasts: its operands have to broadcast, which torch's rule for fakes does not ask. copies: gives the elements of
-    its first argument as they are, or of another type, in memory of their own.
+    its first argument as they are, or of another type, in memory of their own. undone_by_sums: a view through which functionalisation carries a write back into what it is of
+    by adding to zeros: what it does not show is lost, and signs of zeros are.
     """
 
     costly: bool = False
@@ -35,6 +36,7 @@ class Row:
     overwrites: bool = False
     broadcasts: bool = False
     copies: bool = False
+    undone_by_sums: bool = False
 
 
 INDEX = "an index may be out of range"
@@ -96,6 +98,7 @@ TABLE: Mapping[str, Row] = _table(
     ),
     _rows("_unsafe_view", undeclared_view=True),
     _rows("squeeze", drops_ones=True),
+    _rows("unfold", undone_by_sums=True),
     _rows(
         """native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm _batch_norm_impl_index instance_norm
         batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats""",

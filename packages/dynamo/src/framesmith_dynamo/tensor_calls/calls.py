@@ -88,8 +88,9 @@ UNTRACED_WRITES = register_break(
 )
 SHOWN_TWICE = register_break(
     OVERLAPPING_MUTATION,
-    what="memory is written to that a view shows more than once",
-    why="in a graph a view is made again after a write; which of an element's copies counts would be lost",
+    what="memory is written to that a view shows more than once, or unfolds",
+    why="in a graph a view is made again after a write; which of an element's copies counts would be lost, or what an "
+    "unfolded view leaves out",
     hint="write to a copy of the expanded or unfolded view, or before the view is taken",
 )
 AROUND_INPUT = register_break(
