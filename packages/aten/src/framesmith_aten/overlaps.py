@@ -2,8 +2,9 @@
 
 Memory that a view shows more than once (an expanded one, an unfolded one): functionalisation undoes such a view by
 adding differences, which is not exact, and wrong where the change goes to all copies of an element at once; some it
-refuses. Memory of which an unfolded view is taken, though it shows all once: it adds to zeros, and what the view does not
-show is lost. And memory around an input, which a view by strides can reach: what is written there would be lost.
+refuses. Memory of which an unfolded view is taken, also one that shows nothing twice: such a view is undone by adding
+to zeros, and what it does not show is lost. And memory around an input, which a view by strides can reach: what is
+written there would be lost.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class Overlaps:
     def check(self, tensor: torch.Tensor, what: str) -> None:
         """Refuses a change of `tensor` that may have to go through such a view. Raises TraceUnsupported."""
         if (storage_id(tensor) in self._storages and self._is_view(tensor)) or may_overlap_itself(tensor):
-            raise TraceUnsupported(OVERLAPPING_MUTATION, what, "it changes memory that a view shows more than once, or unfolds")
+            why = "it changes memory that a view shows more than once, or unfolds"
+            raise TraceUnsupported(OVERLAPPING_MUTATION, what, why)
         self._written.add(storage_id(tensor))
         self._check_part(tensor, what)
         shown = self._inputs.get(storage_id(tensor))

@@ -35,7 +35,6 @@ from framesmith_aten.random_order import check_order
 from framesmith_aten.symbolic import may_all_hold
 from framesmith_aten.tracing import functional_forms
 
-
 #: The id of what is refused.
 VIEW_OR_COPY = "view-or-copy"
 
@@ -53,11 +52,12 @@ class Effects:
     """What the operators of a call do beside giving their results.
 
     `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
-    made under the call are among them. `undone_by_sums`: those of which such a view is taken. `restrided`: those of which a view by strides is taken, `placed` whether one
-    begins at an element of the storage that is told. `random`: they may draw random numbers. `may_fail`: they can raise
-    on some data. `unproven`: whether their kernels take such arguments could not be tried. `lasting`: they give no
-    tensors, or are not torch's own, so they may do anything. `elsewhere`: one that is not torch's own gives nothing and
-    writes to nothing it is given: what it does is done outside of tensors.
+    made under the call are among them. `undone_by_sums`: those of which a view is taken that `table.Row` says so of.
+    `restrided`: those of which a view by strides is taken, `placed` whether one begins at an element of the storage
+    that is told. `random`: they may draw random numbers. `may_fail`: they can raise on some data. `unproven`: whether
+    their kernels take such arguments could not be tried. `lasting`: they give no tensors, or are not torch's own, so
+    they may do anything. `elsewhere`: one that is not torch's own gives nothing and writes to nothing it is given: what
+    it does is done outside of tensors.
     """
 
     written: list[torch.Tensor] = field(default_factory=list)

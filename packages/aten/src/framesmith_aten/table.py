@@ -20,9 +20,10 @@ class Row:
     does not say so. statistics: writes `running_mean` and `running_var` though its schema does not say so.
     fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
     overwrites: gives its first argument with some elements replaced, whatever these were; see `operators.overwrites`.
-    broadcasts: its operands have to broadcast, which torch's rule for fakes does not ask. copies: gives the elements of
-    its first argument as they are, or of another type, in memory of their own. undone_by_sums: a view through which functionalisation carries a write back into what it is of
-    by adding to zeros: what it does not show is lost, and signs of zeros are.
+    broadcasts: its operands have to broadcast, which torch's rule for fakes does not ask.
+    copies: gives the elements of its first argument, in another type perhaps, in memory of their own.
+    undone_by_sums: a view through which functionalisation carries a write back by adding to zeros: what the view does
+    not show is lost, and signs of zeros are.
     """
 
     costly: bool = False

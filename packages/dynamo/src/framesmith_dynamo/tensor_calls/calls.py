@@ -18,7 +18,7 @@ from framesmith_aten.ignored_warnings import without_warnings
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION, READ_LATE
 from framesmith_aten.random_order import RANDOM_ORDER
-from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, OperatorLog, RecordingFailed
+from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, RecordingFailed
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_dynamo.breaks import BREAKS, DATA_DEPENDENT, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
