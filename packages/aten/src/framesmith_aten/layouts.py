@@ -48,7 +48,8 @@ def _beyond(steps: tuple[Any, Any], length: Any) -> tuple[Any, Any]:
 
     Of a length of which it is not known whether it is 0, either may have been said.
     """
-    return steps[0] * length, steps[1] * (torch.sym_max(length, 1) if is_symbolic(length) else max(length, 1))
+    some = torch.sym_max(length, 1) if is_symbolic(length) else max(length, 1)  # type: ignore[no-untyped-call]
+    return steps[0] * length, steps[1] * some
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:

@@ -146,7 +146,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         met = [*tensors_in(result), *self.effects.written]
         if any(one.layout is torch.strided and storage_id(one) in copies for one in met):
             asked = self._presumed[self._before :]
-            relied = [condition if answer else torch.sym_not(condition) for condition, answer in asked]
+            relied = [one if answer else torch.sym_not(one) for one, answer in asked]  # type: ignore[no-untyped-call]
             if not may_all_hold(relied):
                 why = "whether it is a view is known when it runs"
                 raise TraceUnsupported(VIEW_OR_COPY, "a tensor's elements in other sizes", why)

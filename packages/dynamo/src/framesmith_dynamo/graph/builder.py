@@ -233,8 +233,7 @@ class GraphBuilder:
 
     def new_log(self) -> OperatorLog:
         """A log for `run`."""
-        env = self.fake_mode.shape_env
-        return OperatorLog(None if env is None else env.presumed)
+        return OperatorLog(getattr(self.fake_mode.shape_env, "presumed", None))
 
     def run(self, log: OperatorLog, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call on fakes: its fake result. The log is told what its operators do.

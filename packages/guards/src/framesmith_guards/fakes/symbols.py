@@ -141,11 +141,10 @@ def _presuming(evaluate: Callable[..., Any]) -> Callable[..., Any]:
         self: Any, sym_node: Any, size_oblivious: bool = False, fallback_value: bool | None = None
     ) -> Any:
         answer = evaluate(self, sym_node, size_oblivious, fallback_value)
-        if fallback_value is not None and bool(answer) is fallback_value:
-            expr = sym_node.expr
-            told = not expr.free_symbols <= self.backed_var_to_val.keys()
-            if told and self._maybe_evaluate_static(expr) is None:
-                self.presumed.append((torch.SymBool(sym_node), fallback_value))
+        made_up = fallback_value is not None and bool(answer) is fallback_value and not sym_node.has_hint()
+        if made_up and self._maybe_evaluate_static(sym_node.expr) is None:
+            condition = torch.SymBool(sym_node)  # type: ignore[no-untyped-call]
+            self.presumed.append((condition, fallback_value))
         return answer
 
     return evaluate_sym_node
