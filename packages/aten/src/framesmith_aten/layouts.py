@@ -32,15 +32,24 @@ def _dense_order(size: Sequence[Any], stride: Sequence[Any]) -> list[int] | None
     """The dimensions that are not known to have one element, the fastest in memory first; None where gaps may be."""
     left = [dim for dim, length in enumerate(size) if not equal(length, 1)]
     order: list[int] = []
-    expected: Any = 1
+    expected: tuple[Any, Any] = (1, 1)
     while left:
-        dim = next((dim for dim in left if equal(stride[dim], expected)), None)
+        dim = next((dim for dim in left if any(equal(stride[dim], step) for step in expected)), None)
         if dim is None:
             return None
         left.remove(dim)
         order.append(dim)
-        expected = expected * size[dim]
+        expected = _beyond(expected, size[dim])
     return order
+
+
+def _beyond(steps: tuple[Any, Any], length: Any) -> tuple[Any, Any]:
+    """What the stride is of a dimension around one with such strides: torch says that empty ones have one element.
+
+    Of a length of which it is not known whether it is 0, either may have been said.
+    """
+    some = torch.sym_max(length, 1) if is_symbolic(length) else max(length, 1)  # type: ignore[no-untyped-call]
+    return steps[0] * length, steps[1] * some
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
@@ -58,11 +67,11 @@ def is_contiguous(tensor: torch.Tensor) -> bool:
     """Whether a strided tensor is contiguous; where symbols are among its numbers, whether that is known."""
     if not has_symbols(tensor):
         return tensor.is_contiguous()
-    expected: Any = 1
+    expected: tuple[Any, Any] = (1, 1)
     for length, step in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if not (equal(step, expected) or equal(length, 1)):
+        if not (equal(length, 1) or any(equal(step, one) for one in expected)):
             return False
-        expected = expected * length
+        expected = _beyond(expected, length)
     return True
 
 

@@ -2,7 +2,9 @@
 
 Memory that a view shows more than once (an expanded one, an unfolded one): functionalisation undoes such a view by
 adding differences, which is not exact, and wrong where the change goes to all copies of an element at once; some it
-refuses. And memory around an input, which a view by strides can reach: what is written there would be lost.
+refuses. Memory of which an unfolded view is taken, also one that shows nothing twice: such a view is undone by adding
+to zeros, and what it does not show is lost. And memory around an input, which a view by strides can reach: what is
+written there would be lost.
 """
 
 from __future__ import annotations
@@ -85,6 +87,10 @@ class Overlaps:
                 OUTSIDE_VIEW, what, "it changes an input, and a view by strides shows more of its memory"
             )
 
+    def note_undone_by_sums(self, tensor: torch.Tensor) -> None:
+        """Takes in a tensor of which a view is taken through which no write is carried back exactly."""
+        self._storages.add(storage_id(tensor))
+
     def note(self, result: Any) -> None:
         """Takes in the tensors of a result."""
         for tensor in tensors_in(result):
@@ -95,7 +101,8 @@ class Overlaps:
     def check(self, tensor: torch.Tensor, what: str) -> None:
         """Refuses a change of `tensor` that may have to go through such a view. Raises TraceUnsupported."""
         if (storage_id(tensor) in self._storages and self._is_view(tensor)) or may_overlap_itself(tensor):
-            raise TraceUnsupported(OVERLAPPING_MUTATION, what, "it changes memory that a view shows more than once")
+            why = "it changes memory that a view shows more than once, or unfolds"
+            raise TraceUnsupported(OVERLAPPING_MUTATION, what, why)
         self._written.add(storage_id(tensor))
         self._check_part(tensor, what)
         shown = self._inputs.get(storage_id(tensor))

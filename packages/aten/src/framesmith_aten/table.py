@@ -21,6 +21,9 @@ class Row:
     fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
     overwrites: gives its first argument with some elements replaced, whatever these were; see `operators.overwrites`.
     broadcasts: its operands have to broadcast, which torch's rule for fakes does not ask.
+    copies: gives the elements of its first argument, in another type perhaps, in memory of their own.
+    undone_by_sums: a view through which functionalisation carries a write back by adding to zeros: what the view does
+    not show is lost, and signs of zeros are.
     """
 
     costly: bool = False
@@ -33,6 +36,8 @@ class Row:
     drops_ones: bool = False
     overwrites: bool = False
     broadcasts: bool = False
+    copies: bool = False
+    undone_by_sums: bool = False
 
 
 INDEX = "an index may be out of range"
@@ -85,13 +90,16 @@ TABLE: Mapping[str, Row] = _table(
     ),
     _rows("hardswish rsub masked_fill", pointwise=True, apart=True),
     _rows("log_sigmoid_forward", costly=True, pointwise=True, apart=True),
-    _rows("_to_copy copy where fill", pointwise=True),
+    _rows("copy where fill", pointwise=True),
+    _rows("_to_copy", pointwise=True, copies=True),
+    _rows("clone _reshape_copy", copies=True),
     _rows(
         "full_like zeros_like ones_like empty_like new_full new_zeros new_ones new_empty new_empty_strided",
         metadata=True,
     ),
     _rows("_unsafe_view", undeclared_view=True),
     _rows("squeeze", drops_ones=True),
+    _rows("unfold", undone_by_sums=True),
     _rows(
         """native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm _batch_norm_impl_index instance_norm
         batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats""",

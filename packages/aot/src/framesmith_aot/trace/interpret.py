@@ -70,8 +70,11 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             makers = {id(value): maker.name for maker, value in reversed(env.items())}
             return Ran(outputs, [makers.get(id(value), "") for value in outputs], writers)
         else:
+            before = tracer.undone_by_sums
             env[node] = _call(node, env, overlaps, writers, tracer, facts)
             overlaps.note(env[node])
+            for value in _wrappers(env[node]) if tracer.undone_by_sums > before else ():
+                overlaps.note_undone_by_sums(value)
             facts.check(node)
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
 

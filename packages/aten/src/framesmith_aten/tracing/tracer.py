@@ -64,6 +64,8 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.source: fx.Node | None = None
         self.phase = "forward"
         self.attributes: dict[str, torch.Tensor] = {}
+        #: How many views have been taken through which no write is carried back exactly.
+        self.undone_by_sums = 0
         self._nodes: dict[int, fx.Node] = {}
         self._kept: list[torch.Tensor] = []
         self.numbers = NumberNodes(self.graph)
@@ -97,6 +99,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 own = func in self.rules or func in MENDED or is_composite(func)
                 return result if own else self._laid_out(result, trials.as_laid_out(func, args, kwargs, result))
         _refuse(func, args, kwargs)
+        self.undone_by_sums += row(func).undone_by_sums
         shape_rule = SHAPE_RULES.get(func)
         out = shape_rule(*args, **kwargs) if shape_rule is not None else None
         out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs) if out is None else out)

@@ -231,6 +231,10 @@ class GraphBuilder:
 
     # Operations
 
+    def new_log(self) -> OperatorLog:
+        """A log for `run`."""
+        return OperatorLog(getattr(self.fake_mode.shape_env, "presumed", None))
+
     def run(self, log: OperatorLog, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call on fakes: its fake result. The log is told what its operators do.
 
@@ -251,6 +255,8 @@ class GraphBuilder:
             fakes = (fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node)))
             storages = {storage_id(fake) for fake in fakes if fake.layout is torch.strided}
             effects.written = [one for one in effects.written if storage_id(one) in storages]
+        for shown in effects.undone_by_sums:
+            self.overlaps.note_undone_by_sums(shown)
         for shown in effects.restrided:
             self.overlaps.note_restrided(shown, op_name(target))
         for changed in [] if effects.reshaped else effects.written:
