@@ -29,7 +29,7 @@ from framesmith_aten.operators import (
     tensors_in,
     written,
 )
-from framesmith_aten.overlaps import check_operands
+from framesmith_aten.overlaps import Part, check_operands, parts_shown
 from framesmith_aten.random_order import check_order
 from framesmith_aten.tracing import functional_forms
 
@@ -47,14 +47,16 @@ class Effects:
     """What the operators of a call do beside giving their results.
 
     `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
-    made under the call are among them. `restrided`: those of which a view by strides is taken, `placed` whether one
-    begins at an element of the storage that is told. `random`: they may draw random numbers. `may_fail`: they can raise
-    on some data. `unproven`: whether their kernels take such arguments could not be tried. `lasting`: they give no
-    tensors, or are not torch's own, so they may do anything. `elsewhere`: one that is not torch's own gives nothing and
-    writes to nothing it is given: what it does is done outside of tensors.
+    made under the call are among them. `parts`: what views of symbolic sizes show, and what of. `restrided`: those of
+    which a view by strides is taken, `placed` whether one begins at an element of the storage that is told. `random`:
+    they may draw random numbers. `may_fail`: they can raise on some data. `unproven`: whether their kernels take such
+    arguments could not be tried. `lasting`: they give no tensors, or are not torch's own, so they may do anything.
+    `elsewhere`: one that is not torch's own gives nothing and writes to nothing it is given: what it does is done
+    outside of tensors.
     """
 
     written: list[torch.Tensor] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     reshaped: bool = False
     restrided: list[torch.Tensor] = field(default_factory=list)
     placed: bool = False
@@ -113,7 +115,9 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = self._called(func, args, kwargs)
         if gives_unknown_value(func, out):
             raise DataDependentOutputException(func)
-        return trials.as_laid_out(func, args, kwargs, out)
+        out = trials.as_laid_out(func, args, kwargs, out)
+        self.effects.parts += parts_shown(func, (args, kwargs), out)
+        return out
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:

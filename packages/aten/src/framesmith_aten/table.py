@@ -21,6 +21,7 @@ class Row:
     fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
     overwrites: gives its first argument with some elements replaced, whatever these were; see `operators.overwrites`.
     broadcasts: its operands have to broadcast, which torch's rule for fakes does not ask.
+    repeats: a view that may show an element more than once, or more than its operand does.
     """
 
     costly: bool = False
@@ -33,6 +34,7 @@ class Row:
     drops_ones: bool = False
     overwrites: bool = False
     broadcasts: bool = False
+    repeats: bool = False
 
 
 INDEX = "an index may be out of range"
@@ -100,7 +102,8 @@ TABLE: Mapping[str, Row] = _table(
     _rows("remainder fmod", costly=True, fails=ZERO),
     _rows("floor_divide", fails=ZERO),
     _rows("div", fails=ZERO_IF_ROUNDED),
-    _rows("as_strided", fails=STORAGE),
+    _rows("as_strided", repeats=True, fails=STORAGE),
+    _rows("expand unfold _reshape_alias", repeats=True),
     _rows("view view_as_complex", fails=PLACE),
     _rows(
         "gather index_select take embedding embedding_renorm _embedding_bag _embedding_bag_forward_only", fails=INDEX

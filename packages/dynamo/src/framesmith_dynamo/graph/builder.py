@@ -251,6 +251,7 @@ class GraphBuilder:
             fakes = (fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node)))
             storages = {storage_id(fake) for fake in fakes if fake.layout is torch.strided}
             effects.written = [one for one in effects.written if storage_id(one) in storages]
+        self.overlaps.note_parts(effects.parts)
         for shown in effects.restrided:
             self.overlaps.note_restrided(shown, op_name(target))
         for changed in [] if effects.reshaped else effects.written:
