@@ -8,7 +8,7 @@ refuses. And memory around an input, which a view by strides can reach: what is 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,9 +61,8 @@ def _is_hit(written: torch.Tensor, other: torch.Tensor, together: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a strided tensor shows of its storage, which remains when the tensor is made to show something else."""
+    """What a strided tensor shows of some storage, which remains when the tensor is made to show something else."""
 
-    storage: int
     dtype: torch.dtype
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
@@ -72,13 +71,13 @@ class Shown:
     @classmethod
     def by(cls, tensor: torch.Tensor) -> Shown:
         """What `tensor` shows."""
-        return cls(storage_id(tensor), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal where it is known, of all their numbers, that two show the same."""
         numbers = (*self.size, *self.stride, self.offset)
-        return (self.storage, self.dtype, *(one.node.expr if is_symbolic(one) else one for one in numbers))
+        return (self.dtype, *(one.node.expr if is_symbolic(one) else one for one in numbers))
 
     def may_repeat(self) -> bool:
         """Whether elements may share a place, which is not known to be otherwise."""
@@ -125,13 +124,14 @@ def _is_within(wholes: Sequence[Shown], spans: Sequence[tuple[Any, Any]]) -> boo
 class Overlaps:
     """Remembers which memory has been shown through a view that overlaps itself, and what inputs show of theirs.
 
-    Of a view whose sizes are symbols it is asked when memory that it shows is written to: it may need a guard.
+    Of a view whose sizes are symbols it is asked when memory that it shows is written to: it may need a guard. `parts`
+    tells of such views; whoever makes it may go on adding to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
         self._storages: set[int] = set()
         self._unasked: dict[int, list[Shown]] = {}
-        self._parts: dict[int, list[Part]] = {}
         self._first: dict[int, weakref.ref[torch.Tensor]] = {}
         self._inputs: dict[int, list[tuple[int, int]]] = {}
         self._gappy: set[int] = set()
@@ -173,11 +173,6 @@ class Overlaps:
             elif may_overlap_itself(tensor):
                 self._storages.add(storage_id(tensor))
 
-    def note_parts(self, parts: Iterable[Part]) -> None:
-        """Takes in views that show parts of what they are taken of."""
-        for part in parts:
-            self._parts.setdefault(part[0].storage, []).append(part)
-
     def check(self, tensor: torch.Tensor, what: str) -> None:
         """Refuses a change of `tensor` that may have to go through such a view. Raises TraceUnsupported."""
         if self._may_repeat(tensor):
@@ -202,7 +197,7 @@ class Overlaps:
 
     def _wholes(self, shown: Shown) -> list[Shown]:
         """This, what it is a known part of, what that is a part of, and so on."""
-        whole_of = {part.key: whole for part, whole in reversed(self._parts.get(shown.storage, ()))}
+        whole_of = {part.key: whole for part, whole in reversed(self._parts)}
         wholes = [shown]
         while (whole := whole_of.pop(wholes[-1].key, None)) is not None:
             wholes.append(whole)

@@ -34,7 +34,7 @@ from framesmith_aten.operators import (
     row,
     undeclared_writes,
 )
-from framesmith_aten.overlaps import OUTSIDE_VIEW
+from framesmith_aten.overlaps import OUTSIDE_VIEW, Part, parts_shown
 from framesmith_aten.symbolic import SYMBOLIC, has_symbols, holds, is_symbolic
 from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
@@ -67,6 +67,8 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._nodes: dict[int, fx.Node] = {}
         self._kept: list[torch.Tensor] = []
         self.numbers = NumberNodes(self.graph)
+        #: What views of symbolic sizes show, and what of.
+        self.parts: list[Part] = []
 
     def placeholder(self, name: str, value: Any) -> fx.Node:
         """Adds a graph input standing for the fake tensor, or the symbolic number, `value`."""
@@ -100,6 +102,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shape_rule = SHAPE_RULES.get(func)
         out = shape_rule(*args, **kwargs) if shape_rule is not None else None
         out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs) if out is None else out)
+        self.parts += parts_shown(func, (args, kwargs), out)
         self._record(func, args, kwargs, out)
         return out
 
