@@ -26,7 +26,7 @@ from framesmith_aten.layouts import (
     storage_id,
 )
 from framesmith_aten.operators import shows_part, tensors_in, written
-from framesmith_aten.symbolic import has_symbols, holds, holds_at_present, is_symbolic
+from framesmith_aten.symbolic import as_expressions, has_symbols, holds, holds_at_present
 
 #: The ids of what is refused.
 OVERLAPPING_MUTATION = "overlapping-mutation"
@@ -76,8 +76,7 @@ class Shown:
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal where it is known, of all their numbers, that two show the same."""
-        numbers = (*self.size, *self.stride, self.offset)
-        return (self.dtype, *(one.node.expr if is_symbolic(one) else one for one in numbers))
+        return (self.dtype, *as_expressions((self.size, self.stride, self.offset)))
 
     def may_repeat(self) -> bool:
         """Whether elements may share a place, which is not known to be otherwise."""
