@@ -129,6 +129,8 @@ class Overlaps:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
+        self._whole_of: dict[Any, Shown] = {}
+        self._indexed = 0
         self._storages: set[int] = set()
         self._unasked: dict[int, list[Shown]] = {}
         self._first: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -196,11 +198,16 @@ class Overlaps:
 
     def _wholes(self, shown: Shown) -> list[Shown]:
         """This, what it is a known part of, what that is a part of, and so on."""
-        whole_of = {part.key: whole for part, whole in reversed(self._parts)}
-        wholes = [shown]
-        while (whole := whole_of.pop(wholes[-1].key, None)) is not None:
-            wholes.append(whole)
-        return wholes
+        for part, whole in self._parts[self._indexed :]:
+            if part.key != whole.key:
+                self._whole_of.setdefault(part.key, whole)
+        self._indexed = len(self._parts)
+        found = {shown.key: shown}
+        above = self._whole_of.get(shown.key)
+        while above is not None and above.key not in found:
+            found[above.key] = above
+            above = self._whole_of.get(above.key)
+        return list(found.values())
 
     def _is_view(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor may be a view; of `.data`, and in inference mode, autograd knows no base."""
