@@ -30,7 +30,7 @@ from framesmith_aten.operators import (
     tensors_in,
     written,
 )
-from framesmith_aten.overlaps import check_operands
+from framesmith_aten.overlaps import Part, check_operands, parts_shown
 from framesmith_aten.random_order import check_order
 from framesmith_aten.symbolic import may_all_hold
 from framesmith_aten.tracing import functional_forms
@@ -52,15 +52,16 @@ class Effects:
     """What the operators of a call do beside giving their results.
 
     `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
-    made under the call are among them. `undone_by_sums`: those of which a view is taken that `table.Row` says so of.
-    `restrided`: those of which a view by strides is taken, `placed` whether one begins at an element of the storage
-    that is told. `random`: they may draw random numbers. `may_fail`: they can raise on some data. `unproven`: whether
-    their kernels take such arguments could not be tried. `lasting`: they give no tensors, or are not torch's own, so
-    they may do anything. `elsewhere`: one that is not torch's own gives nothing and writes to nothing it is given: what
-    it does is done outside of tensors.
+    made under the call are among them. `parts`: what views of symbolic sizes show, and what of. `undone_by_sums`: those
+    of which a view is taken that `table.Row` says so of. `restrided`: those of which a view by strides is taken,
+    `placed` whether one begins at an element of the storage that is told. `random`: they may draw random numbers.
+    `may_fail`: they can raise on some data. `unproven`: whether their kernels take such arguments could not be tried.
+    `lasting`: they give no tensors, or are not torch's own, so they may do anything. `elsewhere`: one that is not
+    torch's own gives nothing and writes to nothing it is given: what it does is done outside of tensors.
     """
 
     written: list[torch.Tensor] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     reshaped: bool = False
     undone_by_sums: list[torch.Tensor] = field(default_factory=list)
     restrided: list[torch.Tensor] = field(default_factory=list)
@@ -130,6 +131,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         del self._presumed[asked:]  # by an operator: what it shares memory with, it does whatever its sizes are
         if asked > self._before and row(func).copies:
             self._copied.append((args[0], out))
+        self.effects.parts += parts_shown(func, (args, kwargs), out)
         return out
 
     def rely_on_copies(self, operands: Any, result: Any) -> None:

@@ -26,6 +26,13 @@ def is_symbolic(value: object) -> bool:
     return type(value) in SYMBOLIC
 
 
+def as_expressions(value: Any) -> Any:
+    """A number as what it is computed of, and lists as tuples: equal where it is known that values are."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(as_expressions, value))
+    return value.node.expr if is_symbolic(value) else value
+
+
 def is_told_by_data(number: Any) -> bool:
     """Whether a number is one that only a call has."""
     return is_symbolic(number) and not number.node.has_hint()

@@ -55,7 +55,7 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
     env: dict[fx.Node, Any] = {}
     inputs = iter(args)
     writers: dict[int, str] = {}
-    overlaps, facts = Overlaps(), numbers.Facts(tracer, gm.graph)
+    overlaps, facts = Overlaps(tracer.parts), numbers.Facts(tracer, gm.graph)
     for value in [*args, *attributes.values()]:
         overlaps.note(value)
     for node in gm.graph.nodes:
