@@ -102,15 +102,13 @@ def may_all_hold(conditions: Sequence[torch.SymBool]) -> bool:
 
     Few are tried, small ones: what holds for large ones alone is not found.
     """
-    from sympy import Integer
-
     envs = [condition.node.shape_env for condition in conditions]
     asked = [one.node.expr.xreplace(env.backed_var_to_val) for one, env in zip(conditions, envs, strict=True)]
     symbols = sorted({symbol for expr in asked for symbol in expr.free_symbols}, key=str)
     tried = [_some_within(envs[0].var_to_range[symbol]) for symbol in symbols]
     for values in itertools.islice(itertools.product(*tried), MOST_TRIED):
-        given = dict(zip(symbols, map(Integer, values), strict=True))
-        if all(bool(expr.xreplace(given)) for expr in asked):
+        given = dict(zip(symbols, values, strict=True))
+        if all(bool(expr.subs(given)) for expr in asked):
             return True
     return False
 
