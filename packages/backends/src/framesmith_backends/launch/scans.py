@@ -32,7 +32,7 @@ MOST_PLACES = 2**31
 
 #: ATen's call of each kind.
 ATENS: dict[str, Any] = {
-    "sum": aten.cumsum.default, "product": aten.cumprod.default, "greatest": aten.cummax.default,
+    "total": aten.cumsum.default, "product": aten.cumprod.default, "greatest": aten.cummax.default,
     "least": aten.cummin.default, "log_sum_exp": aten.logcumsumexp.default,
 }  # fmt: skip
 #: Types of results. Whole numbers of fewer bits wrap around in ATen's calls as these do here.

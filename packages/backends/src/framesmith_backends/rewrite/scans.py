@@ -20,9 +20,10 @@ aten = torch.ops.aten
 
 def with_scans(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with such calls; the same graph if it has none."""
-    if not any(node.op == "call_function" and node.target in _SCANS for node in gm.graph.nodes):
-        return gm
-    found = {node: kind for node in gm.graph.nodes if (kind := _SCANS.get(node.target)) and _is_ours(node, kind)}
+    from framesmith_backends.launch.scans import ATENS
+
+    kinds = {target: kind for kind, target in ATENS.items()}
+    found = {node: kind for node in gm.graph.nodes if (kind := kinds.get(node.target)) and _is_ours(node, kind)}
     if not found:
         return gm
     backwards = {node: flips for node in found if (flips := _flips(node)) is not None}
@@ -88,10 +89,3 @@ def _written(graph: fx.Graph, node: fx.Node, kind: str, copies: Mapping[fx.Node,
         call = graph.call_function(EXTREMES_SCANNED, (copies[source], dim, kind))
     call.meta = dict(node.meta)
     return call
-
-
-#: The operators of which our code has a form, by the names of `render.llvm.scans.KINDS`.
-_SCANS = {
-    aten.cumsum.default: "sum", aten.cumprod.default: "product", aten.cummax.default: "greatest",
-    aten.cummin.default: "least", aten.logcumsumexp.default: "log_sum_exp",
-}  # fmt: skip

@@ -102,7 +102,7 @@ def _joined_logarithms(w: Writer, before: State, after: State) -> State:
 
 
 KINDS: dict[str, Kind] = {
-    "sum": Kind(lambda kind: (0,), lambda w, a, b: (w.add(a[0], b[0]),)),
+    "total": Kind(lambda kind: (0,), lambda w, a, b: (w.add(a[0], b[0]),)),
     "product": Kind(lambda kind: (1,), lambda w, a, b: (w.mul(a[0], b[0]),)),
     "greatest": Kind(lambda kind: (_lowest(kind), 0), _extreme("oge", "sge"), has_places=True),
     "least": Kind(lambda kind: (_highest(kind), 0), _extreme("ole", "sle"), has_places=True),
