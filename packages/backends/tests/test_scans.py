@@ -21,12 +21,6 @@ from framesmith_backends.render.llvm.scans import KINDS, MOST_WIDTH
 from framesmith_backends.rewrite.scans import with_scans
 
 NAMES = ("cummax", "cummin", "cumprod", "cumsum", "logcumsumexp")
-    "total": "cumsum",
-    "product": "cumprod",
-    "greatest": "cummax",
-    "least": "cummin",
-    "log_sum_exp": "logcumsumexp",
-}
 PLAIN = ("total", "product")
 #: Of one line, or of few: those of vectors and squares, with what is left beside them; wide tiles.
 COUNTS = st.one_of(st.integers(1, 5), st.sampled_from([7, 8, 9, 15, 16, 17, 31, 33, 48, 70]))
