@@ -11,8 +11,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,14 +20,14 @@ from framesmith_backends.render.llvm.scans import JOB, KINDS, MOST_WIDTH, SLOT, 
 
 aten = torch.ops.aten
 
-#: Below this many elements ATen's call takes less time than ours.
-FEWEST = 512
+#: Below so many elements ATen's call takes less time than ours: of all kinds, and of logarithms.
+FEWEST, FEWEST_LOGARITHMS = 4096, 512
 #: Elements for each thread, at least.
 GRAIN = 16_384
 #: Fewer lines than lanes are cut into pieces of so many elements, at least.
 SHORTEST_PIECE = 64
-#: Places are of 32 bits until they are stored.
-MOST_PLACES = 2**31
+#: Places are of 32 bits until they are stored, and of so many bytes then.
+MOST_PLACES, PLACE = 2**31, 8
 
 #: ATen's call of each kind.
 ATENS: dict[str, Any] = {
@@ -47,6 +46,22 @@ def is_scanned(kind: str, dtype: torch.dtype) -> bool:
     return dtype in RESULTS and (kind != "log_sum_exp" or dtype.is_floating_point)
 
 
+def fewest(kind: str) -> int:
+    """Elements that are worth it."""
+    return min(FEWEST, FEWEST_LOGARITHMS) if kind == "log_sum_exp" else FEWEST
+
+
+class Where(NamedTuple):
+    """Addresses."""
+
+    source: int
+    values: int
+    places: int
+
+    def moved(self, source: int, values: int, places: int) -> Where:
+        return Where(self.source + source, self.values + values, self.places + places)
+
+
 class Code:
     """Machine code of a scan; it is called without the interpreter's lock."""
 
@@ -60,31 +75,24 @@ class Code:
         self.run: Callable[..., None] = ctypes.CFUNCTYPE(None, *kinds)(self.engine.get_function_address("fs_scan"))
         self.join: Callable[..., None] = ctypes.CFUNCTYPE(None, kinds[0])(self.engine.get_function_address("fs_join"))
 
+    @staticmethod
+    def job(where: Where, outer: int, count: int, states: int = 0, slots: int = 0, inner: int = 1, apart: int = 0,
+            width: int = 1, first: int = 0) -> Any:  # fmt: skip
+        """What `render.llvm.scans.JOB` says."""
+        return _Words(*where, states, slots, outer, count, inner, apart, width, first)
+
+    def scan(self, where: Where, outer: int, count: int, points: int, threads: int, **more: int) -> None:
+        """All points, by so many threads at most; of what is joined see `job`."""
+        self.run(self.job(where, outer, count, **more), points, threads)
+
+
+_Words: Any = ctypes.c_int64 * len(JOB)
+
 
 @functools.cache
-def code(scan: Scan) -> Code:
+def code(kind: str, source: torch.dtype, result: torch.dtype, across: bool, reverse: bool, part: str = "whole") -> Code:
     """Made at its first use."""
-    return Code(scan)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What `render.llvm.scans.JOB` says."""
-
-    source: int
-    values: int
-    outer: int
-    count: int
-    places: int = 0
-    states: int = 0
-    slots: int = 0
-    inner: int = 1
-    apart: int = 0
-    width: int = 1
-    first: int = 0
-
-    def words(self) -> Any:
-        return (ctypes.c_int64 * len(JOB))(*(getattr(self, name) for name in JOB))
+    return Code(Scan(kind, FROM_TORCH[source], FROM_TORCH[result], across, reverse, part))
 
 
 def scan_into(x: torch.Tensor, dim: int, kind: str, values: torch.Tensor, places: torch.Tensor | None = None,
@@ -92,45 +100,38 @@ def scan_into(x: torch.Tensor, dim: int, kind: str, values: torch.Tensor, places
     """All of a contiguous tensor that has elements; what is written to is contiguous, of the same shape."""
     sizes = x.shape or (1,)
     outer, count, inner = math.prod(sizes[:dim]), sizes[dim], math.prod(sizes[dim + 1 :])
-    scan = Scan(kind, FROM_TORCH[x.dtype], FROM_TORCH[values.dtype], inner > 1, reverse)
-    job = Job(x.data_ptr(), values.data_ptr(), outer, count, places.data_ptr() if places is not None else 0)
-    threads = min(torch.get_num_threads(), -(-x.numel() // GRAIN))
-    lanes = code(scan).lanes
+    where = Where(x.data_ptr(), values.data_ptr(), 0 if places is None else places.data_ptr())
+    run = code(kind, x.dtype, values.dtype, inner > 1, reverse)
+    threads = min(torch.get_num_threads(), -(-outer * count * inner // GRAIN))
     if inner > 1:
-        width = MOST_WIDTH
-        while width > 2 * lanes and outer * -(-inner // width) < 2 * threads:
-            width //= 2
-        job = replace(job, inner=inner, width=width)
-        code(scan).run(job.words(), outer * -(-inner // width), threads)
-    elif outer < lanes // 2 and not reverse and count >= 2 * lanes * SHORTEST_PIECE:
-        sizes_of = (x.element_size(), values.element_size(), 8)
+        tiles = max(-(-inner // MOST_WIDTH), -(-threads // outer))
+        width = -(-inner // (tiles * run.lanes)) * run.lanes
+        run.scan(where, outer, count, outer * -(-inner // width), threads, inner=inner, width=width)
+    elif outer < run.lanes // 2 and not reverse and count >= 2 * run.lanes * SHORTEST_PIECE:
         for line in range(outer):
-            starts = (job.source, job.values, job.places)
-            source, into, at = (start + line * count * size for start, size in zip(starts, sizes_of, strict=True))
-            _in_pieces(replace(job, source=source, values=into, places=at, outer=1), scan, threads, sizes_of)
+            first = line * count
+            start = where.moved(first * x.element_size(), first * values.element_size(), first * PLACE)
+            _in_pieces(start, count, kind, x, values, threads)
     else:
-        code(scan).run(replace(job, apart=count).words(), -(-outer // lanes), threads)
+        run.scan(where, outer, count, -(-outer // run.lanes), threads, apart=count)
 
 
-def _in_pieces(job: Job, scan: Scan, threads: int, sizes: tuple[int, int, int]) -> None:
+def _in_pieces(where: Where, count: int, kind: str, x: torch.Tensor, values: torch.Tensor, threads: int) -> None:
     """One long line: see Note [Pieces]."""
-    totals, rest = code(replace(scan, part="totals")), code(replace(scan, part="rest"))
+    totals, rest = (code(kind, x.dtype, values.dtype, False, False, part) for part in ("totals", "rest"))
     pieces = totals.lanes * threads
-    length = job.count // pieces
-    slots = pieces + 1
+    length, slots = count // pieces, pieces + 1
     states = torch.empty(2 * slots * SLOT, dtype=torch.uint8, device="cpu")
-    cut = replace(job, states=states.data_ptr(), slots=slots, outer=pieces, count=length, apart=length)
-    totals.run(cut.words(), threads, threads)
-    totals.join(cut.words())
-    rest.run(cut.words(), threads, threads)
+    first = states.data_ptr()
+    given = {"states": first, "slots": slots, "apart": length}
+    totals.scan(where, pieces, length, threads, threads, **given)
+    totals.join(totals.job(where, pieces, length, **given))
+    rest.scan(where, pieces, length, threads, threads, **given)
     done = length * pieces
-    if done < job.count:
-        source, values, places = (
-            start + done * size for start, size in zip((job.source, job.values, job.places), sizes, strict=True)
-        )
-        left = replace(cut, source=source, values=values, places=places, outer=1, count=job.count - done, first=done,
-                       states=cut.states + pieces * SLOT)  # fmt: skip
-        rest.run(left.words(), 1, 1)
+    if done < count:
+        given |= {"states": first + pieces * SLOT, "first": done}
+        start = where.moved(done * x.element_size(), done * values.element_size(), done * PLACE)
+        rest.scan(start, 1, count - done, 1, 1, **given)
 
 
 _library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -145,7 +146,7 @@ _library.define(  # type: ignore[no-untyped-call]
 def scanned(x: torch.Tensor, dim: int, kind: str, dtype: torch.dtype, reverse: bool) -> torch.Tensor:
     """A running sum, product or logarithm of sums along a dimension, of that type; from its end on if `reverse`."""
     given = _readable(x, dtype)
-    if given.numel() < FEWEST or not is_scanned(kind, dtype):
+    if given.numel() < fewest(kind) or not is_scanned(kind, dtype):
         return _by_aten(given, dim, kind, dtype, reverse)
     values = torch.empty(x.shape, dtype=dtype, device="cpu")
     scan_into(given, dim % (x.dim() or 1), kind, values, reverse=reverse)
@@ -168,7 +169,7 @@ def _by_aten(x: torch.Tensor, dim: int, kind: str, dtype: torch.dtype, reverse: 
 def scanned_extremes(x: torch.Tensor, dim: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Running extremes along a dimension, and where each was met last."""
     dim_ = dim % (x.dim() or 1)
-    if x.numel() < FEWEST or not is_scanned(kind, x.dtype) or (x.shape or (1,))[dim_] >= MOST_PLACES:
+    if x.numel() < fewest(kind) or not is_scanned(kind, x.dtype) or (x.shape or (1,))[dim_] >= MOST_PLACES:
         values, places = ATENS[kind](x, dim)
         return values, places
     values = torch.empty(x.shape, dtype=x.dtype, device="cpu")

@@ -49,7 +49,7 @@ def with_scans(gm: fx.GraphModule) -> fx.GraphModule:
 
 def _is_ours(node: fx.Node, kind: str) -> bool:
     """Whether our own code may give what the node gives, and gains by it."""
-    from framesmith_backends.launch.scans import FEWEST, is_scanned
+    from framesmith_backends.launch.scans import fewest, is_scanned
 
     found = node.meta.get("val")
     value = found[0] if isinstance(found, (list, tuple)) else found
@@ -57,7 +57,7 @@ def _is_ours(node: fx.Node, kind: str) -> bool:
         return False
     if not is_scanned(kind, value.dtype):
         return False
-    return has_symbols(value) or (value.is_contiguous() and value.numel() >= FEWEST)
+    return has_symbols(value) or (value.is_contiguous() and value.numel() >= fewest(kind))
 
 
 def _flips(scan: fx.Node) -> tuple[fx.Node, fx.Node] | None:

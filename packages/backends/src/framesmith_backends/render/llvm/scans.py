@@ -30,7 +30,7 @@ from framesmith_backends.render.target import Target
 #: next, `width` of a tile; `first` is the place of the first element. `states` has `slots` of each part of a state.
 JOB = ("source", "values", "places", "states", "slots", "outer", "count", "inner", "apart", "width", "first")
 #: Of a tile, at most; the rows of it that are read between two visits of a state.
-MOST_WIDTH, ROWS = 256, 4
+MOST_WIDTH, ROWS = 512, 4
 #: Bytes of a part of a state in `states`.
 SLOT = 8
 
@@ -65,6 +65,7 @@ class Kind:
     joined: Callable[[Writer, State, State], State]
     value: Callable[[Writer, State], Value] = lambda w, state: state[0]
     has_places: bool = False
+    is_long: bool = False
 
 
 def _lowest(kind: str) -> float:
@@ -107,7 +108,7 @@ KINDS: dict[str, Kind] = {
     "greatest": Kind(lambda kind: (_lowest(kind), 0), _extreme("oge", "sge"), has_places=True),
     "least": Kind(lambda kind: (_highest(kind), 0), _extreme("ole", "sle"), has_places=True),
     "log_sum_exp": Kind(lambda kind: (float("-inf"), 0.0), _joined_logarithms,
-                        lambda w, state: w.add(state[0], double.log1p(w, state[1]))),
+                        lambda w, state: w.add(state[0], double.log1p(w, state[1])), is_long=True),
 }  # fmt: skip
 
 
@@ -308,17 +309,46 @@ class _Scans:
         from_start = w.sub(w.sub(self.job["count"], at), lanes) if self.scan.reverse else at
         places = [w.add(start, from_start) for start in starts]
         size = element_bytes(self.read)
+        for place in places:
+            w.prefetch(w.at(self.job["source"], w.add(place, -128 if self.scan.reverse else 128), self.read))
         raw = [w.load(w.at(self.job["source"], place, self.read), self.read, lanes, size) for place in places]
         columns = transposed(w, [self.element(one) for one in raw])
-        order = range(lanes - 1, -1, -1) if self.scan.reverse else range(lanes)
-        found: list[list[Value]] = [[] for _ in range(lanes)]
-        for k, column in enumerate(order):
-            state, found[column] = self.step(tuple(states), columns[column], self.place_of(first, w.add(at, k)))
-            states[:] = state
+        found = self.joined_by_loop(columns, states) if self.kind.is_long else self.joined(columns, states, first, at)
         for which in range(len(found[0])):
             base, kind = self.where(which)
             for place, row in zip(places, transposed(w, [results[which] for results in found]), strict=True):
                 w.store(self.stored(row, which), w.at(base, place, kind), element_bytes(kind))
+
+    def order(self) -> range:
+        return range(self.lanes - 1, -1, -1) if self.scan.reverse else range(self.lanes)
+
+    def joined(self, columns: Sequence[Value], states: list[Value], first: Value, at: Value) -> list[list[Value]]:
+        """The results of each column."""
+        found: list[list[Value]] = [[] for _ in columns]
+        for k, column in enumerate(self.order()):
+            place = self.place_of(first, self.w.add(at, k))
+            states[:], found[column] = self.step(tuple(states), columns[column], place)
+        return found
+
+    def joined_by_loop(self, columns: Sequence[Value], states: list[Value]) -> list[list[Value]]:
+        """The same where a step is too long to be written for each column."""
+        w, lanes, kind = self.w, self.lanes, columns[0].kind
+        kept = Value(w.name(), "ptr")
+        w.entry.append(f"{kept.text} = alloca [{lanes * lanes} x {kind}], align 64")
+        spots = [w.at(kept, k * lanes, kind) for k in range(lanes)]
+        for spot, column in zip(spots, self.order(), strict=True):
+            w.store(columns[column], spot)
+        cells = [w.cell(value) for value in states]
+        with w.loop(ZERO, constant(lanes, "i64")) as k, self.kept(cells) as now:
+            spot = w.at(kept, w.mul(k, lanes), kind)
+            now[:], results = self.step(tuple(now), w.load(spot, kind, lanes), k)
+            for result in results:
+                w.store(result, spot)
+        states[:] = [w.read(cell, kind, lanes) for cell, kind in zip(cells, self.kinds, strict=True)]
+        found: list[list[Value]] = [[] for _ in columns]
+        for spot, column in zip(spots, self.order(), strict=True):
+            found[column] = [] if self.scan.part == "totals" else [w.load(spot, kind, lanes)]
+        return found
 
     def column(self, starts: Sequence[Value], states: list[Value], first: Value, at: Value) -> None:
         """One element of each line."""
