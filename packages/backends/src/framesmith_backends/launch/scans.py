@@ -21,7 +21,9 @@ from framesmith_backends.render.llvm.scans import JOB, KINDS, MOST_WIDTH, SLOT, 
 aten = torch.ops.aten
 
 #: Below so many elements ATen's call takes less time than ours: of all kinds, and of logarithms.
-FEWEST, FEWEST_LOGARITHMS = 4096, 512
+FEWEST, FEWEST_LOGARITHMS = 8192, 512
+#: So few lines side by side ATen's calls scan faster, one by one; and so short sums and products one behind the other.
+FEWEST_ACROSS, SHORTEST = 4, 16
 #: Elements for each thread, at least.
 GRAIN = 16_384
 #: Fewer lines than lanes are cut into pieces of so many elements, at least.
@@ -49,6 +51,16 @@ def is_scanned(kind: str, dtype: torch.dtype) -> bool:
 def fewest(kind: str) -> int:
     """Elements that are worth it."""
     return min(FEWEST, FEWEST_LOGARITHMS) if kind == "log_sum_exp" else FEWEST
+
+
+def is_worth_it(x: torch.Tensor, dim: int, kind: str) -> bool:
+    """Whether our own code takes less time than ATen's."""
+    if x.numel() < fewest(kind):
+        return False
+    inner = math.prod(x.shape[dim + 1 :])
+    if inner > 1:
+        return inner >= FEWEST_ACROSS
+    return kind not in ("total", "product") or x.dim() < 1 or x.shape[dim] >= SHORTEST
 
 
 class Where(NamedTuple):
@@ -107,31 +119,35 @@ def scan_into(x: torch.Tensor, dim: int, kind: str, values: torch.Tensor, places
         tiles = max(-(-inner // MOST_WIDTH), -(-threads // outer))
         width = -(-inner // (tiles * run.lanes)) * run.lanes
         run.scan(where, outer, count, outer * -(-inner // width), threads, inner=inner, width=width)
-    elif outer < run.lanes // 2 and not reverse and count >= 2 * run.lanes * SHORTEST_PIECE:
+    elif outer < run.lanes // 2 and count >= 2 * run.lanes * SHORTEST_PIECE:
         for line in range(outer):
             first = line * count
             start = where.moved(first * x.element_size(), first * values.element_size(), first * PLACE)
-            _in_pieces(start, count, kind, x, values, threads)
+            _in_pieces(start, count, kind, x, values, reverse, threads)
     else:
         run.scan(where, outer, count, -(-outer // run.lanes), threads, apart=count)
 
 
-def _in_pieces(where: Where, count: int, kind: str, x: torch.Tensor, values: torch.Tensor, threads: int) -> None:
+def _in_pieces(where: Where, count: int, kind: str, x: torch.Tensor, values: torch.Tensor, reverse: bool,
+               threads: int) -> None:  # fmt: skip
     """One long line: see Note [Pieces]."""
-    totals, rest = (code(kind, x.dtype, values.dtype, False, False, part) for part in ("totals", "rest"))
+    totals, rest = (code(kind, x.dtype, values.dtype, False, reverse, part) for part in ("totals", "rest"))
     pieces = totals.lanes * threads
     length, slots = count // pieces, pieces + 1
     states = torch.empty(2 * slots * SLOT, dtype=torch.uint8, device="cpu")
     first = states.data_ptr()
     given = {"states": first, "slots": slots, "apart": length}
-    totals.scan(where, pieces, length, threads, threads, **given)
-    totals.join(totals.job(where, pieces, length, **given))
-    rest.scan(where, pieces, length, threads, threads, **given)
     done = length * pieces
+    start, left = where, where.moved(done * x.element_size(), done * values.element_size(), done * PLACE)
+    if reverse:  # what is left stands before the pieces
+        over = count - done
+        start, left = where.moved(over * x.element_size(), over * values.element_size(), over * PLACE), where
+    totals.scan(start, pieces, length, threads, threads, **given)
+    totals.join(totals.job(start, pieces, length, **given))
+    rest.scan(start, pieces, length, threads, threads, **given)
     if done < count:
         given |= {"states": first + pieces * SLOT, "first": done}
-        start = where.moved(done * x.element_size(), done * values.element_size(), done * PLACE)
-        rest.scan(start, 1, count - done, 1, 1, **given)
+        rest.scan(left, 1, count - done, 1, 1, **given)
 
 
 _library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -146,10 +162,11 @@ _library.define(  # type: ignore[no-untyped-call]
 def scanned(x: torch.Tensor, dim: int, kind: str, dtype: torch.dtype, reverse: bool) -> torch.Tensor:
     """A running sum, product or logarithm of sums along a dimension, of that type; from its end on if `reverse`."""
     given = _readable(x, dtype)
-    if given.numel() < fewest(kind) or not is_scanned(kind, dtype):
+    dim %= x.dim() or 1
+    if not is_scanned(kind, dtype) or not is_worth_it(given, dim, kind):
         return _by_aten(given, dim, kind, dtype, reverse)
     values = torch.empty(x.shape, dtype=dtype, device="cpu")
-    scan_into(given, dim % (x.dim() or 1), kind, values, reverse=reverse)
+    scan_into(given, dim, kind, values, reverse=reverse)
     return values
 
 
@@ -168,13 +185,13 @@ def _by_aten(x: torch.Tensor, dim: int, kind: str, dtype: torch.dtype, reverse: 
 
 def scanned_extremes(x: torch.Tensor, dim: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Running extremes along a dimension, and where each was met last."""
-    dim_ = dim % (x.dim() or 1)
-    if x.numel() < fewest(kind) or not is_scanned(kind, x.dtype) or (x.shape or (1,))[dim_] >= MOST_PLACES:
+    dim %= x.dim() or 1
+    if not is_scanned(kind, x.dtype) or not is_worth_it(x, dim, kind) or (x.shape or (1,))[dim] >= MOST_PLACES:
         values, places = ATENS[kind](x, dim)
         return values, places
     values = torch.empty(x.shape, dtype=x.dtype, device="cpu")
     places = torch.empty(x.shape, dtype=torch.int64, device="cpu")
-    scan_into(x.contiguous(), dim_, kind, values, places)
+    scan_into(x.contiguous(), dim, kind, values, places)
     return values, places
 
 

@@ -31,6 +31,8 @@ from framesmith_backends.render.target import Target
 JOB = ("source", "values", "places", "states", "slots", "outer", "count", "inner", "apart", "width", "first")
 #: Of a tile, at most; the rows of it that are read between two visits of a state.
 MOST_WIDTH, ROWS = 512, 4
+#: Elements of a line that memory is asked for before they are read.
+AHEAD = 128
 #: Bytes of a part of a state in `states`.
 SLOT = 8
 
@@ -244,11 +246,7 @@ class _Scans:
             state, results = self.step(state, self.element(raw), place)
             for which, result in enumerate(results):
                 base, kind = self.where(which)
-                spot = w.at(base, w.add(at, v), kind)
-                if mask is None:
-                    w.store(self.stored(result, which), spot, element_bytes(kind))
-                else:
-                    w.masked_store(self.stored(result, which), spot, mask)
+                self.put(self.stored(result, which), w.at(base, w.add(at, v), kind), mask)
         for spot, value in zip(spots, state, strict=True):
             w.store(value, spot)
 
@@ -257,6 +255,12 @@ class _Scans:
         if mask is not None:
             return self.w.masked_load(spot, mask, self.read)
         return self.w.load(spot, self.read, self.lanes, element_bytes(self.read))
+
+    def put(self, value: Value, spot: Value, mask: Value | None) -> None:
+        if mask is not None:
+            self.w.masked_store(value, spot, mask)
+        else:
+            self.w.store(value, spot, element_bytes(value.kind))
 
     # Lines one behind the other.
 
@@ -273,9 +277,12 @@ class _Scans:
             whole = w.binary("and", job["count"], -lanes)
             with w.loop(ZERO, whole, lanes) as at, self.kept(cells) as states:
                 self.square(starts, states, first, at)
-            with w.loop(whole, job["count"]) as at, self.kept(cells) as states:
-                self.column(starts, states, first, at)
-            if self.scan.part == "totals":
+            if self.scan.part != "totals":  # of which no state is asked for
+                with w.when(w.compare("ult", whole, job["count"])), self.kept(cells) as states:
+                    self.square(starts, states, first, whole, self.last_mask(w.sub(job["count"], whole)))
+            else:
+                with w.loop(whole, job["count"]) as at, self.kept(cells) as states:
+                    self.column(starts, states, first, at)
                 self.put_states(lines, [w.read(cell, k, lanes) for cell, k in zip(cells, self.kinds, strict=True)])
         return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
 
@@ -303,21 +310,30 @@ class _Scans:
     def place_of(self, first: Value, at: Value) -> Value:
         return self.w.convert("trunc", self.w.add(first, at), "i32")
 
-    def square(self, starts: Sequence[Value], states: list[Value], first: Value, at: Value) -> None:
-        """As many elements as there are lanes, of as many lines."""
+    def last_mask(self, left: Value) -> Value:
+        """What there is of a square that begins with the last elements."""
+        if not self.scan.reverse:
+            return self.w.first_lanes(left, self.lanes)
+        none = self.w.first_lanes(self.w.sub(constant(self.lanes, "i64"), left), self.lanes)
+        return self.w.binary("xor", none, constant(True, "i1", self.lanes))
+
+    def square(self, starts: Sequence[Value], states: list[Value], first: Value, at: Value,
+               mask: Value | None = None) -> None:  # fmt: skip
+        """As many elements as there are lanes, of as many lines; those under the mask, which come before the others."""
         w, lanes = self.w, self.lanes
         from_start = w.sub(w.sub(self.job["count"], at), lanes) if self.scan.reverse else at
         places = [w.add(start, from_start) for start in starts]
-        size = element_bytes(self.read)
-        for place in places:
-            w.prefetch(w.at(self.job["source"], w.add(place, -128 if self.scan.reverse else 128), self.read))
-        raw = [w.load(w.at(self.job["source"], place, self.read), self.read, lanes, size) for place in places]
+        if mask is None:
+            ahead = -AHEAD if self.scan.reverse else AHEAD
+            for place in places:
+                w.prefetch(w.at(self.job["source"], w.add(place, ahead), self.read))
+        raw = [self.vector(place, mask) for place in places]
         columns = transposed(w, [self.element(one) for one in raw])
         found = self.joined_by_loop(columns, states) if self.kind.is_long else self.joined(columns, states, first, at)
         for which in range(len(found[0])):
             base, kind = self.where(which)
             for place, row in zip(places, transposed(w, [results[which] for results in found]), strict=True):
-                w.store(self.stored(row, which), w.at(base, place, kind), element_bytes(kind))
+                self.put(self.stored(row, which), w.at(base, place, kind), mask)
 
     def order(self) -> range:
         return range(self.lanes - 1, -1, -1) if self.scan.reverse else range(self.lanes)
@@ -351,21 +367,12 @@ class _Scans:
         return found
 
     def column(self, starts: Sequence[Value], states: list[Value], first: Value, at: Value) -> None:
-        """One element of each line."""
-        w, lanes = self.w, self.lanes
+        """One element of each line, of which no result is stored."""
+        w = self.w
         from_start = w.sub(w.sub(self.job["count"], at), 1) if self.scan.reverse else at
-        places = [w.add(start, from_start) for start in starts]
-        size = element_bytes(self.read)
-        raw = self.gathered(
-            [w.load(w.at(self.job["source"], place, self.read), self.read, 1, size) for place in places]
-        )
-        state, results = self.step(tuple(states), self.element(raw), self.place_of(first, at))
-        states[:] = state
-        for which, result in enumerate(results):
-            base, kind = self.where(which)
-            stored = self.stored(result, which)
-            for k in range(lanes):
-                w.store(self.lane(stored, k), w.at(base, places[k], kind), element_bytes(kind))
+        spots = [w.at(self.job["source"], w.add(start, from_start), self.read) for start in starts]
+        raw = self.gathered([w.load(spot, self.read, 1, element_bytes(self.read)) for spot in spots])
+        states[:], _ = self.step(tuple(states), self.element(raw), self.place_of(first, at))
 
     # Pieces.
 
@@ -389,7 +396,8 @@ class _Scans:
         """What stands before each line, and at last behind all of them."""
         w, job = self.w, self.job
         cells = [w.cell(value) for value in self.starts]
-        with w.loop(ZERO, job["outer"]) as line, self.kept(cells) as states:
+        with w.loop(ZERO, job["outer"]) as turn, self.kept(cells) as states:
+            line = w.sub(w.sub(job["outer"], turn), 1) if self.scan.reverse else turn
             total: State = tuple(w.load(self.spot(part, line), kind) for part, kind in enumerate(self.kinds))
             self.put_states([line], states)
             states[:] = self.kind.joined(w, tuple(states), total)
