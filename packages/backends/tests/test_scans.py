@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch import scans
+from framesmith_backends.launch import native, scans
 from framesmith_backends.launch.scans import (
     ATENS,
     EXTREMES,
@@ -24,8 +25,10 @@ from framesmith_backends.launch.scans import (
     FEWEST_LOGARITHMS,
     RESULTS,
     SCANNED,
+    code,
 )
 from framesmith_backends.render.llvm.scans import KINDS, MOST_WIDTH
+from framesmith_backends.render.target import Target
 from framesmith_backends.rewrite.scans import with_scans
 
 NAMES = ("cummax", "cummin", "cumprod", "cumsum", "logcumsumexp")
@@ -281,3 +284,21 @@ def test_torchs_own_samples(name: str) -> None:
             else:
                 same(found, wanted)
     assert served >= 10
+
+
+@pytest.mark.usefixtures("all_sizes")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names of other processors")
+@pytest.mark.parametrize(("name", "width"), [("x86-64", 16), ("x86-64-v3", 32)])
+def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = native.machine()
+    other = native.Machine(Target(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
+    monkeypatch.setattr(native, "machine", lambda: other)
+    code.cache_clear()
+    try:
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool):
+            for shape in ((19, 37), (2, 9, 21), (300,)):
+                for dim in range(len(shape)):
+                    for kind in kinds_of(dtype):
+                        check(numbers(shape, dtype), dim, kind, reverse=not KINDS[kind].has_places and dim > 0)
+    finally:
+        code.cache_clear()

@@ -49,7 +49,7 @@ def with_scans(gm: fx.GraphModule) -> fx.GraphModule:
 
 def _is_ours(node: fx.Node, kind: str) -> bool:
     """Whether our own code may give what the node gives, and gains by it."""
-    from framesmith_backends.launch.scans import fewest, is_scanned
+    from framesmith_backends.launch.scans import is_scanned, is_worth_it
 
     found = node.meta.get("val")
     value = found[0] if isinstance(found, (list, tuple)) else found
@@ -57,7 +57,12 @@ def _is_ours(node: fx.Node, kind: str) -> bool:
         return False
     if not is_scanned(kind, value.dtype):
         return False
-    return has_symbols(value) or (value.is_contiguous() and value.numel() >= fewest(kind))
+    return has_symbols(value) or (value.is_contiguous() and is_worth_it(value, _dim(node, value), kind))
+
+
+def _dim(node: fx.Node, value: torch.Tensor) -> int:
+    """Along which the node scans."""
+    return int(arguments(node.target, node.args, node.kwargs)["dim"]) % (value.dim() or 1)  # type: ignore[arg-type]
 
 
 def _flips(scan: fx.Node) -> tuple[fx.Node, fx.Node] | None:
@@ -69,7 +74,7 @@ def _flips(scan: fx.Node) -> tuple[fx.Node, fx.Node] | None:
         return None
     rank = value.dim() or 1
     dims = {int(dim) % rank for flip in (first, last) for dim in flip.args[1]}  # type: ignore[arg-type, union-attr]
-    if dims != {int(arguments(scan.target, scan.args, scan.kwargs)["dim"]) % rank}:  # type: ignore[arg-type]
+    if dims != {_dim(scan, value)}:
         return None
     return (first, last) if has_symbols(value) or last.meta["val"].is_contiguous() else None
 
@@ -79,10 +84,9 @@ def _written(graph: fx.Graph, node: fx.Node, kind: str, copies: Mapping[fx.Node,
     """The call of our own; `flip` is what need not be flipped before, nor behind it."""
     from framesmith_backends.launch.scans import EXTREMES_SCANNED, SCANNED
 
-    dim = arguments(node.target, node.args, node.kwargs)["dim"]  # type: ignore[arg-type]
-    source = (node if flip is None else flip).args[0]
+    source, value = (node if flip is None else flip).args[0], node.meta["val"]
     assert isinstance(source, fx.Node)
-    value = node.meta["val"]
+    dim = _dim(node, value if isinstance(value, torch.Tensor) else value[0])
     if isinstance(value, torch.Tensor):
         call = graph.call_function(SCANNED, (copies[source], dim, kind, value.dtype, flip is not None))
     else:

@@ -279,7 +279,7 @@ class _Scans:
                 self.square(starts, states, first, at)
             if self.scan.part != "totals":  # of which no state is asked for
                 with w.when(w.compare("ult", whole, job["count"])), self.kept(cells) as states:
-                    self.square(starts, states, first, whole, self.last_mask(w.sub(job["count"], whole)))
+                    self.square(starts, states, first, whole, w.sub(job["count"], whole))
             else:
                 with w.loop(whole, job["count"]) as at, self.kept(cells) as states:
                     self.column(starts, states, first, at)
@@ -318,9 +318,13 @@ class _Scans:
         return self.w.binary("xor", none, constant(True, "i1", self.lanes))
 
     def square(self, starts: Sequence[Value], states: list[Value], first: Value, at: Value,
-               mask: Value | None = None) -> None:  # fmt: skip
-        """As many elements as there are lanes, of as many lines; those under the mask, which come before the others."""
+               left: Value | None = None) -> None:  # fmt: skip
+        """As many elements as there are lanes, or only so many as are left, of as many lines.
+
+        Those that are not there are joined last: the state behind them is nobody's.
+        """
         w, lanes = self.w, self.lanes
+        mask = None if left is None else self.last_mask(left)
         from_start = w.sub(w.sub(self.job["count"], at), lanes) if self.scan.reverse else at
         places = [w.add(start, from_start) for start in starts]
         if mask is None:
@@ -329,7 +333,10 @@ class _Scans:
                 w.prefetch(w.at(self.job["source"], w.add(place, ahead), self.read))
         raw = [self.vector(place, mask) for place in places]
         columns = transposed(w, [self.element(one) for one in raw])
-        found = self.joined_by_loop(columns, states) if self.kind.is_long else self.joined(columns, states, first, at)
+        if self.kind.is_long:
+            found = self.joined_by_loop(columns, states, constant(lanes, "i64") if left is None else left)
+        else:
+            found = self.joined(columns, states, first, at)
         for which in range(len(found[0])):
             base, kind = self.where(which)
             for place, row in zip(places, transposed(w, [results[which] for results in found]), strict=True):
@@ -346,8 +353,8 @@ class _Scans:
             states[:], found[column] = self.step(tuple(states), columns[column], place)
         return found
 
-    def joined_by_loop(self, columns: Sequence[Value], states: list[Value]) -> list[list[Value]]:
-        """The same where a step is too long to be written for each column."""
+    def joined_by_loop(self, columns: Sequence[Value], states: list[Value], count: Value) -> list[list[Value]]:
+        """The same of the first ones, where a step is too long to be written for each column."""
         w, lanes, kind = self.w, self.lanes, columns[0].kind
         kept = Value(w.name(), "ptr")
         w.entry.append(f"{kept.text} = alloca [{lanes * lanes} x {kind}], align 64")
@@ -355,7 +362,7 @@ class _Scans:
         for spot, column in zip(spots, self.order(), strict=True):
             w.store(columns[column], spot)
         cells = [w.cell(value) for value in states]
-        with w.loop(ZERO, constant(lanes, "i64")) as k, self.kept(cells) as now:
+        with w.loop(ZERO, count) as k, self.kept(cells) as now:
             spot = w.at(kept, w.mul(k, lanes), kind)
             now[:], results = self.step(tuple(now), w.load(spot, kind, lanes), k)
             for result in results:
