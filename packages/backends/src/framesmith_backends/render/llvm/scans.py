@@ -275,11 +275,11 @@ class _Scans:
             if self.scan.part != "whole" and self.kind.has_places:
                 first = self.gathered([w.add(start, job["first"]) for start in starts])
             whole = w.binary("and", job["count"], -lanes)
-            with w.loop(ZERO, whole, lanes) as at, self.kept(cells) as states:
-                self.square(starts, states, first, at)
+            with w.when(w.compare("ne", whole, 0)):
+                self.squares(starts, cells, first, whole)
             if self.scan.part != "totals":  # of which no state is asked for
                 with w.when(w.compare("ult", whole, job["count"])), self.kept(cells) as states:
-                    self.square(starts, states, first, whole, w.sub(job["count"], whole))
+                    self.last_square(starts, states, first, whole)
             else:
                 with w.loop(whole, job["count"]) as at, self.kept(cells) as states:
                     self.column(starts, states, first, at)
@@ -310,43 +310,71 @@ class _Scans:
     def place_of(self, first: Value, at: Value) -> Value:
         return self.w.convert("trunc", self.w.add(first, at), "i32")
 
-    def last_mask(self, left: Value) -> Value:
-        """What there is of a square that begins with the last elements."""
-        if not self.scan.reverse:
-            return self.w.first_lanes(left, self.lanes)
-        none = self.w.first_lanes(self.w.sub(constant(self.lanes, "i64"), left), self.lanes)
-        return self.w.binary("xor", none, constant(True, "i1", self.lanes))
+    def squares(self, starts: Sequence[Value], cells: Sequence[Value], first: Value, whole: Value) -> None:
+        """As many elements as there are lanes of as many lines, and the next, up to the `whole`-th.
 
-    def square(self, starts: Sequence[Value], states: list[Value], first: Value, at: Value,
-               left: Value | None = None) -> None:  # fmt: skip
-        """As many elements as there are lanes, or only so many as are left, of as many lines.
-
-        Those that are not there are joined last: the state behind them is nobody's.
+        Each square is read before the one ahead of it is written: processors take a read of an address that ends with
+        the same 12 bits as one just written for a read of that, and wait.
         """
         w, lanes = self.w, self.lanes
-        mask = None if left is None else self.last_mask(left)
-        from_start = w.sub(w.sub(self.job["count"], at), lanes) if self.scan.reverse else at
-        places = [w.add(start, from_start) for start in starts]
-        if mask is None:
-            ahead = -AHEAD if self.scan.reverse else AHEAD
-            for place in places:
-                w.prefetch(w.at(self.job["source"], w.add(place, ahead), self.read))
-        raw = [self.vector(place, mask) for place in places]
-        columns = transposed(w, [self.element(one) for one in raw])
-        if self.kind.is_long:
-            found = self.joined_by_loop(columns, states, constant(lanes, "i64") if left is None else left)
-        else:
-            found = self.joined(columns, states, first, at)
-        for which in range(len(found[0])):
+        last = w.sub(whole, lanes)
+        ahead = [w.cell(raw) for raw in self.read_square(self.spots(starts, ZERO))]
+        with w.loop(ZERO, whole, lanes) as at, self.kept(cells) as states:
+            columns = self.columns_of([w.read(cell, self.read, lanes) for cell in ahead])
+            rows = self.rows_of(self.joined(columns, states, first, at))
+            for cell, raw in zip(
+                ahead, self.read_square(self.spots(starts, w.least(w.add(at, lanes), last))), strict=True
+            ):
+                w.store(raw, cell, 0)
+            self.write_square(rows, self.spots(starts, at))
+
+    def last_square(self, starts: Sequence[Value], states: list[Value], first: Value, at: Value) -> None:
+        """What is left. Elements that are not there are joined last: the state behind them is nobody's."""
+        w, spots = self.w, self.spots(starts, at)
+        left = w.sub(self.job["count"], at)
+        mask = w.first_lanes(left, self.lanes)
+        if self.scan.reverse:
+            none = w.first_lanes(w.sub(constant(self.lanes, "i64"), left), self.lanes)
+            mask = w.binary("xor", none, constant(True, "i1", self.lanes))
+        columns = self.columns_of([self.vector(spot, mask) for spot in spots])
+        self.write_square(self.rows_of(self.joined(columns, states, first, at, left)), spots, mask)
+
+    def spots(self, starts: Sequence[Value], at: Value) -> list[Value]:
+        """Where the rows of a square begin, which has the elements that are joined from the `at`-th on."""
+        w = self.w
+        from_start = w.sub(w.sub(self.job["count"], at), self.lanes) if self.scan.reverse else at
+        return [w.add(start, from_start) for start in starts]
+
+    def read_square(self, spots: Sequence[Value]) -> list[Value]:
+        ahead = -AHEAD if self.scan.reverse else AHEAD
+        for spot in spots:
+            self.w.prefetch(self.w.at(self.job["source"], self.w.add(spot, ahead), self.read))
+        return [self.vector(spot, None) for spot in spots]
+
+    def columns_of(self, raw: Sequence[Value]) -> list[Value]:
+        return transposed(self.w, [self.element(one) for one in raw])
+
+    def rows_of(self, results: Sequence[Sequence[Value]]) -> list[list[Value]]:
+        """Of each result that a step has, the rows as they lie in memory."""
+        kinds = range(len(results[0]))
+        turned = [transposed(self.w, [column[which] for column in results]) for which in kinds]
+        return [[self.stored(row, which) for row in turned[which]] for which in kinds]
+
+    def write_square(self, rows: Sequence[Sequence[Value]], spots: Sequence[Value], mask: Value | None = None) -> None:
+        for which, lines in enumerate(rows):
             base, kind = self.where(which)
-            for place, row in zip(places, transposed(w, [results[which] for results in found]), strict=True):
-                self.put(self.stored(row, which), w.at(base, place, kind), mask)
+            for spot, row in zip(spots, lines, strict=True):
+                self.put(row, self.w.at(base, spot, kind), mask)
 
     def order(self) -> range:
         return range(self.lanes - 1, -1, -1) if self.scan.reverse else range(self.lanes)
 
-    def joined(self, columns: Sequence[Value], states: list[Value], first: Value, at: Value) -> list[list[Value]]:
-        """The results of each column."""
+    def joined(
+        self, columns: Sequence[Value], states: list[Value], first: Value, at: Value, left: Value | None = None
+    ) -> list[list[Value]]:
+        """The results of each column, or of the first so many that are joined."""
+        if self.kind.is_long:
+            return self.joined_by_loop(columns, states, constant(self.lanes, "i64") if left is None else left)
         found: list[list[Value]] = [[] for _ in columns]
         for k, column in enumerate(self.order()):
             place = self.place_of(first, self.w.add(at, k))
