@@ -31,6 +31,8 @@ from framesmith_backends.render.target import Target
 JOB = ("source", "values", "places", "states", "slots", "outer", "count", "inner", "apart", "width", "first")
 #: Of a tile, at most; the rows of it that are read between two visits of a state.
 MOST_WIDTH, ROWS = 512, 4
+#: Bytes of a cache line.
+LINE = 64
 #: Elements of a line that memory is asked for before they are read.
 AHEAD = 128
 #: Bytes of a part of a state in `states`.
@@ -115,8 +117,9 @@ KINDS: dict[str, Kind] = {
 
 
 def lanes_of(scan: Scan, target: Target) -> int:
-    """Lines joined at once: a register of results, as they are before they are stored."""
-    return target.bytes // (8 if DTYPES[scan.result].bits == 64 else 4)
+    """Lines joined at once: a register of results as they are before they are stored, or of what is turned."""
+    wide = DTYPES[scan.result].bits == 64 or (held_kind(scan) == "double" and not scan.across)
+    return target.bytes // (8 if wide else 4)
 
 
 def render_scan(scan: Scan, target: Target) -> str:
@@ -147,6 +150,7 @@ class _Scans:
         self.scan, self.w, self.lanes, self.kind = scan, w, lanes, KINDS[scan.kind]
         self.held = held_kind(scan)
         self.read, self.written = memory_kind(scan.source), memory_kind(scan.result)
+        self.squares = max(1, LINE // (lanes * element_bytes(self.written)))
         self.starts = [
             constant(one, kind, lanes) for one, kind in zip(self.kind.start(self.held), self.kinds, strict=True)
         ]
@@ -274,12 +278,12 @@ class _Scans:
             first = w.splat(ZERO, lanes)
             if self.scan.part != "whole" and self.kind.has_places:
                 first = self.gathered([w.add(start, job["first"]) for start in starts])
-            whole = w.binary("and", job["count"], -lanes)
+            whole = w.binary("and", job["count"], -lanes * self.squares)
             with w.when(w.compare("ne", whole, 0)):
-                self.squares(starts, cells, first, whole)
+                self.whole_squares(starts, cells, first, whole)
             if self.scan.part != "totals":  # of which no state is asked for
-                with w.when(w.compare("ult", whole, job["count"])), self.kept(cells) as states:
-                    self.last_square(starts, states, first, whole)
+                with w.loop(whole, job["count"], lanes) as at, self.kept(cells) as states:
+                    self.last_square(starts, states, first, at)
             else:
                 with w.loop(whole, job["count"]) as at, self.kept(cells) as states:
                     self.column(starts, states, first, at)
@@ -310,28 +314,34 @@ class _Scans:
     def place_of(self, first: Value, at: Value) -> Value:
         return self.w.convert("trunc", self.w.add(first, at), "i32")
 
-    def squares(self, starts: Sequence[Value], cells: Sequence[Value], first: Value, whole: Value) -> None:
-        """As many elements as there are lanes of as many lines, and the next, up to the `whole`-th.
+    def whole_squares(self, starts: Sequence[Value], cells: Sequence[Value], first: Value, whole: Value) -> None:
+        """Cache lines of as many lines as there are lanes, and the next ones, up to the `whole`-th element.
 
-        Each square is read before the one ahead of it is written: processors take a read of an address that ends with
-        the same 12 bits as one just written for a read of that, and wait.
+        Each is read before the one ahead of it is written: processors take a read of an address that ends with the same
+        12 bits as one just written for a read of that, and wait.
         """
-        w, lanes = self.w, self.lanes
-        last = w.sub(whole, lanes)
-        ahead = [w.cell(raw) for raw in self.read_square(self.spots(starts, ZERO))]
-        with w.loop(ZERO, whole, lanes) as at, self.kept(cells) as states:
-            columns = self.columns_of([w.read(cell, self.read, lanes) for cell in ahead])
-            rows = self.rows_of(self.joined(columns, states, first, at))
-            for cell, raw in zip(
-                ahead, self.read_square(self.spots(starts, w.least(w.add(at, lanes), last))), strict=True
-            ):
-                w.store(raw, cell, 0)
-            self.write_square(rows, self.spots(starts, at))
+        w, step = self.w, self.lanes * self.squares
+        last = w.sub(whole, step)
+        ahead = [w.cell(raw) for raw in self.read_squares(starts, ZERO)]
+        with w.loop(ZERO, whole, step) as at, self.kept(cells) as states:
+            raw = [w.read(cell, self.read, self.lanes) for cell in ahead]
+            written = []
+            for k, place in enumerate(self.places(at)):
+                columns = self.columns_of(raw[k * self.lanes : (k + 1) * self.lanes])
+                written.append(self.rows_of(self.joined(columns, states, first, place)))
+            for cell, one in zip(ahead, self.read_squares(starts, w.least(w.add(at, step), last)), strict=True):
+                w.store(one, cell, 0)
+            for rows, place in zip(written, self.places(at), strict=True):
+                self.write_square(rows, self.spots(starts, place))
+
+    def places(self, at: Value) -> list[Value]:
+        """Of the squares that are read at once, the elements they begin with, in the order in which they are joined."""
+        return [self.w.add(at, k * self.lanes) for k in range(self.squares)]
 
     def last_square(self, starts: Sequence[Value], states: list[Value], first: Value, at: Value) -> None:
         """What is left. Elements that are not there are joined last: the state behind them is nobody's."""
         w, spots = self.w, self.spots(starts, at)
-        left = w.sub(self.job["count"], at)
+        left = w.least(w.sub(self.job["count"], at), self.lanes)
         mask = w.first_lanes(left, self.lanes)
         if self.scan.reverse:
             none = w.first_lanes(w.sub(constant(self.lanes, "i64"), left), self.lanes)
@@ -345,11 +355,11 @@ class _Scans:
         from_start = w.sub(w.sub(self.job["count"], at), self.lanes) if self.scan.reverse else at
         return [w.add(start, from_start) for start in starts]
 
-    def read_square(self, spots: Sequence[Value]) -> list[Value]:
-        ahead = -AHEAD if self.scan.reverse else AHEAD
-        for spot in spots:
-            self.w.prefetch(self.w.at(self.job["source"], self.w.add(spot, ahead), self.read))
-        return [self.vector(spot, None) for spot in spots]
+    def read_squares(self, starts: Sequence[Value], at: Value) -> list[Value]:
+        w, ahead = self.w, -AHEAD if self.scan.reverse else AHEAD
+        for spot in self.spots(starts, at):
+            w.prefetch(w.at(self.job["source"], w.add(spot, ahead), self.read))
+        return [self.vector(spot, None) for place in self.places(at) for spot in self.spots(starts, place)]
 
     def columns_of(self, raw: Sequence[Value]) -> list[Value]:
         return transposed(self.w, [self.element(one) for one in raw])
