@@ -31,8 +31,8 @@ from framesmith_backends.render.target import Target
 JOB = ("source", "values", "places", "states", "slots", "outer", "count", "inner", "apart", "width", "first")
 #: Of a tile, at most; the rows of it that are read between two visits of a state.
 MOST_WIDTH, ROWS = 512, 4
-#: Bytes of a cache line.
-LINE = 64
+#: Bytes of a cache line; squares that are read at once to have whole ones, as registers allow.
+LINE, MOST_SQUARES = 64, 2
 #: Elements of a line that memory is asked for before they are read.
 AHEAD = 128
 #: Bytes of a part of a state in `states`.
@@ -117,8 +117,8 @@ KINDS: dict[str, Kind] = {
 
 
 def lanes_of(scan: Scan, target: Target) -> int:
-    """Lines joined at once: a register of results as they are before they are stored, or of what is turned."""
-    wide = DTYPES[scan.result].bits == 64 or (held_kind(scan) == "double" and not scan.across)
+    """Lines joined at once: a register of those that lie side by side, half as many that are turned, which costs less."""
+    wide = DTYPES[scan.result].bits == 64 or not (scan.across or KINDS[scan.kind].is_long)
     return target.bytes // (8 if wide else 4)
 
 
@@ -150,7 +150,7 @@ class _Scans:
         self.scan, self.w, self.lanes, self.kind = scan, w, lanes, KINDS[scan.kind]
         self.held = held_kind(scan)
         self.read, self.written = memory_kind(scan.source), memory_kind(scan.result)
-        self.squares = max(1, LINE // (lanes * element_bytes(self.written)))
+        self.squares = max(1, min(MOST_SQUARES, LINE // (lanes * element_bytes(self.written))))
         self.starts = [
             constant(one, kind, lanes) for one, kind in zip(self.kind.start(self.held), self.kinds, strict=True)
         ]
