@@ -26,6 +26,7 @@ from framesmith_backends.launch.scans import (
     RESULTS,
     SCANNED,
     code,
+    scan_into,
 )
 from framesmith_backends.render.llvm.scans import KINDS, MOST_WIDTH
 from framesmith_backends.render.target import Target
@@ -166,6 +167,20 @@ def test_no_elements_and_no_dimensions() -> None:
         for dim in range(-max(len(shape), 1), max(len(shape), 1)):
             for kind in KINDS:
                 check(numbers(shape, torch.float32), dim, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(5, 37), (17, 16), (3, 9, 21), (4, 5, 600), (40_001,)])
+def test_nothing_else_is_written(kind: str, shape: tuple[int, ...]) -> None:
+    size, before = math.prod(shape), 64
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        x = numbers(shape, dtype)
+        frames = [torch.full((size + 2 * before,), 7, dtype=one) for one in (dtype, torch.int64)]
+        values, places = (frame[before : size + before].view(shape) for frame in frames)
+        for dim in range(len(shape)):
+            for reverse in (False, True):
+                scan_into(x, dim, kind, values, places if KINDS[kind].has_places else None, reverse)
+                assert all((frame[:before] == 7).all() and (frame[size + before :] == 7).all() for frame in frames)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])

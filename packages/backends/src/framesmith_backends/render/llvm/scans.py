@@ -117,7 +117,7 @@ KINDS: dict[str, Kind] = {
 
 
 def lanes_of(scan: Scan, target: Target) -> int:
-    """Lines joined at once: a register of those that lie side by side, half as many that are turned, which costs less."""
+    """Lines joined at once: a register of those side by side, half as many of those that are turned: it costs less."""
     wide = DTYPES[scan.result].bits == 64 or not (scan.across or KINDS[scan.kind].is_long)
     return target.bytes // (8 if wide else 4)
 
