@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import platform
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -183,6 +185,26 @@ def test_nothing_else_is_written(kind: str, shape: tuple[int, ...]) -> None:
                 assert all((frame[:before] == 7).all() and (frame[size + before :] == 7).all() for frame in frames)
 
 
+@pytest.mark.skipif(platform.system() != "Linux", reason="pages of Linux")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(8, 32), (17, 37), (3, 9, 21), (4, 5, 600), (20_000,)])
+def test_nothing_else_is_read(kind: str, shape: tuple[int, ...]) -> None:
+    """The tensor lies between pages that nobody may read."""
+    size, page = 4 * math.prod(shape), mmap.PAGESIZE
+    whole = -(-size // page) * page
+    pages = mmap.mmap(-1, whole + 2 * page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    for guard in (address, address + page + whole):
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(guard), page, 0) == 0
+    for start in (page, page + whole - size):
+        x = torch.frombuffer(pages, dtype=torch.float32, count=math.prod(shape), offset=start).view(shape)
+        x.fill_(1)
+        values, places = torch.empty(shape), torch.empty(shape, dtype=torch.int64)
+        for dim in range(len(shape)):
+            for reverse in (False, True):
+                scan_into(x, dim, kind, values, places if KINDS[kind].has_places else None, reverse)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("shape", [(90_001,), (2, 70_000), (600, 130), (70, 600, 2), (5, 130, 300)])
 def test_threads(threads: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -190,6 +212,8 @@ def test_threads(threads: int, shape: tuple[int, ...], dtype: torch.dtype) -> No
     for kind in kinds_of(dtype):
         for dim in range(len(shape)):
             few = len(shape) < 3 and dim == len(shape) - 1 and math.prod(shape[:-1]) < 4
+            if KINDS[kind].has_places:  # each element is one
+                check(x.sort(dim, kind == "least").values, dim, kind)
             for reverse in (False, *([] if KINDS[kind].has_places else [True])):
                 if not few or KINDS[kind].has_places or not dtype.is_floating_point:
                     check(x, dim, kind, reverse=reverse)

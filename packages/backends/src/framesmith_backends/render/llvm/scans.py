@@ -99,8 +99,7 @@ def _joined_logarithms(w: Writer, before: State, after: State) -> State:
     apart = w.sub(after[0], before[0])
     apart = w.select(w.compare("oeq", after[0], before[0]), w.number(0.0, apart), apart)  # also where both are infinite
     e = double.exp(w, w.neg(w.intrinsic("fabs", apart)))
-    larger = w.compare("ugt", apart, 0.0)
-    larger = w.binary("and", larger, w.compare("ord", before[0], before[0]))  # NaN stays
+    larger = w.compare("ugt", apart, 0.0)  # a NaN behind others is an exponent; one before others stays in the sums
     ahead = w.add(w.mul(w.add(before[1], 1.0), e), after[1])
     behind = w.add(w.mul(w.add(after[1], 1.0), e), before[1])
     return w.select(larger, after[0], before[0]), w.select(larger, ahead, behind)
