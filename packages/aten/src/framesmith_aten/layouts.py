@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,15 +32,24 @@ def _dense_order(size: Sequence[Any], stride: Sequence[Any]) -> list[int] | None
     """The dimensions that are not known to have one element, the fastest in memory first; None where gaps may be."""
     left = [dim for dim, length in enumerate(size) if not equal(length, 1)]
     order: list[int] = []
-    expected: Any = 1
+    expected: tuple[Any, Any] = (1, 1)
     while left:
-        dim = next((dim for dim in left if equal(stride[dim], expected)), None)
+        dim = next((dim for dim in left if any(equal(stride[dim], step) for step in expected)), None)
         if dim is None:
             return None
         left.remove(dim)
         order.append(dim)
-        expected = expected * size[dim]
+        expected = _beyond(expected, size[dim])
     return order
+
+
+def _beyond(steps: tuple[Any, Any], length: Any) -> tuple[Any, Any]:
+    """What the stride is of a dimension around one with such strides: torch says that empty ones have one element.
+
+    Of a length of which it is not known whether it is 0, either may have been said.
+    """
+    some = torch.sym_max(length, 1) if is_symbolic(length) else max(length, 1)  # type: ignore[no-untyped-call]
+    return steps[0] * length, steps[1] * some
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
@@ -58,11 +67,15 @@ def is_contiguous(tensor: torch.Tensor) -> bool:
     """Whether a strided tensor is contiguous; where symbols are among its numbers, whether that is known."""
     if not has_symbols(tensor):
         return tensor.is_contiguous()
-    expected: Any = 1
-    for length, step in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if not (equal(step, expected) or equal(length, 1)):
+    return _is_contiguous(tensor.shape, tensor.stride())
+
+
+def _is_contiguous(size: Sequence[Any], stride: Sequence[Any]) -> bool:
+    expected: tuple[Any, Any] = (1, 1)
+    for length, step in zip(reversed(size), reversed(stride), strict=True):
+        if not (equal(length, 1) or any(equal(step, one) for one in expected)):
             return False
-        expected = expected * length
+        expected = _beyond(expected, length)
     return True
 
 
@@ -95,39 +108,53 @@ def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
 
 def span(tensor: torch.Tensor) -> tuple[Any, Any]:
     """The bytes of its storage that a strided tensor lies in, first and one past the last; equal without elements."""
-    width = tensor.element_size()
-    first = tensor.storage_offset() * width
-    if equal(tensor.numel(), 0):
+    return spanned(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.element_size())
+
+
+def spanned(size: Sequence[Any], stride: Sequence[Any], offset: Any, width: int) -> tuple[Any, Any]:
+    """`span` of elements of so many bytes that lie so in a storage."""
+    first = offset * width
+    if equal(math.prod(size), 0):
         return first, first
-    last = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum((length - 1) * step for length, step in zip(size, stride, strict=True))
     return first, first + (last + 1) * width
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether a dimension of more than one element has stride 0, so that elements share a place."""
-    if tensor.layout is not torch.strided or holds(tensor.numel() < 2):
-        return False
-    if has_symbols(tensor):
-        pairs = zip(tensor.shape, tensor.stride(), strict=True)
-        return any(equal(step, 0) and not holds(length <= 1) for length, step in pairs)
-    return any(step == 0 and length > 1 for length, step in zip(tensor.shape, tensor.stride(), strict=True))
-
-
-def may_overlap_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements of a strided tensor may share a place."""
-    if has_symbols(tensor) and is_contiguous(tensor):  # sooner known than what follows
-        return False
-    return overlaps_itself(tensor) or is_interleaved(tensor)
+    return tensor.layout is torch.strided and _stands_still(tensor.shape, tensor.stride())
 
 
 def is_interleaved(tensor: torch.Tensor) -> bool:
     """Whether some step, of those that are not 0, is not beyond all that lies below it: elements may share a place."""
-    if tensor.layout is not torch.strided or holds(tensor.numel() < 2):
+    return tensor.layout is torch.strided and _is_interleaved(tensor.shape, tensor.stride())
+
+
+def may_overlap_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements of a strided tensor may share a place."""
+    return tensor.layout is torch.strided and may_share_places(tensor.shape, tensor.stride())
+
+
+def may_share_places(size: Sequence[Any], stride: Sequence[Any], is_so: Callable[[Any], bool] = holds) -> bool:
+    """Whether two of the elements that lie so may share a place. Of symbols `is_so` is asked what they are."""
+    if any(map(is_symbolic, (*size, *stride))) and _is_contiguous(size, stride):  # sooner known than what follows
         return False
-    if has_symbols(tensor):
-        return not is_dense(tensor.shape, tensor.stride()) and _may_interleave(tensor.shape, tensor.stride())
+    return _stands_still(size, stride) or _is_interleaved(size, stride, is_so)
+
+
+def _stands_still(size: Sequence[Any], stride: Sequence[Any]) -> bool:
+    if holds(math.prod(size) < 2):
+        return False
+    return any(equal(step, 0) and not holds(length <= 1) for length, step in zip(size, stride, strict=True))
+
+
+def _is_interleaved(size: Sequence[Any], stride: Sequence[Any], is_so: Callable[[Any], bool] = holds) -> bool:
+    if holds(math.prod(size) < 2):
+        return False
+    if any(map(is_symbolic, (*size, *stride))):
+        return not is_dense(size, stride) and _may_interleave(size, stride, is_so)
     reach = 0
-    for step, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+    for step, length in sorted(zip(stride, size, strict=True)):
         if length > 1 and step != 0:
             if step <= reach:
                 return True
@@ -135,14 +162,18 @@ def is_interleaved(tensor: torch.Tensor) -> bool:
     return False
 
 
-def _may_interleave(size: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """`is_interleaved` of symbolic numbers: not known to be beyond."""
+def _may_interleave(size: Sequence[Any], stride: Sequence[Any], is_so: Callable[[Any], bool]) -> bool:
+    """Whether a step is neither known to be beyond what lies below it, nor found so by `is_so`."""
     reach: Any = 0
+    length: Any = 1
+    below: Any = 1  # so many of these reach further than `reach`
     for dim in reversed(dims_by_stride(stride)):
-        if not (equal(stride[dim], 0) or holds(size[dim] <= 1)):
-            if not holds(stride[dim] > reach):
+        step = stride[dim]
+        if not (equal(step, 0) or holds(size[dim] <= 1)):
+            divides = equal(step % below, 0)  # more is known of the quotient than of products of symbols
+            if not (holds(step > reach) or (divides and holds(step // below >= length)) or is_so(step > reach)):
                 return True
-            reach = reach + (size[dim] - 1) * stride[dim]
+            reach, length, below = reach + (size[dim] - 1) * step, size[dim], step
     return False
 
 

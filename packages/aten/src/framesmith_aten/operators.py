@@ -191,6 +191,11 @@ def is_view_by_strides(op: OpOverload) -> bool:
     return is_view(op) and any(argument.name == "storage_offset" for argument in op._schema.arguments)
 
 
+def shows_part(op: Any) -> bool:
+    """Whether the results are views that show elements of the first argument, no others, and none more than once."""
+    return is_view(op) and not is_custom(op) and not row(op).repeats
+
+
 @functools.cache
 def view_written(op: Any) -> OpOverload | None:
     """The view that shows what a `*_scatter` operator writes into its copy (of `select_scatter`: `select`).

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from framesmith_aten import limits, trials
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
+from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import (
     arguments,
     asks_device,
@@ -29,9 +30,13 @@ from framesmith_aten.operators import (
     tensors_in,
     written,
 )
-from framesmith_aten.overlaps import check_operands
+from framesmith_aten.overlaps import Part, check_operands, parts_shown
 from framesmith_aten.random_order import check_order
+from framesmith_aten.symbolic import may_all_hold
 from framesmith_aten.tracing import functional_forms
+
+#: The id of what is refused.
+VIEW_OR_COPY = "view-or-copy"
 
 
 class KernelRefuses(Exception):
@@ -47,15 +52,18 @@ class Effects:
     """What the operators of a call do beside giving their results.
 
     `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
-    made under the call are among them. `restrided`: those of which a view by strides is taken, `placed` whether one
-    begins at an element of the storage that is told. `random`: they may draw random numbers. `may_fail`: they can raise
-    on some data. `unproven`: whether their kernels take such arguments could not be tried. `lasting`: they give no
-    tensors, or are not torch's own, so they may do anything. `elsewhere`: one that is not torch's own gives nothing and
-    writes to nothing it is given: what it does is done outside of tensors.
+    made under the call are among them. `parts`: what views of symbolic sizes show, and what of. `undone_by_sums`: those
+    of which a view is taken that `table.Row` says so of. `restrided`: those of which a view by strides is taken,
+    `placed` whether one begins at an element of the storage that is told. `random`: they may draw random numbers.
+    `may_fail`: they can raise on some data. `unproven`: whether their kernels take such arguments could not be tried.
+    `lasting`: they give no tensors, or are not torch's own, so they may do anything. `elsewhere`: one that is not
+    torch's own gives nothing and writes to nothing it is given: what it does is done outside of tensors.
     """
 
     written: list[torch.Tensor] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     reshaped: bool = False
+    undone_by_sums: list[torch.Tensor] = field(default_factory=list)
     restrided: list[torch.Tensor] = field(default_factory=list)
     placed: bool = False
     random: bool = False
@@ -82,9 +90,14 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     noting it failed; what ran before has run. Other errors are those of the operators.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, presumed: list[tuple[torch.SymBool, bool]] | None = None) -> None:
+        """`presumed`: where the fakes' ShapeEnv keeps what it has answered without knowing, and its answers."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.effects = Effects()
+        self._presumed = [] if presumed is None else presumed
+        self._before = len(self._presumed)
+        #: What operators have copied though whoever called them might have gone without, and the copies.
+        self._copied: list[tuple[torch.Tensor, torch.Tensor]] = []
         #: The id of what an operator has just raised: every other error is this package's own.
         self._of_operator = 0
 
@@ -110,10 +123,37 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._note(func, args, kwargs)
         if row(func).broadcasts:
             self._called(torch.broadcast_shapes, tuple(t.shape for t in tensors_in(args)), {})
+        asked = len(self._presumed)
         out = self._called(func, args, kwargs)
         if gives_unknown_value(func, out):
             raise DataDependentOutputException(func)
-        return trials.as_laid_out(func, args, kwargs, out)
+        out = trials.as_laid_out(func, args, kwargs, out)
+        del self._presumed[asked:]  # by an operator: what it shares memory with, it does whatever its sizes are
+        if asked > self._before and row(func).copies:
+            self._copied.append((args[0], out))
+        self.effects.parts += parts_shown(func, (args, kwargs), out)
+        return out
+
+    def rely_on_copies(self, operands: Any, result: Any) -> None:
+        """Let it be checked at a call that a copy is made of an operand where one has been made of its fake.
+
+        Parts of operators (`reshape`) that give a view where sizes allow for one have asked whether these do, and of
+        sizes that data tell they were told that not. Raises TraceUnsupported where that cannot be checked.
+        """
+        if not self._copied:
+            return
+        shared = {storage_id(one) for one in tensors_in(operands) if one.layout is torch.strided}
+        shared |= {storage_id(copy) for one, copy in self._copied if storage_id(one) in shared}
+        copies = {storage_id(copy) for one, copy in self._copied if storage_id(one) in shared}
+        met = [*tensors_in(result), *self.effects.written]
+        if any(one.layout is torch.strided and storage_id(one) in copies for one in met):
+            asked = self._presumed[self._before :]
+            relied = [one if answer else torch.sym_not(one) for one, answer in asked]  # type: ignore[no-untyped-call]
+            if not may_all_hold(relied):
+                why = "whether it is a view is known when it runs"
+                raise TraceUnsupported(VIEW_OR_COPY, "a tensor's elements in other sizes", why)
+            for condition in relied:
+                torch._check(condition)  # type: ignore[no-untyped-call]
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -140,6 +180,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise KernelRefuses(f"{op}: outside of inference mode an inference tensor is not written to")
         effects.written += changed
         effects.reshaped |= changes_metadata(op)
+        if row(op).undone_by_sums:
+            effects.undone_by_sums.append(args[0])
         if is_view_by_strides(op):
             effects.restrided.append(args[0])
             effects.placed |= arguments(op, args, kwargs)["storage_offset"] is not None

@@ -5,7 +5,8 @@ Of what is not symbolic they ask nothing of torch's symbolic shapes, which take 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -23,6 +24,13 @@ UNKNOWN: Final = 2
 def is_symbolic(value: object) -> bool:
     """Whether a value is a number that is not known while tracing."""
     return type(value) in SYMBOLIC
+
+
+def as_expressions(value: Any) -> Any:
+    """A number as what it is computed of, and lists as tuples: equal where it is known that values are."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(as_expressions, value))
+    return value.node.expr if is_symbolic(value) else value
 
 
 def is_told_by_data(number: Any) -> bool:
@@ -87,6 +95,34 @@ def holds_at_present(condition: Any) -> bool:
     if not isinstance(condition, torch.SymBool) or not condition.node.has_hint() or not condition.node.hint:
         return False
     return bool(condition)
+
+
+def may_all_hold(conditions: Sequence[torch.SymBool]) -> bool:
+    """Whether numbers that data tell are found with which all conditions hold, the others being as they are at present.
+
+    Few are tried, small ones: what holds for large ones alone is not found.
+    """
+    from sympy import Integer
+
+    envs = [condition.node.shape_env for condition in conditions]
+    asked = [one.node.expr.xreplace(env.backed_var_to_val) for one, env in zip(conditions, envs, strict=True)]
+    symbols = sorted({symbol for expr in asked for symbol in expr.free_symbols}, key=str)
+    tried = [_some_within(envs[0].var_to_range[symbol]) for symbol in symbols]
+    for values in itertools.islice(itertools.product(*tried), MOST_TRIED):
+        given = dict(zip(symbols, map(Integer, values), strict=True))
+        if all(bool(expr.xreplace(given)) for expr in asked):
+            return True
+    return False
+
+
+#: How many sets of numbers are tried to find one with which conditions hold.
+MOST_TRIED: Final = 256
+
+
+def _some_within(bounds: Any) -> list[int]:
+    """Some numbers between bounds, those first with which most conditions on sizes hold."""
+    least = int(bounds.lower) if bounds.lower.is_Integer else 0
+    return [least + more for more in (2, 3, 5, 7, 1, 0, 11, 16) if least + more <= bounds.upper]
 
 
 def is_data_dependent(error: BaseException) -> bool:

@@ -21,6 +21,10 @@ class Row:
     fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
     overwrites: gives its first argument with some elements replaced, whatever these were; see `operators.overwrites`.
     broadcasts: its operands have to broadcast, which torch's rule for fakes does not ask.
+    copies: gives the elements of its first argument, in another type perhaps, in memory of their own.
+    undone_by_sums: a view through which functionalisation carries a write back by adding to zeros: what the view does
+    not show is lost, and signs of zeros are.
+    repeats: a view that may show an element more than once, or more than its operand does.
     """
 
     costly: bool = False
@@ -33,6 +37,9 @@ class Row:
     drops_ones: bool = False
     overwrites: bool = False
     broadcasts: bool = False
+    copies: bool = False
+    undone_by_sums: bool = False
+    repeats: bool = False
 
 
 INDEX = "an index may be out of range"
@@ -85,13 +92,16 @@ TABLE: Mapping[str, Row] = _table(
     ),
     _rows("hardswish rsub masked_fill", pointwise=True, apart=True),
     _rows("log_sigmoid_forward", costly=True, pointwise=True, apart=True),
-    _rows("_to_copy copy where fill", pointwise=True),
+    _rows("copy where fill", pointwise=True),
+    _rows("_to_copy", pointwise=True, copies=True),
+    _rows("clone _reshape_copy", copies=True),
     _rows(
         "full_like zeros_like ones_like empty_like new_full new_zeros new_ones new_empty new_empty_strided",
         metadata=True,
     ),
     _rows("_unsafe_view", undeclared_view=True),
     _rows("squeeze", drops_ones=True),
+    _rows("unfold", repeats=True, undone_by_sums=True),
     _rows(
         """native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm _batch_norm_impl_index instance_norm
         batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats""",
@@ -100,7 +110,8 @@ TABLE: Mapping[str, Row] = _table(
     _rows("remainder fmod", costly=True, fails=ZERO),
     _rows("floor_divide", fails=ZERO),
     _rows("div", fails=ZERO_IF_ROUNDED),
-    _rows("as_strided", fails=STORAGE),
+    _rows("as_strided", repeats=True, fails=STORAGE),
+    _rows("expand _reshape_alias", repeats=True),
     _rows("view view_as_complex", fails=PLACE),
     _rows(
         "gather index_select take embedding embedding_renorm _embedding_bag _embedding_bag_forward_only", fails=INDEX

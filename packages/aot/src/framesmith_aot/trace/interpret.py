@@ -55,7 +55,7 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
     env: dict[fx.Node, Any] = {}
     inputs = iter(args)
     writers: dict[int, str] = {}
-    overlaps, facts = Overlaps(), numbers.Facts(tracer, gm.graph)
+    overlaps, facts = Overlaps(tracer.parts), numbers.Facts(tracer, gm.graph)
     for value in [*args, *attributes.values()]:
         overlaps.note(value)
     for node in gm.graph.nodes:
@@ -70,8 +70,11 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             makers = {id(value): maker.name for maker, value in reversed(env.items())}
             return Ran(outputs, [makers.get(id(value), "") for value in outputs], writers)
         else:
+            before = tracer.undone_by_sums
             env[node] = _call(node, env, overlaps, writers, tracer, facts)
             overlaps.note(env[node])
+            for value in _wrappers(env[node]) if tracer.undone_by_sums > before else ():
+                overlaps.note_undone_by_sums(value)
             facts.check(node)
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
 

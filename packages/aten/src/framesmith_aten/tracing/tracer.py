@@ -34,8 +34,16 @@ from framesmith_aten.operators import (
     row,
     undeclared_writes,
 )
-from framesmith_aten.overlaps import OUTSIDE_VIEW
-from framesmith_aten.symbolic import SYMBOLIC, has_symbols, holds, is_symbolic
+from framesmith_aten.overlaps import OUTSIDE_VIEW, Part, parts_shown
+from framesmith_aten.symbolic import (
+    SYMBOLIC,
+    as_expressions,
+    has_symbols,
+    holds,
+    is_symbolic,
+    is_the_same,
+    is_told_by_data,
+)
 from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 
@@ -64,9 +72,14 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.source: fx.Node | None = None
         self.phase = "forward"
         self.attributes: dict[str, torch.Tensor] = {}
+        #: How many views have been taken through which no write is carried back exactly.
+        self.undone_by_sums = 0
         self._nodes: dict[int, fx.Node] = {}
         self._kept: list[torch.Tensor] = []
         self.numbers = NumberNodes(self.graph)
+        #: What views of symbolic sizes show, and what of.
+        self.parts: list[Part] = []
+        self._told: dict[Any, list[Any]] = {}
 
     def placeholder(self, name: str, value: Any) -> fx.Node:
         """Adds a graph input standing for the fake tensor, or the symbolic number, `value`."""
@@ -97,11 +110,23 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 own = func in self.rules or func in MENDED or is_composite(func)
                 return result if own else self._laid_out(result, trials.as_laid_out(func, args, kwargs, result))
         _refuse(func, args, kwargs)
+        self.undone_by_sums += row(func).undone_by_sums
         shape_rule = SHAPE_RULES.get(func)
         out = shape_rule(*args, **kwargs) if shape_rule is not None else None
         out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs) if out is None else out)
+        self._note_parts(func, args, kwargs, out)
         self._record(func, args, kwargs, out)
         return out
+
+    def _note_parts(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Notes what views show; where the same are taken again, what data tell of them is what it was."""
+        parts = parts_shown(func, (args, kwargs), out)
+        self.parts += parts
+        told = [number for part, _ in parts for number in (*part.size, part.offset)]
+        if any(map(is_told_by_data, told)):
+            whole = parts[0][1]
+            taken = (func, whole.key, as_expressions(args[1:]), as_expressions(sorted(kwargs.items())))
+            is_the_same(told, self._told.setdefault(taken, told))
 
     def _laid_out(self, result: Any, operator_result: Any) -> Any:
         """The result of a decomposition, laid out as that of the operator."""

@@ -20,7 +20,7 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import NumberNodes
 from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.operators import op_name, tensors_in
-from framesmith_aten.overlaps import Overlaps
+from framesmith_aten.overlaps import Overlaps, Part
 from framesmith_aten.recording import Effects, OperatorLog
 from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.graph.modes import GlobalStateLog
@@ -155,7 +155,9 @@ class GraphBuilder:
         self.assumptions = 0
         #: The fakes written to so far, by their storages.
         self.writes: dict[int, list[torch.Tensor]] = {}
-        self.overlaps = Overlaps()
+        #: What views of symbolic sizes show, and what of.
+        self.parts: list[Part] = []
+        self.overlaps = Overlaps(self.parts)
         #: Leaves that are views taken without gradients: of inputs, or inputs themselves.
         self.leaf_views: list[torch.Tensor] = []
         #: Whether some operation that computes tensors can fail on its data.
@@ -231,6 +233,10 @@ class GraphBuilder:
 
     # Operations
 
+    def new_log(self) -> OperatorLog:
+        """A log for `run`."""
+        return OperatorLog(getattr(self.fake_mode.shape_env, "presumed", None))
+
     def run(self, log: OperatorLog, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call on fakes: its fake result. The log is told what its operators do.
 
@@ -251,6 +257,9 @@ class GraphBuilder:
             fakes = (fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node)))
             storages = {storage_id(fake) for fake in fakes if fake.layout is torch.strided}
             effects.written = [one for one in effects.written if storage_id(one) in storages]
+        for shown in effects.undone_by_sums:
+            self.overlaps.note_undone_by_sums(shown)
+        self.parts += effects.parts
         for shown in effects.restrided:
             self.overlaps.note_restrided(shown, op_name(target))
         for changed in [] if effects.reshaped else effects.written:

@@ -18,7 +18,7 @@ from framesmith_aten.ignored_warnings import without_warnings
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION, READ_LATE
 from framesmith_aten.random_order import RANDOM_ORDER
-from framesmith_aten.recording import KernelRefuses, OperatorLog, RecordingFailed
+from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, RecordingFailed
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_dynamo.breaks import BREAKS, DATA_DEPENDENT, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
@@ -88,8 +88,9 @@ UNTRACED_WRITES = register_break(
 )
 SHOWN_TWICE = register_break(
     OVERLAPPING_MUTATION,
-    what="memory is written to that a view shows more than once",
-    why="in a graph a view is made again after a write; which of an element's copies counts would be lost",
+    what="memory is written to that a view shows more than once, or unfolds",
+    why="in a graph a view is made again after a write; which of an element's copies counts would be lost, or what an "
+    "unfolded view leaves out",
     hint="write to a copy of the expanded or unfolded view, or before the view is taken",
 )
 AROUND_INPUT = register_break(
@@ -103,6 +104,12 @@ READ_BESIDE = register_break(
     what="an operation writes to memory that it reads at another element",
     why="what it gives depends on the order in which torch's kernel goes through the elements",
     hint="give the operation a clone of what it reads",
+)
+SHOWN_OR_COPIED = register_break(
+    VIEW_OR_COPY,
+    what="an operation gives a view for some sizes and a copy for others, and data tell the sizes",
+    why="what is written to the one is seen in what it is a view of, and a graph would have to be of one kind",
+    hint="ask for a copy (`x.clone()`) or a view (`x.view`), whichever is meant",
 )
 OTHER_ORDER = register_break(
     RANDOM_ORDER,
@@ -245,7 +252,7 @@ def _on_fakes(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Map
 def _tried(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Effects]:
     fakes, named_fakes = fx.node.map_arg((tuple(args), dict(kwargs)), fake_of_node)
     _check_leaves(frame.state.builder, fakes, named_fakes, target)
-    at, log = frame.location(), OperatorLog()
+    at, log = frame.location(), frame.state.builder.new_log()
     try:
         call, rest = (getattr(fakes[0], target), fakes[1:]) if isinstance(target, str) else (target, fakes)
     except AttributeError as error:
@@ -253,7 +260,9 @@ def _tried(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mappin
     call = called_from(at, frame.globals, call)
     frame.state.builder.check_assumptions()
     try:
-        return frame.state.builder.run(log, call, rest, named_fakes), log.effects
+        result = frame.state.builder.run(log, call, rest, named_fakes)
+        log.rely_on_copies((*fakes, *named_fakes.values()), result)
+        return result, log.effects
     except RecordingFailed:
         raise
     except NEEDS_SYMBOLS as error:

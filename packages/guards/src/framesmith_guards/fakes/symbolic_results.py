@@ -74,7 +74,8 @@ def dispatched(
     if known is None:
         fresh = len(env.pending_fresh_unbacked_symbols)
         result = run()
-        made = None if len(env.pending_fresh_unbacked_symbols) > fresh else _made(result, base)
+        told = base is None and len(env.pending_fresh_unbacked_symbols) > fresh
+        made = None if told else _made(result, base)
         results[key] = False if made is None else made
         return result
     if known is False:

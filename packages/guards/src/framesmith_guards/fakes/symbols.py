@@ -8,12 +8,17 @@ ShapeEnv made here does without: its methods are rebuilt as light_torch.py says;
 Note [What a ShapeEnv remembers]: torch keeps what some methods gave in caches of the class, with the ShapeEnv in the
 key: each that ever was asked stays alive until the cache is full or cleared, and two of them in turn clear each other's
 results. Here each remembers for itself: for good what is always the same, and until it learns more what is not.
+
+Note [What is presumed]: where torch's rules ask whether a condition holds of numbers that only a call knows, they are
+told what they say is the general case (`guard_or_false`). To most that is a choice between ways to the same result; to
+those that give a view or a copy it is one between results. The ShapeEnv keeps what it was asked, and what it said, in
+`presumed`: who runs the rules may want it to be so at a call.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
@@ -111,6 +116,7 @@ def _light_env_class() -> type[ShapeEnv]:
     def __init__(self: ShapeEnv, **options: Any) -> None:
         self.computed = {}  # type: ignore[attr-defined]
         self.results = {}  # type: ignore[attr-defined]
+        self.presumed = []  # type: ignore[attr-defined]
         self.remembered = {}  # type: ignore[attr-defined]
         initialise(self, **options)
 
@@ -124,7 +130,24 @@ def _light_env_class() -> type[ShapeEnv]:
     members["__init__"] = __init__
     members["_get_stack_summary"] = _get_stack_summary
     members["_log_guard"] = _log_guard
+    members["evaluate_sym_node"] = _presuming(members["evaluate_sym_node"])
     return type("ShapeEnv", (ShapeEnv,), members)
+
+
+def _presuming(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    """ShapeEnv's answer to a question, noted where it is made up: see Note [What is presumed]."""
+
+    def evaluate_sym_node(
+        self: Any, sym_node: Any, size_oblivious: bool = False, fallback_value: bool | None = None
+    ) -> Any:
+        answer = evaluate(self, sym_node, size_oblivious, fallback_value)
+        made_up = fallback_value is not None and bool(answer) is fallback_value and not sym_node.has_hint()
+        if made_up and self._maybe_evaluate_static(sym_node.expr) is None:
+            condition = torch.SymBool(sym_node)  # type: ignore[no-untyped-call]
+            self.presumed.append((condition, fallback_value))
+        return answer
+
+    return evaluate_sym_node
 
 
 def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
@@ -133,11 +156,16 @@ def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
     try:
         env = _light_env_class()(**options)
     except (AttributeError, ImportError, TypeError, KeyError):
-        env = ShapeEnv(**options)  # a torch whose internals moved
-        env.computed, env.results = {}, {}  # type: ignore[attr-defined]
+        env = _noting_env_class()(**options)  # a torch whose internals moved
+        env.computed, env.results, env.presumed = {}, {}, []  # type: ignore[attr-defined]
     if not hasattr(env, "_replacements_version_counter"):
         env.replacements = _CountedReplacements(env)
     return env
+
+
+@cache
+def _noting_env_class() -> type[ShapeEnv]:
+    return type("ShapeEnv", (ShapeEnv,), {"evaluate_sym_node": _presuming(ShapeEnv.evaluate_sym_node)})
 
 
 class _CountedReplacements(dict[Any, Any]):
