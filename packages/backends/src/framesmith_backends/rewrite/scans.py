@@ -1,0 +1,95 @@
+"""Running sums, products, extremes and logarithms of sums on the CPU by our own code, see `launch/scans`.
+
+Complex numbers, results of few bits and small tensors stay with ATen. What is flipped, scanned and flipped back, the
+derivative of a running sum, is scanned from its end on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import fx
+
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.operators import arguments
+from framesmith_aten.symbolic import has_symbols
+
+aten = torch.ops.aten
+
+
+def with_scans(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with such calls; the same graph if it has none."""
+    from framesmith_backends.launch.scans import ATENS
+
+    kinds = {target: kind for kind, target in ATENS.items()}
+    found = {node: kind for node in gm.graph.nodes if (kind := kinds.get(node.target)) and _is_ours(node, kind)}
+    if not found:
+        return gm
+    backwards = {node: flips for node in found if (flips := _flips(node)) is not None}
+    flipped = {last: node for node, (_, last) in backwards.items()}
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node in backwards:
+            continue
+        if node in flipped:
+            scan = flipped[node]
+            copies[node] = _written(graph, scan, found[scan], copies, backwards[scan][0])
+            copies[node].meta = dict(node.meta)
+        elif node in found:
+            copies[node] = _written(graph, node, found[node], copies)
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    for first in {first: None for first, _ in backwards.values()}:
+        if not copies[first].users:
+            graph.erase_node(copies[first])
+    return new_module(gm, graph)
+
+
+def _is_ours(node: fx.Node, kind: str) -> bool:
+    """Whether our own code may give what the node gives, and gains by it."""
+    from framesmith_backends.launch.scans import is_scanned, is_worth_it
+
+    found = node.meta.get("val")
+    value = found[0] if isinstance(found, (list, tuple)) else found
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
+        return False
+    if not is_scanned(kind, value.dtype):
+        return False
+    return has_symbols(value) or (value.is_contiguous() and is_worth_it(value, _dim(node, value), kind))
+
+
+def _dim(node: fx.Node, value: torch.Tensor) -> int:
+    """Along which the node scans."""
+    return int(arguments(node.target, node.args, node.kwargs)["dim"]) % (value.dim() or 1)  # type: ignore[arg-type]
+
+
+def _flips(scan: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """The flips before and behind a scan along the dimension that it goes along, or None."""
+    first, last, value = scan.args[0], next(iter(scan.users), None), scan.meta["val"]
+    if not isinstance(first, fx.Node) or last is None or len(scan.users) > 1 or not isinstance(value, torch.Tensor):
+        return None
+    if first.target is not aten.flip.default or last.target is not aten.flip.default:
+        return None
+    rank = value.dim() or 1
+    dims = {int(dim) % rank for flip in (first, last) for dim in flip.args[1]}  # type: ignore[arg-type, union-attr]
+    if dims != {_dim(scan, value)}:
+        return None
+    return (first, last) if has_symbols(value) or last.meta["val"].is_contiguous() else None
+
+
+def _written(graph: fx.Graph, node: fx.Node, kind: str, copies: Mapping[fx.Node, fx.Node],
+             flip: fx.Node | None = None) -> fx.Node:  # fmt: skip
+    """The call of our own; `flip` is what need not be flipped before, nor behind it."""
+    from framesmith_backends.launch.scans import EXTREMES_SCANNED, SCANNED
+
+    source, value = (node if flip is None else flip).args[0], node.meta["val"]
+    assert isinstance(source, fx.Node)
+    dim = _dim(node, value if isinstance(value, torch.Tensor) else value[0])
+    if isinstance(value, torch.Tensor):
+        call = graph.call_function(SCANNED, (copies[source], dim, kind, value.dtype, flip is not None))
+    else:
+        call = graph.call_function(EXTREMES_SCANNED, (copies[source], dim, kind))
+    call.meta = dict(node.meta)
+    return call
