@@ -88,8 +88,7 @@ def assume_otherwise(error: Any, fake_mode: Any) -> bool:
     if len(symbols) != 1 or not all(symbol_is_type(one, told) and one not in env.size_like for one in symbols):
         return False
     other = condition if condition.rel_op == "!=" else ~condition
-    [known] = [side for side in condition.args if side not in symbols] or [None]
-    why = f"a number that data tell is {known}, for which torch has a derivative of its own"
+    why = f"{condition.lhs} is {condition.rhs}, of numbers that data tell: torch has a derivative of its own for that"
     return bool(env.guard_or_defer_runtime_assert(other, why))
 
 
