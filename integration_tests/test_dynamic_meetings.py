@@ -385,3 +385,23 @@ def test_threads_meet_sizes_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not errors
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (1, 6), (3, 5)])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.split([1, x.shape[1] - 1], 1)[1].fliplr(),
+        lambda x: x.split([x.shape[1] - 1, 1], 1)[0].flip(1),
+        lambda x: x.split([1, x.shape[1] - 1], 1)[1].flip(0),
+        lambda x: x[:, 1:].flip(1) * x.shape[1],
+    ],
+)
+def test_gradients_of_a_single_row(function: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, int]) -> None:
+    """Its stride is not what the trace took it for: no length may be read off it."""
+    x = torch.randn(shape, requires_grad=True)
+    other = x.detach().clone().requires_grad_()
+    framesmith.reset()
+    framesmith.compile(function, dynamic=True, strict=True)(x).sum().backward()
+    function(other).sum().backward()
+    assert torch.equal(x.grad, other.grad)

@@ -98,7 +98,8 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
 
             written_parts,
             lambda x: F.pad(x, (1, 2)) + 1, lambda x: torch.cat([x, x * 2]) + torch.stack([x, x * 2]).view(8, 6),
-            lambda x: x.flip(0) + x.repeat(1, 2)[:, 3:9] + torch.tril(x) + torch.triu(x),
+            lambda x: x.flip(0) + x.repeat(1, 2)[:, 3:9] + torch.tril(x) + torch.triu(x) + x.roll(1, 1),
+            lambda x: F.pad(x, (1, 2), mode="replicate") + 1,
             lambda x: x[1].exp() + x[:, 1].sum() + x[1:3].exp().sum(0), lambda x: x.view(2, 12).exp(),
             lambda x: x[:1].expand(4, 6).exp() + x.unsqueeze(1).exp().squeeze(1) + x[:1].squeeze().exp(),
             lambda x: x[:1, :1].squeeze((0, 1)).exp() + x.diagonal().exp().sum(),
@@ -114,6 +115,7 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
         IMAGE,
         [
             norms, lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: F.avg_pool2d(x, 3, 2, 1),
+            lambda x: F.pad(x, (1, 2, 2, 1), mode="replicate"), lambda x: F.pad(x, (0, 0, 1, 1), mode="reflect"),
             lambda x: F.adaptive_avg_pool2d(x, (5, 1)), lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
             *UPSAMPLINGS,
         ],
@@ -121,6 +123,7 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
     (
         VOLUME,
         [
+            lambda x: F.pad(x, (1,) * 6, mode="replicate"), lambda x: F.pad(x, (0, 0, 1, 1, 1, 1), mode="reflect"),
             lambda x: F.max_pool3d(x, 2), lambda x: F.avg_pool3d(x, 2), *UPSAMPLINGS,
             lambda x: F.interpolate(x, scale_factor=(2, 1, 1), mode="trilinear"),
             # its backward pass, by 1 and whole sizes

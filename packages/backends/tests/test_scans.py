@@ -47,7 +47,7 @@ LOGARITHMS = {torch.float32: 1.2e-7, torch.float64: 1e-13, torch.bfloat16: 2.0**
 @pytest.fixture
 def all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tensors are scanned by our own code, too."""
-    for name in ("FEWEST", "FEWEST_ACROSS", "SHORTEST"):
+    for name in ("FEWEST", "FEWEST_LOGARITHMS", "FEWEST_ACROSS", "SHORTEST"):
         monkeypatch.setattr(scans, name, 1)
 
 
@@ -250,6 +250,7 @@ GRAPHS: dict[str, Callable[..., Any]] = {
     "backwards": lambda x: (x * 2).flip(1).cumsum(1).flip(-1) + 1,
     "backwards, twice read": lambda x: ((y := x.flip(0)).cumsum(0).flip(0), y + 1, y.cumprod(0).flip([0])),
     "flipped alone": lambda x: (x.flip(0).cumsum(0), x.flip(1).cumsum(0).flip(1), x.flip(0, 1).cumsum(0).flip(0)),
+    "flipped along nothing": lambda x: (x.flip(0).cumsum(0).flip([]), x.flip([]).cumsum(0).flip(0)),
     "read flipped": lambda x: ((y := x.flip(0).cumsum(0)).flip(0), y + 1),
 }  # fmt: skip
 
@@ -288,7 +289,16 @@ def test_what_is_scanned_backwards() -> None:
     assert flips_and_backwards("backwards") == (0, [True])
     assert flips_and_backwards("backwards, twice read") == (1, [True, True])
     assert flips_and_backwards("flipped alone")[1] == [False] * 3
+    assert flips_and_backwards("flipped along nothing")[1] == [False] * 2
     assert flips_and_backwards("read flipped") == (2, [False])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_elements_of_a_type_that_kernels_do_not_read(dtype: torch.dtype) -> None:
+    x = numbers((100, 90), torch.float32).to(torch.float8_e4m3fn)
+    gm = trace(lambda x: x.cumsum(0, dtype=dtype), [x])
+    assert calls(with_scans(gm))
+    torch.testing.assert_close(CpuBackend().compile(gm, [x])([x])[0], x.to(dtype).cumsum(0), equal_nan=True)
 
 
 def test_what_stays_with_aten() -> None:

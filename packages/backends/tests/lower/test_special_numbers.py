@@ -154,6 +154,16 @@ def test_the_norm_of_one_number_does_not_overflow(shape: tuple[int, ...], dim: A
     assert found.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dim", [None, (), -1, (0,)])
+def test_the_norm_of_a_tensor_without_dimensions(dim: Any, dtype: torch.dtype) -> None:
+    """Torch squares it where its dimension is named, and else does not."""
+    for value in (3e38, 1e-30, -2.0, float("inf"), float("nan")):
+        x = torch.tensor(value).to(dtype)
+        [found] = _run(lambda x: (torch.linalg.vector_norm(x, 2, dim),), x)
+        assert torch.equal(found.nan_to_num(7), torch.linalg.vector_norm(x, 2, dim).nan_to_num(7))
+
+
 def test_short_rows_of_a_length_that_changes() -> None:
     inputs = [torch.randn(5, 12), torch.randn(5, 12)]
     gm = trace_symbolic(lambda x, y: (aten.native_layer_norm(x, [x.shape[1]], None, None, 1e-5)[0] + y,), inputs)

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from framesmith_aten.symbolic import has_symbols, is_symbolic, known_value
+from framesmith_aten.symbolic import has_symbols, holds, is_symbolic, known_value
 
 _OPERATORS = (
     operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
@@ -81,10 +81,17 @@ class NumberNodes:
         if number.node._expr.is_Symbol:
             self._makers.setdefault(number.node._expr, make)
 
-    def offer_layout(self, tensor: torch.Tensor, node: fx.Node | Callable[[], fx.Node]) -> None:
-        """Say that symbols in the layout of `tensor` can be asked of its `node`, or of what gives it."""
+    def offer_layout(
+        self, tensor: torch.Tensor, node: fx.Node | Callable[[], fx.Node], *, guarded: bool = False
+    ) -> None:
+        """Say that symbols in the layout of `tensor` can be asked of its `node`, or of what gives it.
+
+        `guarded`: whole layouts are compared at every call, as those of the inputs of a frame are.
+        """
         for (what, dim), number in numbers_of(tensor).items():
-            if not (self.knows(number) and self.knows_expression(number.node._expr)):
+            if self.knows(number) and self.knows_expression(number.node._expr):
+                continue
+            if guarded or tells(tensor, (what, dim)):
                 dims = () if what == "offset" else (dim,)
                 self.offer(number, functools.partial(self._query, _QUERIES[what], node, dims, number))
 
@@ -229,3 +236,12 @@ def numbers_of(tensor: torch.Tensor) -> Mapping[tuple[str, int], Any]:
     layout |= {("stride", dim): stride for dim, stride in enumerate(tensor.stride())}
     layout["offset", 0] = tensor.storage_offset()
     return {place: number for place, number in layout.items() if is_symbolic(number)}
+
+
+def tells(tensor: torch.Tensor, place: tuple[str, int]) -> bool:
+    """Whether the tensor has, at every run, that number of `numbers_of` there.
+
+    Not a stride of a dimension that may have one element alone: gradients, and results of operators, have any there.
+    """
+    what, dim = place
+    return what != "stride" or holds(tensor.shape[dim] >= 2)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Expr, Index, Load, Number, loads, walk
+from framesmith_backends.ir.expr import Expr, Index, Load, Number, loads, told_by_data, walk
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.size import Size, Symbol, symbols_of
@@ -135,7 +135,8 @@ class Kernel:
     @property
     def writes_what_it_reads(self) -> bool:
         """Whether a buffer is both read and written: then at each point it is read first."""
-        read = {load.source for one in self.passes for load in loads(*(s.value for s in (*one.before, *one.stores)))}
+        told = told_by_data(*(store.index for one in self.passes for store in (*one.before, *one.stores)))
+        read = {load.source for load in loads(*(value for one in self.passes for value in one.values), *told)}
         return any(param.written and param.name in read for param in self.params)
 
     def text(self) -> str:

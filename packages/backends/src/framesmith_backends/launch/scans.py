@@ -50,7 +50,7 @@ def is_scanned(kind: str, dtype: torch.dtype) -> bool:
 
 def fewest(kind: str) -> int:
     """Elements that are worth it."""
-    return min(FEWEST, FEWEST_LOGARITHMS) if kind == "log_sum_exp" else FEWEST
+    return FEWEST_LOGARITHMS if kind == "log_sum_exp" else FEWEST
 
 
 def is_worth_it(x: torch.Tensor, dim: int, kind: str) -> bool:
@@ -172,8 +172,8 @@ def scanned(x: torch.Tensor, dim: int, kind: str, dtype: torch.dtype, reverse: b
 
 def _readable(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The elements one behind the other, of a type that is converted as they are read."""
-    widened = x.dtype in FROM_TORCH and dtype == torch.int64 and not is_float(FROM_TORCH[x.dtype])
-    widened = widened or (x.is_floating_point() and dtype == torch.float64)
+    given = FROM_TORCH.get(x.dtype)
+    widened = given is not None and dtype == (torch.float64 if is_float(given) else torch.int64)
     return (x if x.dtype == dtype or widened else x.to(dtype)).contiguous()
 
 

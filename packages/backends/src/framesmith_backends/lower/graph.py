@@ -26,6 +26,7 @@ from framesmith_backends.lower import (
     losses,
     movement,
     normalization,
+    padding,
     pointwise,
     pooling,
     reductions,
@@ -39,7 +40,9 @@ from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Shape, Tensor, point, whole
 
 # The modules whose import fills the tables.
-RULE_MODULES = (pointwise, views, movement, reductions, softmax, normalization, losses, pooling, resampling, indexing)
+RULE_MODULES = (
+    pointwise, views, movement, padding, reductions, softmax, normalization, losses, pooling, resampling, indexing,
+)  # fmt: skip
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.
 NOT_MADE = Layout((), (), "f32")

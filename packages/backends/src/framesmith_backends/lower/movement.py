@@ -1,4 +1,4 @@
-"""Lowering of operations that move elements into new tensors: padding, concatenation, flips, masks, creation."""
+"""Lowering of operations that move elements into new tensors: concatenation, flips, rolls, masks, creation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def conjunction(conditions: Sequence[Expr | None]) -> Expr | None:
     return found
 
 
-def _choose(s: Scope, condition: Expr | None, value: Expr, fill: Value) -> Tensor:
+def choose(s: Scope, condition: Expr | None, value: Expr, fill: Value) -> Tensor:
     """`value` where the condition holds, else `fill`."""
     if condition is None:
         return s.elementwise(s.result.shape, value)
@@ -59,17 +59,6 @@ def _choose(s: Scope, condition: Expr | None, value: Expr, fill: Value) -> Tenso
     if fill != 0 or (isinstance(fill, float) and math.copysign(1, fill) < 0):  # there is a zero below 0
         body = Op("where", condition, body, number(fill, inner))
     return s.elementwise(s.result.shape, cast(body, s.result.dtype))
-
-
-@rule("constant_pad_nd")
-def constant_pad_nd(s: Scope, x: Tensor, pad: Sequence[Size], value: Value = 0) -> Tensor:
-    where = list(point(s.result.shape))
-    conditions: list[Expr | None] = []
-    for k in range(len(pad) // 2):
-        dim = len(x.shape) - 1 - k
-        where[dim] = index.add(where[dim], index.const(-pad[2 * k]))
-        conditions.append(inside(where[dim], x.shape[dim]))
-    return _choose(s, conjunction(conditions), x.at(tuple(where)), value)
 
 
 @rule("slice_backward")
@@ -81,7 +70,7 @@ def slice_backward(
         raise Decline("a strided slice")
     where = list(point(s.result.shape))
     where[dim] = index.add(where[dim], index.const(-normal_start(start, input_sizes[dim])))
-    return _choose(s, inside(where[dim], grad.shape[dim]), grad.at(tuple(where)), 0)
+    return choose(s, inside(where[dim], grad.shape[dim]), grad.at(tuple(where)), 0)
 
 
 @rule("select_backward")
@@ -90,7 +79,7 @@ def select_backward(s: Scope, grad: Tensor, input_sizes: Sequence[Size], dim: in
     where = list(point(s.result.shape))
     chosen = where.pop(dim)
     test = Op("eq", Index(chosen), number(normal_place(at, input_sizes[dim]), "i64"))
-    return _choose(s, test, grad.at(tuple(where)), 0)
+    return choose(s, test, grad.at(tuple(where)), 0)
 
 
 def _written(s: Scope, x: Tensor, source: Tensor, where: Sequence[Ix], condition: Expr | None) -> Tensor:
@@ -186,6 +175,34 @@ def flip(s: Scope, x: Tensor, dims: Sequence[int]) -> Tensor:
     return s.elementwise(x.shape, x.at(tuple(where)))
 
 
+@rule("roll")
+def roll(s: Scope, x: Tensor, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Tensor:
+    if len(dims) != len(shifts) or len({dim % len(x.shape) for dim in dims}) != len(dims):
+        raise Decline("a tensor rolled as a line, or a dimension rolled twice")
+    where = list(point(x.shape))
+    along: tuple[int, Size] | None = None
+    for dim, shift in zip(dims, shifts, strict=True):
+        dim, size = dim % len(x.shape), x.shape[dim]
+        if size == 0:
+            continue
+        moved = shift % size
+        if s.result.strides[dim] == 1 and along is None:
+            along = dim, moved
+        else:
+            where[dim] = index.mod(index.add(where[dim], index.const(size - moved)), size)
+    if along is None:
+        return s.elementwise(x.shape, x.at(tuple(where)))
+    # Along a row there are two pieces: what of the row's end comes first, and what follows that.
+    dim, moved = along
+    here, inner = where[dim], compute_type(x.dtype)
+    first, behind = below(here, moved), at_least(here, moved)
+    pieces = []
+    for condition, distance in ((first, x.shape[dim] - moved), (behind, -moved)):
+        where[dim] = index.add(here, index.const(distance))
+        pieces.append(cast(guarded(x.at(tuple(where)), condition), inner))
+    return s.elementwise(x.shape, cast(Op("where", first, *pieces), x.dtype))
+
+
 @rule("repeat")
 def repeat(s: Scope, x: Tensor, repeats: Sequence[Size]) -> Tensor:
     here = point(s.result.shape)[len(s.result.shape) - len(x.shape) :]
@@ -197,7 +214,7 @@ def _triangle(s: Scope, x: Tensor, diagonal: Size, upper: bool) -> Tensor:
     *_, row, column = here = point(x.shape)
     distance = index.total(((column, 1), (row, -1)))
     test = at_least(distance, diagonal) if upper else below(distance, diagonal + 1)
-    return _choose(s, test, x.at(here), 0)
+    return choose(s, test, x.at(here), 0)
 
 
 @rule("tril")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from framesmith_aten.graphs.numbers import numbers_of
+from framesmith_aten.graphs.numbers import numbers_of, tells
 from framesmith_backends.ir import size
 from framesmith_backends.ir.program import Teller
 from framesmith_backends.ir.size import Size, Sym, Symbol
@@ -93,9 +93,9 @@ class Numbers:
             self._tell(value, Teller(source, "number"), plain)
         elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
             for (what, dim), number in numbers_of(value).items():
-                self._tell(number, Teller(source, what, dim), plain)
+                self._tell(number, Teller(source, what, dim), plain, value)
 
-    def _tell(self, number: Any, teller: Teller, plain: bool) -> None:
+    def _tell(self, number: Any, teller: Teller, plain: bool, of: torch.Tensor | None = None) -> None:
         found = self.size_of(number)
         if not isinstance(found, Sym):
             return
@@ -103,7 +103,7 @@ class Numbers:
             case [((Symbol() as symbol,), factor)] if symbol not in self.tellers:
                 shift = found - factor * size.symbol(symbol.name, symbol.low, symbol.hint)
                 assert isinstance(shift, int)
-                if not plain or (factor, shift) == (1, 0):
+                if (not plain or (factor, shift) == (1, 0)) and (of is None or tells(of, (teller.what, teller.dim))):
                     self.tellers[symbol] = Teller(teller.source, teller.what, teller.dim, factor, shift)
 
 

@@ -254,7 +254,8 @@ def vector_norm(
     if order not in (1, 2) or not is_float(x.dtype):
         raise Decline(f"a vector norm of order {order}")
     within = compute_type(s.result.dtype)
-    if count(x, dims_of(dim, x)) == 1:  # whose square may overflow
+    squared = not x.shape and (isinstance(dim, int) or bool(dim))  # by ATen: a number whose dimension is named
+    if not squared and count(x, dims_of(dim, x)) == 1:  # whose square may overflow
         return s.compute(lambda v: Op("abs", v), reshaped(x, s.result.shape), dtype=s.result.dtype, within=within)
     step = (lambda v: v * v) if order == 2 else (lambda v: Op("abs", v))
     total = s.reduce_formula("sum", step, (x,), x.shape, dims_of(dim, x), keepdim, within)

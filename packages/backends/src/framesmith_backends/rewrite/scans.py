@@ -73,8 +73,8 @@ def _flips(scan: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     if first.target is not aten.flip.default or last.target is not aten.flip.default:
         return None
     rank = value.dim() or 1
-    dims = {int(dim) % rank for flip in (first, last) for dim in flip.args[1]}  # type: ignore[arg-type, union-attr]
-    if dims != {_dim(scan, value)}:
+    flipped = [{int(dim) % rank for dim in flip.args[1]} for flip in (first, last)]  # type: ignore[arg-type, union-attr]
+    if flipped != [{_dim(scan, value)}] * 2:
         return None
     return (first, last) if has_symbols(value) or last.meta["val"].is_contiguous() else None
 

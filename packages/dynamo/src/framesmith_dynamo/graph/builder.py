@@ -181,7 +181,7 @@ class GraphBuilder:
     def _offer_layout(self, ref: TensorRef) -> None:
         """Numbers may be asked of a tensor's layout."""
         if has_symbols(ref.fake):
-            self.numbers.offer_layout(ref.fake, lambda: ref.node)
+            self.numbers.offer_layout(ref.fake, lambda: ref.node, guarded=ref.source is not None)
 
     def number_ref(self, number: Any) -> NumberRef:
         """The one ref of a symbolic number that the trace has made."""

@@ -9,6 +9,7 @@ from framesmith_backends.ir.dtypes import DTYPES, nearest
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, told_by_data, walk
 from framesmith_backends.ir.index import Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Check, Store
+from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.size import Size, Sym
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
 from framesmith_backends.render.llvm.coarse import COARSE
@@ -37,6 +38,8 @@ from framesmith_backends.render.llvm.state import Rendering
 ZERO = "@fs.zero = internal global i64 0"
 #: Elements so far apart and nearer are read by vectors of all that lies between; measured against gathers.
 LONGEST_STEP = 8
+#: No place is so far from another, and no difference of two below it overflows.
+FARTHEST = 1 << 62
 
 
 def emit(r: Rendering, root: Expr) -> Value:
@@ -150,7 +153,32 @@ def _has_short_nans(node: Expr) -> bool:
 
 
 def _op(r: Rendering, node: Op) -> Value:
+    counted = _counted_lanes(r, node)
+    if counted is not None:
+        return counted
     return emit_op(r.b, node.name, tuple(_value(r, arg) for arg in node.args), node.args[-1].dtype)
+
+
+def _counted_lanes(r: Rendering, node: Op) -> Value | None:
+    """A comparison of an index that grows by one a lane with what is the same in all: of a lane's number, in a byte.
+
+    Vectors of 64 bits would be eight times as many. None for other operations.
+    """
+    if r.lanes == 1 or OPS[node.name].result != "b1" or len(node.args) != 2:
+        return None
+    grows, same = node.args
+    if not isinstance(grows, Index) or _lane_step(r, grows.ix) != 1:
+        return None
+    if isinstance(same, Const):
+        if abs(same.value) >= FARTHEST:
+            return None
+    elif not isinstance(same, Index) or _value(r, same).lanes > 1:
+        return None
+    count = r.b.binary("sub", _value(r, same), scalar_index(r, grows.ix))
+    # No lane has the number -1, or as many as there are.
+    near = r.b.intrinsic("smin", r.b.intrinsic("smax", count, r.b.number(-1, count)), r.b.number(r.lanes, count))
+    numbers = Value(f"<{', '.join(f'i8 {k}' for k in range(r.lanes))}>", "i8", r.lanes)
+    return emit_op(r.b, node.name, (numbers, r.b.convert("trunc", near, "i8")), "i8")
 
 
 def _lane_step(r: Rendering, ix: Ix) -> Size | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Expr, cost, walk
+from framesmith_backends.ir.expr import Expr, cost, loads, walk
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Scratch
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least, surely_positive
@@ -192,7 +192,7 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
                 far = r.b.add(first, shape.tile)
                 tiled_passes(r, lane, first, r.b.select(r.b.compare("ult", far, high), far, high), shape.tile)
         elif shape.lane_outer and lane is not None:
-            lane_blocks(r, lane, low, high, lambda: _passes(r))
+            lane_blocks(r, lane, low, high, lambda: _passes(r), _is_repeatable(r.kernel))
         else:
             _passes(r)
 
@@ -216,6 +216,18 @@ def _passes(r: Rendering) -> None:
             emit_store(r, store)
         if one.has_loop:
             _row_loops(r, one)
+
+
+def _is_repeatable(kernel: Kernel) -> bool:
+    """Whether lanes may be computed twice: see Note [The rest, again]."""
+    if kernel.lane is None or kernel.writes_what_it_reads or any(map(_rewrites_scratch, kernel.passes)):
+        return False
+    return all(index.coefficient(ix, kernel.lane) in (0, 1) for ix, _ in accesses(kernel))
+
+
+def _rewrites_scratch(one: Pass) -> bool:
+    read = {load.source for load in loads(*one.values)}
+    return any(store.buffer in read for store in (*one.before, *one.stores))
 
 
 def _row_loops(r: Rendering, one: Pass) -> None:
@@ -269,7 +281,8 @@ def _row_inner(r: Rendering, lane: Var | None, one: Pass, accumulators: list[Acc
         return
     whole = lane.size // r.lanes * r.lanes
     if not blocked or whole <= step:
-        lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators))
+        repeatable = not accumulators and _is_repeatable(r.kernel)
+        lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators), repeatable)
     else:
         with opened_loop(r, zero, constant(whole, "i64"), step) as start:
             far = r.b.add(start, step)

@@ -1,0 +1,123 @@
+"""What remains behind the last whole block of lanes: computed again with the block before, where nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tracing import mutating, trace
+from tracing_symbolic import trace_symbolic
+
+from framesmith_backends import CpuBackend
+
+CPU = CpuBackend()
+SIZES = (1, 2, 15, 16, 17, 31, 33, 47, 63, 65, 100, 127, 129, 200)
+Program = Callable[[torch.Tensor], Any]
+
+PROGRAMS: dict[str, Program] = {
+    "a chain": lambda x: (x * 2 + 1).relu(),
+    "a type of another width": lambda x: (x > 0, x.double(), x.to(torch.int16)),
+    "rows": lambda x: torch.softmax(x, -1),
+    "rows kept from pass to pass": lambda x: torch.softmax(x.exp().log1p() * 2, -1) + x,
+    "normalised rows": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+    "columns": lambda x: (x.sum(0), x - x.mean(0), x.amax(0)),
+    "columns normalised": lambda x: torch.softmax(x, 0),
+    "parts": lambda x: torch.cat([x, x * 2, x[:, :1]], -1),
+    "every second": lambda x: x[:, ::2] + 1,
+    "turned": lambda x: x.t() + x.t().flip(0),
+    "backwards": lambda x: x.flip(-1) + x,
+    "a triangle": lambda x: torch.tril(x, 3) + torch.triu(x, -2),
+    "places compared": lambda x: torch.where(torch.arange(x.shape[-1]) >= 5, x, -x),
+    "gathered": lambda x: x[:, torch.arange(x.shape[-1]) // 2],
+    "a line": lambda x: x.reshape(-1) * 3,
+}
+
+#: Of (what is written, result), where what is written is read elsewhere in the same kernel.
+IN_PLACE: dict[str, Program] = {
+    "a chain": lambda x: (x * 2 + 1,),
+    "a chain, and what it was": lambda x: (x * 2 + 1, x + 3),
+    "rows": lambda x: (x - x.sum(-1, keepdim=True),),
+    "rows by themselves": lambda x: (torch.softmax(x, -1), x.amax(-1)),
+    "sums of rows": lambda x: (x.sum(-1, keepdim=True).expand(x.shape) + 0,),
+    "columns": lambda x: (x - x.sum(0),),
+    "sums of columns": lambda x: (x.sum(0).expand(x.shape) + 0,),
+    "sums of columns and rows": lambda x: ((x - x.sum(0)) * 2, x.sum(-1)),
+}
+
+
+def same(found: tuple[Any, ...], wanted: Any) -> None:
+    for one, other in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_any_length(name: str, size: int) -> None:
+    x = torch.randn(7, size)
+    same(CPU.compile(trace(PROGRAMS[name], [x]), [x])([x]), PROGRAMS[name](x))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_lengths_that_change(name: str) -> None:
+    """Also those of less than a block, for which the first is not whole."""
+    x = torch.randn(7, 37)
+    call = CPU.compile(trace_symbolic(PROGRAMS[name], [x]), [x])
+    for size in SIZES[2:]:
+        x = torch.randn(7, size)
+        same(call([x]), PROGRAMS[name](x))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_is_read_is_written(name: str, size: int) -> None:
+    """No element is computed again of what it has become."""
+    x = torch.randn(7, size)
+    changed, *wanted = IN_PLACE[name](x)
+    target = x.clone()
+    found = CPU.compile(mutating(IN_PLACE[name], [x], [0]), [target])([target])
+    same((target, *found), (changed, *wanted))
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_shared_among_threads(threads: int) -> None:
+    """The last range begins its last block in the range before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for size in (100_003, 65_537):
+            x = torch.randn(1, size)
+            same(CPU.compile(trace(PROGRAMS["a chain"], [x]), [x])([x]), PROGRAMS["a chain"](x))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_without_masks() -> None:
+    """No mask where an element may be computed twice; one where that would add it twice, or change it twice."""
+
+    def has_masks(gm: torch.fx.GraphModule) -> bool:
+        return "llvm.masked" in CPU.explain(gm).llvm
+
+    x = torch.randn(7, 100)
+    assert not has_masks(trace(PROGRAMS["a chain"], [torch.randn(7, 128)]))
+    assert not has_masks(trace(PROGRAMS["a chain"], [x]))
+    assert has_masks(trace(lambda x: x.sum(-1), [x]))
+    assert has_masks(mutating(IN_PLACE["a chain"], [torch.randn(7, 101)], [0]))
+
+
+def test_places_are_compared_as_bytes() -> None:
+    """A lane's number stands for its place: a vector of places would be eight times as long."""
+    llvm = CPU.explain(trace(lambda x: torch.nn.functional.pad(x, (1, 1)), [torch.randn(7, 126)])).llvm
+    assert "icmp slt <32 x i8>" in llvm or "icmp sge <32 x i8>" in llvm
+    for bound in (-(2**63), -5, 0, 3, 15, 16, 40, 126, 2**63 - 1):
+        for function in (
+            lambda x, bound=bound: torch.where(torch.arange(x.shape[-1]) < bound, x, -x),
+            lambda x, bound=bound: torch.where(torch.arange(x.shape[-1]) >= bound, x, -x),
+            lambda x, bound=bound: torch.where(torch.arange(x.shape[-1]) == bound, x, -x),
+            lambda x, bound=bound: torch.where(torch.arange(x.shape[-1]) != bound, x, -x),
+            lambda x, bound=bound: torch.where(torch.arange(x.shape[-1]) <= bound, x, -x),
+            lambda x, bound=bound: torch.where(torch.arange(x.shape[-1]) > bound, x, -x),
+        ):
+            x = torch.randn(3, 126)
+            same(CPU.compile(trace(function, [x]), [x])([x]), function(x))
