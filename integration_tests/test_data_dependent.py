@@ -31,6 +31,14 @@ def with_number(*numbers: int) -> list[tuple[torch.Tensor, ...]]:
     return [(torch.randn(6, 3), torch.tensor(n)) for n in numbers]
 
 
+def six_factors(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """Of each a derivative asks by itself."""
+    total = x
+    for at in range(6):
+        total = torch.add(total, (x * at).sin(), alpha=(n * (at + 2)).item())
+    return total
+
+
 SOME = (3, 0, 6, 5, 1)
 CASES: dict[str, Case] = {
     "item": (lambda x, n: (x * n.item() + 1, n.item() + 1), with_number(2, 0, 1, -3, 7)),
@@ -44,6 +52,7 @@ CASES: dict[str, Case] = {
         ),
         with_number(2, 0, 3, -3, 7),
     ),
+    "six factors": (six_factors, with_number(2, 0, 3, -3, 7)),
     "item of a float": (lambda x: x * x.detach().sum().item(), around(*SOME)),
     "int": (lambda x, n: (x[: int(n)] * 2, x.new_ones(int(n)).sum()), with_number(3, 0, 6, 2, 1)),
     "float": (lambda x: x * float(x.detach().mean()), around(*SOME)),
@@ -185,3 +194,18 @@ def test_numbers_that_a_type_cannot_hold_are_refused(dtype: torch.dtype, dynamic
                 except RuntimeError as error:
                     seen.append([str(error)])
             assert seen[0] == seen[1]
+
+
+def test_a_float_beside_a_factor_that_data_tell_may_change() -> None:
+    """What a derivative asks of the factor says nothing about the float."""
+    framesmith.reset()
+
+    def program(x: torch.Tensor, factor: torch.Tensor, scale: float) -> torch.Tensor:
+        return torch.add(x, x.sin(), alpha=factor.item()) * scale
+
+    run = framesmith.compile(program, strict=True)
+    for at in range(6):
+        x, inputs = torch.linspace(-1, 1, 5, requires_grad=True), (torch.tensor(2.5 + at), 0.5 + at / 8)
+        results = [torch.autograd.grad(each(x, *inputs).sum(), x)[0] for each in (program, run)]
+        torch.testing.assert_close(*results)
+    assert framesmith.stats()["graphs"] == 2

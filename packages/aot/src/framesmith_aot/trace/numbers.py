@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,17 +65,24 @@ def computed_with(graph: fx.Graph) -> list[Any]:
     return [number for number in found if number.node._expr.is_Symbol and number.node.has_hint()]
 
 
-def specialise(numbers: Sequence[Any]) -> None:
-    """Let numbers be what they are at present, by guards."""
-    for number in numbers:
+def specialise(numbers: Sequence[Any], asked: set[Any]) -> bool:
+    """Let numbers be what they are at present, by guards; whether that is news: of one that is not among those `asked`.
+
+    One that has come to be known while the graph was traced was a symbol when that began.
+    """
+    news = [number for number in numbers if number.node._expr not in asked]
+    for number in news:
         number.node.pytype(number)
+        asked.add(number.node._expr)
+    return bool(news)
 
 
-def assume_otherwise(error: Any, fake_mode: Any) -> bool:
-    """Take for granted that a number that data tell is not the one for which a formula asked; whether that was asked.
+def assume_otherwise(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
+    """Take for granted that a number that data tell is not the one for which a formula asked; whether that is news.
 
     Torch's formulas of derivatives leave out what a factor of one or an exponent of zero makes needless. A call checks
-    that it is another: see `Facts`.
+    that it is another: see `Facts`. `captured`: the symbols with which the graph came; others are made anew each time
+    that it is traced, and what is taken for granted of them is forgotten.
     """
     from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -89,7 +96,9 @@ def assume_otherwise(error: Any, fake_mode: Any) -> bool:
         return False
     other = condition if condition.rel_op == "!=" else ~condition
     why = f"{condition.lhs} is {condition.rhs}, of numbers that data tell: torch has a derivative of its own for that"
-    return bool(env.guard_or_defer_runtime_assert(other, why))
+    before = env.num_deferred_runtime_asserts
+    env.guard_or_defer_runtime_assert(other, why)
+    return symbols <= captured and bool(env.num_deferred_runtime_asserts > before)
 
 
 def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
