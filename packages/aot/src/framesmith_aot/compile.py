@@ -24,8 +24,8 @@ from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
 from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
-from framesmith_aot.trace.numbers import EXAMPLE, assume_otherwise, specialise
-from framesmith_aten.contract import Compiler, LayOut, OnError
+from framesmith_aot.trace.numbers import EXAMPLE, assume_otherwise, is_assumption, specialise
+from framesmith_aten.contract import Compiler, LayOut, OnError, mark_as_assuming
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.symbolic import is_data_dependent, is_symbolic
@@ -50,7 +50,8 @@ def compile_graph(
 
     What is symbolic, sizes of fake tensors too, is of one torch ShapeEnv, and is at a call whatever the guards allow
     that this adds to it. The result, called with run-time tensors and numbers of the same metadata, does what running
-    `gm` eagerly does: values, strides, aliases, mutations, gradients. `compiler` gets the ATen graphs (see
+    `gm` eagerly does: values, strides, aliases, mutations, gradients; or it raises AssumptionFailed
+    (`framesmith_aten.contract`), and `gm` is to be run. `compiler` gets the ATen graphs (see
     `framesmith_aten.contract.Compiler`), the backward one when a gradient is first asked for. `whole` says which
     operators it wants whole. `training` says whether gradients are wanted
     (None: when grad mode is on, or turned on, and an input requires them);
@@ -80,7 +81,10 @@ def compile_graph(
     _refuse_shared_memory(call.examples, joint)
     if lay_out is not None and joint.training and (graph := lay_out(joint.graph)) is not None:
         joint.take(graph)
-    return _assemble(gm, joint, call, compiler, training, on_error)
+    compiled = _assemble(gm, joint, call, compiler, training, on_error)
+    if any(map(is_assumption, compiled.forward_graph.nodes)):
+        mark_as_assuming(compiled.function)
+    return compiled
 
 
 def _traced(trace: Callable[[], JointGraph], fake_mode: FakeTensorMode) -> JointGraph:

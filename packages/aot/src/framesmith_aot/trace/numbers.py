@@ -20,6 +20,9 @@ from framesmith_aten.tracing.tracer import GraphTracer
 #: Where nodes of torch-level graphs keep what they gave when they were made.
 EXAMPLE = "example_value"
 
+#: How a check begins to tell of what is taken for granted of data here, not by whoever captured the graph.
+ASSUMED = "taken for granted: "
+
 #: Operators that broadcast nothing: a size that they take for another is an error where it is one element.
 OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "split", "split_with_sizes"})
 
@@ -27,6 +30,11 @@ OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "split", "split_with_sizes"}
 def is_assertion(node: fx.Node) -> bool:
     """Whether the node checks a condition of numbers at a call."""
     return node.target is torch.ops.aten._assert_scalar.default
+
+
+def is_assumption(node: fx.Node) -> bool:
+    """Whether it checks what `assume_otherwise` takes for granted."""
+    return is_assertion(node) and str(node.args[1]).startswith(ASSUMED)
 
 
 def call(tracer: GraphTracer, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -95,7 +103,8 @@ def assume_otherwise(error: Any, fake_mode: Any, captured: Collection[Any]) -> b
     if len(symbols) != 1 or not all(symbol_is_type(one, told) and one not in env.size_like for one in symbols):
         return False
     other = condition if condition.rel_op == "!=" else ~condition
-    why = f"{condition.lhs} is {condition.rhs}, of numbers that data tell: torch has a derivative of its own for that"
+    number = float(condition.rhs) if condition.rhs.is_number else condition.rhs
+    why = f"{ASSUMED}{condition.lhs}, which data tell, is not {number}, of which torch has a derivative of its own"
     before = env.num_deferred_runtime_asserts
     env.guard_or_defer_runtime_assert(other, why)
     return symbols <= captured and bool(env.num_deferred_runtime_asserts > before)
