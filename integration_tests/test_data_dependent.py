@@ -5,6 +5,7 @@ Among the five are ones whose result is empty. Each case runs without gradients,
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,14 @@ def with_number(*numbers: int) -> list[tuple[torch.Tensor, ...]]:
     return [(torch.randn(6, 3), torch.tensor(n)) for n in numbers]
 
 
+def six_factors(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """Of each a derivative asks by itself."""
+    total = x = x.double()
+    for at in range(6):
+        total = torch.add(total, (x * at).sin(), alpha=(n * (at + 2)).item())
+    return total
+
+
 SOME = (3, 0, 6, 5, 1)
 CASES: dict[str, Case] = {
     "item": (lambda x, n: (x * n.item() + 1, n.item() + 1), with_number(2, 0, 1, -3, 7)),
@@ -44,6 +53,7 @@ CASES: dict[str, Case] = {
         ),
         with_number(2, 0, 3, -3, 7),
     ),
+    "six factors": (six_factors, with_number(2, 0, 3, -3, 7)),
     "item of a float": (lambda x: x * x.detach().sum().item(), around(*SOME)),
     "int": (lambda x, n: (x[: int(n)] * 2, x.new_ones(int(n)).sum()), with_number(3, 0, 6, 2, 1)),
     "float": (lambda x: x * float(x.detach().mean()), around(*SOME)),
@@ -185,3 +195,56 @@ def test_numbers_that_a_type_cannot_hold_are_refused(dtype: torch.dtype, dynamic
                 except RuntimeError as error:
                     seen.append([str(error)])
             assert seen[0] == seen[1]
+
+
+def test_a_float_beside_a_factor_that_data_tell_may_change() -> None:
+    """What a derivative asks of the factor says nothing about the float."""
+    framesmith.reset()
+
+    def program(x: torch.Tensor, factor: torch.Tensor, scale: float) -> torch.Tensor:
+        return torch.add(x, x.sin(), alpha=factor.item()) * scale
+
+    run = framesmith.compile(program, strict=True)
+    for at in range(6):
+        x, inputs = torch.linspace(-1, 1, 5, requires_grad=True), (torch.tensor(2.5 + at), 0.5 + at / 8)
+        results = [torch.autograd.grad(each(x, *inputs).sum(), x)[0] for each in (program, run)]
+        torch.testing.assert_close(*results)
+    assert framesmith.stats()["graphs"] == 2
+
+
+def by_factor(x: torch.Tensor, y: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    return torch.add(x, x.sin(), alpha=factor.item()) + y
+
+
+def after_a_change(x: torch.Tensor, y: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    y.add_(1)
+    return by_factor(x, y, factor)
+
+
+def beside_random_numbers(x: torch.Tensor, y: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    y.mul_(torch.rand_like(y))
+    return by_factor(torch.nn.functional.dropout(x, 0.5), y, factor)
+
+
+@pytest.mark.parametrize("options", [{}, {"strict": True}, {"verify": 9}], ids=["as it is", "strict", "verified"])
+@pytest.mark.parametrize("program", [by_factor, after_a_change, beside_random_numbers])
+def test_a_factor_that_is_what_it_was_taken_not_to_be(program: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Torch has a derivative of its own for a factor of 1: such a call is no failure, and runs as plain Python."""
+    framesmith.reset()
+    run = framesmith.compile(program, **options)
+    told: list[str] = []
+    for factor in (2.5, 1.0, 3.0, 1.0):
+        found = []
+        for each in (program, run):
+            torch.manual_seed(0)
+            x, y = torch.linspace(-1, 1, 5, requires_grad=True), torch.ones(5)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                result = each(x, y, torch.tensor(factor))
+            result.sum().backward()
+            found.append((result.detach(), y, x.grad, torch.rand(1)))
+            told += [str(one.message) for one in caught]
+        torch.testing.assert_close(*found)
+    assert len(told) == 1 and "takes for granted run as plain Python: zuf0, which data tell, is not 1.0" in told[0]
+    stats = framesmith.stats()
+    assert (stats["frames_run_once"], stats["frames_failed"], stats["graphs"]) == (2, 0, 1)

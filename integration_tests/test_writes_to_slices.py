@@ -147,3 +147,59 @@ def test_what_shows_an_element_twice_is_left_to_eager_mode(program: Program) -> 
         torch.testing.assert_close(run(ours, n), program(eagers, n))
         torch.testing.assert_close(ours, eagers)
     assert framesmith.stats()["breaks"]
+
+
+def _moved(x: torch.Tensor, n: int) -> torch.Tensor:
+    x[:, n : n + 3] = x[:, 0:3]
+    return x * 1
+
+
+def _moved_on(x: torch.Tensor, n: int) -> torch.Tensor:
+    x[:, n:].copy_(x[:, : x.shape[1] - n])
+    return x * 1
+
+
+def _added_on(x: torch.Tensor, n: int) -> torch.Tensor:
+    x[:, n:].add_(x[:, : x.shape[1] - n])
+    return x * 1
+
+
+def _rows(x: torch.Tensor, n: int) -> torch.Tensor:
+    x[:n].add_(x[3 : 3 + n])
+    return x * 1
+
+
+@pytest.mark.parametrize("told", ["as it is", "dynamic", "by data"])
+@pytest.mark.parametrize("program", [_moved, _moved_on, _added_on, _rows])
+def test_a_part_moved_within_the_same_memory(program: Program, told: str) -> None:
+    """Whether it overlaps is another thing at each call."""
+    by_data = told == "by data"
+    for order in ((6, 5, 3, 2, 4), (2, 3, 6, 5, 4)):
+        framesmith.reset()
+        run = framesmith.compile(
+            (lambda x, n: program(x, n.item())) if by_data else program, dynamic=True if told == "dynamic" else None
+        )
+        for n in order:
+            ours, eagers = torch.arange(70.0).view(7, 10), torch.arange(70.0).view(7, 10)
+            if program is _rows and n > 3:  # torch refuses it of what is contiguous
+                continue
+            torch.testing.assert_close(run(ours, torch.tensor(n) if by_data else n), program(eagers, n))
+            torch.testing.assert_close(ours, eagers)
+
+
+def test_rows_that_come_to_overlap_are_refused_as_eager_mode_does() -> None:
+    framesmith.reset()
+    run = framesmith.compile(_rows, dynamic=True)
+    torch.testing.assert_close(run(torch.ones(9, 2), 3), _rows(torch.ones(9, 2), 3))
+    with pytest.raises(RuntimeError, match="unsupported operation"):
+        run(torch.ones(9, 2), 5)
+
+
+@pytest.mark.parametrize("program", [_moved, _moved_on, _added_on])
+def test_parts_that_stay_apart_are_of_one_graph(program: Program) -> None:
+    framesmith.reset()
+    run = framesmith.compile(program, dynamic=True, fullgraph=True, strict=True)
+    for columns, n in ((10, 6), (10, 7), (12, 8), (14, 9)):
+        ours, eagers = torch.arange(4.0 * columns).view(4, -1), torch.arange(4.0 * columns).view(4, -1)
+        torch.testing.assert_close(run(ours, n), program(eagers, n))
+    assert framesmith.stats()["graphs"] == 1

@@ -71,6 +71,11 @@ CASES = {
     "product": (lambda x: x[x > 0].unsqueeze(1) @ x.unsqueeze(0), lambda k: [signs(k)]),
     "joined": (lambda x: torch.cat([x[x > 0], x]).softmax(0), lambda k: [signs(k)]),
     "sorted": (lambda x: x[x > 0].sort()[0].cumsum(0), lambda k: [signs(k)]),
+    "summed along an axis": (
+        lambda x: (torch.cumsum(x[x > 0], axis=0), x[x > 0].cumsum(axis=0), torch.cumsum(a=x[x > 0], dim=0)),
+        lambda k: [selected(k)],
+    ),
+    "chosen, by another name": (lambda x: torch.masked_select(a=x, mask=x > 0) * 2, lambda k: [selected(k)]),
     "scattered": (
         lambda x: torch.zeros_like(x).scatter_add(0, (x > 0).nonzero().squeeze(1), x[x > 0]),
         lambda k: [signs(k)],

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from framesmith_aten import layouts
 
@@ -65,6 +68,72 @@ def test_what_is_read_after_it_was_written(first, second):
     assert late == any(
         other != place and other in places(written) for other, place in zip(places(beside), places(written))
     )
+
+
+#: What is written and what is read of a matrix, by a number from 0 up.
+PAIRS = {
+    "rows": lambda x, n: (x[:n], x[5 : 5 + n]),
+    "rows before": lambda x, n: (x[5 : 5 + n], x[:n]),
+    "columns": lambda x, n: (x[:, n:], x[:, : x.shape[1] - n]),
+    "columns before": lambda x, n: (x[:, : x.shape[1] - n], x[:, n:]),
+    "columns of other rows": lambda x, n: (x[2:, :n], x[:-2, n : n + n]),
+    "of a width": lambda x, n: (x[:, n : n + 3], x[:, :3]),
+    "a column in all": lambda x, n: (x[:, :n], x[:, 4:5]),
+    "the same": lambda x, n: (x[:, :n], x[:, :n]),
+    "the same at present": lambda x, n: (x[:, :n], x[:, : x.shape[0]]),
+    "turned": lambda x, n: (x[:n, :n], x[:n, :n].t()),
+    "every other": lambda x, n: (x.view(-1)[::2][:n], x.view(-1)[1::2][:n]),
+    "a half of pairs": lambda x, n: (x.view(-1, 2)[n:, 0], x.view(-1, 2)[: x.numel() // 2 - n, 1]),
+    "with none": lambda x, n: (x[:, n:n], x[:, :0]),
+    "wider": lambda x, n: (x.view(-1)[:n], x.view(-1)[: n - n % 2].view(torch.complex64)),
+}
+SIZES = [(6, 8, 3), (8, 10, 2), (8, 10, 3), (8, 10, 4), (8, 10, 5), (8, 10, 6), (8, 10, 8)]
+
+
+def asked_of_symbols(views, rows, columns, n):
+    """Whether something is read late, and a function that says of other sizes whether the guards allow for them."""
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    context = StatelessSymbolicContext([DimDynamic.DYNAMIC] * 3)
+    numbers = mode.from_tensor(torch.empty(rows, columns, n), symbolic_context=context).shape
+    symbols = [number.node.expr for number in numbers]
+    with mode:
+        written, read = views(torch.empty(numbers[:2]), numbers[2])
+    late = layouts.is_read_late(written, read)
+    guards = [guard.expr for guard in env.guards]
+    return late, lambda *sizes: all(expr.subs(dict(zip(symbols, sizes, strict=True))) for expr in guards)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_is_read_late_of_symbols_is_guarded(name):
+    views = PAIRS[name]
+    for sizes in SIZES:
+        late, allowed = asked_of_symbols(views, *sizes)
+        assert late == layouts.is_read_late(*views(torch.empty(sizes[:2]), sizes[2]))
+        assert allowed(*sizes)
+        for others in SIZES if not late else ():
+            assert not allowed(*others) or not layouts.is_read_late(*views(torch.empty(others[:2]), others[2]))
+
+
+@pytest.mark.parametrize(
+    "name", ["rows", "columns", "columns before", "columns of other rows", "of a width", "the same"]
+)
+def test_no_size_is_told_where_parts_are_apart(name):
+    late, allowed = asked_of_symbols(PAIRS[name], 12, 20, 3 if name in ("rows", "columns of other rows") else 11)
+    assert not late
+    assert allowed(12, 22, 4 if name in ("rows", "columns of other rows") else 12)
+
+
+def test_what_data_tell_is_read_late_unless_it_is_known_not_to_be():
+    env = ShapeEnv()
+    with FakeTensorMode(shape_env=env):
+        x, n = torch.empty(4, 20), env.create_unbacked_symint()
+        torch._check(n >= 2)
+        torch._check(n <= 8)
+        assert layouts.is_read_late(x[:, 5 : 5 + n], x[:, :n])
+        assert not layouts.is_read_late(x[:, 8 : 8 + n], x[:, :n])
+        assert not layouts.is_read_late(x[:, :n], x[:, :n])
+    assert not env.guards
 
 
 @given(views())

@@ -24,18 +24,15 @@ from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
 from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
-from framesmith_aot.trace.numbers import EXAMPLE, assume_otherwise, specialise
-from framesmith_aten.contract import Compiler, LayOut, OnError
+from framesmith_aot.trace.numbers import EXAMPLE, assume_otherwise, is_assumption, specialise
+from framesmith_aten.contract import Compiler, LayOut, OnError, mark_as_assuming
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
-from framesmith_aten.symbolic import is_symbolic
+from framesmith_aten.symbolic import is_data_dependent, is_symbolic
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import fake_mode_of, new_fake_mode
 from framesmith_guards.contexts import ambient
 from framesmith_guards.fakes.symbols import attach_shape_env
-
-#: How often a graph is traced again with what its backward pass asked for.
-MOST_QUESTIONS = 4
 
 
 def compile_graph(
@@ -53,7 +50,8 @@ def compile_graph(
 
     What is symbolic, sizes of fake tensors too, is of one torch ShapeEnv, and is at a call whatever the guards allow
     that this adds to it. The result, called with run-time tensors and numbers of the same metadata, does what running
-    `gm` eagerly does: values, strides, aliases, mutations, gradients. `compiler` gets the ATen graphs (see
+    `gm` eagerly does: values, strides, aliases, mutations, gradients; or it raises AssumptionFailed
+    (`framesmith_aten.contract`), and `gm` is to be run. `compiler` gets the ATen graphs (see
     `framesmith_aten.contract.Compiler`), the backward one when a gradient is first asked for. `whole` says which
     operators it wants whole. `training` says whether gradients are wanted
     (None: when grad mode is on, or turned on, and an input requires them);
@@ -83,22 +81,30 @@ def compile_graph(
     _refuse_shared_memory(call.examples, joint)
     if lay_out is not None and joint.training and (graph := lay_out(joint.graph)) is not None:
         joint.take(graph)
-    return _assemble(gm, joint, call, compiler, training, on_error)
+    compiled = _assemble(gm, joint, call, compiler, training, on_error)
+    if any(map(is_assumption, compiled.forward_graph.nodes)):
+        mark_as_assuming(compiled.function)
+    return compiled
 
 
 def _traced(trace: Callable[[], JointGraph], fake_mode: FakeTensorMode) -> JointGraph:
-    """The joint graph: traced again with what a backward pass asks of numbers and lengths."""
-    for _ in range(MOST_QUESTIONS):
+    """The joint graph: traced again with what a backward pass asks of numbers and lengths, as long as that is news."""
+    captured = frozenset(() if fake_mode.shape_env is None else fake_mode.shape_env.var_to_range)
+    specialised: set[Any] = set()
+    while True:
         try:
             return trace()
         except BackwardError as error:
-            if isinstance(error.__cause__, DynamicOutputShapeException) and fake_mode.shape_env is None:
+            cause: Any = error.__cause__
+            if isinstance(cause, DynamicOutputShapeException) and fake_mode.shape_env is None:
                 attach_shape_env(fake_mode)  # the backward pass alone has lengths that data tell
-            elif error.numbers:
-                specialise(error.numbers)  # some of torch's formulas ask for a number: those of powers
-            elif not assume_otherwise(error.__cause__, fake_mode):
+            elif is_data_dependent(cause):
+                if not assume_otherwise(cause, fake_mode, captured):
+                    raise
+            elif not specialise(
+                error.numbers, specialised
+            ):  # some of torch's formulas ask for a number: those of powers
                 raise
-    return trace()
 
 
 def _fake_mode(gm: fx.GraphModule, examples: Sequence[Any]) -> FakeTensorMode:

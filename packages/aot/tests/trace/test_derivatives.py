@@ -25,6 +25,8 @@ CALLS: dict[str, Callable[[Any], torch.Tensor]] = {
     "max": lambda x: x.max(),
     "min": lambda x: torch.min(x),
     "median": lambda x: x.median(),
+    "median, by another name": lambda x: torch.median(a=x),
+    "prod by numpy's names": lambda x: torch.prod(x=x, axis=-1, keepdims=True),
     "nanmedian": lambda x: torch.nanmedian(x),
 }
 

@@ -43,6 +43,23 @@ def writes_last(run: Callable[..., Any]) -> bool:
     return bool(getattr(run, "writes_last", False))
 
 
+class AssumptionFailed(RuntimeError):
+    """Raised by what runs a graph that takes something for granted of what data tell, at a call in which it is not so.
+
+    What was captured is right there, and is to be run instead. The message says what was taken for granted.
+    """
+
+
+def mark_as_assuming(run: Callable[..., Any]) -> None:
+    """Says of what runs a graph that it may raise AssumptionFailed."""
+    run.assumes = True  # type: ignore[attr-defined]
+
+
+def assumes(run: Callable[..., Any]) -> bool:
+    """Whether `mark_as_assuming` was said of it."""
+    return bool(getattr(run, "assumes", False))
+
+
 LayOut = Callable[[fx.Graph], "fx.Graph | None"]
 """The graph of a training step, forward and backward, of the form of `Compiler`'s graphs, with what lies between its
 placeholders and its results laid out anew; None to leave it as it is. Both keep their order and the strides of their

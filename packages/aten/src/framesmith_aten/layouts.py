@@ -10,7 +10,17 @@ from typing import Any
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from framesmith_aten.symbolic import at_least, equal, has_symbols, hint, holds, is_symbolic
+from framesmith_aten.symbolic import (
+    as_expressions,
+    at_least,
+    equal,
+    has_symbols,
+    hint,
+    holds,
+    holds_at_present,
+    is_symbolic,
+    is_told_by_data,
+)
 
 
 def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
@@ -219,15 +229,84 @@ def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
 def is_read_late(written: torch.Tensor, read: torch.Tensor) -> bool:
     """Whether an operation that goes from element to element may read some of `read` after it has written there.
 
-    The two show common memory, and not the same element at the same place. Of sizes that are symbols, those at present
-    decide; large tensors of which it is not plain are taken to do.
+    The two show common memory, and not the same element at the same place. Of sizes that are symbols, guards say that
+    it is not so at a call; it is taken to be where data tell them, and of large tensors of which it is not plain.
     """
     if not may_overlap(written, read):
         return False
-    one, other = _layout_now(written), _layout_now(read)
-    if one == other or 0 in one[0] or 0 in other[0]:
+    if written.element_size() != read.element_size():
+        return True
+    one, other = _layout(written), _layout(read)
+    if as_expressions(one) == as_expressions(other) or _are_apart(one, other, holds):
         return False
-    if written.element_size() != read.element_size() or max(math.prod(one[0]), math.prod(other[0])) > MOST_PLACES:
+    numbers, others = _numbers(one), _numbers(other)
+    if any(map(is_told_by_data, (*numbers, *others))):
+        return True
+    if _are_apart(one, other, holds_at_present):
+        return False
+    here, there = _at_present(one), _at_present(other)
+    if here == there:
+        return not all(holds_at_present(mine == its) for mine, its in zip(numbers, others, strict=True))
+    if _is_read_late(here, there):
+        return True
+    for number in (*numbers, *others):
+        int(number)
+    return False
+
+
+#: Sizes, strides and storage offset of a tensor.
+_Layout = tuple[tuple[Any, ...], tuple[Any, ...], Any]
+
+
+def _layout(tensor: torch.Tensor) -> _Layout:
+    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+
+
+def _numbers(layout: _Layout) -> tuple[Any, ...]:
+    return (*layout[0], *layout[1], layout[2])
+
+
+def _at_present(layout: _Layout) -> _Layout:
+    size, stride, offset = layout
+    return tuple(map(hint, size)), tuple(map(hint, stride)), hint(offset)
+
+
+def _are_apart(one: _Layout, other: _Layout, is_so: Callable[[Any], bool]) -> bool:
+    """Whether `is_so` finds that no element of one lies where one of the other does.
+
+    Either without elements, or one behind the other, or, in rows of some length that both go through, one behind the
+    other in all rows (`x[:, :n]` and `x[:, n:]`).
+    """
+    if any(is_so(length == 0) for length in (*one[0], *other[0])):
+        return True
+    between = other[2] - one[2]
+    if is_so(between >= _extent(one)) or is_so(-between >= _extent(other)):
+        return True
+    for row in {as_expressions(step): step for step in (*one[1], *other[1])}.values():
+        if equal(row, 0):
+            continue
+        first, second = _extent(one, row), _extent(other, row)
+        for rows in {0, -1, hint(between) // max(hint(row), 1)}:
+            beside = between - rows * row
+            conditions = (beside >= first, beside + second <= row)
+            if all(map(hint, conditions)) and all(map(is_so, conditions)):
+                return True
+    return False
+
+
+def _extent(layout: _Layout, row: Any = None) -> Any:
+    """How many places there are from the first element to the last, both counted; of those in one row, if it is told.
+
+    Along dimensions whose steps are whole rows elements lie at one place in different rows.
+    """
+    size, stride, _ = layout
+    pairs = zip(size, stride, strict=True)
+    return 1 + sum((length - 1) * step for length, step in pairs if row is None or not equal(step % row, 0))
+
+
+def _is_read_late(one: _Layout, other: _Layout) -> bool:
+    """`is_read_late` of tensors of known layouts and elements of one width."""
+    if max(math.prod(one[0]), math.prod(other[0])) > MOST_PLACES:
         return True
     with no_dispatch():
         here, there = _places(*one), _places(*other)
@@ -242,10 +321,6 @@ def is_read_late(written: torch.Tensor, read: torch.Tensor) -> bool:
 
 #: Elements up to which it is asked of each of them where it lies: some milliseconds.
 MOST_PLACES = 1 << 20
-
-
-def _layout_now(tensor: torch.Tensor) -> tuple[list[int], list[int], int]:
-    return [hint(n) for n in tensor.shape], [hint(n) for n in tensor.stride()], hint(tensor.storage_offset())
 
 
 def _places(size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:

@@ -43,6 +43,7 @@ TOPIC_OF: Final[Mapping[str, str]] = {
     "entry": "frames",
     "skip": "frames",
     "run-once": "frames",
+    "assumption": "frames",
     "costly": "perf",
     "error": "frames",
     "recompile": "recompiles",

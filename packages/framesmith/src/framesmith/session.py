@@ -41,11 +41,15 @@ COUNTERS: dict[str, str] = {
     "limit": "recompile_limits",
     "skip": "frames_skipped",
     "run-once": "frames_run_once",
+    "assumption": "frames_run_once",
     "costly": "costly_functions",
 }
 
 #: errors that the caller of a compiled function asked for, with `strict`, `fullgraph` or `mark_dynamic`
 FOR_THE_USER = (FramesmithError, BreakNotAllowed, MarkViolated, RecompileLimit)
+
+#: Told of a call of which something is not so that its graph takes for granted.
+COMPILED_FOR_OTHER_DATA = "calls whose data are not what compiled code takes for granted run as plain Python:"
 
 Observer = Callable[[FrameEvent], None]
 
@@ -132,6 +136,8 @@ class Session:
         if event.kind == "limit":
             message = f"{event.code.co_qualname}: {event.detail}"
             warnings.warn_explicit(message, FramesmithWarning, event.place.filename, event.place.lineno)
+        if event.kind == "assumption":
+            self.failures.tell(f"{event.code.co_qualname}: {COMPILED_FOR_OTHER_DATA} {event.detail}")
         if event.kind == "error" and event.error is not None:
             self.failures.report(str(event.code.co_qualname), event.error, event.place)
 

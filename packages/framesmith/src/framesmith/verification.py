@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from framesmith.failures import Failures
 from framesmith_aten import layouts
+from framesmith_aten.contract import assumes, mark_as_assuming
 
 #: Relative and absolute tolerance by dtype; float32's follow torch.testing.assert_close with room for fused kernels.
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
@@ -58,6 +59,8 @@ def verified(
                 failures.report("a graph that verify= checked", VerificationError(problem))
         return trusted(*inputs)
 
+    if assumes(compiled):
+        mark_as_assuming(run)
     return run
 
 

@@ -27,6 +27,7 @@ from framesmith_guards import (
     located,
     new_fake_mode,
 )
+from framesmith_guards.fakes import symbols
 from framesmith_guards.fakes.symbols import (
     attach_shape_env,
     computed_number,
@@ -35,6 +36,7 @@ from framesmith_guards.fakes.symbols import (
     symbolic_fake,
     symbolic_number,
 )
+from framesmith_guards.kinds.shapes import EXACT
 from framesmith_guards.torch_adapter import shape_guards, to_torch
 
 X = LocalSource("x")
@@ -114,6 +116,21 @@ with mode:
 assert x.shape[0] > 2 and int(n) == 3
 print([name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))])
 """
+
+
+def test_a_shape_env_is_made_lightly_by_the_torch_that_is_installed() -> None:
+    """One whose internals have moved gets torch's own, two seconds later; so would a mistake in making the class."""
+    assert type(symbols.new_shape_env()) is symbols._light_env_class()
+
+
+def test_a_shape_env_of_a_torch_whose_internals_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise AttributeError("moved")
+
+    monkeypatch.setattr(symbols, "_light_env_class", fails)
+    mode = new_fake_mode()
+    fake = symbolic_fake(mode, torch.zeros(4), X, [0])
+    assert computed_number(mode, "exact_add", [fake.shape[0], 2]) == 6
 
 
 def test_nothing_that_is_replaced_is_imported() -> None:
@@ -196,6 +213,15 @@ def test_the_order_of_float_sums_is_the_programs() -> None:
 )
 def test_what_no_symbol_stands_for(function: str, operands: tuple[float, ...]) -> None:
     assert computed_number(new_fake_mode(), function, operands) is None
+
+
+def test_errors_that_no_arithmetic_raises_are_not_taken_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise AttributeError("of ours")
+
+    monkeypatch.setitem(EXACT, "math_exp", fails)
+    with pytest.raises(AttributeError, match="of ours"):
+        computed_number(new_fake_mode(), "math_exp", [2.0])
 
 
 def test_specialised_at_the_users_line() -> None:

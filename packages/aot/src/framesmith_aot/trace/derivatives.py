@@ -46,7 +46,7 @@ def prod(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`torch.prod`: where no element is zero, eager divides the product by each of them."""
     if not _is_traced(input) or input.dim() == 0 or "out" in kwargs:
         return torch.prod(input, *args, **kwargs)
-    dim = args[0] if args else kwargs.get("dim", kwargs.get("axis"))
+    dim = args[0] if args else kwargs.get("dim")
     if input.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled(input.device.type):
         input = input.float()  # autocast's own copy, made before autograd: that is kept, and `input` may be changed
 

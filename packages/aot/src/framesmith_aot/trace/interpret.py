@@ -135,7 +135,7 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if node.op == "call_method":
         method = getattr(torch.Tensor, str(node.target), None)
         if method in REPLACEMENTS:
-            return REPLACEMENTS[method](*args, **kwargs)
+            return REPLACEMENTS[method](*args, **_in_torchs_names(kwargs))
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     many = op_name(node.target) in MANY_CHANGED and torch.is_grad_enabled()
     if many and any(one.requires_grad for one in _wrappers((args, kwargs))):
@@ -145,7 +145,17 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if op is not None:
         return run_functionally(op, args, kwargs)
     target: Any = node.target
-    return REPLACEMENTS.get(target, target)(*args, **kwargs)
+    if target in REPLACEMENTS:
+        return REPLACEMENTS[target](*args, **_in_torchs_names(kwargs))
+    return target(*args, **kwargs)
+
+
+#: Numpy's names of arguments, which torch's own functions in C take too.
+NUMPYS_NAMES = {"axis": "dim", "keepdims": "keepdim", "a": "input", "x": "input", "x1": "input", "x2": "other"}
+
+
+def _in_torchs_names(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {NUMPYS_NAMES.get(name, name): value for name, value in kwargs.items()}
 
 
 def _wrappers(value: Any) -> Iterator[torch.Tensor]:

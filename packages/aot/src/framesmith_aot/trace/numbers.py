@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ from framesmith_aten.tracing.tracer import GraphTracer
 #: Where nodes of torch-level graphs keep what they gave when they were made.
 EXAMPLE = "example_value"
 
+#: How a check begins to tell of what is taken for granted of data here, not by whoever captured the graph.
+ASSUMED = "taken for granted: "
+
 #: Operators that broadcast nothing: a size that they take for another is an error where it is one element.
 OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "split", "split_with_sizes"})
 
@@ -27,6 +30,11 @@ OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "split", "split_with_sizes"}
 def is_assertion(node: fx.Node) -> bool:
     """Whether the node checks a condition of numbers at a call."""
     return node.target is torch.ops.aten._assert_scalar.default
+
+
+def is_assumption(node: fx.Node) -> bool:
+    """Whether it checks what `assume_otherwise` takes for granted."""
+    return is_assertion(node) and str(node.args[1]).startswith(ASSUMED)
 
 
 def call(tracer: GraphTracer, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -65,17 +73,24 @@ def computed_with(graph: fx.Graph) -> list[Any]:
     return [number for number in found if number.node._expr.is_Symbol and number.node.has_hint()]
 
 
-def specialise(numbers: Sequence[Any]) -> None:
-    """Let numbers be what they are at present, by guards."""
-    for number in numbers:
+def specialise(numbers: Sequence[Any], asked: set[Any]) -> bool:
+    """Let numbers be what they are at present, by guards; whether that is news: of one that is not among those `asked`.
+
+    One that has come to be known while the graph was traced was a symbol when that began.
+    """
+    news = [number for number in numbers if number.node._expr not in asked]
+    for number in news:
         number.node.pytype(number)
+        asked.add(number.node._expr)
+    return bool(news)
 
 
-def assume_otherwise(error: Any, fake_mode: Any) -> bool:
-    """Take for granted that a number that data tell is not the one for which a formula asked; whether that was asked.
+def assume_otherwise(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
+    """Take for granted that a number that data tell is not the one for which a formula asked; whether that is news.
 
     Torch's formulas of derivatives leave out what a factor of one or an exponent of zero makes needless. A call checks
-    that it is another: see `Facts`.
+    that it is another: see `Facts`. `captured`: the symbols with which the graph came; others are made anew each time
+    that it is traced, and what is taken for granted of them is forgotten.
     """
     from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -88,8 +103,11 @@ def assume_otherwise(error: Any, fake_mode: Any) -> bool:
     if len(symbols) != 1 or not all(symbol_is_type(one, told) and one not in env.size_like for one in symbols):
         return False
     other = condition if condition.rel_op == "!=" else ~condition
-    why = f"{condition.lhs} is {condition.rhs}, of numbers that data tell: torch has a derivative of its own for that"
-    return bool(env.guard_or_defer_runtime_assert(other, why))
+    number = float(condition.rhs) if condition.rhs.is_number else condition.rhs
+    why = f"{ASSUMED}{condition.lhs}, which data tell, is not {number}, of which torch has a derivative of its own"
+    before = env.num_deferred_runtime_asserts
+    env.guard_or_defer_runtime_assert(other, why)
+    return symbols <= captured and bool(env.num_deferred_runtime_asserts > before)
 
 
 def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
+from framesmith_aten.contract import AssumptionFailed
 from framesmith_dynamo.admission.costly_callees import CostlyCallees
 from framesmith_dynamo.admission.frame_policy import why_not_compiled
 from framesmith_dynamo.admission.surroundings import surrounding_guards, why_not_now
@@ -162,6 +163,13 @@ class FrameConverter:
 
     def _tell(self, kind: EventKind, code: CodeType, detail: str = "", **more: Any) -> None:
         self.on_event(FrameEvent(kind, code, detail, trace_id=CompileContext.current_trace_id(), **more))
+
+    def tell_of_graph(self, code: CodeType, error: Exception) -> None:
+        """Report an error of a compiled graph that the program itself does not raise."""
+        if isinstance(error, AssumptionFailed):
+            self._tell("assumption", code, str(error))
+        else:
+            self.tell_error(code, error)
 
     def tell_error(self, code: CodeType, error: Exception) -> None:
         """Report an error of the compiler's own."""
@@ -364,7 +372,7 @@ def _teller(converter: FrameConverter, code: CodeType) -> Callable[[Exception], 
     def tell(error: Exception) -> None:
         owner, original = converter_alive(), code_alive()
         if owner is not None and original is not None:
-            owner.tell_error(original, error)
+            owner.tell_of_graph(original, error)
 
     return tell
 

@@ -14,7 +14,9 @@ from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.graph.symbols import SymbolFact
 from framesmith_guards import CheckProgram, Location, TraceId
 
-EventKind = Literal["graph", "break", "entry", "recompile", "dynamic", "limit", "skip", "run-once", "costly", "error"]
+EventKind = Literal[
+    "graph", "break", "entry", "recompile", "dynamic", "limit", "skip", "run-once", "assumption", "costly", "error"
+]
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,10 @@ class FrameEvent:
     `residual_text`, its code; `seconds` taken);
     `recompile`: no entry applied (`detail`: why the nearest did not); `dynamic`: a size or number that has changed is a
     symbol from now on (`detail`: which, and what it was and is), or marks have no effect; `limit`: that was so as often
-    as allowed
-    (`detail`: what changed most, and what to do); `skip` and `run-once`: left to plain Python, always or this time
-    (`detail`: why); `costly`: compiling or inlining the code was never worth it, and stops (`detail`: why, and what to
-    do); `error`: the tracer or a compiler failed (`error`).
+    as allowed (`detail`: what changed most, and what to do); `skip` and `run-once`: left to plain Python, always or
+    this time (`detail`: why); `assumption`: so was a call in which data are not what a compiled graph
+    takes for granted (`detail`: what that is); `costly`: compiling or inlining the code was never worth it, and stops
+    (`detail`: why, and what to do); `error`: the tracer or a compiler failed (`error`).
 
     `trace_id` names the compilation, and the attempt, that it is part of; `location` is the line that it is about.
     """

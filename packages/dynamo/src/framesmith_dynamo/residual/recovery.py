@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from framesmith_aten.contract import writes_last
+from framesmith_aten.contract import AssumptionFailed, assumes, writes_last
 from framesmith_aten.layouts import copies
 from framesmith_bytecode import Label
 from framesmith_dynamo.graph.builder import effects_of
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from framesmith_bytecode import Bytecode, Codegen
     from framesmith_dynamo.graph.builder import FinishedGraph
 
-#: Told of an error that compiled code raises and plain operations do not: it is the compiler's own.
+#: Told of an error that compiled code raises and plain operations do not: it is the compiler's own, or says that
+#: something was taken for granted of data.
 OnError = Callable[[Exception], object]
 
 #: Nothing is known or gained by trying once more after these.
@@ -84,7 +85,7 @@ class Recovery:
     def __call__(self, error: BaseException, *inputs: torch.Tensor) -> BaseException | None:
         """None to begin again, or what is raised instead, in the frame's open blocks.
 
-        Told of the compiler's own errors, `on_error` may raise.
+        Told of errors that are not the program's, `on_error` may raise.
         """
         if isinstance(error, Undone):
             cause = error.__cause__
@@ -94,7 +95,8 @@ class Recovery:
         else:
             return error
         try:
-            if not (isinstance(cause, NOT_TRIED_AGAIN) or raises(self.plain, inputs)):
+            told_by_itself = isinstance(cause, AssumptionFailed)
+            if told_by_itself or not (isinstance(cause, NOT_TRIED_AGAIN) or raises(self.plain, inputs)):
                 self.on_error(cause)
         except BaseException as told:
             return told
@@ -146,7 +148,7 @@ def traceless(graph: FinishedGraph, compiled: Callable[..., Any]) -> tuple[Calla
     whole = transaction(graph, compiled)
     if whole is compiled:
         return compiled, True
-    if any(effects_of(node).may_fail for node in calls_in(graph)):
+    if assumes(compiled) or any(effects_of(node).may_fail for node in calls_in(graph)):
         return whole, True
     return compiled, False
 
