@@ -46,6 +46,18 @@ def known_value(number: Any) -> int | float | bool | None:
     return value
 
 
+def is_taken_for_another(number: Any) -> bool:
+    """Whether it is taken for granted of a number that data tell that it is another one, which a call has to check.
+
+    What checks it must not rely on it.
+    """
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    if not isinstance(number, torch.SymInt):
+        return False
+    return number.node.expr != number.node._expr and bool(free_unbacked_symbols(number.node._expr))
+
+
 def has_symbols(tensor: torch.Tensor) -> bool:
     """Whether a size, a stride or the storage offset of a tensor is symbolic."""
     return bool(tensor._has_symbolic_sizes_strides)

@@ -75,7 +75,7 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             overlaps.note(env[node])
             for value in _wrappers(env[node]) if tracer.undone_by_sums > before else ():
                 overlaps.note_undone_by_sums(value)
-            facts.check(node)
+            facts.check(node, env)
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
 
 
@@ -258,6 +258,16 @@ def _bernoulli(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return out.bernoulli_(input, generator=kwargs.get("generator"))  # type: ignore[no-any-return]
 
 
+def _slice_scatter(
+    input: torch.Tensor, src: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> torch.Tensor:
+    """`torch.slice_scatter`, whose fake kernel does not say that the part is as long as what is written to it."""
+    part = aten.slice.Tensor(input, dim, start, end, step)
+    if part.dim() == src.dim():
+        torch._check(part.shape[dim] == src.shape[dim])
+    return torch.slice_scatter(input, src, dim, start, end, step)
+
+
 def _max_pool1d(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`torch.max_pool1d`: without gradients it has, on the CPU, a kernel, whose results are contiguous and no views."""
     out = torch.max_pool1d(input, *args, **kwargs)
@@ -326,6 +336,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.tolist: _tolist,
     **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), derivatives.masked_select),
     torch.bernoulli: _bernoulli,
+    **dict.fromkeys((torch.slice_scatter, torch.Tensor.slice_scatter), _slice_scatter),
     **dict.fromkeys((torch.prod, torch.Tensor.prod), derivatives.prod),
     **dict.fromkeys((torch.cumsum, torch.Tensor.cumsum), derivatives.cumsum),
     **dict.fromkeys((torch.max, torch.Tensor.max), derivatives.one_of_all(torch.max)),

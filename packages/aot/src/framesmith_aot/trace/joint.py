@@ -18,6 +18,7 @@ from framesmith_aot.trace import functional
 from framesmith_aot.trace.backward import trace_backward
 from framesmith_aot.trace.interpret import run_graph
 from framesmith_aot.trace.metadata import GraphMeta, InputPair, Origin, collect
+from framesmith_aot.trace.numbers import refusing_news
 from framesmith_aot.trace.random_order import rules_for
 from framesmith_aot.trace.regions import NodeShape
 from framesmith_aten.errors import TraceUnsupported
@@ -156,7 +157,8 @@ def trace_joint(
         joint.written = [tracer.node_of(value) for value in found.written]
         if training and found.meta.differentiable:
             joint.left = {at: _hand_over(tracer, f"input_{at}_left", pairs[at], nodes[at]) for at in found.meta.changed}
-            back = trace_backward(tracer, found, pairs)
+            with refusing_news(fake_mode.shape_env):
+                back = trace_backward(tracer, found, pairs)
             joint.nodes, joint.tangents, joint.grads = back.nodes, back.tangents, back.grads
             joint.origins, joint.views, joint.makers = found.origins, back.views, found.makers
             joint.order = back.order

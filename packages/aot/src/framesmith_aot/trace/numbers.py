@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import operator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.limits import arithmetic_numbers
 from framesmith_aten.operators import op_name
-from framesmith_aten.symbolic import is_symbolic, is_the_same, known_value
+from framesmith_aten.symbolic import is_symbolic, is_taken_for_another, is_the_same, is_told_by_data, known_value
 from framesmith_aten.tracing.tracer import GraphTracer
 
 #: Where nodes of torch-level graphs keep what they gave when they were made.
@@ -24,7 +26,7 @@ EXAMPLE = "example_value"
 ASSUMED = "taken for granted: "
 
 #: Operators that broadcast nothing: a size that they take for another is an error where it is one element.
-OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "split", "split_with_sizes"})
+OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "slice_scatter", "split", "split_with_sizes"})
 
 
 def is_assertion(node: fx.Node) -> bool:
@@ -110,6 +112,25 @@ def assume_otherwise(error: Any, fake_mode: Any, captured: Collection[Any]) -> b
     return symbols <= captured and bool(env.num_deferred_runtime_asserts > before)
 
 
+@contextmanager
+def refusing_news(env: Any) -> Iterator[None]:
+    """Raises AotUnsupported where the backward pass takes a number that data told the forward pass for another.
+
+    The forward pass would be compiled as if it were so, and nothing checks it there.
+    """
+    if env is None:
+        yield
+        return
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+    symbols, known = set(env.var_to_range), set(env.replacements)
+    yield
+    for symbol in symbols & (set(env.replacements) - known):
+        if symbol_is_type(symbol, SymT.UNBACKED_INT):
+            why = f"its gradients take for granted that {symbol} is {env.replacements[symbol]}"
+            raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
+
+
 def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
     """Symbols that a call has made of data are those that it made when the graph was captured."""
     if not node.meta or (known := node.meta.get(EXAMPLE)) is None:
@@ -172,8 +193,11 @@ class Facts:
 
         self._messages[canonicalize_bool_expr(condition.node._expr)] = message
 
-    def check(self, node: fx.Node) -> None:
-        """Record the checks of what the call `node` has taken for granted. Raises AotUnsupported."""
+    def check(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
+        """Record the checks of what the call `node` has taken for granted. Raises AotUnsupported.
+
+        `values` are those of the nodes.
+        """
         env = self._tracer.fake_mode.shape_env
         if env is None or self._seen == env.num_deferred_runtime_asserts:
             return
@@ -184,7 +208,8 @@ class Facts:
                 continue
             message = self._messages.get(assumed.expr)
             unsaid = message is None and assumed.expr not in self._checked
-            if unsaid and _may_broadcast(assumed.expr) and op_name(node.target) not in OF_ONE_LENGTH:
+            exact = op_name(node.target) in OF_ONE_LENGTH or _writes_to_all_that_is_told(node, values)
+            if unsaid and _may_broadcast(assumed.expr) and not exact:
                 why = f"it is taken for granted that {assumed.expr}, but one element would do as well"
                 raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
             self._check_once(assumed.expr, message or assumed.msg)
@@ -196,6 +221,16 @@ def _anew(node: Any, env: Mapping[fx.Node, Any]) -> Any:
         return env[node] if isinstance(node, fx.Node) else node
     function: Any = node.target
     return function(*[_anew(one, env) for one in node.args])
+
+
+def _writes_to_all_that_is_told(node: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
+    """Whether the call writes to the one operand of which data tell a length: what is written to is not broadcast."""
+    name = op_name(node.target)
+    if node.target is not operator.setitem and not (name.endswith("_") and not name.endswith("__")):
+        return False
+    written, *others = node.all_input_nodes
+    sizes = [size for one in others if isinstance(values[one], torch.Tensor) for size in values[one].shape]
+    return written is node.args[0] and not any(is_told_by_data(size) or is_taken_for_another(size) for size in sizes)
 
 
 def _may_broadcast(expr: Any) -> bool:

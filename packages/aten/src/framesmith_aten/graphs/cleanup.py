@@ -13,7 +13,7 @@ from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
 from framesmith_aten.graphs.numbers import NumberNodes, numbers_in
 from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.operators import IDENTITY_VIEWS, arguments, is_mask, is_view
-from framesmith_aten.symbolic import all_equal, has_symbols, is_the_same
+from framesmith_aten.symbolic import all_equal, has_symbols, is_taken_for_another, is_the_same
 
 aten = torch.ops.aten
 
@@ -161,8 +161,10 @@ def type_of(value: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _shows_the_same(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Whether two tensors of the same memory are laid out alike."""
+    """Whether two tensors of the same memory are laid out alike, whatever data tell."""
     if before.layout is not torch.strided or len(before.shape) != len(after.shape):
+        return False
+    if any(map(is_taken_for_another, (*after.shape, *after.stride(), after.storage_offset()))):
         return False
     same = all_equal(before.shape, after.shape) and all_equal(before.stride(), after.stride())
     return same and all_equal([before.storage_offset()], [after.storage_offset()])

@@ -15,7 +15,7 @@ from framesmith_aten.contract import OnError
 from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.operators import is_mutable
-from framesmith_aten.symbolic import is_symbolic
+from framesmith_aten.symbolic import has_symbols, is_symbolic, is_taken_for_another
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Number, Op, walk
 from framesmith_backends.ir.ops import FLOAT32_ONLY
@@ -164,22 +164,24 @@ def _call(low: Lowering, node: fx.Node) -> None:
             return
     if isinstance(node.meta.get("val"), torch.SymInt):
         size = low.numbers.readable(node.meta["val"])
-        if size is not None and not _taken_for(node.meta["val"]):
+        if size is not None and not is_taken_for_another(node.meta["val"]):
             low.values[node] = size
             return
-    reason = _lowered(low, node)
+    taken = str(node.target) in VIEWS and _is_taken_for_another(node.meta.get("val"))
+    reason = "a length that is to be checked" if taken else _lowered(low, node)
     if reason is not None:
         low.notes[node.name] = reason
         run_as_call(low, node)
 
 
-def _taken_for(number: torch.SymInt) -> bool:
-    """Whether what data tell is taken for another number: the check that it is that one asks for it at a call."""
-    if number.node._expr == number.node.expr:
-        return False
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+def _is_taken_for_another(value: object) -> bool:
+    """Whether data tell something of a result's layout that is taken for granted to be another number.
 
-    return bool(free_unbacked_symbols(number.node._expr))
+    The check that it is that one asks for it at a call, of what the operator itself gives.
+    """
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not has_symbols(value):
+        return False
+    return any(map(is_taken_for_another, (*value.shape, *value.stride(), value.storage_offset())))
 
 
 def run_as_call(low: Lowering, node: fx.Node) -> None:

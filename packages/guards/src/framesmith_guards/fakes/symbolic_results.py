@@ -1,7 +1,9 @@
 """What operators gave for symbolic sizes, remembered: of many equal layers, most calls have been made before.
 
 Torch's own memory makes the symbols of each result anew, and with them all that follows. Here a result is known by
-the symbols themselves; asking again relies on nothing that asking the first time did not.
+the symbols themselves; asking again relies on nothing that asking the first time did not. So a length that data tell
+(how many rows `x[:n]` has) is forgotten where it has since been taken for another: what is checked of the one result
+at a call is not checked of the other.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any, Final
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._mode_utils import no_dispatch
 
 _SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -46,6 +49,12 @@ class _Made:
     dtype: torch.dtype
     device: torch.device
 
+    @property
+    def stands(self) -> bool:
+        """Whether all that data tell of it is still told by them alone."""
+        numbers = [one for one in (*self.shape, *self.stride, self.offset) if isinstance(one, torch.SymInt)]
+        return not any(one.node.expr != one.node._expr and free_unbacked_symbols(one.node._expr) for one in numbers)
+
     def again(self, mode: FakeTensorMode, base: torch.Tensor | None) -> FakeTensor:
         env: Any = mode.shape_env
         with no_dispatch(), env.suppress_guards():
@@ -71,7 +80,7 @@ def dispatched(
     except _NotRemembered:
         return run()
     known = results.get(key)
-    if known is None:
+    if known is None or not all(one.stands for one in _all_made(known)):
         fresh = len(env.pending_fresh_unbacked_symbols)
         result = run()
         told = base is None and len(env.pending_fresh_unbacked_symbols) > fresh
@@ -84,6 +93,12 @@ def dispatched(
         return known.again(mode, base)
     again = [one.again(mode, base) for one in known]
     return again if isinstance(known, list) else tuple(again)
+
+
+def _all_made(known: Any) -> Sequence[_Made]:
+    if known is False:
+        return ()
+    return (known,) if isinstance(known, _Made) else known
 
 
 def _viewed(op: Any, args: Sequence[Any]) -> torch.Tensor | None:
