@@ -115,6 +115,23 @@ def test_what_is_checked_leaves_one_graph() -> None:
         assert torch.equal(run(x, torch.tensor(count)), x[:count].t().reshape(-1) * 2)
 
 
+def test_what_cannot_be_a_copy_where_it_may_be_done_at_all() -> None:
+    """Of an even number of columns alone two rows can be made, and those of each row lie in order: it is a view."""
+
+    def program(x: torch.Tensor, count: torch.Tensor) -> Any:
+        y = x[:, count.item() :].reshape(6, 2, -1)
+        y.mul_(2)
+        return y * 1, x.sum()
+
+    explained = framesmith.explain(program, torch.ones(6, 4), torch.tensor(2))
+    assert [event.broken.kind.id for event in explained.of_kind("break") if event.broken is not None] == [
+        "view-or-copy"
+    ]
+    run = framesmith.compile(program, strict=True)
+    for count in (2, 0, 3, 2):
+        torch.testing.assert_close(seen(run, count), seen(program, count))
+
+
 #: Windows that leave out some elements, meet, or lie apart, the last one at the end or before.
 WINDOWS = ((5, 1, 3), (7, 1, 2), (6, 2, 2), (7, 2, 2), (8, 2, 3), (7, 3, 3))
 

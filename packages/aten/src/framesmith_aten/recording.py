@@ -149,11 +149,15 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(one.layout is torch.strided and storage_id(one) in copies for one in met):
             asked = self._presumed[self._before :]
             relied = [one if answer else torch.sym_not(one) for one, answer in asked]  # type: ignore[no-untyped-call]
+            what = "a tensor's elements in other sizes"
+            why = "whether it is a view is known when it runs"
             if not may_all_hold(relied):
-                why = "whether it is a view is known when it runs"
-                raise TraceUnsupported(VIEW_OR_COPY, "a tensor's elements in other sizes", why)
+                raise TraceUnsupported(VIEW_OR_COPY, what, why)
             for condition in relied:
-                torch._check(condition)  # type: ignore[no-untyped-call]
+                try:
+                    torch._check(condition)  # type: ignore[no-untyped-call]
+                except RuntimeError as error:  # it is known not to hold, after all
+                    raise TraceUnsupported(VIEW_OR_COPY, what, why) from error
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:

@@ -6,7 +6,7 @@ Of what is not symbolic they ask nothing of torch's symbolic shapes, which take 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -100,17 +100,26 @@ def holds_at_present(condition: Any) -> bool:
 def may_all_hold(conditions: Sequence[torch.SymBool]) -> bool:
     """Whether numbers that data tell are found with which all conditions hold, the others being as they are at present.
 
-    Few are tried, small ones: what holds for large ones alone is not found.
+    So do those that have been said of these numbers alone. Few are tried, small ones: what holds for large ones alone
+    is not found.
     """
-    envs = [condition.node.shape_env for condition in conditions]
-    asked = [one.node.expr.xreplace(env.backed_var_to_val) for one, env in zip(conditions, envs, strict=True)]
+    if not conditions:
+        return True
+    env = conditions[0].node.shape_env
+    asked = [one.node.expr.xreplace(env.backed_var_to_val) for one in conditions]
     symbols = sorted({symbol for expr in asked for symbol in expr.free_symbols}, key=str)
-    tried = [_some_within(envs[0].var_to_range[symbol]) for symbol in symbols]
-    for values in itertools.islice(itertools.product(*tried), MOST_TRIED):
-        given = dict(zip(symbols, values, strict=True))
-        if all(bool(expr.subs(given)) for expr in asked):
-            return True
-    return False
+    said = [one.expr.xreplace(env.backed_var_to_val) for some in env.deferred_runtime_asserts.values() for one in some]
+    asked += [expr for expr in said if expr.free_symbols <= set(symbols)]
+    tried = [_some_within(env.var_to_range[symbol]) for symbol in symbols]
+    some = itertools.islice(itertools.product(*tried), MOST_TRIED)
+    return any(_hold_for(asked, dict(zip(symbols, values, strict=True))) for values in some)
+
+
+def _hold_for(conditions: Sequence[Any], given: Mapping[Any, int]) -> bool:
+    try:
+        return all(bool(expr.subs(given)) for expr in conditions)
+    except ZeroDivisionError:
+        return False
 
 
 #: How many sets of numbers are tried to find one with which conditions hold.

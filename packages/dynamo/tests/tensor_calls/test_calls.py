@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from driver import check, compiled
 
+from framesmith_aten.recording import OperatorLog
+
 
 def overlapping_add(x: Any) -> Any:
     try:
@@ -215,3 +217,15 @@ def test_what_has_gradients_and_is_not_contiguous_is_written_by_strides_outside_
         seen.append((result.tolist(), torch.autograd.grad(result.sum(), leaf)[0].tolist()))
     assert seen[0] == seen[1]
     assert [event.broken.kind.id for event in subject.of_kind("break")] == ["outside-view"] * turned
+
+
+@pytest.mark.parametrize("error", [KeyError("name"), TypeError("of ours")])
+def test_what_goes_wrong_in_noting_copies_is_no_error_of_the_operation(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(OperatorLog, "rely_on_copies", fails)
+    with pytest.raises(type(error)):
+        compiled(lambda x: x.reshape(-1) + 1)(torch.ones(2, 2))

@@ -261,8 +261,6 @@ def _tried(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mappin
     frame.state.builder.check_assumptions()
     try:
         result = frame.state.builder.run(log, call, rest, named_fakes)
-        log.rely_on_copies((*fakes, *named_fakes.values()), result)
-        return result, log.effects
     except RecordingFailed:
         raise
     except NEEDS_SYMBOLS as error:
@@ -274,6 +272,11 @@ def _tried(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mappin
         if kind is OPERATION_FAILED and is_defect(error):
             raise
         raise GraphBreak(kind, _describe(target, error)) from error
+    try:
+        log.rely_on_copies((*fakes, *named_fakes.values()), result)
+    except TraceUnsupported as error:
+        raise GraphBreak(_kind(error), _describe(target, error)) from error
+    return result, log.effects
 
 
 def _name(target: Any) -> str:
