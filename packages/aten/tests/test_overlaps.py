@@ -156,6 +156,9 @@ def test_no_guard_says_what_is_known(layout):
 
 REPEATING = {
     "expanded": lambda t: t[:, :1].expand(-1, 4, -1),
+    "expanded by its primitive": lambda t: torch.ops.prims.broadcast_in_dim(
+        t[:, :1], (t.shape[0], 4, t.shape[2]), (0, 1, 2)
+    ),
     "a part of an expanded one": lambda t: t[:, :1].expand(-1, 4, -1)[:, :2],
     "unfolded": lambda t: t.unfold(1, 3, 1),
     "a row of an unfolded one": lambda t: t.unfold(1, 3, 1)[:, 1:],

@@ -192,8 +192,11 @@ def is_view_by_strides(op: OpOverload) -> bool:
 
 
 def shows_part(op: Any) -> bool:
-    """Whether the results are views that show elements of the first argument, no others, and none more than once."""
-    return is_view(op) and not is_custom(op) and not row(op).repeats
+    """Whether the results are views that show elements of the first argument, no others, and none more than once.
+
+    Known of ATen's operators alone: the table is of these.
+    """
+    return is_view(op) and op.namespace == "aten" and not row(op).repeats
 
 
 @functools.cache
