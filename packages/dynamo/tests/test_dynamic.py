@@ -20,6 +20,7 @@ from framesmith_dynamo import (
     mark_unbacked,
     maybe_mark_dynamic,
 )
+from framesmith_dynamo.graph import symbols
 
 
 def rows(*counts: int) -> list[tuple[torch.Tensor]]:
@@ -34,6 +35,37 @@ def doubled(x: torch.Tensor) -> Any:
 
 def test_what_changed_becomes_a_symbol() -> None:
     assert entries_for(doubled, rows(5, 5, 7, 9, 5, 2, 400)) == [1, 1, 2, 2, 2, 2, 2]
+
+
+def without_gradients(view: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def taken(base: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return view(base)
+
+    return taken
+
+
+@pytest.mark.parametrize("made", [lambda base: base, without_gradients], ids=["with gradients", "without"])
+@pytest.mark.parametrize(
+    "view",
+    [lambda base: base[1:], lambda base: base.t().t(), lambda base: base.view_as(base), lambda base: base.unbind(1)[0]],
+    ids=["rows", "turned twice", "itself", "one of many"],
+)
+def test_sizes_of_views_of_what_has_gradients_change_too(made: Any, view: Any) -> None:
+    leaves = [torch.ones(n, 3, requires_grad=True) for n in (5, 6, 7)]
+    for bases in (leaves, [leaf * 2 for leaf in leaves]):
+        taken = made(view)
+        entries = entries_for(lambda x: (x.detach() * 2).sum(), [(taken(base),) for base in bases], dynamic=True)
+        assert len(set(entries)) == 1
+
+
+def test_what_goes_wrong_in_making_symbols_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("of ours")
+
+    monkeypatch.setattr(symbols, "symbolic_fake", fails)
+    with pytest.raises(RuntimeError, match="of ours"):
+        compiled(doubled, dynamic=True)(torch.ones(3, 2))
 
 
 def test_zero_and_one_are_compiled_for_alone() -> None:

@@ -97,10 +97,7 @@ class Symbols:
         dims = self._policy.dims(real, source)
         if not dims:
             return None
-        try:
-            fake = symbolic_fake(self._mode, real, source, dims.symbolic, ranges=dims.ranges, unbacked=dims.unbacked)
-        except RuntimeError:  # torch cannot make it: a view that was made without gradients, of a base with some
-            return None
+        fake = symbolic_fake(self._mode, real, source, dims.symbolic, ranges=dims.ranges, unbacked=dims.unbacked)
         self.tensors.append((source, fake))
         self.undecided |= {TensorPropertySource(source, "size", dim): fake.size(dim) for dim in dims.unbacked}
         self._required += [(source, fake.size(dim), dim) for dim in dims.required]
