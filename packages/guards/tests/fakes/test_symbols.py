@@ -35,6 +35,7 @@ from framesmith_guards.fakes.symbols import (
     symbolic_fake,
     symbolic_number,
 )
+from framesmith_guards.kinds.shapes import EXACT
 from framesmith_guards.torch_adapter import shape_guards, to_torch
 
 X = LocalSource("x")
@@ -196,6 +197,15 @@ def test_the_order_of_float_sums_is_the_programs() -> None:
 )
 def test_what_no_symbol_stands_for(function: str, operands: tuple[float, ...]) -> None:
     assert computed_number(new_fake_mode(), function, operands) is None
+
+
+def test_errors_that_no_arithmetic_raises_are_not_taken_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise AttributeError("of ours")
+
+    monkeypatch.setitem(EXACT, "math_exp", fails)
+    with pytest.raises(AttributeError, match="of ours"):
+        computed_number(new_fake_mode(), "math_exp", [2.0])
 
 
 def test_specialised_at_the_users_line() -> None:

@@ -304,7 +304,7 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
         return None if kind is None else env.create_unbacked_symint() if kind is int else env.create_unbacked_symfloat()
     try:
         result = EXACT[function](*hints)
-    except Exception:
+    except (ArithmeticError, ValueError, TypeError):
         return None
     if not _has_symbol(result):
         return None
