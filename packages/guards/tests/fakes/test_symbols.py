@@ -27,6 +27,7 @@ from framesmith_guards import (
     located,
     new_fake_mode,
 )
+from framesmith_guards.fakes import symbols
 from framesmith_guards.fakes.symbols import (
     attach_shape_env,
     computed_number,
@@ -115,6 +116,21 @@ with mode:
 assert x.shape[0] > 2 and int(n) == 3
 print([name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))])
 """
+
+
+def test_a_shape_env_is_made_lightly_by_the_torch_that_is_installed() -> None:
+    """One whose internals have moved gets torch's own, two seconds later; so would a mistake in making the class."""
+    assert type(symbols.new_shape_env()) is symbols._light_env_class()
+
+
+def test_a_shape_env_of_a_torch_whose_internals_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise AttributeError("moved")
+
+    monkeypatch.setattr(symbols, "_light_env_class", fails)
+    mode = new_fake_mode()
+    fake = symbolic_fake(mode, torch.zeros(4), X, [0])
+    assert computed_number(mode, "exact_add", [fake.shape[0], 2]) == 6
 
 
 def test_nothing_that_is_replaced_is_imported() -> None:

@@ -114,9 +114,6 @@ def _light_env_class() -> type[ShapeEnv]:
         """What a guard is and where it is from is told by whoever compiles the guards."""
 
     def __init__(self: ShapeEnv, **options: Any) -> None:
-        self.computed = {}  # type: ignore[attr-defined]
-        self.results = {}  # type: ignore[attr-defined]
-        self.presumed = []  # type: ignore[attr-defined]
         self.remembered = {}  # type: ignore[attr-defined]
         initialise(self, **options)
 
@@ -157,10 +154,15 @@ def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
         env = _light_env_class()(**options)
     except (AttributeError, ImportError, TypeError, KeyError):
         env = _noting_env_class()(**options)  # a torch whose internals moved
-        env.computed, env.results, env.presumed = {}, {}, []  # type: ignore[attr-defined]
+    _prepare(env)
+    return env
+
+
+def _prepare(env: Any) -> None:
+    """What fakes and numbers keep with the ShapeEnv of their symbols."""
+    env.computed, env.results, env.presumed = {}, {}, []
     if not hasattr(env, "_replacements_version_counter"):
         env.replacements = _CountedReplacements(env)
-    return env
 
 
 @cache
