@@ -112,8 +112,8 @@ def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
     """Symbols that a call has made of data are those that it made when the graph was captured."""
     if not node.meta or (known := node.meta.get(EXAMPLE)) is None:
         return
-    for new, old in is_the_same(result, known):
-        tracer.numbers.rename(new, old)
+    for was, becomes in is_the_same(result, known):
+        tracer.numbers.rename(was, becomes)
 
 
 class Facts:
