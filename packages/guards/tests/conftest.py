@@ -1,6 +1,7 @@
 """The table of cases: for every guard kind, values that hold and values that miss."""
 
 import contextlib
+import dataclasses
 import sys
 import weakref
 from collections import OrderedDict, UserDict, deque
@@ -112,7 +113,7 @@ def tensor_cases():
 
 def open_tensor_case():
     x = torch.randn(2, 3)
-    spec = TensorSpec.of(x, dynamic_dims=[0])
+    spec = dataclasses.replace(TensorSpec.of(x), sizes=(None, 3))
     holds = [(torch.randn(n, 3),) for n in (0, 1, 2, 7)]
     return Case(
         Guard(X, "TENSOR_MATCH", spec), holds, [(torch.randn(2, 4),), (torch.randn(3),), (torch.randn(3, 2).t(),)]

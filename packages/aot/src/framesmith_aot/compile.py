@@ -24,8 +24,8 @@ from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
 from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
-from framesmith_aot.trace.numbers import EXAMPLE, assume_otherwise, is_assumption, specialise
-from framesmith_aten.contract import Compiler, LayOut, OnError, mark_as_assuming
+from framesmith_aot.trace.numbers import assume_otherwise, is_assumption, specialise
+from framesmith_aten.contract import EXAMPLE, Compiler, LayOut, OnError, mark_as_assuming
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.symbolic import is_data_dependent, is_symbolic

@@ -29,6 +29,9 @@ MODES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+#: Where nodes of torch-level graphs keep, in `meta`, what they gave when they were captured.
+EXAMPLE = "example_value"
+
 #: The entry point group in which backends register.
 ENTRY_POINTS = "framesmith.backends"
 

@@ -149,7 +149,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(one.layout is torch.strided and storage_id(one) in copies for one in met):
             asked = self._presumed[self._before :]
             relied = [one if answer else torch.sym_not(one) for one, answer in asked]  # type: ignore[no-untyped-call]
-            what, why = "a tensor's elements in other sizes", "whether it is a view is known when it runs"
+            what = "a tensor's elements in other sizes"
+            why = "whether it is a view is known when it runs"
             if not may_all_hold(relied):
                 raise TraceUnsupported(VIEW_OR_COPY, what, why)
             for condition in relied:

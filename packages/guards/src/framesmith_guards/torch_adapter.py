@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ import sympy
 import torch
 import torch._guards
 from sympy.core.function import AppliedUndef
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
@@ -49,13 +47,6 @@ class AdaptedSource(torch._guards.Source):
 def to_torch(source: Source) -> AdaptedSource:
     """Our source as one of torch's."""
     return AdaptedSource(source)
-
-
-@contextmanager
-def torch_tracing(fake_mode: FakeTensorMode | None) -> Iterator[None]:
-    """Let torch's own code, which asks `torch._guards.TracingContext`, see the fake mode in use."""
-    with torch._guards.tracing(torch._guards.TracingContext(fake_mode)):
-        yield
 
 
 @dataclass

@@ -96,7 +96,7 @@ def dynamic_program(evaluate):
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     from framesmith_guards import TensorSpec, new_fake_mode
-    from framesmith_guards.torch_adapter import shape_guards, to_torch, torch_tracing
+    from framesmith_guards.torch_adapter import shape_guards, to_torch
 
     env = ShapeEnv()
     mode = new_fake_mode(env)
@@ -106,7 +106,7 @@ def dynamic_program(evaluate):
     for name, real in reals.items():
         source = to_torch(LocalSource(name))
         fakes[name] = mode.from_tensor(real, source=source, symbolic_context=context)
-    with mode, torch_tracing(mode):
+    with mode, torch._guards.tracing(torch._guards.TracingContext(mode)):  # torch's own code asks for it
         evaluate(fakes["x"], fakes["y"])
     guards = shape_guards(env, [(LocalSource(name), fake) for name, fake in fakes.items()])
     for name, real in reals.items():

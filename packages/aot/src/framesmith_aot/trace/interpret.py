@@ -14,6 +14,7 @@ from torch._prims_common import suggest_memory_format
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import derivatives, functional, numbers, recurrent
 from framesmith_aten import tensor_methods
+from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.ignored_warnings import without_warnings
 from framesmith_aten.layouts import share_storage, storage_id
@@ -117,11 +118,11 @@ def _apart_as_captured(node: fx.Node, env: Mapping[fx.Node, Any], result: Any) -
 
     An operand that was written to in place may be laid out otherwise here: eager's memory has gaps, a value has none.
     """
-    example = node.meta.get(numbers.EXAMPLE) if node.meta else None
+    example = node.meta.get(EXAMPLE) if node.meta else None
     if not isinstance(example, torch.Tensor) or not functional.is_functional(result):
         return result
     for source in node.all_input_nodes:
-        operand, before = env[source], source.meta.get(numbers.EXAMPLE)
+        operand, before = env[source], source.meta.get(EXAMPLE)
         aliased = functional.is_functional(operand) and storage_id(operand) == storage_id(result)
         if aliased and isinstance(before, torch.Tensor) and not share_storage(before, example):
             return result.clone()

@@ -12,15 +12,13 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.limits import arithmetic_numbers
 from framesmith_aten.operators import op_name
 from framesmith_aten.symbolic import is_symbolic, is_taken_for_another, is_the_same, is_told_by_data, known_value
 from framesmith_aten.tracing.tracer import GraphTracer
-
-#: Where nodes of torch-level graphs keep what they gave when they were made.
-EXAMPLE = "example_value"
 
 #: How a check begins to tell of what is taken for granted of data here, not by whoever captured the graph.
 ASSUMED = "taken for granted: "
@@ -135,8 +133,8 @@ def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
     """Symbols that a call has made of data are those that it made when the graph was captured."""
     if not node.meta or (known := node.meta.get(EXAMPLE)) is None:
         return
-    for new, old in is_the_same(result, known):
-        tracer.numbers.rename(new, old)
+    for was, becomes in is_the_same(result, known):
+        tracer.numbers.rename(was, becomes)
 
 
 class Facts:

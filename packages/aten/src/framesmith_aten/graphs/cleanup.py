@@ -97,13 +97,13 @@ def _batch_norm_backward(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str,
     return node.target, tuple(args), dict(node.kwargs)
 
 
-#: Operators that are another spelling of a core one.
 def _random_within(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
     """The same numbers, by an operator whose name can be written in Python ("from" cannot)."""
     like, low, high = (*node.args, None)[:3]
     return None if high is None else (aten.randint_like.low_dtype, (like, low, high), {})
 
 
+#: Operators that are another spelling of a core one.
 REWRITES: dict[Any, Rewrite] = {
     aten.t.default: _t,
     aten.transpose.int: _transpose,

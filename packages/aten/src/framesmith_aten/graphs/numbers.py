@@ -95,12 +95,12 @@ class NumberNodes:
                 dims = () if what == "offset" else (dim,)
                 self.offer(number, functools.partial(self._query, _QUERIES[what], node, dims, number))
 
-    def rename(self, old: Any, new: Any) -> None:
+    def rename(self, was: Any, becomes: Any) -> None:
         """A symbol has become another in torch's ShapeEnv."""
         tables: tuple[dict[Any, Any], ...] = (self._known, self._makers)
         for table in tables:
-            if old in table:
-                table[new] = table.pop(old)
+            if was in table:
+                table[becomes] = table.pop(was)
 
     def knows(self, number: Any) -> bool:
         """Whether a node of the number exists or can be made."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx
 
+from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import NumberNodes
@@ -145,7 +146,7 @@ class GraphBuilder:
         #: Numbers among the inputs, behind the tensors; and the nodes of all numbers.
         self.number_inputs: list[tuple[fx.Node, NumberRef]] = []
         self.number_refs: dict[Any, NumberRef] = {}
-        self.numbers = NumberNodes(self.graph, "example_value")
+        self.numbers = NumberNodes(self.graph, EXAMPLE)
         self.refs: dict[int, TensorRef] = {}
         self.state = GlobalStateLog()
         self.operations = 0
@@ -198,7 +199,7 @@ class GraphBuilder:
         last = next((node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None)
         with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(None):
             node = self._placed(self.graph.placeholder(placeholder_name(ref.source.name)))
-        node.meta["example_value"] = ref.number
+        node.meta[EXAMPLE] = ref.number
         self.number_inputs.append((node, ref))
         return node
 
@@ -206,7 +207,7 @@ class GraphBuilder:
         """Let a number be what a function of numbers, symbolic or not, gives when the graph runs."""
         nodes = tuple(self.numbers.node_of(one) if is_symbolic(one) else one for one in operands)
         node = self._placed(self.graph.call_function(function, nodes))
-        node.meta["example_value"] = number
+        node.meta[EXAMPLE] = number
         self.numbers.bind(number, node)
         self.computed += 1
 
@@ -226,7 +227,7 @@ class GraphBuilder:
         where = self.graph.inserting_after(self.inputs[-1].node) if self.inputs else self.graph.inserting_before(None)
         with where:
             node = self._placed(self.graph.placeholder(placeholder_name(ref.source.name)))
-        node.meta["example_value"] = ref.fake
+        node.meta[EXAMPLE] = ref.fake
         self.inputs.append(ref)
         self.overlaps.note_input(ref.fake, ref.real)
         return node
@@ -268,7 +269,7 @@ class GraphBuilder:
         self.overlaps.note(result)
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self._placed(self.graph.create_node(kind, target, said_args, said_kwargs))
-        node.meta["example_value"] = result
+        node.meta[EXAMPLE] = result
         self._note(node, effects)
         return node
 
@@ -298,7 +299,7 @@ class GraphBuilder:
                 torch.ops.aten._assert_scalar.default, (self.numbers.of_expression(condition), message)
             )
         )
-        node.meta["example_value"] = None
+        node.meta[EXAMPLE] = None
         self._note(node, Effects(lasting=True, may_fail=True))
 
     def _note(self, node: fx.Node, effects: Effects) -> None:
@@ -322,7 +323,7 @@ class GraphBuilder:
     def item(self, node: fx.Node, index: int | str, fake: torch.Tensor) -> fx.Node:
         """The node for one tensor of a call's tuple, list or dict result."""
         got = self._placed(self.graph.call_function(operator.getitem, (node, index)))
-        got.meta["example_value"] = fake
+        got.meta[EXAMPLE] = fake
         return got
 
     def ref(self, fake: torch.Tensor, node: fx.Node) -> TensorRef:
@@ -410,7 +411,7 @@ def is_effect(node: fx.Node) -> bool:
 
 def fake_of_node(node: fx.Node) -> Any:
     """What a node computed on fakes."""
-    return node.meta["example_value"]
+    return node.meta[EXAMPLE]
 
 
 def nodes_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[fx.Node]:

@@ -34,25 +34,16 @@ class TensorSpec:
     dispatch_keys: int
 
     @classmethod
-    def of(
-        cls,
-        tensor: torch.Tensor,
-        dynamic_dims: Collection[int] = (),
-        dynamic_strides: Collection[int] = (),
-        *,
-        like: torch.Tensor | None = None,
-    ) -> TensorSpec:
-        """The spec of `tensor`, leaving sizes of `dynamic_dims` and strides of `dynamic_strides` open.
+    def of(cls, tensor: torch.Tensor, *, like: torch.Tensor | None = None) -> TensorSpec:
+        """The spec of `tensor`.
 
-        With `like`, a fake tensor standing for it, sizes and strides that are symbolic there are open too (SHAPE
-        guards then relate them). Raises GuardError for something that is not a tensor.
+        With `like`, a fake tensor standing for it, sizes and strides that are symbolic there are open (SHAPE guards
+        then relate them). Raises GuardError for something that is not a tensor.
         """
         if not isinstance(tensor, torch.Tensor):
             raise GuardError(f"TENSOR_MATCH needs a torch.Tensor, not a {qualified_name(type(tensor))}")
         with torch._C.DisableTorchFunction():
-            dims = {*dynamic_dims, *_symbolic(like, torch.Tensor.size)}
-            strides = {*dynamic_strides, *_symbolic(like, torch.Tensor.stride)}
-            return cls._read(tensor, dims, strides)
+            return cls._read(tensor, _symbolic(like, torch.Tensor.size), _symbolic(like, torch.Tensor.stride))
 
     @classmethod
     def _read(cls, tensor: torch.Tensor, dims: Collection[int], strides: Collection[int]) -> TensorSpec:

@@ -1,6 +1,7 @@
 """Native programs: the capsule, blocks that are skipped only while nothing changed, tensors changed in place."""
 
 import ctypes
+import dataclasses
 import gc
 import itertools
 import sys
@@ -554,7 +555,7 @@ def shape_program(expr, values):
     symbols = sorted(expr.free_symbols, key=str)
     sources = {"a": TensorPropertySource(X, "size", 0), "b": TensorPropertySource(X, "stride", 0), "k": Y}
     condition = ShapeExpr.of(expr, {symbol: sources[symbol.name] for symbol in symbols})
-    spec = TensorSpec.of(torch.ones(2), dynamic_dims=[0], dynamic_strides=[0])
+    spec = dataclasses.replace(TensorSpec.of(torch.ones(2)), sizes=(None,), strides=(None,))
     guards = [Guard(ShapeEnvSource(), "SHAPE", condition), Guard(X, "TENSOR_MATCH", spec)]
     return native(guards, ("x", "y"))
 
