@@ -265,7 +265,7 @@ def _slice_scatter(
     """`torch.slice_scatter`, whose fake kernel does not say that the part is as long as what is written to it."""
     part = aten.slice.Tensor(input, dim, start, end, step)
     if part.dim() == src.dim():
-        torch._check(part.shape[dim] == src.shape[dim])
+        torch._check(part.shape[dim] == src.shape[dim])  # type: ignore[no-untyped-call]
     return torch.slice_scatter(input, src, dim, start, end, step)
 
 
