@@ -81,6 +81,8 @@ REMEMBERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "unique": lambda x: x.unique(),
     "unique neighbours": lambda x: x.unique_consecutive(),
     "selected": lambda x: x.masked_select(x > 0),
+    "the first": lambda x: x[: (x > 0).sum().item()],
+    "but the last": lambda x: x[: x.shape[0] - (x == 0).sum().item()],
 }
 
 
@@ -103,6 +105,75 @@ def test_a_length_that_data_tell_beside_a_fixed_one(used: str, made: str, dynami
                 found.append(None)
         assert (found[0] is None) == (found[1] is None), data
         torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+#: Of slices, `k` being told by data, beside what has other lengths: `x` has six rows of two, `w` three.
+SLICED: dict[str, Callable[[torch.Tensor, torch.Tensor, int], Any]] = {
+    "the first": lambda x, w, k: x[:k] + w,
+    "from there on": lambda x, w, k: x[k:] * w,
+    "three from there on": lambda x, w, k: x[k : k + 3] + w,
+    "but the first": lambda x, w, k: x[1:k] + w,
+    "the last": lambda x, w, k: x[-k:] + w,
+    "columns": lambda x, w, k: x[:, :k] + w[:1],
+    "twice as many": lambda x, w, k: x[: k * 2] + x,
+    "all of it": lambda x, w, k: (w[:k] - w).pow(2).mean(),
+    "a slice of the slice": lambda x, w, k: x[:k][:3] + w,
+    "two of one length": lambda x, w, k: x[:k] + w * 2 + x[:k],
+    "expanded": lambda x, w, k: x[:k].expand(3, 2) * 1,
+    "seen as": lambda x, w, k: x[:k].view(3, 2) * 1,
+    "turned": lambda x, w, k: x[:k].t() @ w,
+    "stacked": lambda x, w, k: torch.stack([x[:k], w]),
+    "beside": lambda x, w, k: torch.cat([x[:k], w], 1),
+    "chosen": lambda x, w, k: torch.where(x[:k] > 2, w, 0.0),
+    "masked": lambda x, w, k: w.clone().masked_fill_(x[:k] > 2, 0.0),
+    "products": lambda x, w, k: torch.addmm(x[:k], w, torch.eye(2)),
+    "written to": lambda x, w, k: _with(x * 1, slice(k), w),
+    "written to further on": lambda x, w, k: _with(x * 1, slice(k, k + 3), w),
+    "columns written to": lambda x, w, k: _with(x * 1, (slice(None), slice(k)), w[:1]),
+    "read to write": lambda x, w, k: _with(x * 1, slice(3), x[:k]),
+    "added to in place": lambda x, w, k: (y := x * 1, y[:k].add_(w))[0],
+    "columns multiplied": lambda x, w, k: (y := x * 1, y[:, :k].mul_(w[:1]))[0],
+    "scattered": lambda x, w, k: torch.slice_scatter(x * 1, w, 0, 0, k),
+    "at the first places": lambda x, w, k: x.clone().index_put_((torch.arange(k),), w),
+    "scattered by places": lambda x, w, k: w.scatter(0, torch.arange(k)[:, None].expand(-1, 2), w * 2),
+    "asserted": lambda x, w, k: (y := x[:k], torch._check(y.shape[0] == 3))[0] * 2,
+}
+
+
+def _with(y: torch.Tensor, place: Any, value: torch.Tensor) -> torch.Tensor:
+    y[place] = value
+    return y
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("sliced", SLICED)
+def test_a_slice_that_data_tell_beside_a_fixed_length(sliced: str, dynamic: bool | None, gradients: bool) -> None:
+    """That it has the length it meets is checked of what the slice itself gives, which is not left out for that."""
+
+    def program(x: torch.Tensor, w: torch.Tensor, count: torch.Tensor) -> Any:
+        return SLICED[sliced](x, w, count.item())
+
+    def told(run: Callable[..., Any], count: int) -> list[torch.Tensor | None] | None:
+        leaves = [torch.arange(1.0, 13).view(6, 2).requires_grad_(gradients), torch.arange(6.0).view(3, 2)]
+        leaves[1].requires_grad_(gradients)
+        try:
+            result = run(leaves[0] * 1, leaves[1] * 1, torch.tensor(count))
+        except (RuntimeError, IndexError):
+            return None
+        try:
+            (result * torch.arange(1.0, result.numel() + 1).view(result.shape)).sum().backward()
+        except RuntimeError:  # without gradients, and where eager mode has none of such lengths
+            return [result.detach()]
+        return [result.detach(), *(leaf.grad for leaf in leaves)]
+
+    for first in (3, 1):
+        framesmith.reset()
+        run = framesmith.compile(program, dynamic=dynamic)
+        for count in (first, 3, 1, 2, 0, 5, 6):
+            found = [told(one, count) for one in (program, run)]
+            assert (found[0] is None) == (found[1] is None), count
+            torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
 #: Of two tensors both of whose lengths data tell.
