@@ -32,6 +32,8 @@ CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
         lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"),
         [torch.linspace(-3, 3, 64).bfloat16(), torch.linspace(0, 1, 64)],
     ),
+    "softplus by nothing": (lambda x: F.softplus(x, 0.0), [torch.linspace(-3, 3, 7)]),
+    "softplus by nothing, negative": (lambda x: F.softplus(x, -0.0), [torch.linspace(-3, 3, 7)]),
     "padded with -0": (lambda x: 1 / F.pad(x, (1, 1), value=-0.0), [torch.ones(3)]),
     "all along none": (lambda x: torch.all(x, dim=()), [torch.tensor([[1.0, 0.0]])]),
     "any of bytes along none": (lambda x: torch.any(x, dim=()), [torch.tensor([[2, 0]], dtype=torch.uint8)]),

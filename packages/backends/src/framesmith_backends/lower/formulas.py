@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Op, number
 
@@ -87,7 +89,8 @@ def hardswish_backward(grad: Expr, x: Expr) -> Expr:
 
 def softplus(x: Expr, beta: float, at: float) -> Expr:
     scaled = x * beta
-    return where(scaled > at, x, fn("log1p", fn("exp", scaled)) * (1.0 / beta))
+    inverse = math.copysign(math.inf, beta) if beta == 0 else 1.0 / beta
+    return where(scaled > at, x, fn("log1p", fn("exp", scaled)) * inverse)
 
 
 def softplus_backward(grad: Expr, x: Expr, beta: float, at: float) -> Expr:
