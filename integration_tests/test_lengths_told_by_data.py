@@ -189,6 +189,50 @@ BOTH: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
+#: Of slices of both whose lengths data tell, or the places between which they lie.
+SLICES: dict[str, Callable[[torch.Tensor, torch.Tensor, int, int], torch.Tensor]] = {
+    "added": lambda x, y, k, j: x[:k] + y[:j],
+    "of one tensor": lambda x, y, k, j: x[:k] + x[:j],
+    "the rest": lambda x, y, k, j: x[k:] * y[j:],
+    "products": lambda x, y, k, j: x[:k].t() @ y[:j],
+    "stacked": lambda x, y, k, j: torch.stack([x[:k], y[:j]]),
+    "concatenated": lambda x, y, k, j: torch.cat([x[:k], y[:j]]) * 2,
+    "copied": lambda x, y, k, j: (x[:k] * 1).copy_(y[:j]),
+    "written to": lambda x, y, k, j: _with(x * 1, slice(k), y[:j]),
+    "written to the same": lambda x, y, k, j: _with(x * 1, slice(k), y[:k]),
+    "written further on": lambda x, y, k, j: _with(x * 1, slice(k, k + j), y[:j]),
+    "zeros further on": lambda x, y, k, j: _with(x * 1, slice(k, k + j), torch.zeros(j, 2)),
+    "written between": lambda x, y, k, j: _with(x * 1, slice(k, j), y[:2]),
+    "a slice of the slice": lambda x, y, k, j: x[:k][:j] + y[:j],
+    "between": lambda x, y, k, j: x[j:k] + y[j:k],
+    "repeated": lambda x, y, k, j: x[:k].repeat(j, 1) + 1,
+    "narrow": lambda x, y, k, j: x.narrow(0, j, k) + y[:k],
+    "masked": lambda x, y, k, j: x[:k].clone().masked_fill_(y[:j] > 3, 0.0),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("sliced", SLICES)
+def test_two_slices_that_data_tell(sliced: str, dynamic: bool | None) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor, one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+        return SLICES[sliced](x, y, one.item(), two.item())
+
+    def told(run: Callable[..., torch.Tensor], one: int, two: int) -> torch.Tensor | None:
+        x = torch.arange(12.0).view(6, 2)
+        try:
+            return run(x, x.flip(0), torch.tensor(one), torch.tensor(two))
+        except RuntimeError:
+            return None
+
+    for first in ((3, 3), (1, 2)):
+        framesmith.reset()
+        run = framesmith.compile(program, dynamic=dynamic)
+        for pair in (first, (3, 3), (1, 3), (3, 1), (2, 4), (0, 3), (3, 0), (0, 0), (1, 1), (6, 6), (5, 2), (7, 3)):
+            found = [told(call, *pair) for call in (program, run)]
+            assert (found[0] is None) == (found[1] is None), pair
+            torch.testing.assert_close(found[0], found[1])
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("used", BOTH)
 def test_two_lengths_that_data_tell(used: str, dynamic: bool | None) -> None:

@@ -10,7 +10,7 @@ from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import compute_type, is_float
 from framesmith_backends.ir.expr import Expr, Index, Number, Op, guarded, number
 from framesmith_backends.ir.index import Ix
-from framesmith_backends.ir.size import Size, Sym, surely_at_least
+from framesmith_backends.ir.size import Size, Sym, surely_at_least, symbols_of
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, cast
 from framesmith_backends.lower.tensor import Tensor, point
@@ -94,6 +94,17 @@ def _written(s: Scope, x: Tensor, source: Tensor, where: Sequence[Ix], condition
     return s.elementwise(s.result.shape, cast(value, s.result.dtype))
 
 
+def _is_told(s: Scope, numbers: Sequence[Size | None]) -> bool:
+    """Whether data tell one of the numbers."""
+    tellers = [s.program.tellers.get(symbol) for symbol in symbols_of(one for one in numbers if one is not None)]
+    return any(teller is not None and teller.source in s.program.calls for teller in tellers)
+
+
+def _spans(start: Size | None, end: Size | None, count: Size) -> bool:
+    """Whether so many elements lie between these places, if all of them are there: that is checked by the graph."""
+    return end is not None and end - (0 if start is None else start) == count
+
+
 @rule("slice_scatter")
 def slice_scatter(
     s: Scope,
@@ -107,6 +118,8 @@ def slice_scatter(
     dim %= len(x.shape)
     where = list(point(s.result.shape))
     first, count = normal_start(start, x.shape[dim]), source.shape[dim]
+    if _is_told(s, (start, end, count)) and (_is_told(s, (count,)) or not _spans(start, end, count)):
+        raise Decline("a part whose length data tell: ATen compares it with what is written")
     condition: Expr | None = None
     if step == 1:
         where[dim] = index.add(where[dim], index.const(-first))
