@@ -405,3 +405,19 @@ def test_gradients_of_a_single_row(function: Callable[[torch.Tensor], torch.Tens
     framesmith.compile(function, dynamic=True, strict=True)(x).sum().backward()
     function(other).sum().backward()
     assert torch.equal(x.grad, other.grad)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("view", [lambda x: x.t(), lambda x: x[2:], lambda x: x.view(3, 2)])
+def test_where_a_leaf_and_its_view_begin(view: Callable[[torch.Tensor], torch.Tensor], dynamic: bool | None) -> None:
+    """Both in one storage, in which the leaf begins further on."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
+        return x * 2, y.sum() + x[2:].sum(), y + x.storage_offset(), x + y.storage_offset()
+
+    framesmith.reset()
+    compiled = framesmith.compile(function, dynamic=dynamic, strict=True)
+    for at in (1, 3, 1):
+        leaf = torch.arange(60.0).view(6, 10)[:, at].contiguous().repeat(2)[at : at + 6].detach().requires_grad_()
+        found, wanted = compiled(leaf, view(leaf)), function(leaf, view(leaf))
+        torch.testing.assert_close(found, wanted)

@@ -212,7 +212,8 @@ def symbolic_fake(
         dynamic_sizes=[_kind(dim, dims, unbacked, ranges or {}) for dim in range(tensor.dim())],
         view_base_context=_static_context(tensor._base),
     )
-    if is_described_by_layout(tensor):
+    # A view that autograd knows of is made in the memory of its base's fake, which has to begin where the base does.
+    if is_described_by_layout(tensor) and not (tensor.requires_grad and tensor.storage_offset()):
         fake = _plain_symbolic(mode, env, tensor, source, context)
     else:
         fake = mode.from_tensor(tensor, source=to_torch(source), symbolic_context=context, static_shapes=False)
