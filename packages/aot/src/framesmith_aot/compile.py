@@ -101,9 +101,8 @@ def _traced(trace: Callable[[], JointGraph], fake_mode: FakeTensorMode) -> Joint
             elif is_data_dependent(cause):
                 if not assume_otherwise(cause, fake_mode, captured):
                     raise
-            elif not specialise(
-                error.numbers, specialised
-            ):  # some of torch's formulas ask for a number: those of powers
+            # Some of torch's formulas ask for a number: those of powers.
+            elif not specialise(error.numbers, specialised):
                 raise
 
 
