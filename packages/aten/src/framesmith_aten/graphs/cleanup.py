@@ -10,7 +10,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
-from framesmith_aten.graphs.numbers import NumberNodes, numbers_in
+from framesmith_aten.graphs.numbers import NumberNodes, numbers_in, numbers_of
 from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.operators import IDENTITY_VIEWS, arguments, is_mask, is_view
 from framesmith_aten.symbolic import all_equal, has_symbols, is_taken_for_another, is_the_same
@@ -164,7 +164,7 @@ def _shows_the_same(before: torch.Tensor, after: torch.Tensor) -> bool:
     """Whether two tensors of the same memory are laid out alike, whatever data tell."""
     if before.layout is not torch.strided or len(before.shape) != len(after.shape):
         return False
-    if any(map(is_taken_for_another, (*after.shape, *after.stride(), after.storage_offset()))):
+    if any(map(is_taken_for_another, numbers_of(after).values())):
         return False
     same = all_equal(before.shape, after.shape) and all_equal(before.stride(), after.stride())
     return same and all_equal([before.storage_offset()], [after.storage_offset()])

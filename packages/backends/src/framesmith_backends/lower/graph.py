@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 
 from framesmith_aten.contract import OnError
 from framesmith_aten.graphs.nodes import is_pure
-from framesmith_aten.graphs.numbers import FUNCTIONS
+from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
 from framesmith_aten.operators import is_mutable
 from framesmith_aten.symbolic import has_symbols, is_symbolic, is_taken_for_another
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
@@ -181,7 +181,7 @@ def _is_taken_for_another(value: object) -> bool:
     """
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not has_symbols(value):
         return False
-    return any(map(is_taken_for_another, (*value.shape, *value.stride(), value.storage_offset())))
+    return any(map(is_taken_for_another, numbers_of(value).values()))
 
 
 def run_as_call(low: Lowering, node: fx.Node) -> None:

@@ -159,6 +159,10 @@ def _op(r: Rendering, node: Op) -> Value:
     return emit_op(r.b, node.name, tuple(_value(r, arg) for arg in node.args), node.args[-1].dtype)
 
 
+def lane_numbers(r: Rendering, kind: str = "i64") -> Value:
+    return Value(f"<{', '.join(f'{kind} {k}' for k in range(r.lanes))}>", kind, r.lanes)
+
+
 def _counted_lanes(r: Rendering, node: Op) -> Value | None:
     """A comparison of an index that grows by one a lane with what is the same in all: of a lane's number, in a byte.
 
@@ -177,8 +181,7 @@ def _counted_lanes(r: Rendering, node: Op) -> Value | None:
     count = r.b.binary("sub", _value(r, same), scalar_index(r, grows.ix))
     # No lane has the number -1, or as many as there are.
     near = r.b.intrinsic("smin", r.b.intrinsic("smax", count, r.b.number(-1, count)), r.b.number(r.lanes, count))
-    numbers = Value(f"<{', '.join(f'i8 {k}' for k in range(r.lanes))}>", "i8", r.lanes)
-    return emit_op(r.b, node.name, (numbers, r.b.convert("trunc", near, "i8")), "i8")
+    return emit_op(r.b, node.name, (lane_numbers(r, "i8"), r.b.convert("trunc", near, "i8")), "i8")
 
 
 def _lane_step(r: Rendering, ix: Ix) -> Size | None:
@@ -295,8 +298,7 @@ def _lane_indices(r: Rendering, ix: Ix) -> Value:
             return scalar_index(r, ix)
         base = scalar_index(r, ix)
         if isinstance(step, Sym):
-            numbers = ", ".join(f"i64 {k}" for k in range(r.lanes))
-            return r.b.add(base, r.b.mul(Value(f"<{numbers}>", "i64", r.lanes), size_of(r, step)))
+            return r.b.add(base, r.b.mul(lane_numbers(r), size_of(r, step)))
         offsets = ", ".join(f"i64 {k * step}" for k in range(r.lanes))
         return r.b.binary("add", base, Value(f"<{offsets}>", "i64", r.lanes))
     return r.b.splat(_general(r, ix, lambda var: _lane_variable(r, var)), r.lanes)
@@ -306,8 +308,7 @@ def _lane_variable(r: Rendering, var: Var) -> Value:
     value = r.variables[var]
     if var is not r.kernel.lane or r.lanes == 1:
         return value
-    offsets = ", ".join(f"i64 {k}" for k in range(r.lanes))
-    return r.b.binary("add", value, Value(f"<{offsets}>", "i64", r.lanes))
+    return r.b.binary("add", value, lane_numbers(r))
 
 
 def scalar_index(r: Rendering, ix: Ix) -> Value:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.index import Var
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.emit import ZERO
+from framesmith_backends.render.llvm.emit import ZERO, lane_numbers
 from framesmith_backends.render.llvm.sizes import at_entry, size_of
 from framesmith_backends.render.llvm.state import Rendering
 
@@ -109,7 +109,7 @@ def any_lane_tail(r: Rendering, lane: Var, whole: Value, high: Value, inside: Ca
     outer = r.b.out
     body: list[object] = []
     r.enter(body, lane, whole)
-    r.mask = r.b.compare("slt", _lane_numbers(r, "i32"), _rest(r, whole, high))
+    r.mask = r.b.compare("slt", lane_numbers(r, "i32"), _rest(r, whole, high))
     inside()
     r.mask = None
     r.leave(outer)
@@ -126,10 +126,6 @@ def _rest(r: Rendering, whole: Value, high: Value) -> Value:
         return r.b.splat(r.b.convert("trunc", r.b.sub(high, whole), "i32"), r.lanes)
 
     return at_entry(r, ("rest", whole, high), made, {whole, high} <= set(r.sizes.values()))
-
-
-def _lane_numbers(r: Rendering, kind: str = "i64") -> Value:
-    return Value(f"<{', '.join(f'{kind} {k}' for k in range(r.lanes))}>", kind, r.lanes)
 
 
 def _reads_under_conditions(r: Rendering) -> bool:
@@ -165,7 +161,7 @@ def lane_tail(
     elif r.lanes > 1 and _reads_under_conditions(r):
         first = r.b.add(_hidden_zero(r), whole)
         r.enter(body, lane, first)
-        r.mask = r.b.compare("ult", _lane_numbers(r), r.b.sub(constant(size, "i64"), first))
+        r.mask = r.b.compare("ult", lane_numbers(r), r.b.sub(constant(size, "i64"), first))
     else:
         r.enter(body, lane, constant(whole, "i64"))
         flags = ", ".join(f"i1 {'true' if whole + k < size else 'false'}" for k in range(r.lanes))
