@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import linecache
 from collections.abc import Callable
 from typing import Any
 
@@ -260,3 +262,160 @@ def test_where_there_are_none_the_error_comes_whatever_is_asked_for() -> None:
         [grad] = torch.autograd.grad(run(x, w), x, create_graph=True)
         with pytest.raises(RuntimeError, match="double backward through a compiled graph"):
             torch.autograd.grad(grad.pow(2).sum() + (x * w).sum(), wanted, allow_unused=True)
+
+
+def filled(x: torch.Tensor) -> None:
+    x.fill_(2.0)
+
+
+def a_view_scaled(x: torch.Tensor) -> None:
+    x.view(-1)[1:].mul_(2.0)
+
+
+def counted_up(x: torch.Tensor) -> None:
+    x += 1
+
+
+def an_item_set(x: torch.Tensor) -> None:
+    x[0] = 1
+
+
+def told_to_write(x: torch.Tensor) -> None:
+    F.relu(x, inplace=True)
+
+
+def each_of_some(x: torch.Tensor) -> None:
+    for tensor, factor in ((x, 2), (x, 3)):
+        tensor.mul_(factor)
+
+
+def without_gradients(x: torch.Tensor) -> None:
+    with torch.no_grad():
+        x.mul_(3)
+
+
+def a_detached_view(x: torch.Tensor) -> None:
+    turned = x.t()
+    turned.detach().zero_()
+
+
+def by_a_function_made_there(x: torch.Tensor) -> None:
+    def change() -> None:
+        x.mul_(2)
+
+    change()
+
+
+def by_a_number_that_data_tell(x: torch.Tensor) -> None:
+    x.fill_(torch.tensor(2.0).item())
+
+
+#: Each changes a tensor of two rows in place.
+CHANGES = [
+    filled, a_view_scaled, counted_up, an_item_set, told_to_write, each_of_some, without_gradients, a_detached_view,
+    by_a_function_made_there, by_a_number_that_data_tell,
+]  # fmt: skip
+
+
+def rewriting(change: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function whose graph depends on a tensor that eager mode does not keep and the code behind a break changes.
+
+    The code stands in the function itself, as it would there.
+    """
+    lines = inspect.getsource(change).splitlines()[1:]
+    text = ["def function(x):", "    y = (x * 1).sin()", "    print(end='')", *lines, "    return y"]
+    namespace: dict[str, Any] = {"torch": torch, "F": F}
+    linecache.cache[change.__name__] = (0, None, text, change.__name__)
+    exec(compile("\n".join(text), change.__name__, "exec"), namespace)
+    function: Callable[[torch.Tensor], torch.Tensor] = namespace["function"]
+    return function
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_of_an_input_that_is_changed_behind_a_break(change: Callable[[torch.Tensor], None]) -> None:
+    function = rewriting(change)
+    found = []
+    for run in (function, framesmith.compile(function, strict=True)):
+        leaf = torch.arange(6.0).view(2, 3).requires_grad_()
+        (grad,) = torch.autograd.grad(run(leaf * 1).pow(2).sum(), leaf, create_graph=True)
+        found.append((grad, *torch.autograd.grad(grad.pow(2).sum(), leaf)))
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager)
+
+
+def test_of_an_input_that_shares_memory_with_one_changed_behind_a_break() -> None:
+    def function(x: torch.Tensor, alias: torch.Tensor) -> torch.Tensor:
+        y = alias.masked_fill(alias.isnan(), 0.0)
+        print(end="")
+        x.fill_(3)
+        return y.abs()
+
+    found = []
+    for run in (function, framesmith.compile(function, strict=True)):
+        leaf = torch.tensor([-1.0, 2.0, -3.0]).requires_grad_()
+        x = leaf * 1
+        (grad,) = torch.autograd.grad(run(x, x.real).pow(2).sum(), leaf, create_graph=True)
+        found.append((grad, *torch.autograd.grad(grad.pow(2).sum(), leaf)))
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager)
+
+
+def a_product_of_what_has_no_derivative(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    doubled = x * 2
+    return torch.addcmul(x // x, x, doubled, value=3), doubled
+
+
+def rounded_and_not(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x // 2 * w, x * w
+
+
+def of_two_inputs(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    next_to_it = torch.nextafter(x, w)
+    return (next_to_it + w * x).sin(), next_to_it
+
+
+def kept_and_changed(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x.exp()
+    z = y * w
+    y.add_(1)
+    return z, y
+
+
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("wanted", ["x", "w", "second result", "both", "leaves"])
+@pytest.mark.parametrize(
+    "function", [a_product_of_what_has_no_derivative, rounded_and_not, of_two_inputs, kept_and_changed]
+)
+def test_what_autograd_refuses_is_refused_where_it_leads_to_what_is_asked_for(
+    function: Callable[..., Any], wanted: str, history: bool
+) -> None:
+    def outcome(run: Callable[..., Any], both_results: bool) -> Any:
+        leaves = torch.tensor([0.5, -1.5, 2.5]).requires_grad_(), torch.tensor([1.0, 2.0, 3.0]).requires_grad_()
+        x, w = leaves[0] * 1, leaves[1]
+        results = run(x, w)
+        of = {"x": [x], "w": [w], "second result": [results[1]], "both": [x, w], "leaves": [*leaves]}[wanted]
+        roots = [result.sum() for result in (results if both_results else results[:1])]
+        try:
+            grads = torch.autograd.grad(roots, of, create_graph=history, allow_unused=True)
+            penalty = [grad.pow(2).sum() for grad in grads if grad is not None and grad.requires_grad]
+            further = torch.autograd.grad(sum(penalty), leaves, allow_unused=True) if penalty else ()
+        except RuntimeError as error:
+            return type(error).__name__, "is not implemented" in str(error)
+        return [grad if grad is None else grad.detach() for grad in (*grads, *further)]
+
+    compiled = framesmith.compile(function, strict=True)
+    for both_results in (False, True):
+        found, expected = outcome(compiled, both_results), outcome(function, both_results)
+        if isinstance(expected, tuple) or isinstance(found, tuple):
+            assert found == expected
+        else:
+            torch.testing.assert_close(found, expected)
+
+
+def test_of_what_autograd_refuses_it_comes_first_to_what_it_comes_to_first_in_eager_mode() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.floor_divide(x, 0.5).unique()
+
+    result = framesmith.compile(function, strict=True)(torch.tensor([1.0, 2.0], requires_grad=True))
+    with pytest.raises(NotImplementedError, match="_unique2"):
+        result.sum().backward()

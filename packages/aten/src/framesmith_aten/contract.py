@@ -32,6 +32,9 @@ MODES: Mapping[str, str] = MappingProxyType(
 #: Where nodes of torch-level graphs keep, in `meta`, what they gave when they were captured.
 EXAMPLE = "example_value"
 
+#: Where placeholders of torch-level graphs say, in `meta`, that the code behind the graph may write to the tensor.
+REWRITTEN = "rewritten"
+
 #: The entry point group in which backends register.
 ENTRY_POINTS = "framesmith.backends"
 

@@ -14,7 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from framesmith_aten import table
-from framesmith_aten.operators import arguments, is_composite, is_custom, is_mask, row, tensors_in
+from framesmith_aten.operators import arguments, is_composite, is_custom, is_mask, overloads, row, tensors_in
 from framesmith_aten.symbolic import equal, holds, holds_at_present
 
 Values = Mapping[str, Any]
@@ -49,9 +49,7 @@ def composite_may_fail(name: str) -> bool:
 
     Autograd takes it apart before a dispatch mode sees it, and on fake tensors it may go a way without the check.
     """
-    packet = getattr(torch.ops.aten, name, None)
-    overloads = [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
-    return any(is_composite(op) and row(op).fails is not None for op in overloads)
+    return any(is_composite(op) and row(op).fails is not None for op in overloads(name))
 
 
 def _integer_division(values: Values) -> bool:

@@ -44,6 +44,12 @@ def row(op: Any) -> Row:
     return TABLE.get(name) or TABLE.get(name.removesuffix("_")) or _NOTHING_SPECIAL
 
 
+def overloads(name: str) -> list[OpOverload]:
+    """ATen's operators of a name; none where it has no such name."""
+    packet = getattr(torch.ops.aten, name, None)
+    return [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
+
+
 def is_custom(op: Any) -> bool:
     """Whether the operator is a user's or another library's."""
     return isinstance(op, OpOverload) and op.namespace not in TORCHS_OWN
@@ -206,12 +212,10 @@ def view_written(op: Any) -> OpOverload | None:
     It takes what the operator takes but for the values written, the second argument. None for other operators.
     """
     name, found, rest = op_name(op).rpartition("_scatter")
-    if not isinstance(op, OpOverload) or not found or rest or not hasattr(torch.ops.aten, name):
+    if not isinstance(op, OpOverload) or not found or rest:
         return None
-    packet = getattr(torch.ops.aten, name)
     parameters = [one for one in _taken(op) if one[0] != "src"]
-    overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    return next((view for view in overloads if _taken(view) == parameters), None)
+    return next((view for view in overloads(name) if _taken(view) == parameters), None)
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -102,8 +102,18 @@ def are_alike(nodes: Sequence[NodeShape], regions: Sequence[Region]) -> bool:
     )
 
 
-def gradients_through(region: Region, ends: Ends, tangents: Sequence[torch.Tensor | None]) -> Grads:
-    """The gradients that one region gives for its operands, from the tangents of its results."""
+def gradients_through(
+    region: Region,
+    ends: Ends,
+    tangents: Sequence[torch.Tensor | None],
+    wanted: Collection[int | GradientEdge],
+    *,
+    create_graph: bool,
+) -> Grads:
+    """The gradients that one region gives, from the tangents of its results, for those of its operands that are wanted.
+
+    As autograd's engine does it: what does not lead there is not run. With `create_graph` they have a history.
+    """
     found: dict[int | GradientEdge, torch.Tensor] = {}
 
     def leave(node: Any, grads: Sequence[torch.Tensor | None], _: Any) -> None:
@@ -117,18 +127,19 @@ def gradients_through(region: Region, ends: Ends, tangents: Sequence[torch.Tenso
 
     handles = [node.register_hook(functools.partial(leave, node)) for node in region.nodes]
     handles += stop_at_ends(ends)
-    outside = {source.node for source in region.into if isinstance(source, GradientEdge)}
-    handles += [node.register_prehook(lambda grads: (None,) * len(grads)) for node in outside]
     came = [(edge, tangent) for edge, tangent in zip(region.out, tangents, strict=True) if tangent is not None]
+    places = [edge for edge, at in ends.items() if at in wanted]
+    places += [source for source in wanted if isinstance(source, GradientEdge)]
     try:
-        torch.autograd.grad(
-            [edge for edge, _ in came],
-            [edge for edge, at in ends.items() if at >= 0],
-            [tangent for _, tangent in came],
-            create_graph=True,
-            allow_unused=True,
-        )
+        if places:
+            torch.autograd.grad(
+                [edge for edge, _ in came],
+                places,
+                [tangent for _, tangent in came],
+                create_graph=create_graph,
+                allow_unused=True,
+            )
     finally:
         for handle in handles:
             handle.remove()
-    return tuple([found.get(source) for source in region.into])
+    return tuple([found.get(source) if source in wanted else None for source in region.into])

@@ -10,7 +10,7 @@ import torch
 
 from framesmith_aot.partition.split import NodePart, Saved
 from framesmith_aot.runtime.backward import BackwardPass
-from framesmith_aot.runtime.histories import refuse_derivative
+from framesmith_aot.runtime.histories import leads_to_a_result, refuse_derivative
 from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.runtime.replay import (
     FunctionText,
@@ -130,6 +130,23 @@ def _given(text: FunctionText, result: int | Hidden) -> str:
     return f"{empty}({text.literal(result.shape)}, {text.literal((0,) * len(result.shape))}, {options})"
 
 
+def _refusing(node: AutogradNode, index: int, given: int, second: SecondOrder | str) -> Callable[..., Any]:
+    """The backward pass of a node that eager mode refuses, where what it refuses leads to what is asked for."""
+
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        if isinstance(second, SecondOrder) and ctx.rerun is not None and second.is_as_it_was(ctx.rerun):
+            wanted = [leads_to_a_result(one) for one, _ in ctx.next_functions[: len(node.part.node.operands)]]
+            grads = second.gradients_of_some(ctx.rerun, index, ctx.held, tangents, wanted)
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                ctx.rerun = ctx.held = None
+            return (*grads, *(None,) * given)
+        refusal = node.part.node.refusal
+        assert refusal is not None
+        raise refusal.error(refusal.words)
+
+    return backward
+
+
 def apply_of(
     forward: FunctionText,
     node: AutogradNode,
@@ -190,16 +207,15 @@ def apply_of(
         # As often as asked: to ask for saved tensors twice is an error.
         return (*(run.evaluate if torch.is_grad_enabled() else run)(numbers_of(ctx), tangents), *rest)
 
-    def backward_refused(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        refusal = node.part.node.refusal
-        assert refusal is not None
-        raise refusal.error(refusal.words)
-
     kept = node.part.node.kept.anything or node.part.reads
     members = {
         "forward": staticmethod(forward.build()),
         "backward": staticmethod(
-            backward_refused if node.part.node.refusal else backward if kept else backward_of_nothing_kept
+            _refusing(node, index, given, second)
+            if node.part.node.refusal
+            else backward
+            if kept
+            else backward_of_nothing_kept
         ),
     }
 

@@ -36,6 +36,7 @@ from framesmith_aot.trace.regions import (
     edge_of,
     regions_of,
 )
+from framesmith_aten.contract import REWRITTEN
 from framesmith_aten.graphs.numbers import is_number_node
 from framesmith_aten.layouts import overlaps_itself
 from framesmith_aten.operators import is_custom, is_random
@@ -83,6 +84,7 @@ class SecondOrder:
     needed: frozenset[int]
     behind: Sequence[frozenset[int]]
     changed: frozenset[int]
+    rewritten: frozenset[int]
     detached: frozenset[int]
     unversioned: frozenset[int]
     numbers: frozenset[int]
@@ -100,7 +102,7 @@ class SecondOrder:
         `before` names what has the history of some inputs, `watched` are those that autograd itself looks after. All
         are in a tuple bound to "inputs".
         """
-        followed = sorted(self.needed - self.changed - self.unversioned - self.numbers - {*watched})
+        followed = sorted(self.needed - self.copied - self.unversioned - self.numbers - {*watched})
         values = [self._kept(text, at, name, before.get(at, name), at in followed) for at, name in enumerate(inputs)]
         kept = "inputs" if values == [*inputs] else tuple_text(values)
         counters = [f"{inputs[at]}.detach()" if values[at] != inputs[at] else inputs[at] for at in followed]
@@ -118,8 +120,8 @@ class SecondOrder:
 
     @functools.cached_property
     def copied(self) -> frozenset[int]:
-        """The inputs of which a call keeps what they were: it changes them, and results depend on them."""
-        return self.changed & self.needed
+        """The inputs of which a call keeps what they were: they do not stay so, and results depend on them."""
+        return (self.changed | self.rewritten) & self.needed
 
     def _kept(self, text: FunctionText, at: int, name: str, history: str, followed: bool) -> str:
         """What is kept of an input. Of one that eager mode does not keep, no more than its contents and its history."""
@@ -170,14 +172,44 @@ class SecondOrder:
         changed stands in the way (see `obstacle`).
         """
         warn_user(SecondDerivativeWarning())
+        wanted = [True] * len(self.nodes[index].operands)
+        return self._gradients(rerun, index, held, results, contents, tangents, stand_ins, wanted, create_graph=True)
+
+    def gradients_of_some(
+        self, rerun: Rerun, index: int, held: Held, tangents: Sequence[torch.Tensor | None], wanted: Sequence[bool]
+    ) -> Grads:
+        """The gradients of those operands of node `index` that are `wanted`, with a history where one is recorded.
+
+        For a node through which no pass goes as a whole: raises what autograd raises on the way to those.
+        """
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            return self._gradients(rerun, index, held, {}, {}, tangents, {}, wanted, create_graph=again)
+
+    def _gradients(
+        self,
+        rerun: Rerun,
+        index: int,
+        held: Held,
+        results: Mapping[int, torch.Tensor],
+        contents: Mapping[int, torch.Tensor],
+        tangents: Sequence[torch.Tensor | None],
+        stand_ins: Mapping[int, torch.Tensor],
+        wanted: Sequence[bool],
+        *,
+        create_graph: bool,
+    ) -> Grads:
         values, versions, states = rerun
         restored = {at: _restored(values[at], stand_ins[at]) for at in _changed(versions) & {*stand_ins}}
         ends, roots, regions, views = self._run(values, states, held, restored, contents)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
-        found = gradients_through(regions[index], ends, seeds)
-        of = dict(zip(operands_of(regions[index], regions), found, strict=True))
-        grads = tuple([of[operand] for operand in self.nodes[index].operands])
-        if not (results or views or self.casting or restored):
+        operands = self.nodes[index].operands
+        sources = dict(zip(operands_of(regions[index], regions), regions[index].into, strict=True))
+        places = [sources[operand] for operand, is_wanted in zip(operands, wanted, strict=True) if is_wanted]
+        found = gradients_through(regions[index], ends, seeds, places, create_graph=create_graph)
+        of = dict(zip(sources, found, strict=True))
+        grads = tuple([of[operand] for operand in operands])
+        if not create_graph or not (results or views or self.casting or restored):
             return grads
         instead = {edge_of(roots[slot]): result for slot, result in results.items()}
         instead.update((edge, values[at]) for edge, at in ends.items() if 0 <= at < len(values))
@@ -196,6 +228,11 @@ class SecondOrder:
             return f"an input of shape {list(versions[at][0].shape)} was changed in place since the call"
         freed = [value for at, value in enumerate(values) if at not in changed & {*stand_ins} and _is_freed(value)]
         return f"the memory of an input of shape {list(freed[0].shape)} was freed since the call" if freed else None
+
+    def is_as_it_was(self, rerun: Rerun) -> bool:
+        """Whether nothing has happened to the inputs of the call since."""
+        values, versions, _ = rerun
+        return not _changed(versions) and not any(map(_is_freed, values))
 
     def leading(self, rerun: Rerun) -> list[torch.Tensor]:
         """What is kept of the inputs with a history."""
@@ -358,6 +395,7 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
     numbers = frozenset(at for at, node in enumerate(joint.inputs) if is_number_node(node))
     devices = (node.meta["val"].device for at, node in enumerate(joint.inputs) if at not in numbers)
     cuda = {device for device in devices if device.type == "cuda"}
+    placeholders = gm.graph.find_nodes(op="placeholder")
     return SecondOrder(
         gm,
         joint.nodes,
@@ -373,6 +411,7 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
         needed(joint),
         behind(joint),
         frozenset(joint.meta.changed),
+        frozenset(binding.placeholders[at] for at, node in enumerate(placeholders) if node.meta.get(REWRITTEN)),
         frozenset(_detached(joint)),
         frozenset(at for at, example in enumerate(examples) if at not in numbers and example.is_inference()),
         numbers,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -170,14 +172,22 @@ class _Passing:
                 torch.autograd.grad([*roots.values()], wanted, given, retain_graph=True, allow_unused=True)
 
     def go_through(self, index: int, seeds: Mapping[int, torch.Tensor]) -> None:
-        """The pass through one region alone, node by node: the engine would run others that lead to the same inputs."""
+        """The pass through one region alone, node by node: the engine would run others that lead to the same inputs.
+
+        In its order: of the nodes to which all has come, that which was made last.
+        """
         region = self.regions[index]
         inner = set(region.nodes)
         came = {
             edge: functools.reduce(torch.add, [seeds[slot] for slot in slots]) if slots else self._tangent_inside(edge)
             for edge, slots in zip(region.out, region.slots, strict=True)
         }
-        for node in sorted(region.nodes, key=lambda node: node._sequence_nr(), reverse=True):
+        onward = {node: [edge.node for edge in edges(node) if edge.node in inner] for node in region.nodes}
+        awaited = collections.Counter(itertools.chain.from_iterable(onward.values()))
+        ready = [node for node in region.nodes if not awaited[node]]
+        while ready:
+            node = max(ready, key=lambda node: node._sequence_nr())
+            ready.remove(node)
             arrived = [came.get(GradientEdge(node, number)) for number in range(len(node._input_metadata))]
             self.stopped[index] = node._sequence_nr()
             given = _given(node, _run_alone(node, arrived))
@@ -187,6 +197,8 @@ class _Passing:
                     self._note(index, self.ends.get(edge, edge), grad)
                 else:
                     came[edge] = grad if edge not in came else came[edge] + grad
+            awaited.subtract(onward[node])
+            ready += [one for one in dict.fromkeys(onward[node]) if not awaited[one]]
 
     def forget(self, index: int) -> None:
         """What was noted of a region."""

@@ -15,6 +15,7 @@ from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
 from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot, callable_slots
 from framesmith_dynamo.residual.blocks import check_blocks, contexts_of, push_exit
 from framesmith_dynamo.residual.continuations import continuation_at
+from framesmith_dynamo.residual.rewritten import mark_rewritten
 from framesmith_dynamo.values.tensors.torch_context import TorchContextValue
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     caught = handler_arm(frame, index)
     slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
     residual.change(grad_mode=not contexts_of(frame.stack))
+    mark_rewritten(frame)
     outside = len(slots) if caught is None else caught.below
     if instr.op in BUILT:
         kind, above = BUILT[instr.op]
