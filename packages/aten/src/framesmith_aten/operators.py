@@ -47,7 +47,8 @@ def row(op: Any) -> Row:
 def overloads(name: str) -> list[OpOverload]:
     """ATen's operators of a name; none where it has no such name."""
     packet = getattr(torch.ops.aten, name, None)
-    return [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
+    found = packet.overloads() if isinstance(packet, OpOverloadPacket) else []  # type: ignore[no-untyped-call]
+    return [getattr(packet, overload) for overload in found]
 
 
 def is_custom(op: Any) -> bool:
