@@ -137,3 +137,41 @@ def test_interpreted_kernels_of_the_cuda_backend() -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.stdout.count("ok ") == len([*PROGRAMS, *FULL])
+
+
+#: Of rows and columns of which data tell how many there are, and of which there may be none.
+OF_SO_MANY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "mean": lambda rows, columns: rows.mean(),
+    "mean of each": lambda rows, columns: rows.mean(0) + columns.mean(1).sum(),
+    "mean without nan": lambda rows, columns: rows.nanmean() + columns.nansum(),
+    "mean expanded": lambda rows, columns: rows.mean(0).expand_as(rows).exp() - rows,
+    "variance by hand": lambda rows, columns: rows.sub(rows.mean(0)).pow(2).mean(),
+    "sums": lambda rows, columns: rows.sum(0) * 2 + columns.sum(1, keepdim=True).exp().sum(),
+    "distance": lambda rows, columns: F.mse_loss(rows, rows * 2) + F.l1_loss(columns, columns.exp()),
+    "layer norm": lambda rows, columns: F.layer_norm(rows, (3,)).mean(-1),
+    "softmax": lambda rows, columns: F.softmax(rows, 0).sin().mean() + F.log_softmax(columns, -1).mean(),
+    "normalised": lambda rows, columns: F.normalize(rows, dim=0).sum() + F.normalize(columns, dim=1).sum(),
+    "product": lambda rows, columns: (rows @ rows.t()).mean(),
+    "cumulative": lambda rows, columns: rows.cumsum(0).mean() + columns.cumsum(1).mean(),
+    "extremes": lambda rows, columns: rows.amax(1).mean() + rows.logsumexp(1).mean(),
+    "norm": lambda rows, columns: rows.norm() + rows.norm(dim=0).sum() + columns.norm(dim=1).sum(),
+    "expanded": lambda rows, columns: rows.unsqueeze(1).expand(-1, 5, -1).mean() + columns.mean(),
+    "turned": lambda rows, columns: (rows.t() * columns.mean()).mean(),
+}
+
+
+@pytest.mark.parametrize("compute", OF_SO_MANY.values(), ids=OF_SO_MANY.keys())
+def test_of_what_data_tell_there_may_be_none(compute: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    def function(x: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        return compute(x[row], x[:, column])
+
+    framesmith.reset()  # the function is one code object for all that it computes
+    compiled = framesmith.compile(function, dynamic=True, fullgraph=True, strict=True)
+    for count in (2, 0, 1, 3, 0):
+        found = []
+        for run in (function, compiled):
+            x = torch.arange(12.0).view(4, 3).sin().requires_grad_()
+            result = run(x, torch.arange(4) < count, torch.arange(3) < count)
+            found.append((result, *torch.autograd.grad(result.sum(), x)))
+        for eager, own in zip(*found, strict=True):
+            torch.testing.assert_close(own, eager, equal_nan=True)

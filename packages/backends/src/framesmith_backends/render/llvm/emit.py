@@ -80,7 +80,7 @@ def _depth(r: Rendering, node: Expr) -> int:
         if isinstance(node, Ref):
             found = max(found, r.ref_level)
         elif isinstance(node, Load):
-            found = max(found, *(_ix_depth(r, ix) for ix in node.index))
+            found = max(found, r.first_reading_level(), *(_ix_depth(r, ix) for ix in node.index))
             if r.kernel.reads_again(node):
                 found = len(r.levels) - 1
         elif isinstance(node, Index):

@@ -96,8 +96,7 @@ def _any_repeated_lane_blocks(r: Rendering, lane: Var, low: Value, high: Value, 
     fills = at_entry(r, ("fills", size), lambda: r.b.compare("sge", last, 0))
     stop = at_entry(r, ("stop", size), lambda: r.b.select(fills, high, low), low.text == "0" and high == size)
     with opened_loop(r, low, stop, r.lanes, None, False) as block:
-        r.level_of[lane] = len(r.levels) - 1
-        r.variables[lane] = r.b.select(r.b.compare("ult", block, last), block, last)
+        r.set_variable(lane, r.b.select(r.b.compare("ult", block, last), block, last))
         inside()
     any_lane_tail(r, lane, stop, high, inside)
 

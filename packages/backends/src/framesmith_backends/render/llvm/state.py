@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 from framesmith_backends.ir.expr import Expr, Load, Number
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.size import Symbol
+from framesmith_backends.ir.size import Symbol, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value
 
 
 @dataclass(slots=True)
 class Level:
-    """An open loop body: its lines, and the values already computed in it."""
+    """An open loop body: its lines, the values already computed in it, and whether it may not run at all.
+
+    What is read in such a loop alone is not read outside: a tensor without elements has no memory.
+    """
 
     lines: list[object] = field(default_factory=list)
     values: dict[object, Value] = field(default_factory=dict)
+    may_be_empty: bool = False
 
 
 @dataclass(slots=True)
@@ -47,12 +51,21 @@ class Rendering:
 
     def enter(self, lines: list[object], var: Var | None, value: Value) -> None:
         """Write into `lines`, the body of a new innermost loop over `var`."""
-        if var is not None:
-            self.level_of[var] = len(self.levels)
-            self.variables[var] = value
         self.levels.append(Level(lines))
+        if var is not None:
+            self.set_variable(var, value)
         self.depth.clear()
         self.b.out = lines
+
+    def set_variable(self, var: Var, value: Value) -> None:
+        """Say what the variable of the innermost loop is in its body."""
+        self.level_of[var] = len(self.levels) - 1
+        self.variables[var] = value
+        self.levels[-1].may_be_empty = not surely_positive(var.size)
+
+    def first_reading_level(self) -> int:
+        """The outermost level at which what the innermost loop reads may be read: see `Level`."""
+        return max((at for at, level in enumerate(self.levels) if level.may_be_empty), default=0)
 
     def leave(self, lines: list[object]) -> None:
         """Back to writing into `lines`, around the loop entered last."""

@@ -90,7 +90,12 @@ def _without_invariants(r: Rendering, tile: Tile, one: Pass, name: str) -> Pass:
 
 
 def _invariants(kernel: Kernel, roots: Sequence[Expr]) -> list[Expr]:
-    """The largest parts of the expressions that no row changes and that are worth keeping."""
+    """The largest parts of the expressions that no row changes and that are worth keeping.
+
+    None where there may be no rows: what only they read is not read then (see `Level`).
+    """
+    if not all(surely_positive(var.size) for var in kernel.row):
+        return []
     fixed: dict[Expr, bool] = {}
     rows = frozenset(kernel.row)
     for e in walk(*roots):
