@@ -6,9 +6,10 @@ import os
 import sys
 import traceback
 import warnings
+from functools import partial
 
 import torch
-from test_dynamic_kernels import FULL, PROGRAMS, SPECIAL, Program, results
+from test_dynamic_kernels import FULL, OF_SO_MANY, PROGRAMS, SPECIAL, Program, check_of_so_many, results
 
 import framesmith
 from framesmith_backends.launch import triton_jit
@@ -42,13 +43,15 @@ def main() -> int:
     tile.LONGER_ROWS.clear()
     triton_jit.MOST_PROGRAMS = 3
     failures = 0
-    for program in (*PROGRAMS, *FULL):
+    checks = [(program.name, partial(run, program)) for program in (*PROGRAMS, *FULL)]
+    checks += [(name, partial(check_of_so_many, compute, "cuda")) for name, compute in OF_SO_MANY.items()]
+    for name, check in checks:
         try:
-            run(program)
-            print("ok", program.name, flush=True)
+            check()
+            print("ok", name, flush=True)
         except Exception:
             failures += 1
-            print("FAILED", program.name)
+            print("FAILED", name)
             traceback.print_exc(file=sys.stdout, limit=-4)
     return failures
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from framesmith_backends.ir import expr as expressions
 from framesmith_backends.ir import index
@@ -11,8 +11,8 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, told_by_data, walk
 from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Check, Store
-from framesmith_backends.ir.size import Size, Sym
-from framesmith_backends.render.triton.sizes import step_of
+from framesmith_backends.ir.size import Size, Sym, surely_positive
+from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Writing
 
 INFIX = {
@@ -70,7 +70,8 @@ def emit(w: Writing, root: Expr) -> str:
         else:
             scope = w.scopes[depths[node]]
             # A masked value is only good under the same mask.
-            key = (node, w.mask(_lanes(w, node)) if isinstance(node, Load) else None)
+            read = isinstance(node, Load)
+            key = (node, w.mask(_lanes(w, node)), *_perhaps_empty(w, ())) if read else (node, None)
             if key not in scope.names:
                 scope.names[key] = w.fresh(_EMITTERS[type(node)](w, node, names), scope)
             names[node] = scope.names[key]
@@ -162,6 +163,14 @@ def emit_check(w: Writing, check: Check) -> None:
     w.line(f"tl.device_assert({holds}, {check.failure.message!r})")
 
 
+def _perhaps_empty(w: Writing, variables: Collection[Var]) -> list[Var]:
+    """The open loops over rows that may be empty, without those of the variables.
+
+    What is read in them is read outside, too, and a tensor without elements has no memory.
+    """
+    return [var for var in w.rows if var not in variables and not surely_positive(var.size)]
+
+
 def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
     (ix,) = node.index
     place = _position(w, ix)
@@ -172,6 +181,7 @@ def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
             if axis not in lanes and axis in expressions.variables(node.guard):
                 lanes, place = lanes | {axis}, f"{place} + {w.variables[axis]} * 0"
     masks = [m for m in (w.mask(lanes), names[node.guard] if node.guard is not None else None) if m]
+    masks += [f"({size_of(w, var.size)} > 0)" for var in _perhaps_empty(w, lanes)]
     mask = f"({' & '.join(masks)}) != 0" if len(masks) > 1 else "".join(masks)
     suffix = f", mask={mask}, other=0" if masks else ""
     raw = f"tl.load({w.pointers[node.source]} + {place}{suffix})"

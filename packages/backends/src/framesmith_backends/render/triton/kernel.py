@@ -214,6 +214,7 @@ def _pass(w: Writing, one: Pass) -> None:
     inner = next((axis for axis in w.tile.axes if axis.var in k.row), None)
     cells = [_start(w, a) for a in one.reductions]
     depth = len(w.scopes)
+    w.rows = k.row
     for var in (v for v in k.row if inner is None or v is not inner.var):
         _open_loop(w, f"range({size_of(w, var.size)})", f"r_{var.name}")
         w.level_of[var] = len(w.scopes) - 1
@@ -231,6 +232,7 @@ def _pass(w: Writing, one: Pass) -> None:
     for store in one.stores:
         emit_store(w, store)
     _close(w, depth)
+    w.rows = ()
     if inner is not None:
         w.masks.pop(inner.var, None)
     for cell, a in zip(cells, one.reductions, strict=True):

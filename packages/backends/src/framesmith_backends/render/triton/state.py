@@ -31,7 +31,8 @@ class Writing:
     """The state of writing one kernel; `scopes[k]` is the body of the k-th open loop, 0 the function's own.
 
     `numbers` names what is known only at the call, in 64 bits. With `whole` a row of symbolic size is one block.
-    `integer` is the type of places in memory, `masks` has for axes of the tile what of it lies in the loop.
+    `integer` is the type of places in memory, `masks` has for axes of the tile what of it lies in the loop, `rows` are
+    the variables over which a row is gone through at present.
     """
 
     kernel: Kernel
@@ -46,6 +47,7 @@ class Writing:
     numbers: dict[Symbol | Number, str] = field(default_factory=dict)
     stepping: set[Symbol] = field(default_factory=set)
     masks: dict[Var, str] = field(default_factory=dict)
+    rows: tuple[Var, ...] = ()
     count: int = 0
 
     @property
