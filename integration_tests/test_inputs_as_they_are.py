@@ -182,3 +182,37 @@ def test_the_data_of_inference_tensors_can_be_changed(name: str, dynamic: bool |
     run = framesmith.compile(program, dynamic=dynamic)
     for rows in (2, 4):
         assert torch.equal(run(torch.ones(rows, 3)), program(torch.ones(rows, 3)))
+
+
+CHANGED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "filled": lambda x: x.zero_() * 2,
+    "scaled": lambda x: x.mul_(2).sin(),
+    "its first row": lambda x: x[:1].add_(1).sum() + x,
+    "written over": lambda x: x.copy_(x * 2).reshape(-1),
+    "returned": lambda x: x.add_(1),
+}
+
+VIEWED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "itself": lambda y: y * 1,
+    "its first column": lambda y: y[:, :1],
+    "its first row": lambda y: y[:1],
+    "turned": lambda y: y.t(),
+    "every second": lambda y: y[..., ::2],
+    "within another": lambda y: y.unsqueeze(0),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("view", VIEWED)
+def test_changes_of_views_of_hardly_any_elements(view: str, name: str) -> None:
+    """Nothing in the memory tells a view's strides along one element, or none: they are those of the input."""
+    for rows, columns in ((0, 3), (1, 4), (4, 1), (1, 1), (2, 3)):
+        framesmith.reset()
+        seen = []
+        for run in (CHANGED[name], framesmith.compile(CHANGED[name], dynamic=True, strict=True)):
+            leaf = torch.arange(float(rows * columns)).view(rows, columns).requires_grad_()
+            viewed = VIEWED[view](leaf * 1)
+            result = run(viewed)
+            seen.append((result, viewed, *torch.autograd.grad(result.sum(), leaf)))
+        for eager, compiled in zip(*seen, strict=True):
+            torch.testing.assert_close(compiled, eager)

@@ -217,7 +217,7 @@ def _make_inputs(tracer: GraphTracer, inputs: Sequence[Any]) -> tuple[list[Input
     pairs: list[InputPair] = []
     nodes: list[fx.Node] = []
     for index, value in enumerate(inputs):
-        nodes.append(tracer.placeholder(f"input_{index}", value))
+        nodes.append(tracer.placeholder(f"input_{index}", value, guarded=True))
         if not isinstance(value, torch.Tensor):
             pairs.append(InputPair(value, value, False, True))
             continue

@@ -81,12 +81,15 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.parts: list[Part] = []
         self._told: dict[Any, list[Any]] = {}
 
-    def placeholder(self, name: str, value: Any) -> fx.Node:
-        """Adds a graph input standing for the fake tensor, or the symbolic number, `value`."""
+    def placeholder(self, name: str, value: Any, *, guarded: bool = False) -> fx.Node:
+        """Adds a graph input standing for the fake tensor, or the symbolic number, `value`.
+
+        `guarded`: at a call it has this layout as a whole, with the strides along dimensions of one element.
+        """
         node = self.graph.placeholder(name)
         self._describe(node, value)
         if isinstance(value, torch.Tensor):
-            self._bind(value, node)
+            self._bind(value, node, guarded=guarded)
         else:
             self.numbers.bind(value, node)
         return node
@@ -193,12 +196,12 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made: torch.Tensor = torch.ops.aten.scalar_tensor.default(number, dtype=dtype, device=device)
         return made
 
-    def _bind(self, value: torch.Tensor, node: fx.Node) -> None:
+    def _bind(self, value: torch.Tensor, node: fx.Node, *, guarded: bool = False) -> None:
         """From now on `value` is the result of `node`."""
         self._nodes[id(value)] = node
         self._kept.append(value)
         if value._has_symbolic_sizes_strides and value.layout is torch.strided:
-            self.numbers.offer_layout(value, node)
+            self.numbers.offer_layout(value, node, guarded=guarded)
 
     def _attribute(self, value: torch.Tensor) -> fx.Node:
         if isinstance(value, FakeTensor):

@@ -79,8 +79,11 @@ class TensorRef:
             return False
         if self.spec != state_of(self.fake):
             return True
-        written = () if self.fake.layout is not torch.strided else self.builder.writes.get(storage_id(self.fake), ())
-        return any(may_overlap(self.fake, one) for one in written)
+        return any(may_overlap(self.fake, one) for one in self.written())
+
+    def written(self) -> Sequence[torch.Tensor]:
+        """What of its storage the traced program wrote to, also where it has no elements."""
+        return () if self.fake.layout is not torch.strided else self.builder.writes.get(storage_id(self.fake), ())
 
 
 class NumberRef:
@@ -377,7 +380,7 @@ class GraphBuilder:
 
     def examples(self, refs: Sequence[TensorRef]) -> list[torch.Tensor]:
         """Fakes of the inputs as they were before the trace."""
-        if not any(ref.is_changed() for ref in refs):
+        if not any(ref.is_changed() or ref.written() for ref in refs):
             return [ref.fake for ref in refs]
         mode = new_fake_mode()
         mode.shape_env = self.fake_mode.shape_env
