@@ -343,6 +343,20 @@ def test_of_an_input_that_is_changed_behind_a_break(change: Callable[[torch.Tens
         torch.testing.assert_close(compiled, eager)
 
 
+def test_of_an_expanded_input_that_the_code_behind_a_break_reads() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        print(end="")
+        y.copy_(x)
+        torch.relu_(y)
+        return y
+
+    x = torch.ones(1).expand(4).detach().requires_grad_()
+    result = framesmith.compile(function, strict=True)(x)
+    assert result.stride() == (1,)
+    torch.testing.assert_close(result, function(x))
+
+
 def test_of_an_input_that_shares_memory_with_one_changed_behind_a_break() -> None:
     def function(x: torch.Tensor, alias: torch.Tensor) -> torch.Tensor:
         y = alias.masked_fill(alias.isnan(), 0.0)

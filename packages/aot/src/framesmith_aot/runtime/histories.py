@@ -11,13 +11,19 @@ from torch.autograd.graph import GradientEdge
 from framesmith_aot.errors import DoubleBackwardError
 from framesmith_aot.runtime.replay import VIEW_TRACKING
 from framesmith_aot.trace.regions import edge_of, reached, stop_at_ends
+from framesmith_aten.layouts import overlaps_itself
 
 Grads = tuple[torch.Tensor | None, ...]
 
 
 def own(value: torch.Tensor) -> torch.Tensor:
-    """The same contents in the same layout, in memory of its own; its history leads to that of `value`."""
+    """The same contents in memory of its own, laid out as they are if they can be written one by one.
+
+    Its history leads to that of `value`.
+    """
     with torch.enable_grad():
+        if overlaps_itself(value):
+            return value.clone()
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
 

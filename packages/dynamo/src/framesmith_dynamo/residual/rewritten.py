@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from framesmith_dynamo.interpreter.frame import Frame
     from framesmith_dynamo.values.base import Value
 
-#: Arguments by which torch's functions are told to write to others.
-WRITING_KEYWORDS: Final = frozenset({"out", "inplace"})
-
 
 def mark_rewritten(frame: Frame) -> None:
     """Mark the inputs of the frame's graph that it may write to from its present instruction on."""
@@ -160,17 +157,20 @@ def _load_attribute(reading: _Reading, name: str) -> None:
 
 def _load_method(reading: _Reading, name: str) -> None:
     (owner,) = reading.pop(1)
-    method = _Slot(owner.shows if _shows(name) else frozenset(), _writes(name))
-    if method.writes:
+    writes = _writes(name)
+    if writes:
         reading.write([owner])
-    reading.stack += [method, _UNKNOWN]
+    # Of what is no variable it may be a function of a module's.
+    reading.stack += [_Slot(owner.shows if _shows(name) else frozenset(), writes and not owner.shows), _UNKNOWN]
 
 
 def _call(reading: _Reading, shape: Any) -> None:
     arguments = reading.pop(shape.argc)
     called = reading.pop(2)
-    if any(slot.writes for slot in called) or WRITING_KEYWORDS & {*shape.kwnames}:
-        reading.write(arguments)
+    if any(slot.writes for slot in called) or "inplace" in shape.kwnames:
+        reading.write(arguments[:1])
+    named = dict(zip(shape.kwnames, arguments[shape.argc - len(shape.kwnames) :], strict=True))
+    reading.write([named["out"]] if "out" in named else [])
     reading.stack.append(_Slot(_shown_by(called)))
 
 
