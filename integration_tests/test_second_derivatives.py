@@ -433,3 +433,21 @@ def test_of_what_autograd_refuses_it_comes_first_to_what_it_comes_to_first_in_ea
     result = framesmith.compile(function, strict=True)(torch.tensor([1.0, 2.0], requires_grad=True))
     with pytest.raises(NotImplementedError, match="_unique2"):
         result.sum().backward()
+
+
+def test_what_is_left_in_an_input_is_read_as_it_is_when_the_pass_runs() -> None:
+    def function(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            p.add_(1)
+        y = p * x
+        print(end="")
+        p.data.mul_(2)
+        return y
+
+    found = []
+    for run in (function, framesmith.compile(function, strict=True)):
+        p, x = torch.tensor([1.0, 3.0]).requires_grad_(), torch.tensor([5.0, 6.0]).requires_grad_()
+        grads = torch.autograd.grad(run(p, x).sum(), (p, x), create_graph=True)
+        found.append((*grads, *torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), (p, x))))
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager)

@@ -186,7 +186,8 @@ def apply_of(
                 results.update(_received(ctx, changes))
                 instead = {at: saved[position] for at, position in node.part.stand_ins.items()}
                 contents = {slot: saved[position] for slot, position in kept_slots.items()} | results
-                grads = second.gradients(ctx.rerun, index, ctx.held, results, contents, tangents, instead)
+                left = {at: ctx.left[at][0] for at in changes.watched}
+                grads = second.gradients(ctx.rerun, index, ctx.held, results, contents, left, tangents, instead)
                 if once:
                     ctx.rerun = ctx.held = ctx.left = None
                 return (*grads, *rest)

@@ -161,19 +161,22 @@ class SecondOrder:
         held: Held,
         results: Mapping[int, torch.Tensor],
         contents: Mapping[int, torch.Tensor],
+        left: Mapping[int, torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
         stand_ins: Mapping[int, torch.Tensor],
     ) -> Grads:
         """The gradients of the operands of autograd node `index`, with their history.
 
         It passes what is `held`, and those `results` of the node itself, by slot, that eager mode keeps for it. All
-        that eager mode keeps of slots is read with its present `contents`: `.data` may have changed them.
+        that eager mode keeps of slots is read with its present `contents`, and of inputs that the graph changes with
+        what is `left` in them: `.data` may have changed them.
         Inputs that were changed in place since are made again of their `stand_ins` (see `NodePart`); what else was
         changed stands in the way (see `obstacle`).
         """
         warn_user(SecondDerivativeWarning())
         wanted = [True] * len(self.nodes[index].operands)
-        return self._gradients(rerun, index, held, results, contents, tangents, stand_ins, wanted, create_graph=True)
+        given = (results, contents, left, tangents, stand_ins)
+        return self._gradients(rerun, index, held, *given, wanted, create_graph=True)
 
     def gradients_of_some(
         self, rerun: Rerun, index: int, held: Held, tangents: Sequence[torch.Tensor | None], wanted: Sequence[bool]
@@ -184,7 +187,7 @@ class SecondOrder:
         """
         again = torch.is_grad_enabled()
         with torch.enable_grad():
-            return self._gradients(rerun, index, held, {}, {}, tangents, {}, wanted, create_graph=again)
+            return self._gradients(rerun, index, held, {}, {}, {}, tangents, {}, wanted, create_graph=again)
 
     def _gradients(
         self,
@@ -193,6 +196,7 @@ class SecondOrder:
         held: Held,
         results: Mapping[int, torch.Tensor],
         contents: Mapping[int, torch.Tensor],
+        left: Mapping[int, torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
         stand_ins: Mapping[int, torch.Tensor],
         wanted: Sequence[bool],
@@ -201,7 +205,7 @@ class SecondOrder:
     ) -> Grads:
         values, versions, states = rerun
         restored = {at: _restored(values[at], stand_ins[at]) for at in _changed(versions) & {*stand_ins}}
-        ends, roots, regions, views = self._run(values, states, held, restored, contents)
+        ends, roots, regions, views = self._run(values, states, held, restored, contents, left)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
         operands = self.nodes[index].operands
         sources = dict(zip(operands_of(regions[index], regions), regions[index].into, strict=True))
@@ -245,6 +249,7 @@ class SecondOrder:
         held: Held,
         restored: Mapping[int, torch.Tensor],
         contents: Mapping[int, torch.Tensor],
+        left: Mapping[int, torch.Tensor],
     ) -> tuple[Ends, Mapping[int, torch.Tensor], list[Region], Mapping[GradientEdge, torch.Tensor]]:
         """The ends, the tensors of slots and the regions of another run, which leads to what is `held`.
 
@@ -275,6 +280,8 @@ class SecondOrder:
         for slot, content in contents.items():
             if slot in tensors:
                 _overwrite(tensors[slot], content)
+        for at, content in left.items():
+            _overwrite(again.inputs[at], content)
         ends.update((edge_of(outputs[at]), count + at) for at in self.views)
         bases = {count + at: slot for at, slot in self.views.items() if slot is not None}
         regions = regions_of(roots, ends, bases)
