@@ -31,6 +31,11 @@ class Value:
         return f"{self.type} {self.text}"
 
 
+def element_bytes(kind: str) -> int:
+    """The size, and the alignment, of an element in memory."""
+    return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4}.get(kind, 8)
+
+
 def float_text(value: float, kind: str) -> str:
     """A floating constant as LLVM reads it: the bits of the double (of the value rounded to float, for float)."""
     if kind == "float":
@@ -186,6 +191,20 @@ class Builder:
             f"call {args[0].type} @llvm.{name}.{suffix}({', '.join(a.typed for a in args)})", kind, args[0].lanes
         )
 
+    def masked_load(self, place: Value, mask: Value, kind: str = "float") -> Value:
+        """Elements from an address on, or of one each, where the mask says so; else zeros, and nothing is read."""
+        name, vector = _masked("load", "gather", place, kind, mask)
+        self.declare(f"declare {vector} {name}({place.type}, i32, {mask.type}, {vector})")
+        given = f"{place.typed}, i32 {element_bytes(kind)}, {mask.typed}, {vector} zeroinitializer"
+        return self.emit(f"call {vector} {name}({given})", kind, mask.lanes)
+
+    def masked_store(self, value: Value, place: Value, mask: Value) -> None:
+        """Write elements where the mask says so, from an address on, or to one each."""
+        name, vector = _masked("store", "scatter", place, value.kind, mask)
+        self.declare(f"declare void {name}({vector}, {place.type}, i32, {mask.type})")
+        given = f"{value.typed}, {place.typed}, i32 {element_bytes(value.kind)}, {mask.typed}"
+        self.line(f"call void {name}({given})")
+
     def fma(self, a: Value, b: Value | float, c: Value | float) -> Value:
         lifted = [v if isinstance(v, Value) else self.number(v, a) for v in (b, c)]
         return self.intrinsic("fma", a, *lifted)
@@ -196,3 +215,10 @@ class Builder:
         for c in reversed(coefficients[:-1]):
             result = self.fma(result, x, self.number(c, x))
         return result
+
+
+def _masked(one: str, each: str, place: Value, kind: str, mask: Value) -> tuple[str, str]:
+    """The name of an intrinsic, for `one` address or one for `each` element, and the type of its vectors."""
+    scalar = {"float": "f32", "double": "f64", "half": "f16"}.get(kind, kind)
+    what, where = (one, "p0") if place.lanes == 1 else (each, f"v{place.lanes}p0")
+    return f"@llvm.masked.{what}.v{mask.lanes}{scalar}.{where}", Value("", kind, mask.lanes).type

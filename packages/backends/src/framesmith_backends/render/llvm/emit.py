@@ -11,13 +11,11 @@ from framesmith_backends.ir.index import Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.size import Size, Sym
-from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
+from framesmith_backends.render.llvm.builder import REGISTER, Value, constant, element_bytes
 from framesmith_backends.render.llvm.coarse import COARSE
 from framesmith_backends.render.llvm.memory import (
     address,
-    element_bytes,
     is_read_at_once,
-    masked,
     masked_spread_load,
     spread_load,
     tile_load,
@@ -226,7 +224,7 @@ def _load(r: Rendering, node: Load) -> Value:
         if mask is None:
             raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
         else:
-            raw = masked(r, "load", kind, "ptr", pointer.typed, mask, align)
+            raw = r.b.masked_load(pointer, r.b.splat(mask, r.lanes), kind)
     elif (offsets := _near_offsets(r, ix)) is not None and (mask := _both(r, guard)) is None:
         raw = spread_load(r, node.source, scalar_index(r, ix), offsets, kind)
     elif offsets is not None and mask is not None and is_read_at_once(offsets):
@@ -234,7 +232,7 @@ def _load(r: Rendering, node: Load) -> Value:
     else:
         pointers = _lane_pointers(r, node.source, kind, ix)
         mask = _both(r, guard) or constant(True, "i1", r.lanes)
-        raw = masked(r, "gather", kind, f"v{r.lanes}p0", pointers, mask, align)
+        raw = r.b.masked_load(pointers, r.b.splat(mask, r.lanes), kind)
     return from_memory(r.b, raw, node.dtype)
 
 
@@ -263,8 +261,9 @@ def _scalar_load(r: Rendering, source: str, ix: Ix, kind: str, guard: Value | No
         pointer = address(r, source, kind, position)
         return r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
     if guard.lanes > 1:
-        pointers = _broadcast_pointers(r, source, kind, position)
-        return masked(r, "gather", kind, f"v{r.lanes}p0", pointers, _both(r, guard), element_bytes(kind))
+        mask = _both(r, guard)
+        assert mask is not None
+        return r.b.masked_load(r.b.splat(address(r, source, kind, position), r.lanes), mask, kind)
     r.b.declare(ZERO)
     pointer = r.b.select(guard, address(r, source, kind, position), Value("@fs.zero", "ptr"))
     return r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
@@ -279,15 +278,10 @@ def _both(r: Rendering, guard: Value | None) -> Value | None:
     return r.b.binary("and", guard, r.mask)
 
 
-def _broadcast_pointers(r: Rendering, source: str, kind: str, position: Value) -> str:
-    pointer = r.b.splat(address(r, source, kind, position), r.lanes)
-    return pointer.typed
-
-
-def _lane_pointers(r: Rendering, source: str, kind: str, ix: Ix) -> str:
+def _lane_pointers(r: Rendering, source: str, kind: str, ix: Ix) -> Value:
     positions = _lane_indices(r, ix)
     base = r.pointers[source]
-    return r.b.emit(f"getelementptr {kind}, ptr {base.text}, {positions.typed}", "ptr", r.lanes).typed
+    return r.b.emit(f"getelementptr {kind}, ptr {base.text}, {positions.typed}", "ptr", r.lanes)
 
 
 def _lane_indices(r: Rendering, ix: Ix) -> Value:
@@ -410,10 +404,13 @@ def emit_store(r: Rendering, store: Store) -> None:
         if r.mask is None:
             r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
         else:
-            _masked_write(r, "store", kind, raw, pointer.typed, "p0", "ptr", align)
+            r.b.masked_store(raw, pointer, r.mask)
         return
     pointers = _lane_pointers(r, store.buffer, kind, store.index)
-    _masked_write(r, "scatter", kind, raw, pointers, f"v{r.lanes}p0", f"<{r.lanes} x ptr>", align)
+    if r.lanes == 1:
+        r.b.line(f"store {raw.typed}, {pointers.typed}, align {align}")
+    else:
+        r.b.masked_store(raw, pointers, r.mask or constant(True, "i1", r.lanes))
 
 
 def emit_stores(r: Rendering, stores: tuple[Store, ...]) -> None:
@@ -453,19 +450,6 @@ def _woven(r: Rendering, one: Value, other: Value) -> Value:
     turns = ", ".join(f"i32 {k // 2 + k % 2 * one.lanes}" for k in range(2 * one.lanes))
     text = f"shufflevector {one.typed}, {other.typed}, <{2 * one.lanes} x i32> <{turns}>"
     return r.b.emit(text, one.kind, 2 * one.lanes)
-
-
-def _masked_write(
-    r: Rendering, what: str, kind: str, raw: Value, pointers: str, place: str, pointer_type: str, align: int
-) -> None:
-    scalar = {"float": "f32", "double": "f64", "half": "f16"}.get(kind, kind)
-    if r.lanes == 1:
-        r.b.line(f"store {raw.typed}, {pointers}, align {align}")
-        return
-    mask = r.mask if r.mask is not None else constant(True, "i1", r.lanes)
-    name = f"@llvm.masked.{what}.v{r.lanes}{scalar}.{place}"
-    r.b.declare(f"declare void {name}({raw.type}, {pointer_type}, i32, <{r.lanes} x i1>)")
-    r.b.line(f"call void {name}({raw.typed}, {pointers}, i32 {align}, {mask.typed})")
 
 
 _EMITTERS: dict[type, Callable[..., Value]] = {

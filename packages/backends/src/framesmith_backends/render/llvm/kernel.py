@@ -16,10 +16,9 @@ from framesmith_backends.ir.expr import Expr, cost, loads, walk
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Scratch
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least, surely_positive
-from framesmith_backends.render.llvm.builder import Builder, Value, constant
+from framesmith_backends.render.llvm.builder import Builder, Value, constant, element_bytes
 from framesmith_backends.render.llvm.emit import emit, emit_check, emit_store, emit_stores
 from framesmith_backends.render.llvm.loops import any_lane_tail, lane_blocks, lane_tail, opened_loop, whole_lanes
-from framesmith_backends.render.llvm.memory import element_bytes
 from framesmith_backends.render.llvm.ops import memory_kind
 from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, Accumulator
 from framesmith_backends.render.llvm.sizes import divisor_of, size_of

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from framesmith_backends.render.llvm.builder import Value, constant
+from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.state import Rendering
 
 #: Lanes that read one element of a vector under a mask: it is asked for with the masks of all of them.
 MOST_READERS = 4
-
-
-def element_bytes(kind: str) -> int:
-    """The size, and the alignment, of an element in memory."""
-    return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4}.get(kind, 8)
 
 
 def address(r: Rendering, source: str, kind: str, position: Value) -> Value:
@@ -25,20 +20,6 @@ def tile_load(r: Rendering, place: Value, kind: str, width: int | None = None) -
     lanes = width or r.lanes
     vector = Value("", kind, lanes).type
     return r.b.emit(f"load {vector}, ptr {place.text}, align {element_bytes(kind)}", kind, lanes)
-
-
-def masked(r: Rendering, what: str, kind: str, suffix: str, pointers: str, mask: Value | None, align: int) -> Value:
-    assert mask is not None
-    scalar = {"float": "f32", "double": "f64", "half": "f16"}.get(kind, kind)
-    vector = f"<{r.lanes} x {kind}>"
-    place = "p0" if suffix == "ptr" else suffix
-    pointer_type = "ptr" if suffix == "ptr" else f"<{r.lanes} x ptr>"
-    name = f"@llvm.masked.{what}.v{r.lanes}{scalar}.{place}"
-    mask = r.b.splat(mask, r.lanes)
-    r.b.declare(f"declare {vector} {name}({pointer_type}, i32, <{r.lanes} x i1>, {vector})")
-    return r.b.emit(
-        f"call {vector} {name}({pointers}, i32 {align}, {mask.typed}, {vector} zeroinitializer)", kind, r.lanes
-    )
 
 
 def spread_load(r: Rendering, source: str, first: Value, offsets: tuple[int, ...], kind: str) -> Value:
@@ -79,7 +60,8 @@ def masked_spread_load(
     for turn in range(max(map(len, readers))):
         asked = _shuffled(r, mask, nobody, [lanes[turn] if turn < len(lanes) else r.lanes for lanes in readers])
         needed = asked if needed is None else r.b.binary("or", needed, asked)
-    raw = masked(r, "load", kind, "ptr", address(r, source, kind, lowest).typed, needed, element_bytes(kind))
+    assert needed is not None
+    raw = r.b.masked_load(address(r, source, kind, lowest), needed, kind)
     return r.b.select(mask, _shuffled(r, raw, raw, places), Value("zeroinitializer", kind, r.lanes))
 
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.render.llvm import double
-from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
-from framesmith_backends.render.llvm.memory import element_bytes
+from framesmith_backends.render.llvm.builder import REGISTER, Value, constant, element_bytes
 from framesmith_backends.render.llvm.ops import emit_cast, from_memory, memory_kind, to_memory
 from framesmith_backends.render.llvm.runtime import RUNTIME
 from framesmith_backends.render.llvm.turned import transposed

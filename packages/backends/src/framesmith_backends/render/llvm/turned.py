@@ -16,10 +16,10 @@ from framesmith_backends.ir.expr import Load, loads
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Size, hint
-from framesmith_backends.render.llvm.builder import Builder, Value, constant
+from framesmith_backends.render.llvm.builder import Builder, Value, constant, element_bytes
 from framesmith_backends.render.llvm.emit import LONGEST_STEP, scalar_index
 from framesmith_backends.render.llvm.loops import opened_loop
-from framesmith_backends.render.llvm.memory import address, element_bytes
+from framesmith_backends.render.llvm.memory import address
 from framesmith_backends.render.llvm.ops import memory_kind
 from framesmith_backends.render.llvm.sizes import size_of
 from framesmith_backends.render.llvm.state import Rendering

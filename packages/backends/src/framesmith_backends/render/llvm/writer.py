@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
-from framesmith_backends.render.llvm.memory import element_bytes
 
 ZERO = constant(0, "i64")
 
@@ -59,26 +58,6 @@ class Writer(Builder):
         """The mask of the first `count` lanes; all of them for a count beyond."""
         steps = Value("<" + ", ".join(f"i64 {k}" for k in range(lanes)) + ">", "i64", lanes)
         return self.compare("ult", steps, self.splat(count, lanes))
-
-    def masked_load(self, place: Value, mask: Value, kind: str = "float") -> Value:
-        """Elements where the mask says so, zero elsewhere, where nothing is read."""
-        vector, name = self._masked(kind, mask)
-        self.declare(f"declare {vector} @llvm.masked.load.{name}.p0(ptr, i32, <{mask.lanes} x i1>, {vector})")
-        align = element_bytes(kind)
-        call = f"@llvm.masked.load.{name}.p0({place.typed}, i32 {align}, {mask.typed}, {vector} zeroinitializer)"
-        return self.emit(f"call {vector} {call}", kind, mask.lanes)
-
-    def masked_store(self, value: Value, place: Value, mask: Value) -> None:
-        vector, name = self._masked(value.kind, mask)
-        self.declare(f"declare void @llvm.masked.store.{name}.p0({vector}, ptr, i32, <{mask.lanes} x i1>)")
-        given = f"{value.typed}, {place.typed}, i32 {element_bytes(value.kind)}, {mask.typed}"
-        self.line(f"call void @llvm.masked.store.{name}.p0({given})")
-
-    @staticmethod
-    def _masked(kind: str, mask: Value) -> tuple[str, str]:
-        """The type of a vector, and what the names of intrinsics call it."""
-        short = {"float": "f32", "double": "f64", "half": "f16"}.get(kind, kind)
-        return f"<{mask.lanes} x {kind}>", f"v{mask.lanes}{short}"
 
     def prefetch(self, place: Value, written: bool = False) -> None:
         """Ask for the cache line of an address, which need not be one."""
