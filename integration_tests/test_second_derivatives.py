@@ -451,3 +451,19 @@ def test_what_is_left_in_an_input_is_read_as_it_is_when_the_pass_runs() -> None:
         found.append((*grads, *torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), (p, x))))
     for eager, compiled in zip(*found, strict=True):
         torch.testing.assert_close(compiled, eager)
+
+
+def test_what_is_refused_of_a_node_keeps_nothing_from_its_other_gradients() -> None:
+    """Nor what happens to inputs that only what is refused reads."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x // 2 + w * 2
+
+    x, w = torch.tensor([1.0, 3.0]).requires_grad_(), torch.tensor([2.0, 5.0]).requires_grad_()
+    result = framesmith.compile(function, strict=True)(x, w)
+    with torch.no_grad():
+        x.add_(1)
+    for _ in range(2):  # nothing is kept
+        assert torch.autograd.grad(result.sum(), w)[0].tolist() == [2.0, 2.0]
+    with pytest.raises(RuntimeError, match="floor_divide is not implemented"):
+        result.sum().backward()

@@ -75,8 +75,8 @@ class NodePart:
 
     @property
     def reads(self) -> bool:
-        """Whether it reads tensors of the call: it is not linear then, or no constant, or to be refused."""
-        return bool(self.saved or self.left or self.node.refusal)
+        """Whether it reads tensors of the call: it is not linear then, or no constant."""
+        return bool(self.saved or self.left)
 
     @property
     def handed(self) -> list[Saved]:

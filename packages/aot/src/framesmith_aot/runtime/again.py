@@ -107,12 +107,10 @@ def gradients_through(
     ends: Ends,
     tangents: Sequence[torch.Tensor | None],
     wanted: Collection[int | GradientEdge],
-    *,
-    create_graph: bool,
 ) -> Grads:
     """The gradients that one region gives, from the tangents of its results, for those of its operands that are wanted.
 
-    As autograd's engine does it: what does not lead there is not run. With `create_graph` they have a history.
+    As autograd's engine does it: what does not lead there is not run.
     """
     found: dict[int | GradientEdge, torch.Tensor] = {}
 
@@ -136,7 +134,7 @@ def gradients_through(
                 [edge for edge, _ in came],
                 places,
                 [tangent for _, tangent in came],
-                create_graph=create_graph,
+                create_graph=True,
                 allow_unused=True,
             )
     finally:

@@ -20,7 +20,7 @@ from framesmith_aot.runtime.replay import (
 )
 from framesmith_aot.runtime.second_order import SecondOrder, check_versions
 from framesmith_aot.trace.metadata import GraphMeta
-from framesmith_aot.trace.regions import BEFORE_ALL_OTHERS, Hidden
+from framesmith_aot.trace.regions import BEFORE_ALL_OTHERS, Hidden, Refusal
 from framesmith_aten.contract import BoxedFn
 
 
@@ -74,7 +74,7 @@ def forward_text(
         call = "results.extend(graph([*inputs]))" if "results" in given else "results = graph([*inputs])"
         text.line(call, 2 if unwatched else 1)
     text.line("ctx.set_materialize_grads(False)")
-    if part.node.refusal and part.node.refusal.first:
+    if any(refusal.number == BEFORE_ALL_OTHERS for refusal in part.node.refusals.values()):
         text.line(f"ctx._set_sequence_nr({BEFORE_ALL_OTHERS})")
     saved = [_held(item) for item in part.handed]
     if part.node.kept.anything and not saved:
@@ -130,21 +130,12 @@ def _given(text: FunctionText, result: int | Hidden) -> str:
     return f"{empty}({text.literal(result.shape)}, {text.literal((0,) * len(result.shape))}, {options})"
 
 
-def _refusing(node: AutogradNode, index: int, given: int, second: SecondOrder | str) -> Callable[..., Any]:
-    """The backward pass of a node that eager mode refuses, where what it refuses leads to what is asked for."""
-
-    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        if isinstance(second, SecondOrder) and ctx.rerun is not None and second.is_as_it_was(ctx.rerun):
-            wanted = [leads_to_a_result(one) for one, _ in ctx.next_functions[: len(node.part.node.operands)]]
-            grads = second.gradients_of_some(ctx.rerun, index, ctx.held, tangents, wanted)
-            if not torch._C._autograd._get_current_graph_task_keep_graph():
-                ctx.rerun = ctx.held = None
-            return (*grads, *(None,) * given)
-        refusal = node.part.node.refusal
-        assert refusal is not None
-        raise refusal.error(refusal.words)
-
-    return backward
+def _refuse(refusals: Mapping[int, Refusal], ctx: Any) -> None:
+    """Raise what eager mode raises on its way to an operand whose gradient is asked for, if it refuses one of them."""
+    met = [one for at, one in refusals.items() if leads_to_a_result(ctx.next_functions[at][0])]
+    if met:
+        first = max(met, key=lambda refusal: refusal.number)
+        raise first.error(first.words)
 
 
 def apply_of(
@@ -160,7 +151,7 @@ def apply_of(
     `given` is the number of arguments after the operands, which have no gradients.
     """
     rest = (None,) * given
-    run = node.backward
+    run, refusals = node.backward, node.part.node.refusals
     used = len(node.part.saved)
     kept_slots, kept_results = dict(_kept_slots(node.part)), dict(_kept_results(node.part))
 
@@ -171,6 +162,7 @@ def apply_of(
         return [ctx.left[at][0] for at in node.part.left]
 
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        _refuse(refusals, ctx)
         saved = list(ctx.saved_tensors)  # an error where one was changed or is gone
         if changes.watched:
             check_versions([ctx.left[at][:2] for at in changes.watched])
@@ -205,19 +197,14 @@ def apply_of(
         return (*run(saved, tangents), *rest)
 
     def backward_of_nothing_kept(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        _refuse(refusals, ctx)
         # As often as asked: to ask for saved tensors twice is an error.
         return (*(run.evaluate if torch.is_grad_enabled() else run)(numbers_of(ctx), tangents), *rest)
 
     kept = node.part.node.kept.anything or node.part.reads
     members = {
         "forward": staticmethod(forward.build()),
-        "backward": staticmethod(
-            _refusing(node, index, given, second)
-            if node.part.node.refusal
-            else backward
-            if kept
-            else backward_of_nothing_kept
-        ),
+        "backward": staticmethod(backward if kept else backward_of_nothing_kept),
     }
 
     def evaluate_backward(saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Any:
@@ -225,7 +212,7 @@ def apply_of(
 
     # Tells a compiler of whole backward passes that it may trace this one (see README): all that it reads is saved, and
     # all that it checks.
-    if not (node.part.numbers or node.part.left or changes.watched or node.part.node.refusal):
+    if not (node.part.numbers or node.part.left or changes.watched or refusals):
         members["evaluate_backward"] = staticmethod(evaluate_backward)
     cls: Any = type("CompiledGraphNode", (torch.autograd.Function,), members)
     apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply

@@ -174,46 +174,17 @@ class SecondOrder:
         changed stands in the way (see `obstacle`).
         """
         warn_user(SecondDerivativeWarning())
-        wanted = [True] * len(self.nodes[index].operands)
-        given = (results, contents, left, tangents, stand_ins)
-        return self._gradients(rerun, index, held, *given, wanted, create_graph=True)
-
-    def gradients_of_some(
-        self, rerun: Rerun, index: int, held: Held, tangents: Sequence[torch.Tensor | None], wanted: Sequence[bool]
-    ) -> Grads:
-        """The gradients of those operands of node `index` that are `wanted`, with a history where one is recorded.
-
-        For a node through which no pass goes as a whole: raises what autograd raises on the way to those.
-        """
-        again = torch.is_grad_enabled()
-        with torch.enable_grad():
-            return self._gradients(rerun, index, held, {}, {}, {}, tangents, {}, wanted, create_graph=again)
-
-    def _gradients(
-        self,
-        rerun: Rerun,
-        index: int,
-        held: Held,
-        results: Mapping[int, torch.Tensor],
-        contents: Mapping[int, torch.Tensor],
-        left: Mapping[int, torch.Tensor],
-        tangents: Sequence[torch.Tensor | None],
-        stand_ins: Mapping[int, torch.Tensor],
-        wanted: Sequence[bool],
-        *,
-        create_graph: bool,
-    ) -> Grads:
         values, versions, states = rerun
         restored = {at: _restored(values[at], stand_ins[at]) for at in _changed(versions) & {*stand_ins}}
         ends, roots, regions, views = self._run(values, states, held, restored, contents, left)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
         operands = self.nodes[index].operands
         sources = dict(zip(operands_of(regions[index], regions), regions[index].into, strict=True))
-        places = [sources[operand] for operand, is_wanted in zip(operands, wanted, strict=True) if is_wanted]
-        found = gradients_through(regions[index], ends, seeds, places, create_graph=create_graph)
+        wanted = [sources[one] for at, one in enumerate(operands) if at not in self.nodes[index].refusals]
+        found = gradients_through(regions[index], ends, seeds, wanted)
         of = dict(zip(sources, found, strict=True))
         grads = tuple([of[operand] for operand in operands])
-        if not create_graph or not (results or views or self.casting or restored):
+        if not (results or views or self.casting or restored):
             return grads
         instead = {edge_of(roots[slot]): result for slot, result in results.items()}
         instead.update((edge, values[at]) for edge, at in ends.items() if 0 <= at < len(values))
@@ -232,11 +203,6 @@ class SecondOrder:
             return f"an input of shape {list(versions[at][0].shape)} was changed in place since the call"
         freed = [value for at, value in enumerate(values) if at not in changed & {*stand_ins} and _is_freed(value)]
         return f"the memory of an input of shape {list(freed[0].shape)} was freed since the call" if freed else None
-
-    def is_as_it_was(self, rerun: Rerun) -> bool:
-        """Whether nothing has happened to the inputs of the call since."""
-        values, versions, _ = rerun
-        return not _changed(versions) and not any(map(_is_freed, values))
 
     def leading(self, rerun: Rerun) -> list[torch.Tensor]:
         """What is kept of the inputs with a history."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -81,7 +81,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     passing = _Passing(tracer, regions, ends)
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
-    refusals: dict[int, Refusal] = {}
+    refusals: Refusals = {}
     order: Sequence[int] = range(len(regions))
     with _no_autocast(), torch.no_grad(), torch.autograd.set_detect_anomaly(False):
         try:
@@ -94,10 +94,9 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
             if not refusals:
                 what = f"{type(error).__name__} in the backward pass"
                 raise BackwardError("backward-error", what, str(error), computed_with(tracer.graph)) from error
-            stopped = {index: number for index, number in passing.stopped.items() if not refusals[index].first}
-            order = order_of(regions, bases, stopped)
+            order = order_of(regions, bases, _stops(refusals))
             passing.reorder(order)
-            refusals = {order.index(index): refusal for index, refusal in refusals.items()}
+            refusals = {order.index(index): given for index, given in refusals.items()}
     kept = [kept[index] for index in order]
     return replace(passing.result(seeds, kept, refusals, found.numbers), views=views, order=order)
 
@@ -110,20 +109,31 @@ def _kept(regions: Sequence[Region], slots: Sequence[torch.Tensor], pairs: Seque
     return [kept_by(region.nodes, of_slots, of_inputs) for region in regions]
 
 
-def _refusals(passing: _Passing, seeds: Mapping[int, torch.Tensor]) -> dict[int, Refusal]:
-    """Why autograd itself refuses the pass through some regions, having gone through each; nothing where one fails
-    otherwise."""
-    found: dict[int, Refusal] = {}
+#: By region, and by what of it is read: why autograd gives no gradient for that.
+Refusals = dict[int, dict[int | GradientEdge, Refusal]]
+
+
+def _refusals(passing: _Passing, seeds: Mapping[int, torch.Tensor]) -> Refusals:
+    """What autograd itself refuses, having gone through each region; nothing where a pass fails otherwise."""
+    found: Refusals = {}
     for index, region in enumerate(passing.regions):
-        try:
-            passing.go_through(index, seeds)
-        except Exception as error:
-            if not (CHANGED_SINCE in str(error) or NO_DERIVATIVE in str(error)):
+        if passing.refusal(index, seeds, region.into) is None:
+            continue
+        passing.forget(index)
+        for source in region.into:
+            try:
+                refusal = passing.refusal(index, seeds, [source])
+            except Exception:
                 return {}
-            first = any(edge.node._sequence_nr() == BEFORE_ALL_OTHERS for edge in region.out)
-            found[index] = Refusal(type(error), str(error), first)
-            passing.forget(index)
+            if refusal is not None:
+                found.setdefault(index, {})[source] = refusal
     return found
+
+
+def _stops(refusals: Refusals) -> dict[int, int]:
+    """For each region of which nothing is given the number of the node where autograd's engine stops."""
+    numbers = {index: max(one.number for one in given.values()) for index, given in refusals.items()}
+    return {index: number for index, number in numbers.items() if number != BEFORE_ALL_OTHERS}
 
 
 def _ends(pairs: Sequence[InputPair]) -> dict[GradientEdge, int]:
@@ -152,8 +162,6 @@ class _Passing:
         self.grads: dict[tuple[int, int | GradientEdge], torch.Tensor] = {}
         #: The tangents of what is hidden, as they come up.
         self.hidden: dict[GradientEdge, torch.Tensor] = {}
-        #: For a region through which no pass goes, the number of the node where it stops.
-        self.stopped: dict[int, int] = {}
 
     def tangent(self, name: str, like: torch.Tensor) -> torch.Tensor:
         """A new placeholder for a gradient that looks as that of `like` does."""
@@ -171,34 +179,32 @@ class _Passing:
             with self._listening(seeds):
                 torch.autograd.grad([*roots.values()], wanted, given, retain_graph=True, allow_unused=True)
 
-    def go_through(self, index: int, seeds: Mapping[int, torch.Tensor]) -> None:
-        """The pass through one region alone, node by node: the engine would run others that lead to the same inputs.
+    def refusal(
+        self, index: int, seeds: Mapping[int, torch.Tensor], wanted: Collection[int | GradientEdge]
+    ) -> Refusal | None:
+        """Why autograd refuses the pass through one region to what is wanted of what it reads; None if it does not.
 
-        In its order: of the nodes to which all has come, that which was made last.
+        Raises what the pass raises otherwise. Noted is the gradient of what is wanted.
         """
         region = self.regions[index]
-        inner = set(region.nodes)
         came = {
             edge: functools.reduce(torch.add, [seeds[slot] for slot in slots]) if slots else self._tangent_inside(edge)
             for edge, slots in zip(region.out, region.slots, strict=True)
         }
-        onward = {node: [edge.node for edge in edges(node) if edge.node in inner] for node in region.nodes}
-        awaited = collections.Counter(itertools.chain.from_iterable(onward.values()))
-        ready = [node for node in region.nodes if not awaited[node]]
-        while ready:
-            node = max(ready, key=lambda node: node._sequence_nr())
-            ready.remove(node)
+        for node in _in_turn(_leading(region, self.ends, wanted)):
             arrived = [came.get(GradientEdge(node, number)) for number in range(len(node._input_metadata))]
-            self.stopped[index] = node._sequence_nr()
-            given = _given(node, _run_alone(node, arrived))
-            del self.stopped[index]
+            try:
+                given = [*_given(node, _run_alone(node, arrived))]
+            except Exception as error:
+                if CHANGED_SINCE in str(error) or NO_DERIVATIVE in str(error):
+                    return Refusal(type(error), str(error), node._sequence_nr())
+                raise
             for edge, grad in given:
-                if edge.node not in inner or edge in self.ends:
+                if self.ends.get(edge, edge) in wanted:
                     self._note(index, self.ends.get(edge, edge), grad)
-                else:
+                elif edge not in self.ends:
                     came[edge] = grad if edge not in came else came[edge] + grad
-            awaited.subtract(onward[node])
-            ready += [one for one in dict.fromkeys(onward[node]) if not awaited[one]]
+        return None
 
     def forget(self, index: int) -> None:
         """What was noted of a region."""
@@ -264,11 +270,11 @@ class _Passing:
         return tuple(entering)
 
     def result(
-        self, seeds: Mapping[int, torch.Tensor], kept: Sequence[Kept], refusals: Mapping[int, Refusal], numbers: Numbers
+        self, seeds: Mapping[int, torch.Tensor], kept: Sequence[Kept], refusals: Refusals, numbers: Numbers
     ) -> Backward:
         """What was found, when the pass is over.
 
-        `kept`: what eager mode keeps for each region; `refusals`: why the pass of a region is refused.
+        `kept`: what eager mode keeps for each region.
         """
         found = Backward([], [], [])
         places: dict[GradientEdge, tuple[int, int]] = {}
@@ -280,9 +286,10 @@ class _Passing:
                 tangents = [seeds[slot] for slot in slots] or [self._tangent_inside(edge)]
                 found.tangents.extend(self.tracer.node_of(functional.current_value(one)) for one in tangents)
             operands = [source if isinstance(source, int) else places[source] for source in region.into]
-            keeps = NOTHING_KEPT if index in refusals else kept[index]
-            refusal = refusals.get(index)
-            found.nodes.append(NodeShape(tuple(results), tuple(operands), tuple(region.reached), keeps, refusal))
+            refused = refusals.get(index, {})
+            keeps = NOTHING_KEPT if len(refused) == len(region.into) else kept[index]
+            reasons = {region.into.index(source): reason for source, reason in refused.items()}
+            found.nodes.append(NodeShape(tuple(results), tuple(operands), tuple(region.reached), keeps, reasons))
             for source in region.into:
                 grad = self.grads.get((index, source))
                 found.grads.append(None if grad is None else self.tracer.node_of(grad))
@@ -296,6 +303,37 @@ class _Passing:
                 like = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
             self.hidden[edge] = self.tangent(f"tangent_{len(self.hidden)}_inside", like)
         return self.hidden[edge]
+
+
+def _leading(region: Region, ends: Ends, wanted: Collection[int | GradientEdge]) -> list[Any]:
+    """The nodes of a region through which gradients come to what is wanted of what it reads."""
+    inner, leading = {*region.nodes}, set[Any]()
+    news = [node for node in region.nodes if any(ends.get(edge, edge) in wanted for edge in edges(node))]
+    readers: dict[Any, list[Any]] = {}
+    for node in region.nodes:
+        for edge in edges(node):
+            if edge.node in inner and edge not in ends:
+                readers.setdefault(edge.node, []).append(node)
+    while news:
+        node = news.pop()
+        if node not in leading:
+            leading.add(node)
+            news += readers.get(node, ())
+    return [node for node in region.nodes if node in leading]
+
+
+def _in_turn(nodes: Sequence[Any]) -> Iterator[Any]:
+    """The nodes as autograd's engine comes to them: of those to which all has come, to that which was made last."""
+    inner = {*nodes}
+    onward = {node: [edge.node for edge in edges(node) if edge.node in inner] for node in nodes}
+    awaited = collections.Counter(itertools.chain.from_iterable(onward.values()))
+    ready = [node for node in nodes if not awaited[node]]
+    while ready:
+        node = max(ready, key=lambda node: node._sequence_nr())
+        ready.remove(node)
+        yield node
+        awaited.subtract(onward[node])
+        ready += [one for one in dict.fromkeys(onward[node]) if not awaited[one]]
 
 
 def _run_alone(node: Any, arrived: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:

@@ -60,11 +60,11 @@ BEFORE_ALL_OTHERS = 2**64 - 1
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error of eager mode's autograd: its type, its words, and whether its engine comes to it `first` of all."""
+    """An error of eager mode's autograd: its type, its words, and the number of the node that raises it."""
 
     error: type[Exception]
     words: str
-    first: bool
+    number: int
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ class NodeShape:
     """One autograd node of a compiled graph; each comes before those that read it.
 
     `results` are positions of slots and what is hidden; `reached` gives for each operand the positions of the results
-    that its gradient can depend on. `kept` is what eager mode keeps for it, `refusal` why eager mode would refuse the
-    backward pass (None: it would not).
+    that its gradient can depend on. `kept` is what eager mode keeps for it, `refusals` why eager mode would refuse the
+    gradients of some operands, by position.
     """
 
     results: tuple[int | Hidden, ...]
     operands: tuple[Operand, ...]
     reached: tuple[frozenset[int], ...]
     kept: Kept = NOTHING_KEPT
-    refusal: Refusal | None = None
+    refusals: Mapping[int, Refusal] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
