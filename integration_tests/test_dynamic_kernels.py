@@ -139,6 +139,8 @@ def test_interpreted_kernels_of_the_cuda_backend() -> None:
     assert done.stdout.count("ok ") == len([*PROGRAMS, *FULL, *OF_SO_MANY])
 
 
+SOME = torch.tensor([0.5, -1.0, 2.0])
+
 #: Of rows and columns of which data tell how many there are, and of which there may be none.
 OF_SO_MANY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "mean": lambda rows, columns: rows.mean(),
@@ -156,6 +158,10 @@ OF_SO_MANY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "extremes": lambda rows, columns: rows.amax(1).mean() + columns.exp().sum(1).log().mean(),
     "norm": lambda rows, columns: rows.norm() + rows.norm(dim=0).sum() + columns.norm(dim=1).sum(),
     "expanded": lambda rows, columns: rows.unsqueeze(1).expand(-1, 5, -1).mean() + columns.mean(),
+    "read beside the sum, too": lambda rows, columns: (rows * SOME.exp()).sum(0) + SOME.exp() * SOME,
+    "read before it, too": lambda rows, columns: (
+        (rows + (SOME.sin() + SOME.exp())).amin(1).sum() + SOME.sin() + SOME.exp()
+    ),
     "turned": lambda rows, columns: (rows.t() * columns.mean()).mean(),
 }
 

@@ -457,13 +457,13 @@ def test_what_is_refused_of_a_node_keeps_nothing_from_its_other_gradients() -> N
     """Nor what happens to inputs that only what is refused reads."""
 
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return x // 2 + w * 2
+        return x // 2 + w
 
     x, w = torch.tensor([1.0, 3.0]).requires_grad_(), torch.tensor([2.0, 5.0]).requires_grad_()
     result = framesmith.compile(function, strict=True)(x, w)
     with torch.no_grad():
         x.add_(1)
     for _ in range(2):  # nothing is kept
-        assert torch.autograd.grad(result.sum(), w)[0].tolist() == [2.0, 2.0]
+        assert torch.autograd.grad(result.sum(), w)[0].tolist() == [1.0, 1.0]
     with pytest.raises(RuntimeError, match="floor_divide is not implemented"):
         result.sum().backward()

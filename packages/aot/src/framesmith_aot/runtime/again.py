@@ -110,7 +110,7 @@ def gradients_through(
 ) -> Grads:
     """The gradients that one region gives, from the tangents of its results, for those of its operands that are wanted.
 
-    As autograd's engine does it: what does not lead there is not run.
+    As autograd's engine does it: what leads to others alone is not run.
     """
     found: dict[int | GradientEdge, torch.Tensor] = {}
 
@@ -125,6 +125,8 @@ def gradients_through(
 
     handles = [node.register_hook(functools.partial(leave, node)) for node in region.nodes]
     handles += stop_at_ends(ends)
+    outside = {source.node for source in region.into if isinstance(source, GradientEdge)}
+    handles += [node.register_prehook(lambda grads: (None,) * len(grads)) for node in outside]
     came = [(edge, tangent) for edge, tangent in zip(region.out, tangents, strict=True) if tangent is not None]
     places = [edge for edge, at in ends.items() if at in wanted]
     places += [source for source in wanted if isinstance(source, GradientEdge)]

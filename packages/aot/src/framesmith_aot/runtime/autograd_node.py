@@ -74,7 +74,7 @@ def forward_text(
         call = "results.extend(graph([*inputs]))" if "results" in given else "results = graph([*inputs])"
         text.line(call, 2 if unwatched else 1)
     text.line("ctx.set_materialize_grads(False)")
-    if any(refusal.number == BEFORE_ALL_OTHERS for refusal in part.node.refusals.values()):
+    if any(refusal.first for refusal in part.node.refusals.values()):
         text.line(f"ctx._set_sequence_nr({BEFORE_ALL_OTHERS})")
     saved = [_held(item) for item in part.handed]
     if part.node.kept.anything and not saved:
@@ -179,7 +179,8 @@ def apply_of(
                 instead = {at: saved[position] for at, position in node.part.stand_ins.items()}
                 contents = {slot: saved[position] for slot, position in kept_slots.items()} | results
                 left = {at: ctx.left[at][0] for at in changes.watched}
-                grads = second.gradients(ctx.rerun, index, ctx.held, results, contents, left, tangents, instead)
+                wanted = [leads_to_a_result(one) for one, _ in ctx.next_functions[: len(node.part.node.operands)]]
+                grads = second.gradients(ctx.rerun, index, ctx.held, results, contents, left, tangents, instead, wanted)
                 if once:
                     ctx.rerun = ctx.held = ctx.left = None
                 return (*grads, *rest)

@@ -164,8 +164,9 @@ class SecondOrder:
         left: Mapping[int, torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
         stand_ins: Mapping[int, torch.Tensor],
+        wanted: Sequence[bool],
     ) -> Grads:
-        """The gradients of the operands of autograd node `index`, with their history.
+        """The gradients of those operands of autograd node `index` that are `wanted`, with their history.
 
         It passes what is `held`, and those `results` of the node itself, by slot, that eager mode keeps for it. All
         that eager mode keeps of slots is read with its present `contents`, and of inputs that the graph changes with
@@ -180,8 +181,8 @@ class SecondOrder:
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
         operands = self.nodes[index].operands
         sources = dict(zip(operands_of(regions[index], regions), regions[index].into, strict=True))
-        wanted = [sources[one] for at, one in enumerate(operands) if at not in self.nodes[index].refusals]
-        found = gradients_through(regions[index], ends, seeds, wanted)
+        places = [sources[operand] for operand, is_wanted in zip(operands, wanted, strict=True) if is_wanted]
+        found = gradients_through(regions[index], ends, seeds, places)
         of = dict(zip(sources, found, strict=True))
         grads = tuple([of[operand] for operand in operands])
         if not (results or views or self.casting or restored):

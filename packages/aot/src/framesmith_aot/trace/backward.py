@@ -116,17 +116,17 @@ Refusals = dict[int, dict[int | GradientEdge, Refusal]]
 def _refusals(passing: _Passing, seeds: Mapping[int, torch.Tensor]) -> Refusals:
     """What autograd itself refuses, having gone through each region; nothing where a pass fails otherwise."""
     found: Refusals = {}
-    for index, region in enumerate(passing.regions):
-        if passing.refusal(index, seeds, region.into) is None:
-            continue
-        passing.forget(index)
-        for source in region.into:
-            try:
+    try:
+        for index, region in enumerate(passing.regions):
+            if passing.refusal(index, seeds, region.into) is None:
+                continue
+            passing.forget(index)
+            for source in region.into:
                 refusal = passing.refusal(index, seeds, [source])
-            except Exception:
-                return {}
-            if refusal is not None:
-                found.setdefault(index, {})[source] = refusal
+                if refusal is not None:
+                    found.setdefault(index, {})[source] = refusal
+    except Exception:
+        return {}
     return found
 
 
@@ -197,7 +197,9 @@ class _Passing:
                 given = [*_given(node, _run_alone(node, arrived))]
             except Exception as error:
                 if CHANGED_SINCE in str(error) or NO_DERIVATIVE in str(error):
-                    return Refusal(type(error), str(error), node._sequence_nr())
+                    number = node._sequence_nr()
+                    first = number == BEFORE_ALL_OTHERS and any(edge.node is node for edge in region.out)
+                    return Refusal(type(error), str(error), number, first)
                 raise
             for edge, grad in given:
                 if self.ends.get(edge, edge) in wanted:

@@ -60,11 +60,15 @@ BEFORE_ALL_OTHERS = 2**64 - 1
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error of eager mode's autograd: its type, its words, and the number of the node that raises it."""
+    """An error of eager mode's autograd: its type, its words, and the number of the node that raises it.
+
+    `first`: whether its engine comes to that node before all others.
+    """
 
     error: type[Exception]
     words: str
     number: int
+    first: bool
 
 
 @dataclass(frozen=True)

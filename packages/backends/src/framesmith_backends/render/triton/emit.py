@@ -69,9 +69,8 @@ def emit(w: Writing, root: Expr) -> str:
             names[node] = w.numbers[node]
         else:
             scope = w.scopes[depths[node]]
-            # A masked value is only good under the same mask.
-            read = isinstance(node, Load)
-            key = (node, w.mask(_lanes(w, node)), *_perhaps_empty(w, ())) if read else (node, None)
+            # A masked value is only good under the same mask, and so is what is computed of it.
+            key = (node, w.mask(_lanes(w, node)) if isinstance(node, Load) else None, *_perhaps_empty(w, ()))
             if key not in scope.names:
                 scope.names[key] = w.fresh(_EMITTERS[type(node)](w, node, names), scope)
             names[node] = scope.names[key]
@@ -181,7 +180,7 @@ def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
             if axis not in lanes and axis in expressions.variables(node.guard):
                 lanes, place = lanes | {axis}, f"{place} + {w.variables[axis]} * 0"
     masks = [m for m in (w.mask(lanes), names[node.guard] if node.guard is not None else None) if m]
-    masks += [f"({size_of(w, var.size)} > 0)" for var in _perhaps_empty(w, lanes)]
+    masks += [f"({size_of(w, var.size)} > 0)" for var in _perhaps_empty(w, expressions.variables(node))]
     mask = f"({' & '.join(masks)}) != 0" if len(masks) > 1 else "".join(masks)
     suffix = f", mask={mask}, other=0" if masks else ""
     raw = f"tl.load({w.pointers[node.source]} + {place}{suffix})"
