@@ -71,7 +71,35 @@ def in_a_handler(x: Any, y: Any) -> None:
         x.add_(1)
 
 
+def of_one_of_two(x: Any, y: Any) -> None:
+    torch.relu_(x if y.sum() > 0 else y.cos())
+
+
+def by_a_bound_method(x: Any, y: Any) -> None:
+    scale = x.mul_
+    scale(y)
+
+
+def through_a_function(x: Any, y: Any) -> None:
+    torch.t(x).mul_(y)
+
+
+def numbered(x: Any, y: Any) -> None:
+    for _, (row, factor) in enumerate(zip(x, y.tolist(), strict=True)):
+        row.mul_(factor)
+
+
+def rest_of_some(x: Any, y: Any) -> None:
+    _, *rest = [y.sum(), x]
+    rest[0].mul_(2)
+
+
+def with_all_arguments(x: Any, y: Any) -> None:
+    torch.relu_(*[x])
+
+
 WRITING = [
+    of_one_of_two, by_a_bound_method, through_a_function, rest_of_some, with_all_arguments,
     by_a_method, through_views, by_a_subscript, by_a_slice, by_an_augmented_subscript, by_an_augmented_assignment,
     by_a_function, by_a_function_told_so, as_the_output, in_a_loop, unpacked, in_a_handler,
 ]  # fmt: skip
@@ -79,13 +107,13 @@ WRITING = [
 
 @pytest.mark.parametrize("function", WRITING)
 def test_what_is_written_to(function: Callable[..., Any]) -> None:
-    names = written_names(decoded(function.__code__).instrs)
+    names = written_names(decoded(function.__code__))
     assert "x" in names
     assert "y" not in names
 
 
 def test_what_is_written_to_on_one_way() -> None:
-    assert written_names(decoded(on_one_way.__code__).instrs) >= {"y", "z"}
+    assert written_names(decoded(on_one_way.__code__)) >= {"y", "z"}
 
 
 def of_a_result(x: Any, y: Any) -> Any:
@@ -102,12 +130,31 @@ def of_an_argument(x: Any, y: Any) -> Any:
     return z
 
 
+def of_what_an_object_holds(x: Any, y: Any) -> None:
+    x.buffer.copy_(y.detach())
+
+
+def told_not_to(x: Any, y: Any) -> Any:
+    return F.dropout(x, 0.5, True, inplace=False)
+
+
+def of_shapes_alone(x: Any, y: Any) -> None:
+    x.squeeze_()
+    y.t_()
+
+
 def of_attributes(x: Any, y: Any) -> Any:
     x.name = y
     x.__init__(y)
     return x.shape + y._version
 
 
-@pytest.mark.parametrize("function", [of_a_result, of_an_argument, of_attributes])
+@pytest.mark.parametrize(
+    "function", [of_a_result, of_an_argument, of_what_an_object_holds, told_not_to, of_shapes_alone, of_attributes]
+)
 def test_what_is_not(function: Callable[..., Any]) -> None:
-    assert not written_names(decoded(function.__code__).instrs) & {"x", "y"}
+    assert not written_names(decoded(function.__code__)) & {"x", "y"}
+
+
+def test_all_of_what_is_gone_through_by_number_may_be_written_to() -> None:
+    assert written_names(decoded(numbered.__code__)) >= {"x", "row"}

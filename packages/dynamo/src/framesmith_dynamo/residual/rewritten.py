@@ -1,12 +1,14 @@
 """Which inputs of a graph the code behind a graph break may write to, as far as that code itself shows it.
 
-Second derivatives need inputs as the graph found them (see `framesmith_aten.contract.REWRITTEN`). Only the frame that
-goes on is read, with the functions that it makes: what others that it calls write to stays unknown.
+Second derivatives need inputs as the graph found them (see `framesmith_aten.contract.REWRITTEN`): of those that are
+marked a copy is kept at each call. Only the frame that goes on is read, with the functions that it makes: what others
+that it calls write to stays unknown, and what objects hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +17,8 @@ import torch
 
 from framesmith_aten.contract import REWRITTEN
 from framesmith_aten.layouts import storage_id
-from framesmith_aten.operators import is_mutable, is_view, overloads
-from framesmith_bytecode import Instr, pops, pushes
+from framesmith_aten.operators import changes_metadata, is_mutable, is_view, overloads
+from framesmith_bytecode import OPS, pops, pushes
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_dynamo.interpreter.method_slots import MethodSlot
 from framesmith_dynamo.values.tensors.tensor_object import TensorObject
@@ -27,26 +29,37 @@ if TYPE_CHECKING:
     from framesmith_dynamo.interpreter.frame import Frame
     from framesmith_dynamo.values.base import Value
 
+#: Builtins whose results hold what their arguments hold.
+HANDING_ON: Final = frozenset({"enumerate", "iter", "list", "next", "reversed", "tuple", "zip"})
+
 
 def mark_rewritten(frame: Frame) -> None:
     """Mark the inputs of the frame's graph that it may write to from its present instruction on."""
-    for ref in _rewritten(frame):
-        ref.node.meta[REWRITTEN] = True
+    if any(ref.fake.requires_grad for ref in frame.state.builder.inputs):
+        for ref in _rewritten(frame):
+            ref.node.meta[REWRITTEN] = True
 
 
 def _rewritten(frame: Frame) -> Iterator[TensorRef]:
-    code = frame.code
-    behind = code.analyses.kept_items(code.items[frame.pc])
-    names = written_names(
-        instr if item in behind else None for item, instr in zip(code.items, code.instrs, strict=True)
+    code, place = frame.code, frame.code.items[frame.pc]
+    stack = {_place(at): value for at, value in enumerate(frame.stack) if value is not None}
+    written = written_names(
+        code, frame.pc, [name if name in stack else None for name in map(_place, range(len(frame.stack)))]
     )
+    live = code.analyses.live.before(place)
+    names = {name for name in written if name in live or name in frame.cells or name in stack}
     names |= {name for made in _functions_made(code) for name in _written_outside(made)}
-    values = [frame.locals.get(name) or frame.cells.get(name) for name in names]
+    values = [stack.get(name) or frame.locals.get(name) or frame.cells.get(name) for name in names]
     values += [slot.owner for slot in frame.stack if isinstance(slot, MethodSlot) and _writes(slot.name)]
     shown = {storage_id(fake) for value in values if value is not None for fake in _tensors(value)}
     inputs = [ref for ref in frame.state.builder.inputs if ref.fake.layout is torch.strided] if shown else []
     memory = {_memory(ref) for ref in inputs if storage_id(ref.fake) in shown}
     return (ref for ref in inputs if _memory(ref) in memory)
+
+
+def _place(at: int) -> str:
+    """How a slot of the stack is called beside variables."""
+    return f"stack {at}"
 
 
 def _functions_made(code: DecodedCode) -> Iterator[CodeType]:
@@ -60,62 +73,100 @@ def _written_outside(made: CodeType) -> set[str]:
         return set()
     code = decoded(made)
     inside = (name for one in _functions_made(code) for name in _written_outside(one))
-    return {*written_names(code.instrs), *inside} & {*made.co_freevars}
+    return {*written_names(code), *inside} & {*made.co_freevars}
 
 
-def written_names(instrs: Iterable[Instr | None]) -> set[str]:
-    """The variables whose tensors, or views of them, are written to by some of these instructions.
+def written_names(code: DecodedCode, start: int = 0, stack: Sequence[str | None] = ()) -> set[str]:
+    """The variables whose tensors, or views of them, are written to from instruction `start` on.
 
-    None stands for those that do not run.
+    `stack` names what lies on the stack there.
     """
+    depths, behind = code.analyses.depths.before, code.analyses.kept_items(code.items[start])
     reading = _Reading()
-    for instr in instrs:
-        if instr is None:
-            reading.stack.clear()
-        else:
-            reading.read(instr)
+    #: What comes to an instruction; None where nobody knows.
+    arriving: dict[int, list[_Slot]] = {
+        start: [_UNKNOWN if name is None else _Slot(frozenset({name})) for name in stack]
+    }
+    following = False
+    for at, (item, instr) in enumerate(zip(code.items, code.instrs, strict=True)):
+        depth = depths[item]
+        if item not in behind or depth is None:
+            following = False
+            continue
+        reading.stack = _joined(reading.stack if following else None, arriving.get(at), depth)
+        reading.read(instr.op, instr.arg)
+        row = OPS[instr.op]
+        if row.flow in ("jump", "branch"):
+            target = code.targets[instr.arg]
+            room = depths[code.items[target]] or 0
+            arriving[target] = _joined(reading.stack, arriving.get(target), room)
+        following = row.flow in ("next", "branch")
     return reading.written()
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """What is known of a stack slot: the variables whose tensors it shows or holds, and whether it is what writes."""
+    """What is known of a stack slot.
+
+    The variables whose tensors it `shows` or holds, the name of the library's `function` that it is, whether it is
+    False.
+    """
 
     shows: frozenset[str] = frozenset()
-    writes: bool = False
+    function: str | None = None
+    is_false: bool = False
 
 
 _UNKNOWN: Final = _Slot()
 
 
+def _joined(one: Sequence[_Slot] | None, other: Sequence[_Slot] | None, depth: int) -> list[_Slot]:
+    """The stack of this depth where both come together."""
+    stacks = [[*stack[:depth], *[_UNKNOWN] * (depth - len(stack))] for stack in (one, other) if stack is not None]
+    if len(stacks) < 2:
+        return stacks[0] if stacks else [_UNKNOWN] * depth
+    return [
+        first if first == second else _Slot(first.shows | second.shows) for first, second in zip(*stacks, strict=True)
+    ]
+
+
 @dataclass
 class _Reading:
-    """A reading of instructions in their order. What a jump brings along counts as unknown."""
+    """A reading of instructions in their order."""
 
     stack: list[_Slot] = field(default_factory=list)
     found: set[str] = field(default_factory=set)
     #: For each variable those that it may show.
     shown: dict[str, set[str]] = field(default_factory=dict)
 
-    def read(self, instr: Instr) -> None:
+    def read(self, op: str, arg: Any) -> None:
         """Go on by one instruction."""
-        rule = _RULES.get(instr.op)
+        rule = _RULES.get(op)
         if rule is not None:
-            rule(self, instr.arg)
+            rule(self, arg)
         else:
-            self.pop(pops(instr.op, instr.arg))
-            self.stack += [_UNKNOWN] * pushes(instr.op, instr.arg)
+            self.pop(pops(op, arg))
+            self.stack += [_UNKNOWN] * pushes(op, arg)
 
     def pop(self, count: int) -> list[_Slot]:
         """The topmost slots, the deepest first."""
-        missing = max(count - len(self.stack), 0)
-        taken = [_UNKNOWN] * missing + self.stack[len(self.stack) - count + missing :]
-        del self.stack[len(self.stack) - count + missing :]
+        taken = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
         return taken
 
     def write(self, slots: Iterable[_Slot]) -> None:
         """Note that what these slots show is written to."""
         self.found |= _shown_by(slots)
+
+    def called(self, function: str | None, arguments: Sequence[_Slot]) -> frozenset[str]:
+        """Note what a function of a library writes to, and give what its result shows."""
+        if function is None:
+            return frozenset()
+        if _writes(function):
+            self.write(arguments[:1])
+        if function in HANDING_ON:
+            return _shown_by(arguments)
+        return _shown_by(arguments[:1]) if _shows(function) else frozenset()
 
     def written(self) -> set[str]:
         """The variables that are written to, by their own names or by those of views of them."""
@@ -135,43 +186,63 @@ def _load(reading: _Reading, name: str) -> None:
     reading.stack.append(_Slot(frozenset({name})))
 
 
+def _load_library(reading: _Reading, name: str) -> None:
+    reading.stack.append(_Slot(function=name))
+
+
+def _load_constant(reading: _Reading, value: Any) -> None:
+    reading.stack.append(_Slot(is_false=value is False))
+
+
 def _store(reading: _Reading, name: str) -> None:
     (value,) = reading.pop(1)
     reading.shown.setdefault(name, set()).update(value.shows)
 
 
 def _copy(reading: _Reading, depth: int) -> None:
-    slots = reading.pop(depth)
-    reading.stack += [*slots, slots[0]]
+    reading.stack.append(reading.stack[-depth])
 
 
 def _swap(reading: _Reading, depth: int) -> None:
-    first, *between, last = reading.pop(depth)
-    reading.stack += [last, *between, first]
+    stack = reading.stack
+    stack[-1], stack[-depth] = stack[-depth], stack[-1]
+
+
+def _attribute(reading: _Reading, owner: _Slot, name: str) -> _Slot:
+    if owner.function is not None:
+        return _Slot(function=name)
+    if _writes(name):
+        reading.write([owner])
+    return _Slot(owner.shows) if name in GRAPH_ATTRIBUTES or _shows(name) else _UNKNOWN
 
 
 def _load_attribute(reading: _Reading, name: str) -> None:
-    (owner,) = reading.pop(1)
-    reading.stack.append(_Slot(owner.shows if name in GRAPH_ATTRIBUTES else frozenset(), _writes(name)))
+    reading.stack += [_attribute(reading, owner, name) for owner in reading.pop(1)]
 
 
 def _load_method(reading: _Reading, name: str) -> None:
-    (owner,) = reading.pop(1)
-    writes = _writes(name)
-    if writes:
-        reading.write([owner])
-    # Of what is no variable it may be a function of a module's.
-    reading.stack += [_Slot(owner.shows if _shows(name) else frozenset(), writes and not owner.shows), _UNKNOWN]
+    _load_attribute(reading, name)
+    reading.stack.append(_UNKNOWN)
 
 
 def _call(reading: _Reading, shape: Any) -> None:
     arguments = reading.pop(shape.argc)
-    called = reading.pop(2)
-    if any(slot.writes for slot in called) or "inplace" in shape.kwnames:
-        reading.write(arguments[:1])
     named = dict(zip(shape.kwnames, arguments[shape.argc - len(shape.kwnames) :], strict=True))
-    reading.write([named["out"]] if "out" in named else [])
-    reading.stack.append(_Slot(_shown_by(called)))
+    if "out" in named:
+        reading.write([named["out"]])
+    if "inplace" in named and not named["inplace"].is_false:
+        reading.write(arguments[:1])
+    _result(reading, arguments)
+
+
+def _call_with_all(reading: _Reading, with_keywords: bool) -> None:
+    _result(reading, reading.pop(1 + with_keywords))
+
+
+def _result(reading: _Reading, arguments: Sequence[_Slot]) -> None:
+    callable_slots = reading.pop(2)
+    function = next((slot.function for slot in callable_slots if slot.function is not None), None)
+    reading.stack.append(_Slot(_shown_by(callable_slots) | reading.called(function, arguments)))
 
 
 def _subscript(popped: int) -> Callable[[_Reading, Any], None]:
@@ -202,8 +273,7 @@ def _binary(reading: _Reading, symbol: str) -> None:
 
 
 def _iterate(reading: _Reading, _: Any) -> None:
-    (iterator,) = reading.pop(1)
-    reading.stack += [iterator, iterator]
+    reading.stack.append(_Slot(reading.stack[-1].shows))
 
 
 def _unpack(reading: _Reading, count: int) -> None:
@@ -214,10 +284,24 @@ def _build(reading: _Reading, count: int) -> None:
     reading.stack.append(_Slot(_shown_by(reading.pop(count))))
 
 
-_RULES: Final[dict[str, Callable[[_Reading, Any], None]]] = {
+def _add_to(reading: _Reading, below: int) -> None:
+    """Put a value, or several, into the container so many slots below it."""
+    (value,) = reading.pop(1)
+    reading.stack[-below] = _Slot(_shown_by([reading.stack[-below], value]))
+
+
+def _nothing(reading: _Reading, _: Any) -> None:
+    """What is shown stays what it is."""
+
+
+_RULES: Final[Mapping[str, Callable[[_Reading, Any], None]]] = {
     "LOAD_FAST": _load,
     "LOAD_FAST_CHECK": _load,
+    "LOAD_FAST_AND_CLEAR": _load,
     "LOAD_DEREF": _load,
+    "LOAD_GLOBAL": _load_library,
+    "LOAD_NAME": _load_library,
+    "LOAD_CONST": _load_constant,
     "STORE_FAST": _store,
     "STORE_DEREF": _store,
     "COPY": _copy,
@@ -225,34 +309,45 @@ _RULES: Final[dict[str, Callable[[_Reading, Any], None]]] = {
     "LOAD_ATTR": _load_attribute,
     "LOAD_METHOD": _load_method,
     "CALL": _call,
+    "CALL_FUNCTION_EX": _call_with_all,
     "BINARY_SUBSCR": _subscript(2),
     "BINARY_SLICE": _subscript(3),
     "STORE_SUBSCR": _store_subscript(3),
     "STORE_SLICE": _store_subscript(4),
     "BINARY_OP": _binary,
-    "GET_ITER": lambda reading, _: None,
+    "GET_ITER": _nothing,
+    "LIST_TO_TUPLE": _nothing,
     "FOR_ITER": _iterate,
     "UNPACK_SEQUENCE": _unpack,
+    "UNPACK_EX": lambda reading, parts: _unpack(reading, sum(parts) + 1),
     "BUILD_LIST": _build,
     "BUILD_TUPLE": _build,
+    "BUILD_SET": _build,
+    "LIST_APPEND": _add_to,
+    "LIST_EXTEND": _add_to,
+    "SET_ADD": _add_to,
+    "SET_UPDATE": _add_to,
 }
 
 
+@functools.cache
 def _writes(name: str) -> bool:
-    """Whether some operator of this name writes to its first argument."""
-    return name.endswith("_") and any(map(is_mutable, overloads(name)))
+    """Whether some operator of this name writes to the elements of its first argument."""
+    return name.endswith("_") and any(is_mutable(op) and not changes_metadata(op) for op in overloads(name))
 
 
+@functools.cache
 def _shows(name: str) -> bool:
     """Whether some operator of this name gives a view."""
     return any(map(is_view, overloads(name)))
 
 
 def _tensors(value: Value) -> Iterator[torch.Tensor]:
-    """The fakes of a tensor, or of those that a container or a cell holds."""
+    """The fakes of a tensor, or of those that a container, or a cell with a tensor or a container, holds."""
     for one in (value, *value.referents()):
-        if isinstance(one, TensorObject) and one.fake.layout is torch.strided:
-            yield one.fake
+        for held in (one, *(() if one is value else one.referents())):
+            if isinstance(held, TensorObject) and held.fake.layout is torch.strided:
+                yield held.fake
 
 
 def _memory(ref: TensorRef) -> Any:
