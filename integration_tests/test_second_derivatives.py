@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import framesmith
+from framesmith_aten.contract import REWRITTEN
 
 pytestmark = pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
 
@@ -343,18 +345,29 @@ def test_of_an_input_that_is_changed_behind_a_break(change: Callable[[torch.Tens
         torch.testing.assert_close(compiled, eager)
 
 
-def test_of_an_expanded_input_that_the_code_behind_a_break_reads() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
+def test_of_an_input_that_the_code_behind_a_break_only_reads() -> None:
+    """It is not copied; an expanded one could not be, as it is laid out."""
+    marked = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        marked.extend(node.meta.get(REWRITTEN, False) for node in graph.graph.find_nodes(op="placeholder"))
+        return graph.forward
+
+    def function(x: torch.Tensor, held: Any) -> torch.Tensor:
         y = x.sin()
         print(end="")
         y.copy_(x)
-        torch.relu_(y)
-        return y
+        held.buffer.copy_(x.detach())
+        x = y * 2
+        x += 1
+        return F.dropout(x, 0.5, False, inplace=False)
 
     x = torch.ones(1).expand(4).detach().requires_grad_()
-    result = framesmith.compile(function, strict=True)(x)
-    assert result.stride() == (1,)
-    torch.testing.assert_close(result, function(x))
+    held = types.SimpleNamespace(buffer=torch.zeros(4))
+    result = framesmith.compile(function, backend=backend, strict=True)(x, held)
+    torch.testing.assert_close(result, function(x, held))
+    assert marked
+    assert not any(marked)
 
 
 def test_of_an_input_that_shares_memory_with_one_changed_behind_a_break() -> None:
@@ -368,7 +381,7 @@ def test_of_an_input_that_shares_memory_with_one_changed_behind_a_break() -> Non
     for run in (function, framesmith.compile(function, strict=True)):
         leaf = torch.tensor([-1.0, 2.0, -3.0]).requires_grad_()
         x = leaf * 1
-        (grad,) = torch.autograd.grad(run(x, x.real).pow(2).sum(), leaf, create_graph=True)
+        (grad,) = torch.autograd.grad(run(x, x.view(-1)).pow(2).sum(), leaf, create_graph=True)
         found.append((grad, *torch.autograd.grad(grad.pow(2).sum(), leaf)))
     for eager, compiled in zip(*found, strict=True):
         torch.testing.assert_close(compiled, eager)
@@ -467,3 +480,32 @@ def test_what_is_refused_of_a_node_keeps_nothing_from_its_other_gradients() -> N
         assert torch.autograd.grad(result.sum(), w)[0].tolist() == [1.0, 1.0]
     with pytest.raises(RuntimeError, match="floor_divide is not implemented"):
         result.sum().backward()
+
+
+def test_what_nobody_asks_for_is_not_refused_under_create_graph() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        t = x // w
+        return (t * v).sin(), (t + w) * v, v * w
+
+    found = []
+    for run in (function, framesmith.compile(function, strict=True)):
+        leaves = [torch.tensor([1.0, 3.0]).requires_grad_() for _ in range(3)]
+        (grad,) = torch.autograd.grad(sum(one.sum() for one in run(*leaves)), leaves[2], create_graph=True)
+        found.append((grad, *torch.autograd.grad(grad.pow(2).sum(), leaves[2])))
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager)
+
+
+def test_what_eager_mode_keeps_of_an_input_is_read_when_the_pass_runs() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x * w
+        print(end="")
+        x.data.mul_(2)
+        return y
+
+    found = []
+    for run in (function, framesmith.compile(function, strict=True)):
+        x, w = torch.tensor([1.0, 3.0]).requires_grad_(), torch.tensor([5.0, 6.0]).requires_grad_()
+        found.append(torch.autograd.grad(run(x, w).sum(), (x, w), create_graph=True))
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager)

@@ -10,7 +10,7 @@ import torch
 
 from framesmith_aot.partition.split import NodePart, Saved
 from framesmith_aot.runtime.backward import BackwardPass
-from framesmith_aot.runtime.histories import leads_to_a_result, refuse_derivative
+from framesmith_aot.runtime.histories import refuse_derivative
 from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.runtime.replay import (
     FunctionText,
@@ -18,7 +18,7 @@ from framesmith_aot.runtime.replay import (
     tuple_text,
     unwatching,
 )
-from framesmith_aot.runtime.second_order import SecondOrder, check_versions
+from framesmith_aot.runtime.second_order import Present, SecondOrder, check_versions
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.regions import BEFORE_ALL_OTHERS, Hidden, Refusal
 from framesmith_aten.contract import BoxedFn
@@ -132,10 +132,23 @@ def _given(text: FunctionText, result: int | Hidden) -> str:
 
 def _refuse(refusals: Mapping[int, Refusal], ctx: Any) -> None:
     """Raise what eager mode raises on its way to an operand whose gradient is asked for, if it refuses one of them."""
-    met = [one for at, one in refusals.items() if leads_to_a_result(ctx.next_functions[at][0])]
+    met = [one for at, one in refusals.items() if _leads_to_a_result(ctx.next_functions[at][0])]
     if met:
         first = max(met, key=lambda refusal: refusal.number)
         raise first.error(first.words)
+
+
+def _leads_to_a_result(node: Any) -> bool:
+    """Whether the pass that runs goes on through a node, or ends there with a gradient that is asked for.
+
+    True where nobody can tell, outside of a pass.
+    """
+    if node is None:
+        return False
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # said of leaves whose gradients are asked for, too
+        return True
 
 
 def apply_of(
@@ -179,8 +192,9 @@ def apply_of(
                 instead = {at: saved[position] for at, position in node.part.stand_ins.items()}
                 contents = {slot: saved[position] for slot, position in kept_slots.items()} | results
                 left = {at: ctx.left[at][0] for at in changes.watched}
-                wanted = [leads_to_a_result(one) for one, _ in ctx.next_functions[: len(node.part.node.operands)]]
-                grads = second.gradients(ctx.rerun, index, ctx.held, results, contents, left, tangents, instead, wanted)
+                wanted = [_leads_to_a_result(one) for one, _ in ctx.next_functions[: len(node.part.node.operands)]]
+                present = Present(results, contents, left, instead)
+                grads = second.gradients(ctx.rerun, index, ctx.held, present, tangents, wanted)
                 if once:
                     ctx.rerun = ctx.held = ctx.left = None
                 return (*grads, *rest)

@@ -67,16 +67,6 @@ class _LedTo(torch.autograd.Function):
 led_to: Callable[..., torch.Tensor] = _LedTo.apply
 
 
-def leads_to_a_result(node: Any) -> bool:
-    """Whether the pass that runs goes on through a node, or ends there with a gradient that is asked for."""
-    if node is None:
-        return False
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # said of leaves whose gradients are asked for
-        return True
-
-
 def edges_of(
     ends: Sequence[torch.Tensor | None], tensors: Sequence[torch.Tensor | None]
 ) -> dict[GradientEdge, torch.Tensor]:

@@ -57,6 +57,20 @@ Held = Mapping[int, torch.Tensor]
 
 
 @dataclass(frozen=True)
+class Present:
+    """What there is, when the pass of a node runs, of what eager mode keeps for it: `.data` may have changed it.
+
+    `results`: the node's own, by slot; `contents` of all slots that are kept; what is `left` in inputs that the graph
+    changes; `stand_ins`: of which inputs are made again that were changed in place since (see `NodePart`).
+    """
+
+    results: Mapping[int, torch.Tensor]
+    contents: Mapping[int, torch.Tensor]
+    left: Mapping[int, torch.Tensor]
+    stand_ins: Mapping[int, torch.Tensor]
+
+
+@dataclass(frozen=True)
 class SecondOrder:
     """Runs a graph again for the derivatives of its backward pass.
 
@@ -64,10 +78,10 @@ class SecondOrder:
     `order` is that of `JointGraph`. `placeholders` and `attributes` say which input each of the module's operands is,
     `origins` where the tensors of slots come from, `makers` and `writers` are those of `Collected`, `requires_grad`
     says what the inputs are, `is_leaf` which of them are leaves, `needed` which of them results with gradients depend
-    on, `behind` which the gradients of each node depend on, `changed` which the graph writes to, `detached` of which
-    only an alias is kept, `unversioned` which count no versions, `numbers` which are no tensors, `modes` and `dtype`
-    (the default) are what it ran under, `casting` whether autocast is on somewhere, `devices` whose generators it draws
-    from beside the CPU's (`random`: whether it draws at all).
+    on, `behind` which the gradients of each node depend on, `changed` which the graph writes to, `rewritten` which
+    the code behind it may write to, `detached` of which only an alias is kept, `unversioned` which count no versions,
+    `numbers` which are no tensors, `modes` and `dtype` (the default) are what it ran under, `casting` whether autocast
+    is on somewhere, `devices` whose generators it draws from beside the CPU's (`random`: whether it draws at all).
     """
 
     module: fx.GraphModule
@@ -120,8 +134,12 @@ class SecondOrder:
 
     @functools.cached_property
     def copied(self) -> frozenset[int]:
-        """The inputs of which a call keeps what they were: they do not stay so, and results depend on them."""
-        return (self.changed | self.rewritten) & self.needed
+        """The inputs of which a call keeps what they were: they do not stay so, and results depend on them.
+
+        Not of those that eager mode keeps, where others than the graph change them: there that is an error.
+        """
+        kept = {index for node in self.nodes for index in node.kept.inputs}
+        return (self.changed | (self.rewritten - kept)) & self.needed
 
     def _kept(self, text: FunctionText, at: int, name: str, history: str, followed: bool) -> str:
         """What is kept of an input. Of one that eager mode does not keep, no more than its contents and its history."""
@@ -159,35 +177,29 @@ class SecondOrder:
         rerun: Rerun,
         index: int,
         held: Held,
-        results: Mapping[int, torch.Tensor],
-        contents: Mapping[int, torch.Tensor],
-        left: Mapping[int, torch.Tensor],
+        present: Present,
         tangents: Sequence[torch.Tensor | None],
-        stand_ins: Mapping[int, torch.Tensor],
         wanted: Sequence[bool],
     ) -> Grads:
         """The gradients of those operands of autograd node `index` that are `wanted`, with their history.
 
-        It passes what is `held`, and those `results` of the node itself, by slot, that eager mode keeps for it. All
-        that eager mode keeps of slots is read with its present `contents`, and of inputs that the graph changes with
-        what is `left` in them: `.data` may have changed them.
-        Inputs that were changed in place since are made again of their `stand_ins` (see `NodePart`); what else was
-        changed stands in the way (see `obstacle`).
+        It passes what is `held`, and the results that are `present`; what was changed and has no stand-in stands in the
+        way (see `obstacle`).
         """
         warn_user(SecondDerivativeWarning())
         values, versions, states = rerun
-        restored = {at: _restored(values[at], stand_ins[at]) for at in _changed(versions) & {*stand_ins}}
-        ends, roots, regions, views = self._run(values, states, held, restored, contents, left)
+        remade = _changed(versions) & {*present.stand_ins}
+        restored = {at: _restored(values[at], present.stand_ins[at]) for at in remade}
+        ends, roots, regions, views = self._run(values, states, held, restored, present)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
-        operands = self.nodes[index].operands
-        sources = dict(zip(operands_of(regions[index], regions), regions[index].into, strict=True))
+        region, operands = regions[index], self.nodes[index].operands
+        sources = dict(zip(operands_of(region, regions), region.into, strict=True))
         places = [sources[operand] for operand, is_wanted in zip(operands, wanted, strict=True) if is_wanted]
-        found = gradients_through(regions[index], ends, seeds, places)
-        of = dict(zip(sources, found, strict=True))
-        grads = tuple([of[operand] for operand in operands])
-        if not (results or views or self.casting or restored):
+        of = dict(zip(region.into, gradients_through(region, ends, seeds, places), strict=True))
+        grads = tuple([of[sources[operand]] for operand in operands])
+        if not (present.results or views or self.casting or restored):
             return grads
-        instead = {edge_of(roots[slot]): result for slot, result in results.items()}
+        instead = {edge_of(roots[slot]): result for slot, result in present.results.items()}
         instead.update((edge, values[at]) for edge, at in ends.items() if 0 <= at < len(values))
         instead.update((edge_of(tensor), tensor) for tensor in held.values())
         instead.update(views)
@@ -215,8 +227,7 @@ class SecondOrder:
         states: Sequence[torch.Tensor],
         held: Held,
         restored: Mapping[int, torch.Tensor],
-        contents: Mapping[int, torch.Tensor],
-        left: Mapping[int, torch.Tensor],
+        present: Present,
     ) -> tuple[Ends, Mapping[int, torch.Tensor], list[Region], Mapping[GradientEdge, torch.Tensor]]:
         """The ends, the tensors of slots and the regions of another run, which leads to what is `held`.
 
@@ -244,10 +255,10 @@ class SecondOrder:
                 torch.clear_autocast_cache()
         tensors = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
         roots = {slot: tensor for slot, tensor in tensors.items() if slot in self.with_history}
-        for slot, content in contents.items():
+        for slot, content in present.contents.items():
             if slot in tensors:
                 _overwrite(tensors[slot], content)
-        for at, content in left.items():
+        for at, content in present.left.items():
             _overwrite(again.inputs[at], content)
         ends.update((edge_of(outputs[at]), count + at) for at in self.views)
         bases = {count + at: slot for at, slot in self.views.items() if slot is not None}

@@ -196,7 +196,7 @@ class _Passing:
             try:
                 given = [*_given(node, _run_alone(node, arrived))]
             except Exception as error:
-                if CHANGED_SINCE in str(error) or NO_DERIVATIVE in str(error):
+                if any(words in str(error) for words in (CHANGED_SINCE, *NO_DERIVATIVE)):
                     number = node._sequence_nr()
                     first = number == BEFORE_ALL_OTHERS and any(edge.node is node for edge in region.out)
                     return Refusal(type(error), str(error), number, first)

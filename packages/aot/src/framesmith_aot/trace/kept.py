@@ -23,8 +23,8 @@ PREFIX, AS_KEPT = "_saved_", "_raw_saved_"
 #: What autograd says of a tensor that it kept and finds changed.
 CHANGED_SINCE = "modified by an inplace operation"
 
-#: What it says of an operator without a derivative.
-NO_DERIVATIVE = "is not implemented"
+#: What it says of an operator without a derivative: one of torch's, and one of the user's.
+NO_DERIVATIVE = ("is not implemented", "no autograd formula was registered")
 
 
 @dataclass(frozen=True)

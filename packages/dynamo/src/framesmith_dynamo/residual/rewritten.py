@@ -41,13 +41,12 @@ def mark_rewritten(frame: Frame) -> None:
 
 
 def _rewritten(frame: Frame) -> Iterator[TensorRef]:
-    code, place = frame.code, frame.code.items[frame.pc]
+    code = frame.code
     stack = {_place(at): value for at, value in enumerate(frame.stack) if value is not None}
     written = written_names(
         code, frame.pc, [name if name in stack else None for name in map(_place, range(len(frame.stack)))]
     )
-    live = code.analyses.live.before(place)
-    names = {name for name in written if name in live or name in frame.cells or name in stack}
+    names = set(written)
     names |= {name for made in _functions_made(code) for name in _written_outside(made)}
     values = [stack.get(name) or frame.locals.get(name) or frame.cells.get(name) for name in names]
     values += [slot.owner for slot in frame.stack if isinstance(slot, MethodSlot) and _writes(slot.name)]
@@ -83,25 +82,23 @@ def written_names(code: DecodedCode, start: int = 0, stack: Sequence[str | None]
     """
     depths, behind = code.analyses.depths.before, code.analyses.kept_items(code.items[start])
     reading = _Reading()
-    #: What comes to an instruction; None where nobody knows.
-    arriving: dict[int, list[_Slot]] = {
-        start: [_UNKNOWN if name is None else _Slot(frozenset({name})) for name in stack]
-    }
-    following = False
-    for at, (item, instr) in enumerate(zip(code.items, code.instrs, strict=True)):
-        depth = depths[item]
-        if item not in behind or depth is None:
-            following = False
-            continue
-        reading.stack = _joined(reading.stack if following else None, arriving.get(at), depth)
-        reading.read(instr.op, instr.arg)
-        row = OPS[instr.op]
-        if row.flow in ("jump", "branch"):
-            target = code.targets[instr.arg]
-            room = depths[code.items[target]] or 0
-            arriving[target] = _joined(reading.stack, arriving.get(target), room)
-        following = row.flow in ("next", "branch")
-    return reading.written()
+    #: What comes to an instruction from others than the one before it.
+    arriving = {start: _Known([_UNKNOWN if name is None else _Slot(frozenset({name})) for name in stack], {})}
+    for _ in range(2):  # what one round of a loop leaves, the next finds
+        before: _Known | None = None
+        for at, (item, instr) in enumerate(zip(code.items, code.instrs, strict=True)):
+            depth = depths[item]
+            if item not in behind or depth is None:
+                before = None
+                continue
+            reading.known = known = _joined(before, arriving.get(at), depth)
+            reading.read(instr.op, instr.arg)
+            row = OPS[instr.op]
+            if row.flow in ("jump", "branch"):
+                target = code.targets[instr.arg]
+                arriving[target] = _joined(known, arriving.get(target), depths[code.items[target]] or 0)
+            before = known if row.flow in ("next", "branch") else None
+    return reading.found
 
 
 @dataclass(frozen=True)
@@ -120,24 +117,40 @@ class _Slot:
 _UNKNOWN: Final = _Slot()
 
 
-def _joined(one: Sequence[_Slot] | None, other: Sequence[_Slot] | None, depth: int) -> list[_Slot]:
-    """The stack of this depth where both come together."""
-    stacks = [[*stack[:depth], *[_UNKNOWN] * (depth - len(stack))] for stack in (one, other) if stack is not None]
-    if len(stacks) < 2:
-        return stacks[0] if stacks else [_UNKNOWN] * depth
-    return [
-        first if first == second else _Slot(first.shows | second.shows) for first, second in zip(*stacks, strict=True)
-    ]
+@dataclass
+class _Known:
+    """What is known at an instruction: of the stack, and which variables' tensors, of before, others show now."""
+
+    stack: list[_Slot]
+    shown: dict[str, frozenset[str]]
+
+
+def _joined(one: _Known | None, other: _Known | None, depth: int) -> _Known:
+    """What is known where both come together, with a stack of this depth."""
+    ways = [way for way in (one, other) if way is not None]
+    stacks = [[*way.stack[:depth], *[_UNKNOWN] * (depth - len(way.stack))] for way in ways]
+    if len(ways) < 2:
+        return _Known(stacks[0], dict(ways[0].shown)) if ways else _Known([_UNKNOWN] * depth, {})
+    merged = [slot if slot == twin else _Slot(slot.shows | twin.shows) for slot, twin in zip(*stacks, strict=True)]
+    names = {name for way in ways for name in way.shown}
+    return _Known(merged, {name: _shown_as(ways[0], name) | _shown_as(ways[1], name) for name in names})
+
+
+def _shown_as(known: _Known, name: str) -> frozenset[str]:
+    """What a variable shows: itself, until something is stored in it."""
+    return known.shown.get(name, frozenset({name}))
 
 
 @dataclass
 class _Reading:
-    """A reading of instructions in their order."""
+    """A reading of instructions in their order: what is `known`, and the variables `found` to be written to."""
 
-    stack: list[_Slot] = field(default_factory=list)
+    known: _Known = field(default_factory=lambda: _Known([], {}))
     found: set[str] = field(default_factory=set)
-    #: For each variable those that it may show.
-    shown: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def stack(self) -> list[_Slot]:
+        return self.known.stack
 
     def read(self, op: str, arg: Any) -> None:
         """Go on by one instruction."""
@@ -146,7 +159,7 @@ class _Reading:
             rule(self, arg)
         else:
             self.pop(pops(op, arg))
-            self.stack += [_UNKNOWN] * pushes(op, arg)
+            self.stack.extend([_UNKNOWN] * pushes(op, arg))
 
     def pop(self, count: int) -> list[_Slot]:
         """The topmost slots, the deepest first."""
@@ -168,22 +181,13 @@ class _Reading:
             return _shown_by(arguments)
         return _shown_by(arguments[:1]) if _shows(function) else frozenset()
 
-    def written(self) -> set[str]:
-        """The variables that are written to, by their own names or by those of views of them."""
-        names, news = set(self.found), [*self.found]
-        while news:
-            more = self.shown.get(news.pop(), set()) - names
-            names |= more
-            news += more
-        return names
-
 
 def _shown_by(slots: Iterable[_Slot]) -> frozenset[str]:
     return frozenset[str]().union(*(slot.shows for slot in slots))
 
 
 def _load(reading: _Reading, name: str) -> None:
-    reading.stack.append(_Slot(frozenset({name})))
+    reading.stack.append(_Slot(_shown_as(reading.known, name)))
 
 
 def _load_library(reading: _Reading, name: str) -> None:
@@ -196,7 +200,7 @@ def _load_constant(reading: _Reading, value: Any) -> None:
 
 def _store(reading: _Reading, name: str) -> None:
     (value,) = reading.pop(1)
-    reading.shown.setdefault(name, set()).update(value.shows)
+    reading.known.shown[name] = value.shows
 
 
 def _copy(reading: _Reading, depth: int) -> None:
@@ -217,7 +221,7 @@ def _attribute(reading: _Reading, owner: _Slot, name: str) -> _Slot:
 
 
 def _load_attribute(reading: _Reading, name: str) -> None:
-    reading.stack += [_attribute(reading, owner, name) for owner in reading.pop(1)]
+    reading.stack.extend([_attribute(reading, owner, name) for owner in reading.pop(1)])
 
 
 def _load_method(reading: _Reading, name: str) -> None:
@@ -277,7 +281,7 @@ def _iterate(reading: _Reading, _: Any) -> None:
 
 
 def _unpack(reading: _Reading, count: int) -> None:
-    reading.stack += reading.pop(1) * count
+    reading.stack.extend(reading.pop(1) * count)
 
 
 def _build(reading: _Reading, count: int) -> None:
