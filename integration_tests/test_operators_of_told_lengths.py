@@ -26,6 +26,10 @@ OPERATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "unfold": lambda a: F.unfold(a.t()[None, None], (3, 1)),
     "fold": lambda a: F.fold(a.t()[None].repeat(1, 2, 1), (1, a.shape[0] + 1), (1, 2)),
     "half of it": lambda a: a[: a.shape[0] // 2].t().cumsum(0),
+    "outer": lambda a: torch.outer(a[:, 0], a[:, 1]),
+    "repeated": lambda a: a.t().repeat(2, 2),
+    "stacked": lambda a: torch.stack([a.t(), a.t()], 2),
+    "selected": lambda a: a.t()[[1, 0]],
     # Of which torch asks how many there are.
     "prod": lambda a: a.prod(),
     "prod of columns": lambda a: a.prod(0),
@@ -90,6 +94,8 @@ def test_operators_of_told_lengths(name: str) -> None:
             assert found == expected
             continue
         found = found[: len(expected)]  # of some, eager mode has no gradient
+        assert isinstance(found, list)
+        assert found[0].stride() == expected[0].stride()
         torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-3, atol=1e-4)
 
 

@@ -269,7 +269,12 @@ def _layout_of(real: torch.Tensor, operands: Sequence[torch.Tensor], exact: bool
         for at, operand in enumerate(operands):
             if operand.shape == real.shape and operand.stride() == strides:
                 return Layout(partial(_as_operand, at), ones)
-    return Layout(lambda size, _: [math.prod(size[dim] for dim in dims) for dims in within], ones)
+    return Layout(lambda size, _: [math.prod(_at_least_one(size[dim]) for dim in dims) for dims in within], ones)
+
+
+def _at_least_one(length: Any) -> Any:
+    """How many elements torch counts along a dimension for the strides of those around it."""
+    return torch.sym_max(length, 1) if is_symbolic(length) else max(length, 1)  # type: ignore[no-untyped-call]
 
 
 def _as_operand(at: int, size: Sequence[Any], operands: Sequence[torch.Tensor]) -> Sequence[Any]:

@@ -103,20 +103,26 @@ def assume_usual(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
     with which the graph came; others are made anew each time that it is traced, and what is taken for granted of them
     is forgotten.
     """
-    from sympy.core.relational import Relational
-    from sympy.logic.boolalg import Boolean
-
     condition: Any = getattr(error, "asked", getattr(error, "cond", None))
     env = fake_mode.shape_env
-    if env is None or not isinstance(condition, Boolean):
+    if env is None or condition is None:
         return False
-    facts = [_usual(one, env) for one in condition.atoms(Relational) if _told_in(one)]
+    facts = [_usual(one, env) for one in _relations(condition) if _told_in(one)]
     if any(fact is None or not all(one in captured for one in _told_in(fact)) for fact in facts):
         return False
     before = env.num_deferred_runtime_asserts
     for fact in sorted(facts, key=str):
         env.guard_or_defer_runtime_assert(fact, f"{ASSUMED}{_said(fact)}")
     return bool(env.num_deferred_runtime_asserts > before)
+
+
+def _relations(condition: Any) -> Iterator[Any]:
+    """The comparisons that a condition is made of."""
+    if condition.is_Relational:
+        yield condition
+        return
+    for part in condition.args:
+        yield from _relations(part)
 
 
 def _usual(condition: Any, env: Any) -> Any:
