@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.value_ranges import ValueRanges
 
-from framesmith_aten.symbolic import may_all_hold
+from framesmith_aten.symbolic import as_told, holds_where_told, may_all_hold
 
 
 def told(env, least=0):
@@ -36,3 +37,24 @@ def test_what_has_no_value_for_some_numbers_does_not_hold_there():
     one, other = told(env), told(env)
     assert may_all_hold([one % other == 1])
     assert not may_all_hold([one % other > other])
+
+
+def test_numbers_made_of_what_data_tell_go_together():
+    env = ShapeEnv()
+    one, other = told(env), told(env)
+    env._update_var_to_range(other.node.expr, ValueRanges(5, 9))
+    assert [as_told(number, 2) for number in (one, 2 * one, one * one + 3, other, one - 2, 7)] == [2, 4, 7, 5, 0, 7]
+
+
+def test_what_has_no_value_where_data_tell_a_number():
+    env = ShapeEnv()
+    one = told(env)
+    assert as_told(torch.sym_float(6) / torch.sym_float(one - 2), 2) == 2  # what `hint` takes it to be
+    assert as_told(torch.sym_float(6) / torch.sym_float(one - 2), 8) == 1.0
+
+
+def test_what_holds_where_data_tell_a_number():
+    env = ShapeEnv()
+    one = told(env)
+    holds = [holds_where_told((condition).node.expr, env, 8) for condition in (one > 7, one < 8, one * 2 == 16)]
+    assert holds == [True, False, True]

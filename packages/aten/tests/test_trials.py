@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from framesmith_aten import trials
 from framesmith_aten.operators import tensors_in
@@ -161,3 +162,27 @@ def test_places_are_not_tried_on_a_gpu(op: Any) -> None:
         assert trials.may_end_all(op, [numbers, places]) == (op is not aten.add.Tensor)
         assert not trials.may_end_all(op, [numbers, numbers])
         assert not trials.may_end_all(op, [torch.empty(2), torch.empty(2, dtype=torch.int64)])
+
+
+def test_results_of_as_many_elements_as_data_tell_are_laid_out_as_the_real_ones() -> None:
+    """Also where twice as many are asked about, and there is but one of the result in a trial."""
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        count = torch.ones(4).nonzero().shape[0]
+        shuffled = torch.empty(1, 3, 2, 2 * count).transpose(2, 3)
+        parts = aten.pixel_unshuffle.default(shuffled, 2)
+        found = trials.as_laid_out(aten.pixel_unshuffle.default, (shuffled, 2), {}, parts)
+        halves = torch.empty(3, count // 2).t()
+        sums = trials.as_laid_out(aten.cumsum.default, (halves, 0), {}, aten.cumsum.default(halves, 0))
+    assert mode.shape_env is not None
+    for many in (1, 2, 5):
+        real = aten.pixel_unshuffle.default(torch.empty(1, 3, 2, 2 * many).transpose(2, 3), 2)
+        assert [_with(number, many) for number in found.stride()] == list(real.stride())
+    for many in (4, 6, 11):
+        real = aten.cumsum.default(torch.empty(3, many // 2).t(), 0)
+        assert [_with(number, many) for number in sums.stride()] == list(real.stride())
+
+
+def _with(number: Any, many: int) -> int:
+    """The number where data tell that there are so many."""
+    expr = number.node.expr if isinstance(number, torch.SymInt) else number
+    return int(expr.subs(dict.fromkeys(expr.free_symbols, many))) if isinstance(number, torch.SymInt) else int(expr)

@@ -24,7 +24,7 @@ from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
 from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
-from framesmith_aot.trace.numbers import assume_otherwise, is_assumption, specialise
+from framesmith_aot.trace.numbers import assume_usual, is_assumption, specialise
 from framesmith_aten.contract import EXAMPLE, Compiler, LayOut, OnError, mark_as_assuming
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
@@ -88,19 +88,21 @@ def compile_graph(
 
 
 def _traced(trace: Callable[[], JointGraph], fake_mode: FakeTensorMode) -> JointGraph:
-    """The joint graph: traced again with what a backward pass asks of numbers and lengths, as long as that is news."""
+    """The joint graph: traced again with what formulas ask of numbers and lengths, as long as that is news."""
     captured = frozenset(() if fake_mode.shape_env is None else fake_mode.shape_env.var_to_range)
     specialised: set[Any] = set()
     while True:
         try:
             return trace()
-        except BackwardError as error:
+        except AotUnsupported as error:
             cause: Any = error.__cause__
-            if isinstance(cause, DynamicOutputShapeException) and fake_mode.shape_env is None:
-                attach_shape_env(fake_mode)  # the backward pass alone has lengths that data tell
-            elif is_data_dependent(cause):
-                if not assume_otherwise(cause, fake_mode, captured):
+            if is_data_dependent(cause):
+                if not assume_usual(cause, fake_mode, captured):
                     raise
+            elif not isinstance(error, BackwardError):
+                raise
+            elif isinstance(cause, DynamicOutputShapeException) and fake_mode.shape_env is None:
+                attach_shape_env(fake_mode)  # the backward pass alone has lengths that data tell
             # Some of torch's formulas ask for a number: those of powers.
             elif not specialise(error.numbers, specialised):
                 raise

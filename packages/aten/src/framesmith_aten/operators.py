@@ -14,6 +14,7 @@ import torch
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
 
+from framesmith_aten.symbolic import has_symbols, holds, is_symbolic
 from framesmith_aten.table import TABLE, Row
 
 #: The namespace of operators that this package adds to torch's own.
@@ -217,6 +218,16 @@ def view_written(op: Any) -> OpOverload | None:
         return None
     parameters = [one for one in _taken(op) if one[0] != "src"]
     return next((view for view in overloads(name) if _taken(view) == parameters), None)
+
+
+def may_drop_ones(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether it leaves out dimensions of one element, and data tell of one whether it has one or several."""
+    if not row(op).drops_ones or not has_symbols(args[0]):
+        return False
+    tensor, dims = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
+    wanted = range(tensor.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
+    lengths = [tensor.shape[dim] for dim in wanted if tensor.dim()]
+    return any(is_symbolic(length) and not (holds(length != 1) or holds(length == 1)) for length in lengths)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_aten import limits, trials
@@ -25,6 +25,7 @@ from framesmith_aten.operators import (
     is_mutable,
     is_random,
     is_view_by_strides,
+    may_drop_ones,
     row,
     run_parts,
     tensors_in,
@@ -79,14 +80,22 @@ class Effects:
 
 
 #: What the log raises about an operator, and what stands for the depth of the program's own calls.
-MEANT = (KernelRefuses, TraceUnsupported, DataDependentOutputException, RecursionError, RecordingFailed)
+MEANT = (
+    KernelRefuses,
+    TraceUnsupported,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    RecursionError,
+    RecordingFailed,
+)
 
 
 class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode, active over a fake tensor mode, that notes what each operator does before it runs.
 
     Raises KernelRefuses at the operator that eager would not run either, torch's DataDependentOutputException at one
-    that gives a value beside tensors, TraceUnsupported at one whose writes cannot be traced, RecordingFailed where
+    that gives a value beside tensors, its DynamicOutputShapeException at one of which data tell how many dimensions its
+    result has, TraceUnsupported at one whose writes cannot be traced, RecordingFailed where
     noting it failed; what ran before has run. Other errors are those of the operators.
     """
 
@@ -120,6 +129,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_composite(func):  # in inference mode autograd has not taken it apart
             with self:
                 return self._called(partial(run_parts, func), (args, kwargs), {})
+        if may_drop_ones(func, args, kwargs):
+            raise DynamicOutputShapeException(func)
         self._note(func, args, kwargs)
         if row(func).broadcasts:
             self._called(torch.broadcast_shapes, tuple(t.shape for t in tensors_in(args)), {})

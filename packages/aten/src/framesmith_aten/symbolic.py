@@ -91,6 +91,41 @@ def hint(number: Any) -> Any:
     return node.pytype(UNKNOWN) if known is None else known
 
 
+def as_told(number: Any, told: int) -> Any:
+    """What a number is at present where each length that data tell is `told`, or as near to it as it can be.
+
+    Unlike `hint`, which knows of no sum or product of those: numbers that go together, of one layout.
+    """
+    if type(number) not in SYMBOLIC or number.node.has_hint():
+        return hint(number)
+    value = _where_told(number.node.expr, number.node.shape_env, told)
+    return number.node.pytype(value) if value is not None and value.is_number else hint(number)
+
+
+def holds_where_told(condition: Any, env: Any, told: int) -> bool | None:
+    """Whether a condition, a sympy expression, holds where each number that data tell is that; None if none can say."""
+    value = _where_told(condition, env, told)
+    return bool(value) if value is not None and value.is_Boolean and not value.free_symbols else None
+
+
+def _where_told(expr: Any, env: Any, told: int) -> Any:
+    """The expression with numbers in place of its symbols; None where it has no value then."""
+    given = {
+        symbol: env.backed_var_to_val.get(symbol, _nearest(told, env.var_to_range[symbol]))
+        for symbol in expr.free_symbols
+    }
+    try:
+        return expr.subs(given)
+    except ZeroDivisionError:
+        return None
+
+
+def _nearest(number: int, bounds: Any) -> int:
+    least = int(bounds.lower) if bounds.lower.is_Integer else number
+    most = int(bounds.upper) if bounds.upper.is_Integer else number
+    return min(max(number, least), most)
+
+
 def at_least(first: Any, second: Any) -> bool:
     """Whether one positive number is not below another; of symbols of which it is not known, a guard says so."""
     if holds(first >= second) or holds(second >= first):

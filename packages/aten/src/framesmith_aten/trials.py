@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -40,12 +41,22 @@ from framesmith_aten.operators import (
     tensors_in,
     written,
 )
-from framesmith_aten.symbolic import all_equal, equal, has_symbols, hint, is_symbolic
+from framesmith_aten.symbolic import (
+    all_equal,
+    as_told,
+    equal,
+    has_symbols,
+    hint,
+    is_symbolic,
+    is_told_by_data,
+)
 
 #: Elements up to which real tensors are made as large as the fakes.
 LARGEST: Final = 1 << 16
 #: The same where only a layout is asked for.
 SMALL: Final = 1 << 12
+#: What lengths that data tell are in a trial; the second where, of the first, a result's length came to be 1 or 0.
+TOLD: Final = (2, 8)
 #: Answers kept, about 2 KiB each; a large model asks a few hundred different questions.
 MOST: Final = 1 << 12
 
@@ -65,7 +76,23 @@ TAKEN: Final = Verdict()
 UNKNOWN: Final = Verdict(certain=False)
 
 #: The strides of a dense result, by its sizes and the call's operands.
-Layout = Callable[[Sequence[Any], Sequence[torch.Tensor]], Sequence[Any]]
+Strides = Callable[[Sequence[Any], Sequence[torch.Tensor]], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the strides of a dense result come about, and the dimensions of which it does not tell.
+
+    Of those the trial's result had one element.
+    """
+
+    strides: Strides
+    ones: tuple[int, ...]
+
+    def tells(self, size: Sequence[Any]) -> bool:
+        """Whether a result of these sizes is laid out so: it has one element wherever the trial's had one."""
+        return all(equal(size[dim], 1) for dim in self.ones)
+
 
 #: From an operator and the kind of its arguments, and, where few elements did not do, their layouts.
 _verdicts: dict[Any, Verdict] = {}
@@ -121,11 +148,15 @@ def _shown(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ve
 
 
 def _layouts(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    return tuple((tuple(map(hint, tensor.shape)), tuple(map(hint, tensor.stride()))) for tensor in tensors)
+    return _layouts_of(tensors, TOLD[0])
 
 
-def _elements(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(hint(tensor.numel()) for tensor in tensors)
+def _layouts_of(tensors: Sequence[torch.Tensor], told: int) -> tuple[Any, ...]:
+    return tuple(_laid_out(tensor, told)[1:] for tensor in tensors)
+
+
+def _elements(tensors: Sequence[torch.Tensor], told: int = TOLD[0]) -> int:
+    return sum(as_told(tensor.numel(), told) for tensor in tensors)
 
 
 def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
@@ -151,21 +182,42 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return out
     if _moves_others(op, args, kwargs) or may_end_all(op, tensors):
         return out
-    exact = _elements(tensors) <= SMALL and any(map(_has_choice_of_one, tensors))
+    layouts: tuple[Layout | None, ...] = ()
+    for told in TOLD if any(map(_is_told, tensors)) else TOLD[:1]:
+        layouts = _layouts_found(op, args, kwargs, tensors, len(made), told)
+        if all(one is None or one.tells(result.shape) for one, result in zip(layouts, made, strict=True)):
+            break
+    return _relaid(out, iter(layouts), tensors)
+
+
+def _is_told(tensor: torch.Tensor) -> bool:
+    return has_symbols(tensor) and any(map(is_told_by_data, (*tensor.shape, *tensor.stride())))
+
+
+def _layouts_found(
+    op: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    tensors: Sequence[torch.Tensor],
+    count: int,
+    told: int,
+) -> tuple[Layout | None, ...]:
+    """For each of `count` results how it is laid out where data tell that lengths are `told`."""
+    elements = _elements(tensors, told)
+    exact = elements <= SMALL and any(map(_has_choice_of_one, tensors))
     small = is_pointwise(op) and not exact and not any(map(is_interleaved, tensors))  # of which no order tells
-    if not small and _elements(tensors) > SMALL:
-        return out
+    if not small and elements > SMALL:
+        return (None,) * count
     symbols = any(map(has_symbols, tensors))
-    key = (exact, symbols, op, _kind(args), _kind(kwargs), _layouts(tensors))
+    key = (exact, symbols, op, _kind(args, told), _kind(kwargs, told), _layouts_of(tensors, told))
     layouts = _results.get(key)
     if layouts is None:
         if len(_results) >= MOST:
             _results.clear()
-        twin = _of_two_elements if small else Twins()
-        keeps = exact and symbols
-        found = _layouts_of_real(op, _mapped(args, twin), _mapped(kwargs, twin), len(made), exact=exact, keeps=keeps)
-        layouts = _results[key] = found
-    return _relaid(out, iter(layouts), tensors)
+        twin = _of_two_elements if small else Twins(told)
+        real, named = _mapped(args, twin, told), _mapped(kwargs, twin, told)
+        layouts = _results[key] = _layouts_of_real(op, real, named, count, exact=exact, keeps=exact and symbols)
+    return layouts
 
 
 def _has_no_choice(tensor: torch.Tensor) -> bool:
@@ -210,21 +262,31 @@ def _layout_of(real: torch.Tensor, operands: Sequence[torch.Tensor], exact: bool
     pairs = list(zip(real.shape, real.stride(), strict=True))
     within = [[dim for dim, (length, other) in enumerate(pairs) if length > 1 and other < step] for _, step in pairs]
     strides = real.stride()
+    ones = tuple(dim for dim, length in enumerate(real.shape) if length == 1)
     if exact:
-        return lambda size, _: strides
+        return Layout(lambda size, _: strides, ones)
     if strides != tuple(math.prod(real.shape[dim] for dim in dims) for dims in within):
         for at, operand in enumerate(operands):
             if operand.shape == real.shape and operand.stride() == strides:
-                return lambda _, given: given[at].stride()
-    return lambda size, _: [math.prod(size[dim] for dim in dims) for dims in within]
+                return Layout(partial(_as_operand, at), ones)
+    return Layout(lambda size, _: [math.prod(_at_least_one(size[dim]) for dim in dims) for dims in within], ones)
+
+
+def _at_least_one(length: Any) -> Any:
+    """How many elements torch counts along a dimension for the strides of those around it."""
+    return torch.sym_max(length, 1) if is_symbolic(length) else max(length, 1)  # type: ignore[no-untyped-call]
+
+
+def _as_operand(at: int, size: Sequence[Any], operands: Sequence[torch.Tensor]) -> Sequence[Any]:
+    return operands[at].stride()
 
 
 def _relaid(out: Any, layouts: Iterator[Layout | None], operands: Sequence[torch.Tensor]) -> Any:
     if isinstance(out, torch.Tensor):
         layout = next(layouts)
-        if layout is None or (not has_symbols(out) and 0 in out.shape):
+        if layout is None or (not has_symbols(out) and 0 in out.shape) or not layout.tells(out.shape):
             return out
-        strides = layout(out.shape, operands)
+        strides = layout.strides(out.shape, operands)
         if all_equal(strides, out.stride()):
             return out
         return torch.empty_strided(out.shape, strides, dtype=out.dtype, device=out.device)
@@ -320,26 +382,26 @@ def _sizes(values: Sequence[Any]) -> list[int]:
     return [size for size in map(hint, values) if type(size) is int and size > 0]
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: Any, told: int = TOLD[0]) -> Any:
     """Hashable, and equal for arguments that a kernel treats alike: equal numbers of one type, similar tensors."""
     if isinstance(value, torch.Tensor):
         return (value.dtype, value.device, _few(value))
     if isinstance(value, (list, tuple)):
-        return tuple(_kind(item) for item in value)
+        return tuple(_kind(item, told) for item in value)
     if isinstance(value, Mapping):
-        return tuple((name, _kind(item)) for name, item in sorted(value.items()))
-    value = hint(value)
+        return tuple((name, _kind(item, told)) for name, item in sorted(value.items()))
+    value = as_told(value, told)
     return (type(value), repr(value) if isinstance(value, float) else value)
 
 
-def _mapped(value: Any, twin: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _mapped(value: Any, twin: Callable[[torch.Tensor], torch.Tensor], told: int = TOLD[0]) -> Any:
     if isinstance(value, torch.Tensor):
         return twin(value)
     if isinstance(value, (list, tuple)):
-        return [_mapped(item, twin) for item in value]
+        return [_mapped(item, twin, told) for item in value]
     if isinstance(value, Mapping):
-        return {name: _mapped(item, twin) for name, item in value.items()}
-    return hint(value)
+        return {name: _mapped(item, twin, told) for name, item in value.items()}
+    return as_told(value, told)
 
 
 def _of_two_elements(tensor: torch.Tensor) -> torch.Tensor:
@@ -369,16 +431,17 @@ def _ranks(tensor: torch.Tensor) -> list[int]:
 
 
 def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
-    size = hint(tensor.untyped_storage().nbytes())
+    size = as_told(tensor.untyped_storage().nbytes(), TOLD[0])
     with _real():
         storage = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
         made = torch.empty(0, dtype=tensor.dtype, device="meta")
         return made.set_(storage, *_laid_out(tensor))
 
 
-def _laid_out(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Offset, sizes and strides, of symbols as they are at present."""
-    return hint(tensor.storage_offset()), tuple(map(hint, tensor.shape)), tuple(map(hint, tensor.stride()))
+def _laid_out(tensor: torch.Tensor, told: int = TOLD[0]) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Offset, sizes and strides, of symbols as they are at present; lengths that data tell as told."""
+    size, stride = (tuple([as_told(number, told) for number in numbers]) for numbers in (tensor.shape, tensor.stride()))
+    return as_told(tensor.storage_offset(), told), size, stride
 
 
 def _few(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -394,19 +457,20 @@ def _of_few_elements(tensor: torch.Tensor) -> torch.Tensor:
 class Twins:
     """Real tensors full of zeros, laid out as the fakes they stand for, in storages shared as theirs are."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: int = TOLD[0]) -> None:
+        self._told = told
         self._storages: dict[int, torch.UntypedStorage] = {}
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """The twin of one fake."""
-        key, size = storage_id(tensor), hint(tensor.untyped_storage().nbytes())
+        key, size = storage_id(tensor), as_told(tensor.untyped_storage().nbytes(), self._told)
         with _real():
             made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             storage = self._storages.get(key)
             if storage is None:
                 zeros = torch.zeros(size, dtype=torch.uint8, device=tensor.device)
                 storage = self._storages[key] = zeros.untyped_storage()
-            return made.set_(storage, *_laid_out(tensor))
+            return made.set_(storage, *_laid_out(tensor, self._told))
 
 
 def _refusal(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

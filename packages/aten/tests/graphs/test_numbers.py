@@ -18,6 +18,7 @@ from framesmith_aten.graphs.numbers import (
     FUNCTIONS,
     LAYOUT_QUERIES,
     NumberNodes,
+    divide,
     is_number_node,
     numbers_in,
     numbers_of,
@@ -189,3 +190,20 @@ def test_symbols_among_arguments_are_no_graph():
     assert "symbol" in why_invalid(graph)
     made.args = (x, [numbers.node_of(tensor.shape[0])])
     assert why_invalid(graph) is None
+
+
+def test_division_is_that_of_doubles():
+    numbers = (3.0, -3.0, 0.0, -0.0, math.inf, math.nan, 2)
+    for dividend in numbers:
+        for divisor in numbers:
+            quotient = torch.tensor(dividend, dtype=torch.float64) / divisor
+            torch.testing.assert_close(torch.tensor(divide(dividend, divisor)).double(), quotient, equal_nan=True)
+            assert math.copysign(1, divide(dividend, divisor)) == math.copysign(1, quotient) or quotient.isnan()
+
+
+def test_what_formulas_divide_by_zero_is_infinite():
+    x = symbolic(5, 4)
+    graph, numbers = graph_with(x)
+    rows, columns = x.shape
+    node = numbers.node_of(torch.sym_float(columns) / torch.sym_float(rows - 3))
+    assert value(graph, node, torch.zeros(3, 4)) == math.inf

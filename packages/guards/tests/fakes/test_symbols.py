@@ -317,3 +317,29 @@ def test_what_is_added_to_a_sum_that_has_become_known() -> None:
     assert int(total) == 7  # now one of the two is 7 less the other
     assert str((total + other).node.expr).count("7") == 1 and hint_of(total + other) == 10
     assert hint_of(other + total) == 10 and int(total + total) == 14
+
+
+def test_torch_divides_by_what_is_zero_at_present_and_a_guard_says_so() -> None:
+    """C++ asks for quotients by another name than Python does, where it is an error."""
+    env = symbols.new_shape_env()
+    mode = new_fake_mode(env)
+    fake = symbolic_fake(mode, torch.zeros(3, 4), X, {0, 1})
+    less = torch.sym_float(fake.shape[0]) - 3.0
+    with pytest.raises(ZeroDivisionError):
+        2.0 / less
+    assert not env.guards
+    two = less.node.wrap_float(2.0)
+    assert two.truediv(less.node).constant == math.inf
+    assert {symbol for guard in env.guards for symbol in guard.expr.free_symbols} == {fake.shape[0].node.expr}
+
+
+def test_what_torch_could_not_be_told_is_kept_with_all_its_symbols() -> None:
+    env = symbols.new_shape_env()
+    mode = new_fake_mode(env)
+    fake = symbolic_fake(mode, torch.zeros(3, 4), X, {0, 1})
+    with mode:
+        told = torch.ones(4).nonzero().shape[0]
+    with pytest.raises(RuntimeError) as raised:
+        bool(told * fake.shape[1] > 7)
+    asked: Any = raised.value.asked  # type: ignore[attr-defined]
+    assert asked.free_symbols == {told.node.expr, fake.shape[1].node.expr}

@@ -36,7 +36,7 @@ from framesmith_aot.trace.regions import (
 )
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import is_dense, overlaps_itself, storage_id
-from framesmith_aten.symbolic import has_symbols, is_symbolic
+from framesmith_aten.symbolic import has_symbols, is_data_dependent, is_symbolic
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.contexts import ambient
 
@@ -91,6 +91,9 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
         except Exception as error:
             passing = _Passing(tracer, regions, ends)
             refusals = _refusals(passing, seeds)
+            if not refusals and is_data_dependent(error):
+                what, why = "a choice by a number in the backward pass", str(error).splitlines()[0]
+                raise AotUnsupported("data-dependent", what, why) from error
             if not refusals:
                 what = f"{type(error).__name__} in the backward pass"
                 raise BackwardError("backward-error", what, str(error), computed_with(tracer.graph)) from error

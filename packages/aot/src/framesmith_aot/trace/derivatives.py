@@ -132,3 +132,30 @@ def cumsum(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 def _summed(dim: int, *, input: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     summed: torch.Tensor = _CumulativeSum.apply(input, dim, dtype)  # type: ignore[no-untyped-call]
     return summed
+
+
+def cumprod(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`torch.cumprod`, also of as many elements as data tell: autograd goes through them one by one."""
+    if not _is_traced(input) or not any(is_told_by_data(length) for length in input.shape) or "out" in kwargs:
+        return torch.cumprod(input, *args, **kwargs)
+    return _multiplied(*args, input=input, **kwargs)
+
+
+def _multiplied(dim: int, *, input: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def product(values: torch.Tensor) -> torch.Tensor:
+        return torch.cumprod(values, dim, dtype=dtype)
+
+    def formula(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+        """Eager mode's: up to the first zero, at it, which what lies up to the second depends on, and beyond."""
+        grad, values = grad.to(input.dtype), input.conj()
+        zero = input == 0
+        zeros = zero.cumsum(dim)
+        before, first = zeros == 0, zero & (zeros == 1)
+        weighted = torch.where(before, grad * result.to(input.dtype).conj(), 0)
+        up_to_first = weighted.flip(dim).cumsum(dim).flip(dim) / values
+        beyond = torch.where((zeros == 1) & ~first, values, 1).cumprod(dim)
+        of_all = torch.where(zeros == 1, grad * beyond, 0).sum(dim, keepdim=True)
+        at_first = of_all * torch.where(before, values, 1).prod(dim, keepdim=True)
+        return torch.where(before, up_to_first, torch.where(first, at_first, 0))
+
+    return _chosen(product, formula, input)

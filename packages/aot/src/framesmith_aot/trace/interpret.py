@@ -340,6 +340,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.slice_scatter, torch.Tensor.slice_scatter), _slice_scatter),
     **dict.fromkeys((torch.prod, torch.Tensor.prod), derivatives.prod),
     **dict.fromkeys((torch.cumsum, torch.Tensor.cumsum), derivatives.cumsum),
+    **dict.fromkeys((torch.cumprod, torch.Tensor.cumprod), derivatives.cumprod),
     **dict.fromkeys((torch.max, torch.Tensor.max), derivatives.one_of_all(torch.max)),
     **dict.fromkeys((torch.min, torch.Tensor.min), derivatives.one_of_all(torch.min)),
     **dict.fromkeys((torch.median, torch.Tensor.median), derivatives.one_of_all(torch.median)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import operator
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from framesmith_aot.errors import AotUnsupported
@@ -32,6 +35,23 @@ from framesmith_guards import python_kernels
 from framesmith_guards.contexts import ambient
 
 aten = torch.ops.aten
+
+
+class _Here(threading.local):
+    """Whether this thread is tracing."""
+
+    tracing = False
+
+
+_here = _Here()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """A filter for torch's log: what is asked of data while tracing is taken for granted then, or told as an error."""
+    return not (_here.tracing and record.exc_info and record.exc_info[1] and is_data_dependent(record.exc_info[1]))
+
+
+logging.getLogger(fake_tensor.__name__).addFilter(_is_news)
 
 
 @dataclass
@@ -189,8 +209,18 @@ def _tracing(tracer: GraphTracer) -> Iterator[ambient.Ambient]:
             tracer,
             functional.functionalising(),
             python_kernels(tracer.fake_mode),
+            _noted_as_tracing(),
         ):
             yield ambient.read()
+
+
+@contextmanager
+def _noted_as_tracing() -> Iterator[None]:
+    before, _here.tracing = _here.tracing, True
+    try:
+        yield
+    finally:
+        _here.tracing = before
 
 
 @contextmanager

@@ -17,11 +17,21 @@ from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.limits import arithmetic_numbers
 from framesmith_aten.operators import op_name
-from framesmith_aten.symbolic import is_symbolic, is_taken_for_another, is_the_same, is_told_by_data, known_value
+from framesmith_aten.symbolic import (
+    holds_where_told,
+    is_symbolic,
+    is_taken_for_another,
+    is_the_same,
+    is_told_by_data,
+    known_value,
+)
 from framesmith_aten.tracing.tracer import GraphTracer
 
 #: How a check begins to tell of what is taken for granted of data here, not by whoever captured the graph.
 ASSUMED = "taken for granted: "
+
+#: A number that data tell is taken to be one of which holds what holds of this one.
+MANY = 1 << 16
 
 #: Operators that broadcast nothing: a size that they take for another is an error where it is one element.
 OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "slice_scatter", "split", "split_with_sizes"})
@@ -33,7 +43,7 @@ def is_assertion(node: fx.Node) -> bool:
 
 
 def is_assumption(node: fx.Node) -> bool:
-    """Whether it checks what `assume_otherwise` takes for granted."""
+    """Whether it checks what `assume_usual` takes for granted."""
     return is_assertion(node) and str(node.args[1]).startswith(ASSUMED)
 
 
@@ -85,29 +95,58 @@ def specialise(numbers: Sequence[Any], asked: set[Any]) -> bool:
     return bool(news)
 
 
-def assume_otherwise(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
-    """Take for granted that a number that data tell is not the one for which a formula asked; whether that is news.
+def assume_usual(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
+    """Take for granted, of numbers that data tell, what is usual of the condition that was asked; whether that is news.
 
-    Torch's formulas of derivatives leave out what a factor of one or an exponent of zero makes needless. A call checks
-    that it is another: see `Facts`. `captured`: the symbols with which the graph came; others are made anew each time
-    that it is traced, and what is taken for granted of them is forgotten.
+    Torch's formulas have ways of their own for a factor of one, for what is empty and for a single row. Usual are
+    other factors and many rows: what holds of a large number. A call checks it: see `Facts`. `captured`: the symbols
+    with which the graph came; others are made anew each time that it is traced, and what is taken for granted of them
+    is forgotten.
     """
+    condition: Any = getattr(error, "asked", getattr(error, "cond", None))
+    env = fake_mode.shape_env
+    if env is None or condition is None:
+        return False
+    facts = [_usual(one, env) for one in _relations(condition) if _told_in(one)]
+    if any(fact is None or not all(one in captured for one in _told_in(fact)) for fact in facts):
+        return False
+    before = env.num_deferred_runtime_asserts
+    for fact in sorted(facts, key=str):
+        env.guard_or_defer_runtime_assert(fact, f"{ASSUMED}{_said(fact)}")
+    return bool(env.num_deferred_runtime_asserts > before)
+
+
+def _relations(condition: Any) -> Iterator[Any]:
+    """The comparisons that a condition is made of."""
+    if condition.is_Relational:
+        yield condition
+        return
+    for part in condition.args:
+        yield from _relations(part)
+
+
+def _usual(condition: Any, env: Any) -> Any:
+    """The condition or its opposite, which of them is usual; None of that one number is another.
+
+    One would be taken for the other everywhere.
+    """
+    usual = holds_where_told(condition, env, MANY)
+    fact = None if usual is None else condition if usual else ~condition
+    return None if fact is None or fact.rel_op == "==" else fact
+
+
+def _told_in(expr: Any) -> set[Any]:
+    """The symbols in an expression that data tell."""
     from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-    condition: Any = getattr(error, "cond", None)
-    env = fake_mode.shape_env
-    if env is None or not getattr(condition, "is_Relational", False) or condition.rel_op not in ("==", "!="):
-        return False
-    symbols = condition.free_symbols
-    told = (SymT.UNBACKED_FLOAT, SymT.UNBACKED_INT)
-    if len(symbols) != 1 or not all(symbol_is_type(one, told) and one not in env.size_like for one in symbols):
-        return False
-    other = condition if condition.rel_op == "!=" else ~condition
-    number = float(condition.rhs) if condition.rhs.is_number else condition.rhs
-    why = f"{ASSUMED}{condition.lhs}, which data tell, is not {number}, of which torch has a derivative of its own"
-    before = env.num_deferred_runtime_asserts
-    env.guard_or_defer_runtime_assert(other, why)
-    return symbols <= captured and bool(env.num_deferred_runtime_asserts > before)
+    return {one for one in expr.free_symbols if symbol_is_type(one, (SymT.UNBACKED_FLOAT, SymT.UNBACKED_INT))}
+
+
+def _said(fact: Any) -> str:
+    if fact.rel_op == "!=" and fact.lhs.is_Symbol and fact.rhs.is_number:
+        number = float(fact.rhs) if not fact.rhs.is_integer else fact.rhs
+        return f"{fact.lhs}, which data tell, is not {number}, of which torch has a derivative of its own"
+    return f"{fact.lhs} {fact.rel_op} {fact.rhs}, of what data tell: where it is not so, torch has another derivative"
 
 
 @contextmanager

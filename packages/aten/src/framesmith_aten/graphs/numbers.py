@@ -17,6 +17,15 @@ from torch._ops import OpOverload
 
 from framesmith_aten.symbolic import has_symbols, holds, is_symbolic, known_value
 
+
+def divide(dividend: Any, divisor: Any) -> Any:
+    """The quotient as C++ has it of doubles: by 0 it is infinite, or no number, where Python's raises."""
+    if is_symbolic(dividend) or is_symbolic(divisor) or divisor != 0:
+        return dividend / divisor
+    infinite = math.copysign(math.inf, dividend) * math.copysign(1.0, divisor)
+    return infinite if dividend == dividend and dividend != 0 else math.nan
+
+
 _OPERATORS = (
     operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
     operator.neg, operator.pos, operator.abs, operator.lshift, operator.rshift, operator.and_, operator.or_,
@@ -28,6 +37,7 @@ FUNCTIONS: Final = frozenset({
     *(function for function in vars(math).values() if callable(function)),
     torch.sym_float, torch.sym_int, torch.sym_ite, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sqrt,
     getattr(torch, "_sym_log2"),  # noqa: B009
+    divide,
     int, float, bool, round, min, max, pow, divmod,
 })  # fmt: skip
 
@@ -35,7 +45,7 @@ _PARTIAL = {operator.truediv, operator.floordiv, operator.mod, operator.pow, ope
 #: Those that raise for no numbers of the right types.
 TOTAL: Final = frozenset({
     *_OPERATORS, torch.sym_float, torch.sym_ite, torch.sym_max, torch.sym_min,
-    torch.sym_not, float, bool, min, max,
+    torch.sym_not, float, bool, min, max, divide,
 }) - _PARTIAL  # fmt: skip
 
 _aten = torch.ops.aten
@@ -194,7 +204,10 @@ class _Appending(fx.proxy.GraphAppendingTracer):
 
 @functools.cache
 def _analysis() -> Any:
-    """How torch takes expressions apart, with what it would compute of proxies at once as calls."""
+    """How torch takes expressions apart, with what it would compute of proxies at once as calls.
+
+    Those are of torch's own formulas, which divide as C++ does: what the program divides is a node of its own.
+    """
     from torch.utils._sympy.reference import PythonReferenceAnalysis
 
     def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +215,7 @@ def _analysis() -> Any:
         return tracer.create_proxy("call_function", function, args, kwargs)
 
     class Analysis(PythonReferenceAnalysis):
-        int_truediv = staticmethod(operator.truediv)
+        truediv = int_truediv = staticmethod(lambda x, y: called(divide, x, y))
         eq, ne = staticmethod(operator.eq), staticmethod(operator.ne)
         floor_to_int = staticmethod(lambda x, dtype: called(math.floor, x))
         ceil_to_int = staticmethod(lambda x, dtype: called(math.ceil, x))

@@ -31,6 +31,7 @@ from framesmith_aten.operators import (
     gives_unknown_value,
     is_composite,
     is_view,
+    may_drop_ones,
     row,
     undeclared_writes,
 )
@@ -38,8 +39,6 @@ from framesmith_aten.overlaps import OUTSIDE_VIEW, Part, parts_shown
 from framesmith_aten.symbolic import (
     SYMBOLIC,
     as_expressions,
-    has_symbols,
-    holds,
     is_symbolic,
     is_the_same,
     is_told_by_data,
@@ -257,19 +256,12 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise TraceUnsupported("hidden-mutation", str(func), why)
     if func is torch.ops.aten.as_strided_scatter.default and not _is_within(*args, **kwargs):
         raise TraceUnsupported(OUTSIDE_VIEW, str(func), "it writes to memory that its operand does not show")
-    if row(func).drops_ones and has_symbols(args[0]) and _may_drop(*args, **kwargs):
+    if may_drop_ones(func, args, kwargs):
         why = "whether a dimension has one element is known when it runs"
         raise TraceUnsupported("data-dependent", str(func), why)
     # Fake tensors would make their storage larger.
     if row(func).fails == table.STORAGE and not within_storage(arguments(func, args, kwargs)):
         raise TraceUnsupported("outside-storage", str(func), "the view goes beyond its storage")
-
-
-def _may_drop(tensor: torch.Tensor, dims: Any = None) -> bool:
-    """Whether a dimension, of these or of all, has one element or several, as data tell."""
-    wanted = range(tensor.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
-    lengths = [tensor.shape[dim] for dim in wanted if tensor.dim()]
-    return any(is_symbolic(length) and not (holds(length != 1) or holds(length == 1)) for length in lengths)
 
 
 def _is_within(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch.fx.experimental.sym_node import SymNode
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _BINARY: Final = (
     "add", "sub", "mul", "floordiv", "int_floordiv", "mod", "eq", "ne", "gt", "lt", "le", "ge", "sym_min", "sym_max",
     "sym_and", "sym_or", "and_", "or_",
 )  # fmt: skip
-_UNARY: Final = ("neg", "sym_not")
+_UNARY: Final = ("neg", "sym_not", "sym_float")
 _plain_expr: Callable[[SymNode], Any] = vars(SymNode)["expr"].fget
 
 
@@ -63,9 +64,26 @@ class LightNode(SymNode):
         """The same number of another ShapeEnv, or of none."""
         return LightNode(self._expr, shape_env, self.pytype, self._hint, self.constant, self.fx_node)
 
+    def truediv(self, other: SymNode) -> SymNode:
+        """The quotient as C++ asks for it; Python asks for one by `float_truediv` or `int_truediv`.
+
+        By what is 0 at present C++ divides as well: by guards, what is divided is then known.
+        """
+        if self.has_hint() and other.has_hint() and other.hint == 0:
+            divisor, dividend = other.guard_float("", 0), self.guard_float("", 0)
+            quotient = torch.tensor(dividend, dtype=torch.float64) / divisor
+            return self.wrap_float(quotient.item())
+        return SymNode.truediv(self, other)
+
     def wrap_int(self, num: int) -> SymNode:
         """A constant."""
         return _remembered(self, ("int", num), lambda: SymNode.wrap_int(self, num))
+
+    def wrap_float(self, num: float) -> SymNode:
+        """A constant; not remembered, since 0.0 is equal to -0.0."""
+        found = SymNode.wrap_float(self, num)
+        found.__class__ = LightNode
+        return found
 
 
 def _remembered(node: LightNode, key: Any, find: Callable[[], SymNode]) -> SymNode:

@@ -12,7 +12,8 @@ results. Here each remembers for itself: for good what is always the same, and u
 Note [What is presumed]: where torch's rules ask whether a condition holds of numbers that only a call knows, they are
 told what they say is the general case (`guard_or_false`). To most that is a choice between ways to the same result; to
 those that give a view or a copy it is one between results. The ShapeEnv keeps what it was asked, and what it said, in
-`presumed`: who runs the rules may want it to be so at a call.
+`presumed`: who runs the rules may want it to be so at a call. Where they do not say, torch raises, and the error's
+`asked` is the condition as it was asked, of all its symbols (torch's own `cond` has numbers of the present in it).
 """
 
 from __future__ import annotations
@@ -132,12 +133,16 @@ def _light_env_class() -> type[ShapeEnv]:
 
 
 def _presuming(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """ShapeEnv's answer to a question, noted where it is made up: see Note [What is presumed]."""
+    """ShapeEnv's answer to a question, noted where it is made up or there is none: see Note [What is presumed]."""
 
     def evaluate_sym_node(
         self: Any, sym_node: Any, size_oblivious: bool = False, fallback_value: bool | None = None
     ) -> Any:
-        answer = evaluate(self, sym_node, size_oblivious, fallback_value)
+        try:
+            answer = evaluate(self, sym_node, size_oblivious, fallback_value)
+        except symbolic_shapes.GuardOnDataDependentSymNode as error:
+            error.asked = sym_node.expr  # type: ignore[attr-defined]
+            raise
         made_up = fallback_value is not None and bool(answer) is fallback_value and not sym_node.has_hint()
         if made_up and self._maybe_evaluate_static(sym_node.expr) is None:
             condition = torch.SymBool(sym_node)  # type: ignore[no-untyped-call]
