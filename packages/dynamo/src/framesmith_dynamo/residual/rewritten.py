@@ -91,7 +91,8 @@ def written_names(code: DecodedCode, start: int = 0, stack: Sequence[str | None]
             if item not in behind or depth is None:
                 before = None
                 continue
-            reading.known = known = _joined(before, arriving.get(at), depth)
+            known = before if before is not None and at not in arriving else _joined(before, arriving.get(at), depth)
+            reading.known = known
             reading.read(instr.op, instr.arg)
             row = OPS[instr.op]
             if row.flow in ("jump", "branch"):
