@@ -18,7 +18,7 @@ import torch
 from framesmith_aten.contract import REWRITTEN
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import changes_metadata, is_mutable, is_view, overloads
-from framesmith_bytecode import OPS, pops, pushes
+from framesmith_bytecode import OPS, Instr, Label, pops, pushes
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_dynamo.interpreter.method_slots import MethodSlot
 from framesmith_dynamo.values.tensors.tensor_object import TensorObject
@@ -81,10 +81,13 @@ def written_names(code: DecodedCode, start: int = 0, stack: Sequence[str | None]
     `stack` names what lies on the stack there.
     """
     depths, behind = code.analyses.depths.before, code.analyses.kept_items(code.items[start])
+    if not any(_may_write(instr) for item, instr in zip(code.items, code.instrs, strict=True) if item in behind):
+        return set()
     reading = _Reading()
     #: What comes to an instruction from others than the one before it.
     arriving = {start: _Known([_UNKNOWN if name is None else _Slot(frozenset({name})) for name in stack], {})}
-    for _ in range(2):  # what one round of a loop leaves, the next finds
+    rounds = 2 if any(code.targets[label] <= at for at, label in _jumps(code)) else 1
+    for _ in range(rounds):  # what one round of a loop leaves, the next finds
         before: _Known | None = None
         for at, (item, instr) in enumerate(zip(code.items, code.instrs, strict=True)):
             depth = depths[item]
@@ -100,6 +103,24 @@ def written_names(code: DecodedCode, start: int = 0, stack: Sequence[str | None]
                 arriving[target] = _joined(known, arriving.get(target), depths[code.items[target]] or 0)
             before = known if row.flow in ("next", "branch") else None
     return reading.found
+
+
+def _jumps(code: DecodedCode) -> Iterator[tuple[int, Label]]:
+    """The places of jumps, and where they lead."""
+    return ((at, instr.arg) for at, instr in enumerate(code.instrs) if isinstance(instr.arg, Label))
+
+
+def _may_write(instr: Instr) -> bool:
+    """Whether an instruction writes to a tensor, or finds what does, if it is one."""
+    match instr.op:
+        case "LOAD_ATTR" | "LOAD_METHOD":
+            return _writes(instr.arg)
+        case "BINARY_OP":
+            return bool(instr.arg.endswith("="))
+        case "CALL":
+            return "out" in instr.arg.kwnames or "inplace" in instr.arg.kwnames
+        case op:
+            return op in ("STORE_SUBSCR", "STORE_SLICE")
 
 
 @dataclass(frozen=True)
