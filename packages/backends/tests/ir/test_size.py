@@ -153,3 +153,9 @@ def test_a_reshape_and_back_is_the_index_itself() -> None:
     assert index.delinearize(flat, shape) == here
     merged = index.delinearize(flat, (ROWS * COLUMNS, 3))
     assert index.delinearize(index.linearize(merged, (ROWS * COLUMNS, 3)), shape) == here
+
+
+def test_a_quotient_has_the_lower_bound_of_what_is_divided() -> None:
+    length = size.symbol("s", 2, 5)
+    assert size.surely_positive((length + 1) // 2)
+    assert not size.surely_positive((length - 1) // 2)

@@ -284,6 +284,9 @@ def _low(atom: Atom) -> int | None:
     if isinstance(atom, Symbol):
         return atom.low
     if isinstance(atom, Quotient):
+        low = lower_bound(atom.base)
+        if isinstance(atom.divisor, int) and atom.divisor > 0 and low is not None:
+            return low // atom.divisor
         return 0 if surely_at_least(atom.base, 0) and surely_at_least(atom.divisor, 0) else None
     lows = [lower_bound(atom.a), lower_bound(atom.b)]
     known = [low for low in lows if low is not None]
