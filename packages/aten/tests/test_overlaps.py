@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from op_database import run_samples
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -133,7 +133,12 @@ def test_parts_of_what_does_not_overlap_itself_are_written_to(layout, chain):
             t = step(t)
         return t
 
-    symbols = Symbols(LAYOUTS[layout]())
+    real = LAYOUTS[layout]()
+    try:
+        views(real)
+    except (IndexError, RuntimeError):  # nothing is left for the next step
+        assume(False)
+    symbols = Symbols(real)
     assert symbols.refusal(symbols.run(views)) is None
 
 
