@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -266,6 +266,15 @@ def test_where_there_are_none_the_error_comes_whatever_is_asked_for() -> None:
             torch.autograd.grad(grad.pow(2).sum() + (x * w).sum(), wanted, allow_unused=True)
 
 
+def assert_as_in_eager_mode(
+    function: Callable[..., Any], outcome: Callable[[Callable[..., Any]], Sequence[torch.Tensor]]
+) -> None:
+    """Checks that the tensors are the same that come of running the function and of running it compiled."""
+    expected, found = outcome(function), outcome(framesmith.compile(function, strict=True))
+    for eager, compiled in zip(expected, found, strict=True):
+        torch.testing.assert_close(compiled, eager)
+
+
 def filled(x: torch.Tensor) -> None:
     x.fill_(2.0)
 
@@ -336,13 +345,13 @@ def rewriting(change: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor]
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_of_an_input_that_is_changed_behind_a_break(change: Callable[[torch.Tensor], None]) -> None:
     function = rewriting(change)
-    found = []
-    for run in (function, framesmith.compile(function, strict=True)):
+
+    def outcome(run: Callable[..., Any]) -> Sequence[torch.Tensor]:
         leaf = torch.arange(6.0).view(2, 3).requires_grad_()
         (grad,) = torch.autograd.grad(run(leaf * 1).pow(2).sum(), leaf, create_graph=True)
-        found.append((grad, *torch.autograd.grad(grad.pow(2).sum(), leaf)))
-    for eager, compiled in zip(*found, strict=True):
-        torch.testing.assert_close(compiled, eager)
+        return (grad, *torch.autograd.grad(grad.pow(2).sum(), leaf))
+
+    assert_as_in_eager_mode(function, outcome)
 
 
 def test_of_an_input_that_the_code_behind_a_break_only_reads() -> None:
@@ -377,14 +386,13 @@ def test_of_an_input_that_shares_memory_with_one_changed_behind_a_break() -> Non
         x.fill_(3)
         return y.abs()
 
-    found = []
-    for run in (function, framesmith.compile(function, strict=True)):
+    def outcome(run: Callable[..., Any]) -> Sequence[torch.Tensor]:
         leaf = torch.tensor([-1.0, 2.0, -3.0]).requires_grad_()
         x = leaf * 1
         (grad,) = torch.autograd.grad(run(x, x.view(-1)).pow(2).sum(), leaf, create_graph=True)
-        found.append((grad, *torch.autograd.grad(grad.pow(2).sum(), leaf)))
-    for eager, compiled in zip(*found, strict=True):
-        torch.testing.assert_close(compiled, eager)
+        return (grad, *torch.autograd.grad(grad.pow(2).sum(), leaf))
+
+    assert_as_in_eager_mode(function, outcome)
 
 
 def a_product_of_what_has_no_derivative(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -457,13 +465,12 @@ def test_what_is_left_in_an_input_is_read_as_it_is_when_the_pass_runs() -> None:
         p.data.mul_(2)
         return y
 
-    found = []
-    for run in (function, framesmith.compile(function, strict=True)):
+    def outcome(run: Callable[..., Any]) -> Sequence[torch.Tensor]:
         p, x = torch.tensor([1.0, 3.0]).requires_grad_(), torch.tensor([5.0, 6.0]).requires_grad_()
         grads = torch.autograd.grad(run(p, x).sum(), (p, x), create_graph=True)
-        found.append((*grads, *torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), (p, x))))
-    for eager, compiled in zip(*found, strict=True):
-        torch.testing.assert_close(compiled, eager)
+        return (*grads, *torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), (p, x)))
+
+    assert_as_in_eager_mode(function, outcome)
 
 
 def test_what_is_refused_of_a_node_keeps_nothing_from_its_other_gradients() -> None:
@@ -487,13 +494,12 @@ def test_what_nobody_asks_for_is_not_refused_under_create_graph() -> None:
         t = x // w
         return (t * v).sin(), (t + w) * v, v * w
 
-    found = []
-    for run in (function, framesmith.compile(function, strict=True)):
+    def outcome(run: Callable[..., Any]) -> Sequence[torch.Tensor]:
         leaves = [torch.tensor([1.0, 3.0]).requires_grad_() for _ in range(3)]
         (grad,) = torch.autograd.grad(sum(one.sum() for one in run(*leaves)), leaves[2], create_graph=True)
-        found.append((grad, *torch.autograd.grad(grad.pow(2).sum(), leaves[2])))
-    for eager, compiled in zip(*found, strict=True):
-        torch.testing.assert_close(compiled, eager)
+        return (grad, *torch.autograd.grad(grad.pow(2).sum(), leaves[2]))
+
+    assert_as_in_eager_mode(function, outcome)
 
 
 def test_what_eager_mode_keeps_of_an_input_is_read_when_the_pass_runs() -> None:
@@ -503,9 +509,8 @@ def test_what_eager_mode_keeps_of_an_input_is_read_when_the_pass_runs() -> None:
         x.data.mul_(2)
         return y
 
-    found = []
-    for run in (function, framesmith.compile(function, strict=True)):
+    def outcome(run: Callable[..., Any]) -> Sequence[torch.Tensor]:
         x, w = torch.tensor([1.0, 3.0]).requires_grad_(), torch.tensor([5.0, 6.0]).requires_grad_()
-        found.append(torch.autograd.grad(run(x, w).sum(), (x, w), create_graph=True))
-    for eager, compiled in zip(*found, strict=True):
-        torch.testing.assert_close(compiled, eager)
+        return torch.autograd.grad(run(x, w).sum(), (x, w), create_graph=True)
+
+    assert_as_in_eager_mode(function, outcome)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import relu_
 
 from framesmith_dynamo.interpreter.decoded import decoded
 from framesmith_dynamo.residual.rewritten import written_names
@@ -39,6 +40,10 @@ def by_an_augmented_assignment(x: Any, y: Any) -> None:
 
 def by_a_function(x: Any, y: Any) -> None:
     torch.relu_(x)
+
+
+def by_a_function_of_that_name(x: Any, y: Any) -> None:
+    relu_(x)
 
 
 def by_a_function_told_so(x: Any, y: Any) -> None:
@@ -108,7 +113,7 @@ def with_all_arguments(x: Any, y: Any) -> None:
 WRITING = [
     numbered, in_the_next_round, of_one_of_two, by_a_bound_method, through_a_function, rest_of_some, with_all_arguments,
     by_a_method, through_views, by_a_subscript, by_a_slice, by_an_augmented_subscript, by_an_augmented_assignment,
-    by_a_function, by_a_function_told_so, as_the_output, in_a_loop, unpacked, in_a_handler,
+    by_a_function, by_a_function_of_that_name, by_a_function_told_so, as_the_output, in_a_loop, unpacked, in_a_handler,
 ]  # fmt: skip
 
 

@@ -147,11 +147,7 @@ def _shown(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ve
     return TAKEN if refusal is None else Verdict(refusal, certain=False)
 
 
-def _layouts(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    return _layouts_of(tensors, TOLD[0])
-
-
-def _layouts_of(tensors: Sequence[torch.Tensor], told: int) -> tuple[Any, ...]:
+def _layouts(tensors: Sequence[torch.Tensor], told: int = TOLD[0]) -> tuple[Any, ...]:
     return tuple(_laid_out(tensor, told)[1:] for tensor in tensors)
 
 
@@ -209,7 +205,7 @@ def _layouts_found(
     if not small and elements > SMALL:
         return (None,) * count
     symbols = any(map(has_symbols, tensors))
-    key = (exact, symbols, op, _kind(args, told), _kind(kwargs, told), _layouts_of(tensors, told))
+    key = (exact, symbols, op, _kind(args, told), _kind(kwargs, told), _layouts(tensors, told))
     layouts = _results.get(key)
     if layouts is None:
         if len(_results) >= MOST:

@@ -134,7 +134,10 @@ def _refusals(passing: _Passing, seeds: Mapping[int, torch.Tensor]) -> Refusals:
 
 
 def _stops(refusals: Refusals) -> dict[int, int]:
-    """For each region of which nothing is given the number of the node where autograd's engine stops."""
+    """For each region of which something is refused the number of the node where autograd's engine stops.
+
+    Not of those where it comes to that node before all others.
+    """
     numbers = {index: max(one.number for one in given.values()) for index, given in refusals.items()}
     return {index: number for index, number in numbers.items() if number != BEFORE_ALL_OTHERS}
 

@@ -42,11 +42,9 @@ def mark_rewritten(frame: Frame) -> None:
 
 def _rewritten(frame: Frame) -> Iterator[TensorRef]:
     code = frame.code
-    stack = {_place(at): value for at, value in enumerate(frame.stack) if value is not None}
-    written = written_names(
-        code, frame.pc, [name if name in stack else None for name in map(_place, range(len(frame.stack)))]
-    )
-    names = set(written)
+    places = [f"stack {at}" for at in range(len(frame.stack))]
+    stack = {place: value for place, value in zip(places, frame.stack, strict=True) if value is not None}
+    names = written_names(code, frame.pc, places)
     names |= {name for made in _functions_made(code) for name in _written_outside(made)}
     values = [stack.get(name) or frame.locals.get(name) or frame.cells.get(name) for name in names]
     values += [slot.owner for slot in frame.stack if isinstance(slot, MethodSlot) and _writes(slot.name)]
@@ -54,11 +52,6 @@ def _rewritten(frame: Frame) -> Iterator[TensorRef]:
     inputs = [ref for ref in frame.state.builder.inputs if ref.fake.layout is torch.strided] if shown else []
     memory = {_memory(ref) for ref in inputs if storage_id(ref.fake) in shown}
     return (ref for ref in inputs if _memory(ref) in memory)
-
-
-def _place(at: int) -> str:
-    """How a slot of the stack is called beside variables."""
-    return f"stack {at}"
 
 
 def _functions_made(code: DecodedCode) -> Iterator[CodeType]:
@@ -75,17 +68,17 @@ def _written_outside(made: CodeType) -> set[str]:
     return {*written_names(code), *inside} & {*made.co_freevars}
 
 
-def written_names(code: DecodedCode, start: int = 0, stack: Sequence[str | None] = ()) -> set[str]:
+def written_names(code: DecodedCode, start: int = 0, stack: Sequence[str] = ()) -> set[str]:
     """The variables whose tensors, or views of them, are written to from instruction `start` on.
 
-    `stack` names what lies on the stack there.
+    `stack` names the slots of the stack there, which count as variables.
     """
     depths, behind = code.analyses.depths.before, code.analyses.kept_items(code.items[start])
     if not any(_may_write(instr) for item, instr in zip(code.items, code.instrs, strict=True) if item in behind):
         return set()
     reading = _Reading()
     #: What comes to an instruction from others than the one before it.
-    arriving = {start: _Known([_UNKNOWN if name is None else _Slot(frozenset({name})) for name in stack], {})}
+    arriving = {start: _Known([_Slot(frozenset({name})) for name in stack], {})}
     rounds = 2 if any(code.targets[label] <= at for at, label in _jumps(code)) else 1
     for _ in range(rounds):  # what one round of a loop leaves, the next finds
         before: _Known | None = None
@@ -113,7 +106,7 @@ def _jumps(code: DecodedCode) -> Iterator[tuple[int, Label]]:
 def _may_write(instr: Instr) -> bool:
     """Whether an instruction writes to a tensor, or finds what does, if it is one."""
     match instr.op:
-        case "LOAD_ATTR" | "LOAD_METHOD":
+        case "LOAD_ATTR" | "LOAD_METHOD" | "LOAD_GLOBAL" | "LOAD_NAME":
             return _writes(instr.arg)
         case "BINARY_OP":
             return bool(instr.arg.endswith("="))
