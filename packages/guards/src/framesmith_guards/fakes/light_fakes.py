@@ -6,6 +6,7 @@ and which share no storage with another; everything else goes torch's own way. T
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -43,6 +44,22 @@ def plain_fake(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor | None:
         converter.set_tensor_memo(tensor, fake)
         storages.storage_memo[storages.describer.get_storage_id(storage)] = fake.untyped_storage()
         return fake
+
+
+def in_memory_of(
+    mode: FakeTensorMode,
+    base: torch.Tensor,
+    shape: Sequence[Any],
+    stride: Sequence[Any],
+    offset: Any,
+    dtype: torch.dtype | None = None,
+) -> FakeTensor:
+    """A fake of this layout in the storage of the fake `base`, of the same dtype if none is given. Nothing is asked."""
+    env: Any = mode.shape_env
+    with no_dispatch(), env.suppress_guards():
+        meta = torch.empty(0, dtype=dtype or base.dtype, device="meta")
+        meta.set_(base.untyped_storage(), offset, shape, stride)
+        return FakeTensor(mode, meta, base.device)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

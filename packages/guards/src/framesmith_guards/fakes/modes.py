@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from framesmith_guards.errors import GuardError
-from framesmith_guards.fakes import elementwise, upsampling
+from framesmith_guards.fakes import elementwise, upsampling, view_lengths
 from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
 from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, tell_nobody
@@ -123,7 +123,9 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
             if (grad := family.gradient(mode, func, args)) is not None:
                 return grad
     try:
-        return run(args) if mode.shape_env is None else dispatched(mode, func, args, kwargs, lambda: run(args))
+        if mode.shape_env is None:
+            return run(args)
+        return dispatched(mode, func, args, kwargs, lambda: view_lengths.as_asked(mode, func, args, run(args)))
     except ZeroDivisionError:
         named = [argument.name for argument in func._schema.arguments[: len(args)]]
         if "reduction" not in named or args[at := named.index("reduction")] != Reduction.MEAN.value:

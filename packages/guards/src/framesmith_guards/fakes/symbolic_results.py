@@ -18,6 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._mode_utils import no_dispatch
 
+from framesmith_guards.fakes.light_fakes import in_memory_of
+
 _SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _PLAIN: Final = (
     int,
@@ -56,13 +58,11 @@ class _Made:
         return not any(one.node.expr != one.node._expr and free_unbacked_symbols(one.node._expr) for one in numbers)
 
     def again(self, mode: FakeTensorMode, base: torch.Tensor | None) -> FakeTensor:
+        if base is not None:
+            return in_memory_of(mode, base, self.shape, self.stride, self.offset, self.dtype)
         env: Any = mode.shape_env
         with no_dispatch(), env.suppress_guards():
-            if base is None:
-                meta = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
-            else:
-                meta = torch.empty(0, dtype=self.dtype, device="meta")
-                meta.set_(base.untyped_storage(), self.offset, self.shape, self.stride)
+            meta = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
             return FakeTensor(mode, meta, self.device)
 
 
