@@ -88,3 +88,54 @@ def test_dropout_and_types_where_lengths_change(kind: type[torch.nn.Module]) -> 
             found = casting(x)
         assert found.dtype == expected.dtype
         torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["one way", "two ways"])
+@pytest.mark.parametrize("changed", ["output", "last", "input", "state", "weights", "biases"])
+@pytest.mark.parametrize("kind", ["gru", "rnn_tanh", "rnn_relu"])
+def test_what_data_changes_shows_where_eager_keeps_it(kind: str, changed: str, both: bool) -> None:
+    """`.data` changes what the products of the backward pass read, and nothing that the forward pass computed."""
+    framesmith.reset()
+    layer = getattr(torch, kind)
+
+    def run(x: torch.Tensor, h: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, h, kept = x * 1, h * 1, [one * 1 for one in weights]
+        output, last = layer(x, h, kept, True, 1, 0.0, True, both, False)
+        parts = {"output": [output], "last": [last], "input": [x], "state": [h]}
+        parts |= {"weights": [*kept[:2], *kept[4:6]], "biases": [*kept[2:4], *kept[6:]]}
+        for one in parts[changed]:
+            one.data.mul_(2)
+        return output, last
+
+    inputs = operands(3 if kind == "gru" else 1, both)
+    grads = []
+    for function in (run, framesmith.compile(run, strict=True)):
+        output, last = function(*inputs)
+        factors = torch.linspace(-1, 1, output.numel()).double().reshape(output.shape), torch.ones_like(last)
+        grads.append(torch.autograd.grad((output, last), inputs, factors))
+    for one, two in zip(*grads, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("changed", range(4), ids=["input", "state", "weight", "weight of the state"])
+def test_what_eager_keeps_must_not_change_in_the_call(changed: int) -> None:
+    framesmith.reset()
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        kept = [one * 1 for one in inputs]
+        output = torch.rnn_tanh(kept[0], kept[1], kept[2:], True, 1, 0.0, True, False, False)[0]
+        with torch.no_grad():
+            kept[changed].add_(0)
+        return output
+
+    inputs = operands(1, both=False)
+    for function in (run, framesmith.compile(run, strict=True)):
+        with pytest.raises(RuntimeError, match=r"modified (by an )?inplace"):
+            torch.autograd.grad(function(*inputs).sum(), inputs)
+
+
+def operands(gates: int, both: bool) -> list[torch.Tensor]:
+    """An input, a state and weights, for both directions if asked."""
+    torch.manual_seed(0)
+    weights = [(gates * 4, 5), (gates * 4, 4), (gates * 4,), (gates * 4,)] * (1 + both)
+    return [torch.randn(size).double().requires_grad_() for size in [(STEPS, 2, 5), (1 + both, 2, 4), *weights]]

@@ -83,6 +83,11 @@ def current_value(wrapper: torch.Tensor) -> torch.Tensor:
     return value
 
 
+def snapshot(wrapper: torch.Tensor) -> torch.Tensor:
+    """A tensor without history of the value that the wrapper has now: later writes to the wrapper do not show in it."""
+    return wrap(current_value(wrapper)) if is_functional(wrapper) else wrapper.detach()
+
+
 def is_functional(value: object) -> bool:
     return isinstance(value, torch.Tensor) and _api._is_functional_tensor(value)
 

@@ -67,8 +67,9 @@ def _layers(
         for way in range(ways):
             number = at * ways + way
             weights = params[number * each : (number + 1) * each]
-            taken = given.flip(0) if way else given
-            out = _run(name, taken, states[number], weights)
+            # Eager mode takes the steps of two directions one by one, and copies none of them.
+            as_given = both or is_contiguous(given)
+            out: torch.Tensor = _layer(name, way == 1, as_given, given, states[number], *weights)
             last.append(out[-1])
             found.append(out.flip(0) if way else out)
         given = torch.cat(found, 2) if both else found[0]
@@ -78,47 +79,69 @@ def _layers(
     return (given.transpose_(0, 1) if batch_first else given), state  # in place, as in eager mode: no view
 
 
-def _run(name: str, input: torch.Tensor, state: torch.Tensor, weights: Tensors) -> torch.Tensor:
-    made: torch.Tensor = _Layer.apply(name, input, state, *weights)  # type: ignore[no-untyped-call]
-    return made
-
-
 class _Layer(torch.autograd.Function):
-    """One layer in one direction: all states, of steps in front."""
+    """One layer in one direction: all states, of steps in front, the last one first if it goes `back`.
+
+    `as_given` is whether eager mode keeps the input itself, where weights require gradients, and no copy of it.
+    """
 
     @staticmethod
-    def forward(ctx: Any, name: str, input: torch.Tensor, state: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any,
+        name: str,
+        back: bool,
+        as_given: bool,
+        given: torch.Tensor,
+        state: torch.Tensor,
+        *weights: torch.Tensor,
+    ) -> torch.Tensor:
+        input = given.flip(0) if back else given
         one = (len(weights) > 2, 1, 0.0, False, False, False)
         out: torch.Tensor = recurrent_loops.layer(name)(input, state.unsqueeze(0), [*weights], *one)[0]
-        ctx.save_for_backward(*_kept_by_eager(input, state, *weights[:2]))
-        ctx.values = name, input, state, weights, out.detach()  # the result itself may be turned in place
+        kept = [state, weights[1]]
+        if weights[0].requires_grad and as_given:
+            kept.append(given)
+        if given.requires_grad:
+            kept.append(weights[0])
+        ctx.save_for_backward(*kept)
+        ctx.name, ctx.back = name, back
+        ctx.live = given if as_given else functional.snapshot(given), state, weights[:2]
+        ctx.met = [functional.snapshot(one) for one in (input, state, out, *weights)]
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        name, input, state, weights, out = ctx.values
+        """What eager mode computes in the forward pass is computed again, of the values met there.
+
+        What it keeps of the operands shows it what `.data` changed in them, as it does here.
+        """
+        ctx.saved_tensors  # noqa: B018  raises if one was changed and counted
+        live, live_state, live_weights = ctx.live
+        input, state, out, *weights = ctx.met
         before = torch.cat((state.unsqueeze(0), out[:-1]))
-        find = _gru if name == "gru" else _rnn
-        inner, own, first = find(name, grads[0], input, before, out, weights)
+        find = _gru if ctx.name == "gru" else _rnn
+        inner, own, first = find(ctx.name, grads[0], input, before, out, weights, live_weights[1])
         flat, own_flat = inner.flatten(0, 1), own.flatten(0, 1)
-        found = [flat.t() @ input.flatten(0, 1), own_flat.t() @ before.flatten(0, 1)]
+        multiplied = live.flip(0) if ctx.back else live
+        before = torch.cat((live_state.unsqueeze(0), out[:-1]))
+        found = [flat.t() @ multiplied.flatten(0, 1), own_flat.t() @ before.flatten(0, 1)]
         if len(weights) > 2:
             found += [flat.sum(0), own_flat.sum(0)]
-        return None, (flat @ weights[0]).view(input.shape), first, *found
+        of_input = (flat @ live_weights[0]).view(input.shape)
+        return None, None, None, of_input.flip(0) if ctx.back else of_input, first, *found
 
 
-def _kept_by_eager(
-    input: torch.Tensor, state: torch.Tensor, of_input: torch.Tensor, of_state: torch.Tensor
-) -> list[torch.Tensor]:
-    """What of the operands eager mode keeps. An input that is not contiguous is multiplied as a copy."""
-    kept = [state, of_state]
-    if of_input.requires_grad and is_contiguous(input):
-        kept.append(input)
-    return [*kept, of_input] if input.requires_grad else kept
+_layer: Callable[..., torch.Tensor] = _Layer.apply
 
 
 def _gru(
-    name: str, grad: torch.Tensor, input: torch.Tensor, before: torch.Tensor, out: torch.Tensor, weights: Tensors
+    name: str,
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    before: torch.Tensor,
+    out: torch.Tensor,
+    weights: Tensors,
+    live_weight: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     biases = weights[2:] or (None, None)
     reset, update, new = F.linear(input, weights[0], biases[0]).chunk(3, 2)
@@ -132,15 +155,21 @@ def _gru(
         reset,
         own * (reset * (1 - reset)),
     )
-    made: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = recurrent_loops.gru_backward()(grad, *factors, weights[1])
+    made: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = recurrent_loops.gru_backward()(grad, *factors, live_weight)
     return made
 
 
 def _rnn(
-    name: str, grad: torch.Tensor, input: torch.Tensor, before: torch.Tensor, out: torch.Tensor, weights: Tensors
+    name: str,
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    before: torch.Tensor,
+    out: torch.Tensor,
+    weights: Tensors,
+    live_weight: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     slope = 1 - out * out if name == "rnn_tanh" else (out > 0).to(out.dtype)
-    found, first = recurrent_loops.rnn_backward()(grad, slope, weights[1])
+    found, first = recurrent_loops.rnn_backward()(grad, slope, live_weight)
     return found, found, first
 
 
