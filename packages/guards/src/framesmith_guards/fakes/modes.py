@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from framesmith_guards.errors import GuardError
-from framesmith_guards.fakes import elementwise, upsampling, view_lengths
+from framesmith_guards.fakes import elementwise, padding, upsampling, views
 from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
 from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, tell_nobody
@@ -125,12 +125,20 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
     try:
         if mode.shape_env is None:
             return run(args)
-        return dispatched(mode, func, args, kwargs, lambda: view_lengths.as_asked(mode, func, args, run(args)))
+        return dispatched(mode, func, args, kwargs, lambda: _computed(mode, func, args, run))
     except ZeroDivisionError:
         named = [argument.name for argument in func._schema.arguments[: len(args)]]
         if "reduction" not in named or args[at := named.index("reduction")] != Reduction.MEAN.value:
             raise
         return run((*args[:at], Reduction.SUM.value, *args[at + 1 :]))
+
+
+def _computed(mode: FakeTensorMode, func: Any, args: Any, run: Callable[[Any], Any]) -> Any:
+    """What an operator gives for symbols, by a rule of this folder where there is one."""
+    for rule in (views.view, padding.padded):
+        if (result := rule(mode, func, args)) is not None:
+            return result
+    return run(args)
 
 
 def _with_types_of(mode: FakeTensorMode, old: list[torch.Tensor], results: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Views of symbolic sizes have the lengths that were asked for, and strides that hold for the sizes met."""
+"""Views in symbolic sizes: the operator's lengths, strides and refusals, for the sizes met."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ VIEWS: dict[str, tuple[tuple[int, ...], Callable[[torch.Tensor], torch.Tensor], 
     "a view of a view": ((3, 4, 5), lambda x: x.view(-1, 2).view(-1, 6).view(-1, 3), (None, 3)),
     "of every other column": ((4, 8), lambda x: x[:, ::2].view(-1, 2, 4), (None, 2, 4)),
     "of a slice": ((6, 5), lambda x: x[:, 1:].unflatten(0, (-1, 3)), (None, 3, None)),
-    "copied as a view": ((3, 4), lambda x: torch.view_copy(x, (-1, 2)), (None, 2)),
+    "across a single one": ((3, 4), lambda x: x[:, None].view(-1, 2), (None, 2)),
+    "ones in between": ((3, 4), lambda x: x[:, 1:].view(-1, 1, 3, 1), (None, 1, None, 1)),
+    "the same again": ((3, 4), lambda x: x.t().view(4, 3), (None, None)),
 }
 
 
@@ -51,6 +53,29 @@ def test_a_view_of_a_view_has_no_quotient_of_quotients() -> None:
         again = halves.view(fake.shape).reshape(-1, 2)
     assert str(again.shape[0]).count("//") == 1 and again.shape[1] == 2
     assert again.stride() == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda x: x[:, :2].view(-1),
+        lambda x: x[:, :2].unsqueeze(1).view(-1),
+        lambda x: x.t().unsqueeze(1).view(x.shape[0] * x.shape[1]),
+        lambda x: x.t().unsqueeze(1).unsqueeze(1).view(-1),
+        lambda x: x.t().unflatten(-1, (-1, 4)).view(-1),
+        lambda x: x.view(-1, 5),
+        lambda x: x.view(x.shape[0] + 1, -1),
+    ],
+)
+def test_what_memory_does_not_show_is_refused_in_eagers_words(refused: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Torch's rule takes two dimensions for one where one of a single element is between them."""
+    with pytest.raises(RuntimeError) as wanted:
+        refused(torch.randn(4, 6))
+    mode = new_fake_mode()
+    fake = symbolic_fake(mode, torch.randn(4, 6), LocalSource("x"), range(2))
+    with mode, python_kernels(mode), pytest.raises(RuntimeError) as found:
+        refused(fake)
+    assert str(found.value).split()[0] == str(wanted.value).split()[0]
 
 
 def _now(number: Any) -> int:
