@@ -55,6 +55,16 @@ def test_a_view_of_a_view_has_no_quotient_of_quotients() -> None:
     assert again.stride() == (2, 1)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_view_is_conjugate_or_negative_as_the_tensor_is(turned: bool) -> None:
+    mode = new_fake_mode()
+    fake = symbolic_fake(mode, torch.randn(4, 6, dtype=torch.complex64), LocalSource("x"), range(2))
+    with mode, python_kernels(mode):
+        x = fake.t() if turned else fake
+        assert x.conj().view(*x.shape[:-1], -1, 2).is_conj()
+        assert x.conj().imag.view(*x.shape[:-1], -1, 2).is_neg()
+
+
 @pytest.mark.parametrize(
     "refused",
     [

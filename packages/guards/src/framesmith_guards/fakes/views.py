@@ -23,14 +23,17 @@ _aten: Any = torch.ops.aten
 _VIEWS: Final = frozenset({_aten.view.default, _aten._unsafe_view.default})
 
 
-def view(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> FakeTensor | None:
-    """What such an operator gives; None for other operators, and where torch's rule serves: of numbers without values.
+def view(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | None:
+    """What such an operator gives; None for other operators, and where torch's rule serves.
 
-    A RuntimeError where the operator gives one: sizes of another number of elements, or that memory does not show.
+    It does for numbers without values, for no elements, and for fakes whose contents are known. A RuntimeError where the
+    operator gives one: for sizes of another number of elements, or that memory does not show.
     """
     if op not in _VIEWS:
         return None
-    tensor, asked = args
+    tensor, asked = args[:2]
+    if not isinstance(tensor, FakeTensor) or tensor.constant is not None or tensor.layout is not torch.strided:
+        return None
     if not tensor.dim() or not asked or any(map(has_no_value, (*tensor.shape, *tensor.stride(), *asked))):
         return None
     count = math.prod(tensor.shape)
@@ -41,8 +44,12 @@ def view(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> FakeTensor | Non
     if strides is None:
         torch._check(False, lambda: _REFUSAL)  # type: ignore[no-untyped-call]  # raises from torch's code, whose error it is
         return None
+    offset = tensor.storage_offset()
+    if tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
+        with mode:  # which keeps that
+            return torch.as_strided(tensor, lengths, strides, offset)
     with torch.inference_mode(tensor.is_inference()):  # as the tensor is, so is a view
-        return in_memory_of(mode, tensor, lengths, strides, tensor.storage_offset())
+        return in_memory_of(mode, tensor, lengths, strides, offset)
 
 
 _REFUSAL: Final = (
