@@ -26,7 +26,7 @@ _VIEWS: Final = frozenset({_aten.view.default, _aten._unsafe_view.default})
 def view(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | None:
     """What such an operator gives; None for other operators, and where torch's rule serves.
 
-    It does for numbers without values, for no elements, and for fakes whose contents are known. A RuntimeError where the
+    It does for numbers without values, no elements, and fakes whose contents are known. A RuntimeError where the
     operator gives one: for sizes of another number of elements, or that memory does not show.
     """
     if op not in _VIEWS:
