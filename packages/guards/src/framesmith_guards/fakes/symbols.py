@@ -128,8 +128,26 @@ def _light_env_class() -> type[ShapeEnv]:
     members["__init__"] = __init__
     members["_get_stack_summary"] = _get_stack_summary
     members["_log_guard"] = _log_guard
-    members["evaluate_sym_node"] = _presuming(members["evaluate_sym_node"])
-    return type("ShapeEnv", (ShapeEnv,), members)
+    return type("ShapeEnv", (ShapeEnv,), members | _replaced(members))
+
+
+def _replaced(methods: Mapping[str, Any]) -> dict[str, Any]:
+    """What is different in every ShapeEnv made here, of torch's `methods`, made lightly or not."""
+    create = "_create_symbolic_sizes_strides_storage_offset"
+    return {"evaluate_sym_node": _presuming(methods["evaluate_sym_node"]), create: _placed(methods[create])}
+
+
+def _placed(create: Callable[..., Any]) -> Callable[..., Any]:
+    """Symbols for sizes and strides, and where the tensor begins as a number.
+
+    A symbol for that would be the one of a size that is the same at present, and a graph that takes this size from
+    where a tensor begins has another one: what is made of a tensor there begins at 0.
+    """
+
+    def create_symbolic(self: Any, sizes: Any, strides: Any, offset: int, *rest: Any, **options: Any) -> Any:
+        return *create(self, sizes, strides, 0, *rest, **options)[:2], offset
+
+    return create_symbolic
 
 
 def _presuming(evaluate: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,7 +190,7 @@ def _prepare(env: Any) -> None:
 
 @cache
 def _noting_env_class() -> type[ShapeEnv]:
-    return type("ShapeEnv", (ShapeEnv,), {"evaluate_sym_node": _presuming(ShapeEnv.evaluate_sym_node)})
+    return type("ShapeEnv", (ShapeEnv,), _replaced(vars(ShapeEnv)))
 
 
 class _CountedReplacements(dict[Any, Any]):
