@@ -78,3 +78,18 @@ def test_random_numbers_and_checks_are_among_them(ops: Any) -> None:
     with pytest.raises(RuntimeError):
         call([x + 200])
     assert [what for what, _ in SEEN] == ["between"] * 2
+
+
+def test_a_call_that_fails_is_made_though_what_uses_it_is_needed_by_nobody() -> None:
+    """The sums cannot fail, since their indices are known; what they add may, on some data."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        counts = torch.histc(x, 4)
+        counts.scatter_add(0, torch.zeros_like(counts, dtype=torch.int64), counts)
+        return x * 2
+
+    x = torch.randn(20)
+    call = CpuBackend().compile(trace(function, [x]), [x])
+    torch.testing.assert_close(call([x])[0], x * 2)
+    with pytest.raises(RuntimeError, match="not finite"):
+        call([x / 0])

@@ -343,3 +343,14 @@ def test_what_torch_could_not_be_told_is_kept_with_all_its_symbols() -> None:
         bool(told * fake.shape[1] > 7)
     asked: Any = raised.value.asked  # type: ignore[attr-defined]
     assert asked.free_symbols == {told.node.expr, fake.shape[1].node.expr}
+
+
+def test_where_a_tensor_begins_shares_no_symbol_with_a_size() -> None:
+    """What reads the size from there would have another number of a graph's own tensors, which begin at 0."""
+    mode = new_fake_mode()
+    leaf = symbolic_fake(mode, torch.ones(7)[3:].detach().requires_grad_(), LocalSource("x"), (0,))
+    other = symbolic_fake(mode, torch.ones(2, 3), LocalSource("y"), (0, 1))
+    assert leaf.storage_offset() == 3
+    assert [str(source.name) for source in mode.shape_env.var_to_sources[other.shape[1].node.expr]] == [
+        "L['y'].size()[1]"
+    ]

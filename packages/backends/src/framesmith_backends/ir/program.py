@@ -88,7 +88,8 @@ class Def:
 class Call:
     """An FX node run as it is; its arguments name runtime values. `position` is its place in the graph.
 
-    With `size` the node is an integer, which is computed from its symbols instead.
+    With `size` the node is an integer, which is computed from its symbols instead. A call with an effect keeps its
+    place among those; one that may fail is made whether or not its result is used.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Call:
     position: int
     effect: bool = False
     size: Size | None = None
+    may_fail: bool = False
 
 
 @dataclass(frozen=True, slots=True)

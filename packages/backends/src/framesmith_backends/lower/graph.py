@@ -12,6 +12,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.contract import OnError
+from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
 from framesmith_aten.operators import is_mutable
@@ -191,7 +192,8 @@ def run_as_call(low: Lowering, node: fx.Node) -> None:
     # What is unused is in the graph because it may raise.
     stays = not (is_pure(node) or of_numbers) or not node.users
     position = _earliest(low, needs) if of_numbers else low.positions[node]
-    low.program.calls[node.name] = Call(node.name, node, needs, position, stays)
+    fails = not (of_numbers or is_removable(node))
+    low.program.calls[node.name] = Call(node.name, node, needs, position, stays, may_fail=fails)
 
 
 def _earliest(low: Lowering, needs: Iterable[str]) -> int:

@@ -16,6 +16,7 @@ def needed(program: Program) -> Program:
     stack += [need for call in program.calls.values() if call.effect for need in (call.name, *call.needs)]
     kept.update(stack)
     stack += [d.name for d in program.defs.values() if d.failure is not None]
+    stack += [call.name for call in program.calls.values() if call.may_fail]
     while stack:
         name = stack.pop()
         if name in used:
