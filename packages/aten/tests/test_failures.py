@@ -170,6 +170,14 @@ def test_a_call_that_cannot_fail(call):
     op(*args, **kwargs)
 
 
+@pytest.mark.parametrize("masks", [[torch.ones(4, 3) > 0], [None, torch.ones(2) > 0], [SQUARE > 0, torch.ones(3) > 0]])
+def test_a_mask_that_does_not_fit_fails_though_fakes_take_it(masks):
+    call = (aten.index_put.default, SQUARE, masks, torch.ones(()))
+    assert failures.why_may_fail(*split(call)) is not None
+    with pytest.raises((RuntimeError, IndexError)):
+        call[0](*call[1:])
+
+
 def test_custom_operators_may_fail():
     with torch.library._scoped_library("aten_failures", "DEF") as library:
         library.define("any(Tensor x) -> Tensor")

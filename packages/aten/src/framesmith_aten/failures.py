@@ -72,11 +72,19 @@ def _is_floating(value: Any) -> bool:
 
 
 def _index_or_mask(values: Values) -> bool:
-    """Masks cannot be out of range, but what is put where they are true may not be as many as they are."""
-    if not all(map(is_mask, tensors_in(values["indices"]))):
+    """Masks cannot be out of range, but may not fit, and what is put where they are true may not be as many as that."""
+    if not all(map(is_mask, tensors_in(values["indices"]))) or not _fit(values["self"], values["indices"]):
         return True
     put = values.get("values")
     return put is not None and not equal(put.numel(), 1)
+
+
+def _fit(tensor: torch.Tensor, masks: Sequence[torch.Tensor | None]) -> bool:
+    """Whether masks are known to be as large as the dimensions that they mask, which fake tensors do not check."""
+    lengths = [length for mask in masks for length in ([None] if mask is None else mask.shape)]
+    if len(lengths) > tensor.dim():
+        return False
+    return all(one is None or equal(one, other) for one, other in zip(lengths, tensor.shape, strict=False))
 
 
 def _probability(values: Values) -> bool:

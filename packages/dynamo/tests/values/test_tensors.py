@@ -532,3 +532,15 @@ def test_numbers_and_functions_without_a_text_break_the_graph() -> None:
     for fn, kind in ((numbers, "argument-without-text"), (functions, None)):
         broken = [event.broken for event in check(fn, X).of_kind("break")]
         assert broken and all(one is not None and kind in (None, one.kind.id) for one in broken)
+
+
+@pytest.mark.parametrize("mode", [1, None, "on", torch.tensor(True)], ids=str)
+def test_a_grad_mode_that_is_no_bool_is_refused(mode: Any) -> None:
+    def f(x: Any) -> Any:
+        try:
+            torch.set_grad_enabled(mode)
+        except TypeError as error:
+            return x + 1, str(error), torch.is_grad_enabled()
+        return x + 2, "", torch.is_grad_enabled()
+
+    check(f, torch.ones(2))

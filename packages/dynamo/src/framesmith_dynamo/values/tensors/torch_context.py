@@ -15,7 +15,7 @@ from torch.amp import autocast_mode
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
-from framesmith_dynamo.values.constants.constant import all_constant, plain_arguments
+from framesmith_dynamo.values.constants.constant import all_constant, plain_arguments, raise_like
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -207,7 +207,15 @@ for _mode in (torch.no_grad, torch.enable_grad):
 @handles(torch.set_grad_enabled)
 def make_set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.set_grad_enabled(mode)`, as a call or as a context manager."""
-    return SetGradEnabledValue(torch.set_grad_enabled, *plain_arguments(args, kwargs)).act(tr)
+    positional, named = plain_arguments(args, kwargs)
+    before = torch.is_grad_enabled()
+    try:
+        torch.set_grad_enabled(*positional, **named)  # for what it does not take, and its words
+    except TypeError as error:
+        raise_like(tr, error)
+    finally:
+        torch._C._set_grad_enabled(before)
+    return SetGradEnabledValue(torch.set_grad_enabled, positional, named).act(tr)
 
 
 @handles(autocast_mode.autocast.__enter__)
