@@ -13,7 +13,7 @@ import torch
 from torch._prims_common import is_contiguous_or_false
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from framesmith_guards.fakes.symbols import has_no_value
+from framesmith_guards.fakes.symbols import hint_of
 
 
 def padded(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | None:
@@ -25,7 +25,7 @@ def padded(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor |
         return None
     tensor: torch.Tensor = args[0]
     pads = args[1]
-    if len(pads) % 2 or len(pads) > 2 * tensor.dim() or any(map(has_no_value, pads)):
+    if len(pads) % 2 or len(pads) > 2 * tensor.dim() or None in map(hint_of, pads):
         return None
     if not all(pad <= 0 for pad in pads):
         return None

@@ -354,11 +354,6 @@ def hint_of(number: Any) -> Any:
     return number.node.hint if number.node.has_hint() else None
 
 
-def has_no_value(number: Any) -> bool:
-    """Whether only a call tells a number: a symbol without a value is in it."""
-    return isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) and not number.node.has_hint()
-
-
 def type_of(number: Any) -> type:
     """What Python's type of a number is, symbolic or not."""
     if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):

@@ -17,7 +17,7 @@ from torch._prims_common import infer_size, is_contiguous_or_false
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from framesmith_guards.fakes.light_fakes import in_memory_of
-from framesmith_guards.fakes.symbols import has_no_value
+from framesmith_guards.fakes.symbols import hint_of
 
 _aten: Any = torch.ops.aten
 _VIEWS: Final = frozenset({_aten.view.default, _aten._unsafe_view.default})
@@ -34,13 +34,13 @@ def view(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | N
     tensor, asked = args[:2]
     if not isinstance(tensor, FakeTensor) or tensor.constant is not None or tensor.layout is not torch.strided:
         return None
-    if not tensor.dim() or not asked or any(map(has_no_value, (*tensor.shape, *tensor.stride(), *asked))):
+    if not tensor.dim() or not asked or None in map(hint_of, (*tensor.shape, *tensor.stride(), *asked)):
         return None
     count = math.prod(tensor.shape)
     lengths = infer_size(asked, count)
     if count == 0:
         return None
-    strides = _contiguous(lengths) if is_contiguous_or_false(tensor) else _along_runs(_runs(tensor), lengths)
+    strides = _along_runs([(count, 1)] if is_contiguous_or_false(tensor) else _runs(tensor), lengths)
     if strides is None:
         torch._check(False, lambda: _REFUSAL)  # type: ignore[no-untyped-call]  # raises from torch's code, whose error it is
         return None
@@ -56,16 +56,6 @@ _REFUSAL: Final = (
     "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
     "contiguous subspaces). Use .reshape(...) instead."
 )
-
-
-def _contiguous(lengths: Sequence[Any]) -> list[Any]:
-    """The strides of elements, of which there are some, one after the other."""
-    strides: list[Any] = []
-    step: Any = 1
-    for length in reversed(lengths):
-        strides.insert(0, step)
-        step = step * length
-    return strides
 
 
 def _runs(tensor: torch.Tensor) -> list[tuple[Any, Any]]:
