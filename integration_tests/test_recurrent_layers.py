@@ -117,6 +117,32 @@ def test_what_data_changes_shows_where_eager_keeps_it(kind: str, changed: str, b
         torch.testing.assert_close(one, two)
 
 
+@pytest.mark.parametrize("both", [False, True], ids=["one way", "two ways"])
+@pytest.mark.parametrize("changed", ["output", "last", "last cell", "input", "state", "cell", "weights", "biases"])
+def test_what_data_changes_in_an_lstm(changed: str, both: bool) -> None:
+    """Eager mode reads all but gates and cells when the backward pass runs."""
+    framesmith.reset()
+
+    def run(x: torch.Tensor, h: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, h, c, kept = x * 1, h * 1, h * 2, [one * 1 for one in weights]
+        output, last, cell = torch.lstm(x, (h, c), kept, True, 1, 0.0, True, both, False)
+        parts = {"output": [output], "last": [last], "last cell": [cell], "input": [x], "state": [h], "cell": [c]}
+        parts |= {"weights": [*kept[:2], *kept[4:6]], "biases": [*kept[2:4], *kept[6:]]}
+        for one in parts[changed]:
+            one.data.mul_(2)
+        return output, last, cell
+
+    inputs = [one.detach().float().requires_grad_() for one in operands(4, both)]
+    grads = []
+    for function in (run, framesmith.compile(run, strict=True)):
+        output, last, cell = function(*inputs)
+        factors = torch.linspace(-1, 1, output.numel()).reshape(output.shape)
+        ones = torch.ones_like(last)
+        grads.append(torch.autograd.grad((output, last, cell), inputs, (factors, ones, ones)))
+    for one, two in zip(*grads, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("changed", range(4), ids=["input", "state", "weight", "weight of the state"])
 def test_what_eager_keeps_must_not_change_in_the_call(changed: int) -> None:
     framesmith.reset()

@@ -22,6 +22,7 @@ from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
 from framesmith_backends.rewrite.products import use_onednn, use_own, with_fastest_products
 from framesmith_backends.rewrite.random_numbers import with_drawn_numbers
+from framesmith_backends.rewrite.recurrent import with_recurrent_layers
 from framesmith_backends.rewrite.scans import with_scans
 from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import Plan, make_plan
@@ -116,7 +117,7 @@ class CpuBackend:
     def _launcher(
         self, gm: fx.GraphModule, options: Mapping[str, object], role: Role, on_error: OnError | None = None
     ) -> tuple[BoxedFn, Stages]:
-        gm = PROVIDERS[str(options["matmul"])](gm)
+        gm = PROVIDERS[str(options["matmul"])](with_recurrent_layers(gm))
         if role == "inference" and options["images"] == "auto":  # those of training were laid out together
             gm = channels_last(gm)
         gm = with_scans(with_drawn_numbers(gm))

@@ -1,0 +1,299 @@
+"""Recurrent layers on the CPU by machine code of our own: all steps of one layer in one direction are one call.
+
+The operators take what inputs give to the gates, [steps * batch, gates * hidden], and give all states, [steps, batch,
+hidden]; `rewrite/recurrent.py` writes the products around them. See docs/design/0022-recurrent-layers.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from framesmith_backends.render.llvm.recurrent import (
+    CELLS,
+    WORDS,
+    Layer,
+    packed_elements,
+    render_layer,
+    vectors_of,
+)
+
+#: Multiplications for each thread, at least.
+GRAIN = 1 << 18
+
+
+class Code:
+    """Machine code of a layer; it is called without the interpreter's lock."""
+
+    def __init__(self, layer: Layer) -> None:
+        from framesmith_backends.launch.native import engine_of, machine
+
+        self.layer, self.target = layer, machine().target
+        self.engine = engine_of("recurrent", render_layer(layer, self.target))
+        kinds = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
+        self.run: Callable[..., None] = ctypes.CFUNCTYPE(None, *kinds)(self.engine.get_function_address("fs_layer"))
+
+    def __call__(self, steps: int, batch: int, hidden: int, weights: torch.Tensor, **given: torch.Tensor | int) -> None:
+        """All steps; `given` are other words of `render.llvm.recurrent.WORDS`, contiguous where they are tensors."""
+        weights = weights.contiguous()
+        packed = weights.new_empty(packed_elements(self.layer, hidden, self.target))
+        words = {"steps": steps, "batch": batch, "hidden": hidden, "weights": weights, "packed": packed, **given}
+        found = {name: one.data_ptr() if isinstance(one, torch.Tensor) else one for name, one in words.items()}
+        job = _Words(*(found.get(name, 0) for name in WORDS))
+        multiplied = steps * batch * hidden * hidden * CELLS[self.layer.kind].gates
+        threads = max(1, min(torch.get_num_threads(), batch, multiplied // GRAIN))
+        blocks = -(-hidden // (self.target.float_lanes * self.layer.vectors))
+        self.run(job, blocks, batch, threads)
+
+
+_Words: Any = ctypes.c_int64 * len(WORDS)
+
+
+@functools.cache
+def _code(layer: Layer) -> Code:
+    """Made at its first use."""
+    return Code(layer)
+
+
+def code(kind: str, backward: bool, hidden: int) -> Code:
+    """The code for layers of so many units."""
+    from framesmith_backends.launch.native import machine
+
+    return _code(Layer(kind, backward, vectors_of(kind, backward, hidden, machine().target)))
+
+
+def _bias(gates: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return gates.new_zeros(gates.shape[-1]) if bias is None else bias.contiguous()
+
+
+def lstm(
+    gates: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    state: torch.Tensor,
+    cell: torch.Tensor,
+    reverse: bool,
+    keep: bool,
+    input: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All states, the last one, the last cell, and, if asked for, the first byte of all that `lstm_backward` needs.
+
+    With it are kept the input, if given, and then the first state, for `lstm_operands`.
+    """
+    (batch, hidden), wide = state.shape, gates.shape[1]
+    steps = gates.shape[0] // batch
+    gates = gates.contiguous()
+    out = gates.new_empty((steps, batch, hidden))
+    given: dict[str, torch.Tensor | int] = {"reverse": int(reverse), "first_cell": cell.contiguous()}
+    if keep:
+        room = steps * batch * (wide + hidden)
+        kept = gates.new_empty(room + (0 if input is None else input.numel() + state.numel()))
+        cells = kept[steps * batch * wide : room].view(steps, batch, hidden)
+        if input is not None:
+            kept[room : -state.numel()].view(input.shape).copy_(input)
+            kept[-state.numel() :].view(state.shape).copy_(state)
+        given |= {"kept": kept, "cells": cells, "apart": batch * hidden}
+        workspace = kept.view(torch.uint8)[:1]
+    else:
+        cells = gates.new_empty((1, batch, hidden))
+        given["cells"] = cells
+        workspace = gates.new_empty(1, dtype=torch.uint8)
+    code("lstm", False, hidden)(
+        steps, batch, hidden, weight, gates=gates, bias=_bias(gates, bias), first=state.contiguous(), out=out, **given
+    )
+    last = 0 if reverse else -1
+    return out, out[last].clone(), cells[last].clone() if keep else cells[0], workspace
+
+
+def lstm_backward(
+    weight: torch.Tensor,
+    cell: torch.Tensor,
+    grad: torch.Tensor | None,
+    grad_state: torch.Tensor | None,
+    grad_cell: torch.Tensor | None,
+    reverse: bool,
+    output: torch.Tensor,
+    workspace: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of what inputs give to the gates, of the first state and of the first cell."""
+    steps, batch, hidden = output.shape
+    wide = 4 * hidden
+    kept = _kept(workspace, steps * batch * (wide + hidden))
+    found = output.new_empty((steps * batch, wide))
+    carry, cell_carry = (
+        output.new_zeros((batch, hidden)) if one is None else one.clone(memory_format=torch.contiguous_format)
+        for one in (grad_state, grad_cell)
+    )
+    came = output.new_zeros(output.shape) if grad is None else grad.contiguous()
+    code("lstm", True, hidden)(
+        steps, batch, hidden, weight, gates=kept, cells=kept[steps * batch * wide :], first_cell=cell.contiguous(),
+        out=came, carry=carry, cell_carry=cell_carry, found=found, reverse=int(reverse),
+    )  # fmt: skip
+    return found, carry, cell_carry
+
+
+def lstm_operands(
+    output: torch.Tensor, size: int | torch.SymInt, workspace: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The input, whose last dimension has that size, and the first state, as they were in the forward pass."""
+    steps, batch, hidden = output.shape
+    room = 5 * output.numel()
+    kept = _kept(workspace, room + steps * batch * int(size) + batch * hidden)[room:]
+    state = kept[-batch * hidden :].view(batch, hidden)
+    return kept[: -batch * hidden].view(steps, batch, int(size)).clone(), state.clone()
+
+
+def _kept(workspace: torch.Tensor, least: int) -> torch.Tensor:
+    """All numbers of a workspace, of which the graph's tensor shows one byte."""
+    found = torch.empty(0, dtype=torch.float32, device="cpu").set_(workspace.untyped_storage())
+    if found.numel() < least:
+        raise RuntimeError("framesmith_backends::lstm_backward: a part of its workspace came alone")
+    return found
+
+
+def states(
+    kind: str, gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, first: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """All states of a GRU or a plain RNN, and the last one, as `first` is: [1, batch, hidden]."""
+    _, batch, hidden = first.shape
+    steps = gates.shape[0] // batch
+    gates = gates.contiguous()
+    out = gates.new_empty((steps, batch, hidden))
+    code(kind, False, hidden)(
+        steps, batch, hidden, weight, gates=gates, bias=_bias(gates, bias), first=first.contiguous(), out=out
+    )
+    return out, out[-1:].clone()
+
+
+def gru_backward(
+    grad: torch.Tensor,
+    update: torch.Tensor,
+    new: torch.Tensor,
+    gate: torch.Tensor,
+    reset: torch.Tensor,
+    by_reset: torch.Tensor,
+    weight: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What `framesmith_aten.tracing.recurrent_loops.gru_backward` gives."""
+    steps, batch, hidden = grad.shape
+    of_inputs, of_states = (grad.new_empty((steps, batch, 3 * hidden)) for _ in range(2))
+    carry = grad.new_zeros((batch, hidden))
+    factors = {f"factor{k}": one.contiguous() for k, one in enumerate((update, new, gate, reset, by_reset))}
+    code("gru", True, hidden)(
+        steps, batch, hidden, weight, out=grad.contiguous(), carry=carry, found=of_inputs, found_too=of_states,
+        **factors,
+    )  # fmt: skip
+    return of_inputs, of_states, carry
+
+
+def rnn_backward(grad: torch.Tensor, slope: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `framesmith_aten.tracing.recurrent_loops.rnn_backward` gives."""
+    steps, batch, hidden = grad.shape
+    found, carry = grad.new_empty((steps, batch, hidden)), grad.new_zeros((batch, hidden))
+    code("rnn_tanh", True, hidden)(
+        steps, batch, hidden, weight, out=grad.contiguous(), factor0=slope.contiguous(), carry=carry, found=found
+    )
+    return found, carry
+
+
+def _shape_of_lstm(
+    gates: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    state: torch.Tensor,
+    cell: torch.Tensor,
+    reverse: bool,
+    keep: bool,
+    input: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    batch, hidden = state.shape
+    out = gates.new_empty((gates.shape[0] // batch, batch, hidden))
+    return out, gates.new_empty(state.shape), gates.new_empty(state.shape), gates.new_empty(1, dtype=torch.uint8)
+
+
+def _shape_of_lstm_backward(
+    weight: torch.Tensor,
+    cell: torch.Tensor,
+    grad: torch.Tensor | None,
+    grad_state: torch.Tensor | None,
+    grad_cell: torch.Tensor | None,
+    reverse: bool,
+    output: torch.Tensor,
+    workspace: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    steps, batch, hidden = output.shape
+    found = output.new_empty((steps * batch, 4 * hidden))
+    return found, output.new_empty((batch, hidden)), output.new_empty((batch, hidden))
+
+
+def _shape_of_operands(
+    output: torch.Tensor, size: int | torch.SymInt, workspace: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return output.new_empty((*output.shape[:2], size)), output.new_empty(output.shape[1:])
+
+
+def _shape_of_states(
+    kind: str, gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, first: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    _, batch, hidden = first.shape
+    return gates.new_empty((gates.shape[0] // batch, batch, hidden)), gates.new_empty(first.shape)
+
+
+def _shape_of_gru_backward(grad: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    steps, batch, hidden = grad.shape
+    wide = (steps, batch, 3 * hidden)
+    return grad.new_empty(wide), grad.new_empty(wide), grad.new_empty((batch, hidden))
+
+
+def _shape_of_rnn_backward(grad: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return grad.new_empty(grad.shape), grad.new_empty(grad.shape[1:])
+
+
+_library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+def _operator(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> OpOverload:
+    _library.define(name + schema)  # type: ignore[no-untyped-call]
+    _library.impl(name, run, "CPU")  # type: ignore[no-untyped-call]
+    _library.impl(name, shape, "Meta")  # type: ignore[no-untyped-call]
+    made: OpOverload = getattr(torch.ops.framesmith_backends, name).default
+    return made
+
+
+LSTM = _operator(
+    "lstm",
+    "(Tensor gates, Tensor weight, Tensor? bias, Tensor state, Tensor cell, bool reverse, bool keep,"
+    " Tensor? input)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    lstm, _shape_of_lstm,
+)  # fmt: skip
+LSTM_BACKWARD = _operator(
+    "lstm_backward",
+    "(Tensor weight, Tensor cell, Tensor? grad, Tensor? grad_state, Tensor? grad_cell, bool reverse, Tensor output,"
+    " Tensor workspace) -> (Tensor, Tensor, Tensor)",
+    lstm_backward, _shape_of_lstm_backward,
+)  # fmt: skip
+LSTM_OPERANDS = _operator(
+    "lstm_operands", "(Tensor output, SymInt size, Tensor workspace) -> (Tensor, Tensor)", lstm_operands,
+    _shape_of_operands,
+)  # fmt: skip
+STATES = _operator(
+    "recurrent_states",
+    "(str kind, Tensor gates, Tensor weight, Tensor? bias, Tensor first) -> (Tensor, Tensor)",
+    states, _shape_of_states,
+)  # fmt: skip
+GRU_BACKWARD = _operator(
+    "gru_backward",
+    "(Tensor grad, Tensor update, Tensor new, Tensor gate, Tensor reset, Tensor by_reset, Tensor weight)"
+    " -> (Tensor, Tensor, Tensor)",
+    gru_backward, _shape_of_gru_backward,
+)  # fmt: skip
+RNN_BACKWARD = _operator(
+    "rnn_backward", "(Tensor grad, Tensor slope, Tensor weight) -> (Tensor, Tensor)", rnn_backward,
+    _shape_of_rnn_backward,
+)  # fmt: skip

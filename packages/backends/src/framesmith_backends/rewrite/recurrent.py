@@ -1,0 +1,216 @@
+"""Recurrent layers by machine code of our own: the loop over time is one call, and what is no loop is the graph's.
+
+What inputs give to the gates is a product of all steps at once, and so are the gradients of weights and inputs: they
+are written as such, so that they go where the graph's other products go, and what nobody reads is not computed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.operators import arguments
+from framesmith_aten.symbolic import has_symbols
+from framesmith_aten.tracing import recurrent as lstm_layers
+from framesmith_aten.tracing import recurrent_loops
+
+aten = torch.ops.aten
+
+#: aten::mkldnn_rnn_layer's number for an LSTM.
+LSTM_MODE = 2
+#: Where nothing is kept for gradients, oneDNN takes LSTMs of more rows and more units than these in 0.9 of our time
+#: (measured on a Zen 4): its products are of more rows at once.
+MOST_UNITS, MOST_ROWS = 96, 16
+END = torch.iinfo(torch.int64).max
+
+Node = Any
+Written = Mapping[int, Node] | Node
+
+
+def with_recurrent_layers(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with such calls; the same graph if it has none."""
+    rows = _rows()
+    found = {node: rows[node.target] for node in gm.graph.nodes if node.target in rows and _is_plain(node)}
+    if not found:
+        return gm
+    graph = fx.Graph()
+    copies: dict[fx.Node, Node] = {}
+    parts: dict[fx.Node, Mapping[int, Node]] = {}
+    for node in gm.graph.nodes:
+        if node in found:
+            made = found[node](_Writing(graph, copies), node)
+            if isinstance(made, fx.Node):
+                made.meta = dict(node.meta)
+                copies[node] = made
+            else:
+                parts[node] = made
+        elif node.target is operator.getitem and node.args[0] in parts:
+            copies[node] = parts[node.args[0]][node.args[1]]
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return new_module(gm, graph)
+
+
+def _rows() -> dict[object, Callable[[_Writing, fx.Node], Written]]:
+    """Operators, and what writes their calls."""
+    layers = {recurrent_loops.layer(name): name for name in recurrent_loops.LAYERS}
+    return {
+        lstm_layers.LAYER: _lstm, lstm_layers.layer(): _lstm, lstm_layers.derivative(): _lstm_backward,
+        **dict.fromkeys(layers, _states), recurrent_loops.gru_backward(): _by_name("GRU_BACKWARD"),
+        recurrent_loops.rnn_backward(): _by_name("RNN_BACKWARD"),
+    }  # fmt: skip
+
+
+def _is_plain(node: fx.Node) -> bool:
+    """Whether our own code may give what the node gives, and gains by it."""
+    tensors = [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
+    floats = [one for one in tensors if one.dtype != torch.uint8]  # beside a workspace
+    if any(x.dtype != torch.float32 or x.device.type != "cpu" or x.layout != torch.strided for x in floats):
+        return False
+    if not isinstance(node.target, OpOverload):
+        return False
+    given = arguments(node.target, node.args, node.kwargs)
+    if "batch_sizes" not in given:
+        return True
+    if given["mode"] != LSTM_MODE or given["batch_sizes"]:
+        return False
+    return node.target is not lstm_layers.LAYER or (_is_small(given["hx_"]) and 3 not in _parts_of(node))
+
+
+def _is_small(state: object) -> bool:
+    assert isinstance(state, fx.Node)
+    return any(
+        isinstance(size, int) and size <= most
+        for size, most in zip(state.meta["val"].shape, (MOST_ROWS, MOST_UNITS), strict=True)
+    )
+
+
+def _parts_of(node: fx.Node) -> set[object]:
+    """Which of a call's results somebody reads."""
+    return {user.args[1] for user in node.users if user.target is operator.getitem}
+
+
+class _Writing:
+    """Writes calls into a graph, with their fake results. `copies` stand there for the nodes of another one."""
+
+    def __init__(self, graph: fx.Graph, copies: Mapping[fx.Node, Node]) -> None:
+        self.graph, self.copies = graph, copies
+
+    def of(self, node: Node) -> Node:
+        """What stands for an operand."""
+        return self.copies[node] if isinstance(node, fx.Node) else node
+
+    def call(self, target: OpOverload, *args: Any, **kwargs: Any) -> Node:
+        made = self.graph.call_function(target, args, kwargs)
+        made.meta["val"] = target(*fx.node.map_arg(args, lambda node: node.meta["val"]), **kwargs)
+        return made
+
+    def part(self, node: Node, which: int) -> Node:
+        made = self.graph.call_function(operator.getitem, (node, which))
+        made.meta["val"] = node.meta["val"][which]
+        return made
+
+    def flat(self, x: Node) -> Node:
+        """[steps, batch, size] as a matrix."""
+        value = x.meta["val"]
+        if has_symbols(value) or not value.is_contiguous():
+            x = self.call(aten.clone.default, x, memory_format=torch.contiguous_format)
+        return self.call(aten.view.default, x, [-1, self.size(x, 2)])
+
+    def turned(self, x: Node) -> Node:
+        return self.call(aten.permute.default, x, [1, 0])
+
+    def size(self, x: Node, dim: int) -> Node:
+        """A size, as an operand."""
+        size = x.meta["val"].shape[dim]
+        return size if isinstance(size, int) else self.call(aten.sym_size.int, x, dim)
+
+    def product(self, a: Node, b: Node, bias: Node | None = None) -> Node:
+        return self.call(aten.mm.default, a, b) if bias is None else self.call(aten.addmm.default, bias, a, b)
+
+
+def _by_name(name: str) -> Callable[[_Writing, fx.Node], Node]:
+    """Our own operator of that name, with the operands of the one it stands for."""
+
+    def write(w: _Writing, node: fx.Node) -> Node:
+        from framesmith_backends.launch import recurrent
+
+        return w.graph.call_function(getattr(recurrent, name), tuple(map(w.of, node.args)))
+
+    return write
+
+
+def _lstm(w: _Writing, node: fx.Node) -> Node:
+    """Of steps in front; `keep` is whether there is a workspace for the derivative."""
+    from framesmith_backends.launch.recurrent import LSTM
+
+    given = _named(w, node)
+    first, second = (given["weight2"], given["weight3"]) if given["has_biases"] else (None, None)
+    gates = w.product(w.flat(given["input"]), w.turned(given["weight0"]), first)
+    keep = node.target is not lstm_layers.LAYER
+    met = given["input"] if keep and given["reverse"] else None
+    operands = (gates, given["weight1"], second, given["hx_"], given["cx_"], given["reverse"], keep, met)
+    return w.graph.call_function(LSTM, operands)
+
+
+def _states(w: _Writing, node: fx.Node) -> Node:
+    from framesmith_backends.launch.recurrent import STATES
+
+    given = _named(w, node)
+    names = {recurrent_loops.layer(name): name for name in recurrent_loops.LAYERS}
+    weights: Sequence[Node] = given["params"]
+    first, second = weights[2:] if given["has_biases"] else (None, None)
+    gates = w.product(w.flat(given["input"]), w.turned(weights[0]), first)
+    return w.graph.call_function(STATES, (names[node.target], gates, weights[1], second, given["hx"]))  # type: ignore[index]
+
+
+def _named(w: _Writing, node: fx.Node) -> dict[str, Any]:
+    """A call's operands by their names in its schema, as they are in the graph that is written."""
+    assert isinstance(node.target, OpOverload)
+    given = arguments(node.target, node.args, node.kwargs)
+    return {name: fx.node.map_arg(value, w.of) for name, value in given.items()}
+
+
+def _lstm_backward(w: _Writing, node: fx.Node) -> dict[int, Node]:
+    """The gradients that somebody reads: of the input, both weights, both biases, the first state and cell.
+
+    What eager mode reads of the operands when the backward pass runs is read here: all but gates and cells, and, of
+    what goes from the last step to the first, the input and the first state.
+    """
+    from framesmith_backends.launch.recurrent import LSTM_BACKWARD, LSTM_OPERANDS
+
+    given, wanted = _named(w, node), _parts_of(node)
+    input, output, state = given["input"], given["output"], given["hx_"]
+    grads = [given[name] for name in ("grad_output", "grad_hy", "grad_cy")]
+    loop = w.call(
+        LSTM_BACKWARD, given["weight2"], given["cx_tmp"], *grads, given["reverse"], output, given["workspace"]
+    )
+    gates, first_state, first_cell = (w.part(loop, k) for k in range(3))
+    found: dict[int, Node] = {5: first_state, 6: first_cell}
+    if 0 in wanted:
+        sizes = [w.size(input, dim) for dim in range(3)]
+        found[0] = w.call(aten.view.default, w.product(gates, given["weight1"]), sizes)
+    if given["reverse"] and {1, 2} & wanted:
+        met = w.call(LSTM_OPERANDS, output, w.size(input, 2), given["workspace"])
+        input, state = w.part(met, 0), w.part(met, 1)
+    if 1 in wanted:
+        found[1] = w.product(w.turned(gates), w.flat(input))
+    if 2 in wanted:
+        found[2] = w.product(w.turned(gates), w.flat(_states_before(w, output, state, given["reverse"])))
+    if {3, 4} & wanted:
+        found[3] = w.call(aten.sum.dim_IntList, gates, [0])
+        found[4] = w.call(aten.clone.default, found[3])
+    return found
+
+
+def _states_before(w: _Writing, output: Node, state: Node, reverse: bool) -> Node:
+    """Each step's state before it."""
+    first = w.call(aten.unsqueeze.default, state, 0)
+    others = w.call(aten.slice.Tensor, output, 0, 1, END) if reverse else w.call(aten.slice.Tensor, output, 0, 0, -1)
+    return w.call(aten.cat.default, [others, first] if reverse else [first, others])
