@@ -5,6 +5,7 @@ A machine's speed drifts between rounds and hardly within one, so the median of 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -90,19 +91,25 @@ def compare(
     timer: Callable[[Step, int], float] = time_steps,
 ) -> list[Row]:
     """Time all candidates of a case. Steps must do the same work, on inputs of their own or such that stay the same."""
-    rest = REST if chosen() == "cpu" else 0.0
     for step in candidates.values():
         for _ in range(warmup):
             step()
     counts = {name: iterations_for(step, target) for name, step in candidates.items()}
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    order = list(candidates)
+    timers = {name: functools.partial(timer, step, counts[name]) for name, step in candidates.items()}
+    return interleaved(case, timers, rounds)
+
+
+def interleaved(case: str, timers: Mapping[str, Callable[[], float]], rounds: int) -> list[Row]:
+    """Ask all candidates in turn how many seconds a step takes."""
+    rest = REST if chosen() == "cpu" else 0.0
+    times: dict[str, list[float]] = {name: [] for name in timers}
+    order = list(timers)
     for turn in range(rounds):
         shift = turn % len(order)
         turned = order[shift:] + order[:shift]
         for name in reversed(turned) if turn % 2 else turned:  # nobody always comes behind the same one
             time.sleep(rest)
-            times[name].append(timer(candidates[name], counts[name]))
+            times[name].append(timers[name]())
     return [Row(case, name, statistics.median(mine), ratios(mine, times, name), rounds) for name, mine in times.items()]
 
 

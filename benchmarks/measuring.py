@@ -34,6 +34,11 @@ def measure(
         if row.candidate in NAMES:  # the others do not call torch's operators
             row.figures[FIGURE] = operators_called(steps[row.candidate])
     print_rows(found + refused)
-    calls = "  ".join(f"{row.figures[FIGURE]} {row.candidate}" for row in found if FIGURE in row.figures)
-    print(f"    {FIGURE}: {calls}", flush=True)
+    print_operators(found)
     return found + refused
+
+
+def print_operators(rows: Iterable[Row]) -> None:
+    """What each candidate's step calls."""
+    calls = "  ".join(f"{row.figures[FIGURE]} {row.candidate}" for row in rows if FIGURE in row.figures)
+    print(f"    {FIGURE}: {calls}", flush=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.apart import started
 from benchmarks.candidates import NAMES, wrap
 from benchmarks.harness import Row
 from benchmarks.operators_called import FIGURE, operators_called
@@ -75,12 +75,7 @@ def _answer(there: Connection, case: tuple[str, str, str, str]) -> None:
 
 def measure(row: Model, mode: str, dtype: str, candidate: str) -> Row:
     """`figures` in a process of its own, as a row."""
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["benchmarks.imported_models"])
-    here, there = processes.Pipe(duplex=False)
-    process = processes.Process(target=_answer, args=(there, (row.name, mode, dtype, candidate)))
-    process.start()
-    there.close()
+    process, here = started(_answer, (row.name, mode, dtype, candidate))
     try:
         found = here.recv()
     except EOFError:

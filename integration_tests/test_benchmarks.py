@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import kernels, memory, tensors_made
+from benchmarks import kernels, memory, models, tensors_made
 from benchmarks.__main__ import SUITES
 from benchmarks.agreement import check
+from benchmarks.apart import Apart
 from benchmarks.harness import Row
 from benchmarks.kernel_cases import CASES as KERNELS
 from benchmarks.kernel_cases import Case
@@ -127,3 +128,24 @@ def test_memory_suite_measures_in_processes_of_their_own(capsys: pytest.CaptureF
     assert 0 < ours.figures[memory.PEAK] < 1 << 20
     assert 0 < ours.figures[memory.OBJECTS] <= eager.figures[memory.OBJECTS]
     assert "compiling adds at most" in capsys.readouterr().out
+
+
+def _refuses() -> None:
+    raise ValueError("of its own accord")
+
+
+def test_models_suite_measures_in_processes_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(models, "TARGET", 1e-3)
+    selection = Selection("small_mlp", ("eager", "framesmith"), ("inference",), ("float32",), rounds=2)
+    eager, ours = models.run(selection)
+    assert [row.candidate for row in (eager, ours)] == ["eager", "framesmith"]
+    assert ours.seconds > 0 and ours.ratio_to["eager"] == pytest.approx(1 / eager.ratio_to["framesmith"], rel=0.5)
+    assert ours.figures["operator calls"] == 0 < eager.figures["operator calls"]
+    assert "operator calls: 5 eager  0 framesmith" in capsys.readouterr().out
+
+
+def test_a_candidate_apart_says_why_it_cannot() -> None:
+    with pytest.raises(RuntimeError, match="ValueError: of its own accord"):
+        Apart(_refuses).ready()
