@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 from tracing import trace
 
+from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_backends.launch import native, recurrent
 from framesmith_backends.launch.recurrent import LSTM, LSTM_BACKWARD, LSTM_OPERANDS, STATES
@@ -84,7 +85,9 @@ def test_lstm(steps: int, rows: int, inputs: int, hidden: int, reverse: bool, se
     learned = first, cell, layer.bias_ih_l0, layer.weight_hh_l0
     wanted = torch.autograd.grad((out, last, last_cell), learned, grads)
     given_grads = [grads[0].float(), grads[1][0].float(), grads[2][0].float()]
-    of_gates, of_first, of_cell = LSTM_BACKWARD(weights[1], operands[4], *given_grads, reverse, found[0], found[3])
+    of_gates, of_first, of_cell = LSTM_BACKWARD(
+        x.float(), weights, operands[3], operands[4], *given_grads, reverse, found[0], found[3]
+    )
     check(of_first, wanted[0][0])
     check(of_cell, wanted[1][0])
     check(of_gates.sum(0), wanted[2])
@@ -195,7 +198,7 @@ def test_a_workspace_that_came_alone_is_an_error() -> None:
     x, weight, state = torch.randn(6, 16), torch.randn(16, 4), torch.randn(2, 4)
     out, _, _, workspace = LSTM(x, weight, None, state, state, False, True, None)
     with pytest.raises(RuntimeError, match="came alone"):
-        LSTM_BACKWARD(weight, state, out, None, None, False, out, workspace.clone())
+        LSTM_BACKWARD(x, [weight, weight], state, state, out, None, None, False, out, workspace.clone())
 
 
 def test_what_is_kept_of_operands() -> None:
@@ -205,18 +208,20 @@ def test_what_is_kept_of_operands() -> None:
         torch.randn(2, 4),
     )
     out, _, _, workspace = LSTM(torch.randn(6, 16), weight, None, state, state, True, True, input)
-    for one, two in zip(LSTM_OPERANDS(out, 5, workspace), (input, state), strict=True):
+    for one, two in zip(LSTM_OPERANDS(input, state, out, workspace), (input, state), strict=True):
         assert torch.equal(one, two)
         one.zero_()
-    assert torch.equal(LSTM_OPERANDS(out, 5, workspace)[0], input)
+    assert torch.equal(LSTM_OPERANDS(input, state, out, workspace)[0], input)
 
 
 def test_gradients_that_are_none_are_zero() -> None:
     x, weight, state = torch.randn(6, 16), torch.randn(16, 4), torch.randn(2, 4)
     out, _, _, workspace = LSTM(x, weight, None, state, state, False, True, None)
     nothing = torch.zeros(2, 4)
-    one = LSTM_BACKWARD(weight, state, None, None, None, False, out, workspace)
-    two = LSTM_BACKWARD(weight, state, torch.zeros_like(out), nothing, nothing, False, out, workspace)
+    one = LSTM_BACKWARD(x, [weight, weight], state, state, None, None, None, False, out, workspace)
+    two = LSTM_BACKWARD(
+        x, [weight, weight], state, state, torch.zeros_like(out), nothing, nothing, False, out, workspace
+    )
     for first, second in zip(one, two, strict=True):
         assert torch.equal(first, second)
 
@@ -237,7 +242,7 @@ def test_narrower_processors(kind: str, name: str, width: int, monkeypatch: pyte
         gates, first = by_inputs(x.float(), weights), torch.zeros(1, 5, 21)
         if kind == "lstm":
             out, _, _, workspace = LSTM(gates, weights[1], weights[3], first[0], first[0], False, True, None)
-            LSTM_BACKWARD(weights[1], first[0], out, None, None, False, out, workspace)
+            LSTM_BACKWARD(x.float(), weights, first[0], first[0], out, None, None, False, out, workspace)
         else:
             out = STATES(kind, gates, weights[1], weights[3], first)[0]
         check(out, layer(x)[0].detach())
@@ -266,3 +271,36 @@ def test_which_layers_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours in run(nn.LSTM(3, 2 * rewrite.MOST_UNITS), torch.randn(4, rewrite.MOST_ROWS, 3))
     assert onednns in run(nn.LSTM(3, 2 * rewrite.MOST_UNITS), torch.randn(4, rewrite.MOST_ROWS + 1, 3))
     assert not {ours, onednns} & run(nn.LSTM(3, 5).double(), torch.randn(4, 20, 3).double())
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_workspaces_of_either_maker(reverse: bool, biased: bool) -> None:
+    """Where one pass is run as it was traced, the other need not be."""
+    torch.manual_seed(0)
+    steps, rows, inputs, hidden = 4, 3, 5, 6
+    x, state, cell = torch.randn(steps, rows, inputs), torch.randn(rows, hidden), torch.randn(rows, hidden)
+    weights = [torch.randn(4 * hidden, inputs), torch.randn(4 * hidden, hidden)]
+    weights += [torch.randn(4 * hidden), torch.randn(4 * hidden)] if biased else [torch.zeros(1), torch.zeros(1)]
+    about = (2, hidden, 1, biased)
+    theirs = lstm_layers.layer()(x, *weights, state, cell, reverse, [], *about, False, False, True)
+    used = weights if biased else weights[:2]
+    gates = torch.nn.functional.linear(x, weights[0], weights[2] if biased else None).flatten(0, 1)
+    ours = LSTM(gates, weights[1], weights[3] if biased else None, state, cell, reverse, True, x if reverse else None)
+    grads = [torch.randn(steps, rows, hidden), torch.randn(rows, hidden), None]
+
+    def derivative(made: Any) -> Any:
+        out, last, last_cell, workspace = made
+        return lstm_layers.derivative()(
+            x, *weights, state, cell, out, last, last_cell, *grads, reverse, *about, True, False, [], False, workspace
+        )
+
+    wanted, found = derivative(theirs), derivative(ours)
+    for k in (0, 1, 2, 5, 6, *((3, 4) if biased else ())):
+        check(found[k], wanted[k])
+    of_gates, of_state, of_cell = LSTM_BACKWARD(x, used, state, cell, *grads, reverse, theirs[0], theirs[3])
+    check((of_gates @ weights[0]).view(x.shape), wanted[0])
+    check(of_state, wanted[5])
+    check(of_cell, wanted[6])
+    for one, two in zip(LSTM_OPERANDS(x, state, theirs[0], theirs[3]), (x, state), strict=True):
+        assert torch.equal(one, two)

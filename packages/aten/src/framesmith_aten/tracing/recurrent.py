@@ -4,10 +4,14 @@
 a compiled forward graph runs they are not. The operators here are torch's, but for the workspace, which is always kept.
 How large it is oneDNN alone knows, so that a graph cannot say. The graph's tensor shows its first byte alone, and owns
 all of it; the derivative is not run on a copy of that byte.
+
+A backend may compute the layer in another way, with a workspace of its own, and the derivative be asked for here: where
+the graph of the backward pass is run as it was traced. So such a workspace begins with a mark (see `register`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +26,23 @@ aten = torch.ops.aten
 
 LAYER: OpOverload = aten.mkldnn_rnn_layer.default
 DERIVATIVE: OpOverload = aten.mkldnn_rnn_layer_backward.default
+#: Bytes of a mark.
+MARK = 64
+
+_derivatives: dict[bytes, Callable[[dict[str, Any]], Any]] = {}
+
+
+def register(mark: bytes, derivative: Callable[[dict[str, Any]], Any]) -> None:
+    """Workspaces that begin with this mark are of another maker, whose derivative is given DERIVATIVE's operands."""
+    if len(mark) != MARK:
+        raise ValueError(f"a mark has {MARK} bytes, got {len(mark)}")
+    _derivatives[mark] = derivative
+
+
+def mark_of(workspace: torch.Tensor) -> bytes:
+    """What a workspace begins with; nothing where it is too short for a mark."""
+    storage = workspace.untyped_storage()
+    return ctypes.string_at(storage.data_ptr(), MARK) if storage.nbytes() >= MARK else b""
 
 
 def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -73,7 +94,11 @@ def _fake(*args: Any) -> Any:
 
 
 def _run_backward(*args: Any) -> Any:
-    workspace = arguments(DERIVATIVE, args, {})["workspace"]
-    if workspace.untyped_storage().nbytes() <= 1:
+    given = arguments(DERIVATIVE, args, {})
+    if given["workspace"].untyped_storage().nbytes() <= 1:
         raise RuntimeError(f"{DERIVATIVE}: a part of its workspace came alone")
+    other = _derivatives.get(mark_of(given["workspace"]))
+    if other is not None:
+        with torch.no_grad():
+            return other(given)
     return DERIVATIVE._op_dk(DispatchKey.CPU, *args)

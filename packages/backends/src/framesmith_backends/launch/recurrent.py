@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from framesmith_aten.tracing.recurrent import mark_of, register
 from framesmith_backends.render.llvm.recurrent import (
     CELLS,
     WORDS,
@@ -71,6 +72,11 @@ def _bias(gates: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return gates.new_zeros(gates.shape[-1]) if bias is None else bias.contiguous()
 
 
+#: What a workspace of ours begins with: random bytes.
+MARK = bytes.fromhex("9d1f6e83c2a45b70e81739fa0c64d2b5718e3fa96bd05c24f7a2816e0b93cd48") * 2
+_MARK_NUMBERS = len(MARK) // 4
+
+
 def lstm(
     gates: torch.Tensor,
     weight: torch.Tensor,
@@ -83,7 +89,7 @@ def lstm(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """All states, the last one, the last cell, and, if asked for, the first byte of all that `lstm_backward` needs.
 
-    With it are kept the input, if given, and then the first state, for `lstm_operands`.
+    That is, behind the mark, what gates and cells were, and then the input, if given, and the first state.
     """
     (batch, hidden), wide = state.shape, gates.shape[1]
     steps = gates.shape[0] // batch
@@ -91,14 +97,17 @@ def lstm(
     out = gates.new_empty((steps, batch, hidden))
     given: dict[str, torch.Tensor | int] = {"reverse": int(reverse), "first_cell": cell.contiguous()}
     if keep:
-        room = steps * batch * (wide + hidden)
-        kept = gates.new_empty(room + (0 if input is None else input.numel() + state.numel()))
-        cells = kept[steps * batch * wide : room].view(steps, batch, hidden)
+        operands = 0 if input is None else input.numel() + state.numel()
+        whole = gates.new_empty(_MARK_NUMBERS + steps * batch * (wide + hidden) + operands)
+        ctypes.memmove(whole.data_ptr(), MARK, len(MARK))
+        kept = _Kept(whole[_MARK_NUMBERS:], out)
         if input is not None:
-            kept[room : -state.numel()].view(input.shape).copy_(input)
-            kept[-state.numel() :].view(state.shape).copy_(state)
-        given |= {"kept": kept, "cells": cells, "apart": batch * hidden}
-        workspace = kept.view(torch.uint8)[:1]
+            met, first = kept.operands(input.shape[2])
+            met.copy_(input)
+            first.copy_(state)
+        cells = kept.cells
+        given |= {"kept": kept.gates, "cells": cells, "apart": batch * hidden}
+        workspace = whole.view(torch.uint8)[:1]
     else:
         cells = gates.new_empty((1, batch, hidden))
         given["cells"] = cells
@@ -110,8 +119,37 @@ def lstm(
     return out, out[last].clone(), cells[last].clone() if keep else cells[0], workspace
 
 
+class _Kept:
+    """The parts of a workspace, for results like `output`."""
+
+    def __init__(self, numbers: torch.Tensor, output: torch.Tensor) -> None:
+        steps, batch, hidden = self._shape = output.shape
+        room = output.numel()
+        self.gates = numbers[: 4 * room]
+        self.cells = numbers[4 * room : 5 * room].view(steps, batch, hidden)
+        self._rest = numbers[5 * room :]
+
+    def operands(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The input, whose last dimension has that size, and the first state, as they were in the forward pass."""
+        steps, batch, hidden = self._shape
+        room = steps * batch * size
+        return self._rest[:room].view(steps, batch, size), self._rest[room:].view(batch, hidden)
+
+
+def _kept(workspace: torch.Tensor, output: torch.Tensor) -> _Kept | None:
+    """What lies behind the byte that the graph's tensor shows; None for a workspace of oneDNN's."""
+    if mark_of(workspace) != MARK:
+        if workspace.untyped_storage().nbytes() <= 1:
+            raise RuntimeError("framesmith_backends::lstm_backward: a part of its workspace came alone")
+        return None
+    numbers = torch.empty(0, dtype=torch.float32, device="cpu").set_(workspace.untyped_storage())
+    return _Kept(numbers[_MARK_NUMBERS:], output)
+
+
 def lstm_backward(
-    weight: torch.Tensor,
+    input: torch.Tensor,
+    weights: list[torch.Tensor],
+    state: torch.Tensor,
     cell: torch.Tensor,
     grad: torch.Tensor | None,
     grad_state: torch.Tensor | None,
@@ -120,40 +158,60 @@ def lstm_backward(
     output: torch.Tensor,
     workspace: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of what inputs give to the gates, of the first state and of the first cell."""
+    """Gradients of what inputs give to the gates, of the first state and of the first cell.
+
+    `weights` are those by the input and by the state, and biases, if there are. Where oneDNN computed the layer, since
+    the forward pass was run as it was traced, it is computed again.
+    """
     steps, batch, hidden = output.shape
-    wide = 4 * hidden
-    kept = _kept(workspace, steps * batch * (wide + hidden))
-    found = output.new_empty((steps * batch, wide))
+    kept = _kept(workspace, output)
+    if kept is None:
+        first, second = weights[2:] or (None, None)
+        gates = torch.nn.functional.linear(input, weights[0], first).flatten(0, 1)
+        again = lstm(gates, weights[1], second, state, cell, reverse, True, None)
+        kept = _kept(again[3], output)
+        assert kept is not None
+    found = output.new_empty((steps * batch, 4 * hidden))
     carry, cell_carry = (
         output.new_zeros((batch, hidden)) if one is None else one.clone(memory_format=torch.contiguous_format)
         for one in (grad_state, grad_cell)
     )
     came = output.new_zeros(output.shape) if grad is None else grad.contiguous()
     code("lstm", True, hidden)(
-        steps, batch, hidden, weight, gates=kept, cells=kept[steps * batch * wide :], first_cell=cell.contiguous(),
+        steps, batch, hidden, weights[1], gates=kept.gates, cells=kept.cells, first_cell=cell.contiguous(),
         out=came, carry=carry, cell_carry=cell_carry, found=found, reverse=int(reverse),
     )  # fmt: skip
     return found, carry, cell_carry
 
 
 def lstm_operands(
-    output: torch.Tensor, size: int | torch.SymInt, workspace: torch.Tensor
+    input: torch.Tensor, state: torch.Tensor, output: torch.Tensor, workspace: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The input, whose last dimension has that size, and the first state, as they were in the forward pass."""
-    steps, batch, hidden = output.shape
-    room = 5 * output.numel()
-    kept = _kept(workspace, room + steps * batch * int(size) + batch * hidden)[room:]
-    state = kept[-batch * hidden :].view(batch, hidden)
-    return kept[: -batch * hidden].view(steps, batch, int(size)).clone(), state.clone()
+    """The input and the first state as they were in the forward pass; as they are, if oneDNN has computed that."""
+    kept = _kept(workspace, output)
+    met, first = (input, state) if kept is None else kept.operands(input.shape[2])
+    return met.clone(memory_format=torch.contiguous_format), first.clone(memory_format=torch.contiguous_format)
 
 
-def _kept(workspace: torch.Tensor, least: int) -> torch.Tensor:
-    """All numbers of a workspace, of which the graph's tensor shows one byte."""
-    found = torch.empty(0, dtype=torch.float32, device="cpu").set_(workspace.untyped_storage())
-    if found.numel() < least:
-        raise RuntimeError("framesmith_backends::lstm_backward: a part of its workspace came alone")
-    return found
+def _derivative(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    """All that `aten::mkldnn_rnn_layer_backward` gives, of a workspace of ours."""
+    input, state, output = given["input"], given["hx_"], given["output"]
+    weights = [given[f"weight{k}"] for k in range(1, 5 if given["has_biases"] else 3)]
+    reverse, workspace = given["reverse"], given["workspace"]
+    gates, of_state, of_cell = lstm_backward(
+        input, weights, state, given["cx_tmp"], given["grad_output"], given["grad_hy"], given["grad_cy"], reverse,
+        output, workspace,
+    )  # fmt: skip
+    of_input = (gates @ weights[0]).view(input.shape)
+    if reverse:
+        input, state = lstm_operands(input, state, output, workspace)
+    before = [output[1:], state[None]] if reverse else [state[None], output[:-1]]
+    of_weights = gates.t() @ input.flatten(0, 1), gates.t() @ torch.cat(before).flatten(0, 1)
+    of_bias = gates.sum(0)
+    return of_input, *of_weights, of_bias, of_bias.clone(), of_state, of_cell
+
+
+register(MARK, _derivative)
 
 
 def states(
@@ -217,7 +275,9 @@ def _shape_of_lstm(
 
 
 def _shape_of_lstm_backward(
-    weight: torch.Tensor,
+    input: torch.Tensor,
+    weights: list[torch.Tensor],
+    state: torch.Tensor,
     cell: torch.Tensor,
     grad: torch.Tensor | None,
     grad_state: torch.Tensor | None,
@@ -232,9 +292,9 @@ def _shape_of_lstm_backward(
 
 
 def _shape_of_operands(
-    output: torch.Tensor, size: int | torch.SymInt, workspace: torch.Tensor
+    input: torch.Tensor, state: torch.Tensor, output: torch.Tensor, workspace: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return output.new_empty((*output.shape[:2], size)), output.new_empty(output.shape[1:])
+    return input.new_empty(input.shape), state.new_empty(state.shape)
 
 
 def _shape_of_states(
@@ -274,13 +334,13 @@ LSTM = _operator(
 )  # fmt: skip
 LSTM_BACKWARD = _operator(
     "lstm_backward",
-    "(Tensor weight, Tensor cell, Tensor? grad, Tensor? grad_state, Tensor? grad_cell, bool reverse, Tensor output,"
-    " Tensor workspace) -> (Tensor, Tensor, Tensor)",
+    "(Tensor input, Tensor[] weights, Tensor state, Tensor cell, Tensor? grad, Tensor? grad_state, Tensor? grad_cell,"
+    " bool reverse, Tensor output, Tensor workspace) -> (Tensor, Tensor, Tensor)",
     lstm_backward, _shape_of_lstm_backward,
 )  # fmt: skip
 LSTM_OPERANDS = _operator(
-    "lstm_operands", "(Tensor output, SymInt size, Tensor workspace) -> (Tensor, Tensor)", lstm_operands,
-    _shape_of_operands,
+    "lstm_operands", "(Tensor input, Tensor state, Tensor output, Tensor workspace) -> (Tensor, Tensor)",
+    lstm_operands, _shape_of_operands,
 )  # fmt: skip
 STATES = _operator(
     "recurrent_states",

@@ -188,16 +188,16 @@ def _lstm_backward(w: _Writing, node: fx.Node) -> dict[int, Node]:
     given, wanted = _named(w, node), _parts_of(node)
     input, output, state = given["input"], given["output"], given["hx_"]
     grads = [given[name] for name in ("grad_output", "grad_hy", "grad_cy")]
-    loop = w.call(
-        LSTM_BACKWARD, given["weight2"], given["cx_tmp"], *grads, given["reverse"], output, given["workspace"]
-    )
+    weights = [given[f"weight{k}"] for k in range(1, 5 if given["has_biases"] else 3)]
+    operands = (input, weights, state, given["cx_tmp"], *grads, given["reverse"], output, given["workspace"])
+    loop = w.call(LSTM_BACKWARD, *operands)
     gates, first_state, first_cell = (w.part(loop, k) for k in range(3))
     found: dict[int, Node] = {5: first_state, 6: first_cell}
     if 0 in wanted:
         sizes = [w.size(input, dim) for dim in range(3)]
         found[0] = w.call(aten.view.default, w.product(gates, given["weight1"]), sizes)
     if given["reverse"] and {1, 2} & wanted:
-        met = w.call(LSTM_OPERANDS, output, w.size(input, 2), given["workspace"])
+        met = w.call(LSTM_OPERANDS, input, state, output, given["workspace"])
         input, state = w.part(met, 0), w.part(met, 1)
     if 1 in wanted:
         found[1] = w.product(w.turned(gates), w.flat(input))
