@@ -10,11 +10,13 @@ import pytest
 import torch
 from random_programs import random_program
 from tracing import mutating
+from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import Plan, make_plan
-from framesmith_backends.schedule.steps import Allocate, CallStep
+from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run
 
 Tensor = torch.Tensor
 copy = torch.ops.aten.copy_.default
@@ -53,7 +55,7 @@ def test_a_step_of_an_optimizer_copies_nothing() -> None:
 
 def test_values_change_places() -> None:
     plan = check(lambda x, y: (y * 1, x * 1), [X, Y], [0, 1])
-    assert copies(plan) == 1  # two kernels, the second of which reads what the first would write
+    assert [kernel.name for kernel in plan.kernels] == ["kernel0", "kernel1", "copy0"]
     plan = check(lambda x, y: (y * x.sin(), x * y.cos(), x + y), [X, Y], [0, 1])
     assert copies(plan) == 0
 
@@ -95,8 +97,76 @@ def test_other_layouts_and_types_are_copied() -> None:
     assert copies(check(lambda x, y: (x.t().contiguous().t() * 2,), [X, Y], [0])) <= 1
     assert copies(check(lambda x, y: ((x * 2).double(),), [X, Y], [0])) == 1
     assert copies(check(lambda x, y: (y.sum(0) * 2,), [X, Y], [0])) == 1  # the copy broadcasts
-    both = check(lambda x, y: (value := x + y, value), [X, Y], [0, 1])
-    assert copies(both) == 2
+
+
+def two_statistics(x: Tensor, y: Tensor, count: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    y = y * 2 + x.mean(1)
+    return y, count + 1, torch.linalg.cholesky_ex(z, check_errors=True).L, x.t() * y
+
+
+def test_no_call_copies_what_lies_alike() -> None:
+    assert copies(check(lambda x, y: (value := x + y, value), [X, Y], [0, 1])) == 0
+    inputs = [X, torch.ones(5), torch.tensor(3), torch.eye(3)]
+    plan = check(two_statistics, inputs, [1, 2])
+    assert copies(plan) == 0
+    assert isinstance(plan.steps[-1], Run | Drop) and plan.kernels[-1].name == "copy1"
+
+
+def test_nothing_is_copied_where_a_call_fails() -> None:
+    inputs = [X, torch.ones(5), torch.tensor(3), -torch.eye(3)]
+    call = CpuBackend().compile(mutating(two_statistics, inputs, [1, 2]), inputs)
+    with pytest.raises(RuntimeError, match="positive-definite"):
+        call([*inputs])
+    assert torch.equal(inputs[1], torch.ones(5)) and inputs[2] == 3
+
+
+def test_nothing_is_copied_where_a_check_fails() -> None:
+    def chosen(x: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        value = x.sin()
+        return value, value, x[at]
+
+    inputs = [X.clone(), torch.tensor([0, 99])]
+    call = CpuBackend().compile(mutating(chosen, inputs, [0]), inputs)
+    with pytest.raises(IndexError):
+        call([*inputs])
+    assert torch.equal(inputs[0], X)
+
+
+@pytest.mark.parametrize("launch", ["native", "python"])
+@pytest.mark.parametrize("dtype", [row.torch for row in DTYPES.values()])
+def test_kernels_copy_each_type_as_it_is(dtype: torch.dtype, launch: str) -> None:
+    special = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.1, 3.0] * 9)
+    special = torch.arange(63) * (2**57 + 1) if not dtype.is_floating_point else special
+    given = special.to(dtype).reshape(7, 9).t()
+
+    def turned(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        value = y.flip(0).t().contiguous().t()
+        return value, value.relu() if dtype is not torch.bool else value, torch.linalg.cholesky_ex(z).L
+
+    gm = mutating(turned, [torch.zeros_like(given), given, torch.eye(2)], [0])
+    x = torch.zeros_like(given)
+    CpuBackend().compile(gm, [x, given, torch.eye(2)], options={"launch": launch})([x, given, torch.eye(2)])
+    assert copies(make_plan(lower_graph(gm, "cpu").program)) == 0
+    torch.testing.assert_close(x, given.flip(0), rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(x.isnan(), given.flip(0).isnan())
+
+
+def test_kernels_copy_as_much_as_a_call_has() -> None:
+    def halves(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        value = x * y.amax(1, keepdim=True)
+        lower = torch.linalg.cholesky_ex(z).L
+        x.copy_(value)
+        return lower
+
+    gm = trace_symbolic(halves, [X.clone(), Y.clone(), torch.eye(2)])
+    plan = make_plan(lower_graph(gm, "cpu").program)
+    assert copies(plan) == 0 and plan.kernels[-1].name == "copy0"
+    call = CpuBackend().compile(gm, [X, Y, torch.eye(2)])
+    for rows, columns in ((5, 7), (2, 3), (300, 500), (3, 2)):
+        x, y = torch.randn(rows, columns), torch.randn(rows, columns)
+        expected = x * y.amax(1, keepdim=True)
+        call([x, y, torch.eye(2)])
+        torch.testing.assert_close(x, expected)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -1,18 +1,22 @@
-"""Which inputs of a joint graph its results and its gradients depend on: on the numbers in them, not on their sizes."""
+"""Which inputs of a joint graph its results and its gradients depend on: on the numbers in them, not on their sizes.
+
+And of which a call may be run again whatever is in them.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aot.trace.joint import JointGraph
+from framesmith_aten.graphs.nodes import may_fail
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES
-from framesmith_aten.operators import arguments, updated_statistics
+from framesmith_aten.operators import arguments, is_pointwise, is_random, updated_statistics
 
 #: Results of a functional batch norm before its updated running statistics.
 OWN_RESULTS = 3
@@ -31,6 +35,27 @@ def behind(joint: JointGraph) -> list[frozenset[int]]:
         reading.inputs(grad for grad in itertools.islice(grads, len(node.operands)) if grad is not None)
         for node in joint.nodes
     ]
+
+
+def harmless(joint: JointGraph) -> frozenset[int]:
+    """The inputs that may hold anything: no call fails for it, and no data-dependent number or size comes of it.
+
+    They are read element by element alone, and as statistics that a normalisation updates.
+    """
+    known: dict[fx.Node, bool] = {}
+    for node in reversed(joint.graph.nodes):
+        known[node] = all(_takes_anything(node, user, known) for user in node.users)
+    return frozenset(at for at, node in enumerate(joint.inputs) if known[node])
+
+
+def _takes_anything(value: fx.Node, user: fx.Node, known: Mapping[fx.Node, bool]) -> bool:
+    """Whether `user` works on whatever `value` holds, and so do those that it shows in, as `known`."""
+    if user.op == "output":
+        return True
+    if value in _updated(user):
+        return all(known[item] for item in user.users if _is_updated(item))
+    elementwise = is_pointwise(user.target) and not is_random(user.target) and not may_fail(user)
+    return (elementwise or _is_updated(user)) and known[user]
 
 
 class _Reading:
@@ -60,9 +85,14 @@ def _read_by(node: fx.Node) -> set[fx.Node]:
     """
     if node.target in LAYOUT_QUERIES:
         return set()
-    if node.target is operator.getitem and node.args[1] >= OWN_RESULTS:  # type: ignore[operator]
+    if _is_updated(node):
         return {node.args[0], *_updated(node.args[0])}  # type: ignore[arg-type]
     return {*node.all_input_nodes} - _updated(node)
+
+
+def _is_updated(node: fx.Node) -> bool:
+    """Whether the node gives updated statistics."""
+    return node.target is operator.getitem and bool(node.args[1] >= OWN_RESULTS)  # type: ignore[operator]
 
 
 def _updated(node: fx.Node) -> set[fx.Node]:

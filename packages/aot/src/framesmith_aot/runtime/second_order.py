@@ -3,7 +3,8 @@
 Note [Second order]: a compiled backward pass is not itself differentiable. Where its gradients are to have a history
 (`create_graph`), the graph runs again as plain PyTorch on the inputs of the call, in the same modes and with the same
 random numbers, and autograd computes the gradients of the region that is asked for. That costs another forward pass
-for each region, and only then. The inputs are kept for it as long as autograd keeps the graph.
+for each region, and only then. The inputs are kept for it as long as autograd keeps the graph; those that may hold
+anything then, as running statistics do, are made anew.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
 from framesmith_aot.runtime.again import Again, are_alike, gradients_through, operands_of
-from framesmith_aot.runtime.dependence import behind, needed
+from framesmith_aot.runtime.dependence import behind, harmless, needed
 from framesmith_aot.runtime.histories import Grads, edges_of, history_of, led_elsewhere, own
 from framesmith_aot.runtime.replay import FunctionText, tuple_text
 from framesmith_aot.trace.joint import Binding, JointGraph
@@ -37,18 +38,20 @@ from framesmith_aot.trace.regions import (
     regions_of,
 )
 from framesmith_aten.contract import REWRITTEN
+from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.numbers import is_number_node
 from framesmith_aten.layouts import overlaps_itself
-from framesmith_aten.operators import is_custom, is_random
+from framesmith_aten.operators import is_custom, is_random, op_name
+from framesmith_aten.symbolic import has_symbols
 from framesmith_guards import warn_user
 from framesmith_guards.contexts import ambient
 
 #: Calls with which a graph turns autocast on.
 ENTERS_AUTOCAST = frozenset({torch.amp.autocast_mode._enter_autocast})
 
-#: What it takes to run a call again: its inputs, by position what counts their versions and the version they had, the
-#: generators' states before it.
-Rerun = tuple[tuple[torch.Tensor, ...], Mapping[int, tuple[torch.Tensor, int]], tuple[torch.Tensor, ...]]
+#: What it takes to run a call again: its inputs (None: see `Blank`), by position what counts their versions and the
+#: version they had, the generators' states before it.
+Rerun = tuple[tuple[torch.Tensor | None, ...], Mapping[int, tuple[torch.Tensor, int]], tuple[torch.Tensor, ...]]
 
 #: What a call gave the user and one of its nodes reads, by position: inputs that it changed, and n + that of outputs,
 #: where there are n inputs. Aliases with the history at the call: the user may give the tensor another, even one that
@@ -71,6 +74,20 @@ class Present:
 
 
 @dataclass(frozen=True)
+class Blank:
+    """An input of which no call keeps anything: what it holds when the graph runs again does not matter."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def made(self) -> torch.Tensor:
+        """Such a tensor."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
+
+
+@dataclass(frozen=True)
 class SecondOrder:
     """Runs a graph again for the derivatives of its backward pass.
 
@@ -79,9 +96,10 @@ class SecondOrder:
     `origins` where the tensors of slots come from, `makers` and `writers` are those of `Collected`, `requires_grad`
     says what the inputs are, `is_leaf` which of them are leaves, `needed` which of them results with gradients depend
     on, `behind` which the gradients of each node depend on, `changed` which the graph writes to, `rewritten` which
-    the code behind it may write to, `detached` of which only an alias is kept, `unversioned` which count no versions,
-    `numbers` which are no tensors, `modes` and `dtype` (the default) are what it ran under, `casting` whether autocast
-    is on somewhere, `devices` whose generators it draws from beside the CPU's (`random`: whether it draws at all).
+    the code behind it may write to, `detached` of which only an alias is kept, `blank` of which nothing is,
+    `unversioned` which count no versions, `numbers` which are no tensors, `modes` and `dtype` (the default) are what it
+    ran under, `casting` whether autocast is on somewhere, `devices` whose generators it draws from beside the CPU's
+    (`random`: whether it draws at all).
     """
 
     module: fx.GraphModule
@@ -100,6 +118,7 @@ class SecondOrder:
     changed: frozenset[int]
     rewritten: frozenset[int]
     detached: frozenset[int]
+    blank: Mapping[int, Blank]
     unversioned: frozenset[int]
     numbers: frozenset[int]
     modes: ambient.Ambient
@@ -145,6 +164,8 @@ class SecondOrder:
         """What is kept of an input. Of one that eager mode does not keep, no more than its contents and its history."""
         if at in self.numbers:
             return name
+        if at in self.blank:
+            return "None"
         if at in self.copied:
             return f"{text.bind('own', own)}({history})"
         if followed and self.requires_grad[at] and not self.is_leaf[at]:
@@ -187,7 +208,8 @@ class SecondOrder:
         way (see `obstacle`).
         """
         warn_user(SecondDerivativeWarning())
-        values, versions, states = rerun
+        kept, versions, states = rerun
+        values = [self.blank[at].made() if value is None else value for at, value in enumerate(kept)]
         remade = _changed(versions) & {*present.stand_ins}
         restored = {at: _restored(values[at], present.stand_ins[at]) for at in remade}
         ends, roots, regions, views = self._run(values, states, held, restored, present)
@@ -214,12 +236,14 @@ class SecondOrder:
         changed = _changed(versions)
         for at in sorted((changed - {*stand_ins}) & self.behind[index]):
             return f"an input of shape {list(versions[at][0].shape)} was changed in place since the call"
-        freed = [value for at, value in enumerate(values) if at not in changed & {*stand_ins} and _is_freed(value)]
+        kept = [value for at, value in enumerate(values) if value is not None and at not in changed & {*stand_ins}]
+        freed = [value for value in kept if _is_freed(value)]
         return f"the memory of an input of shape {list(freed[0].shape)} was freed since the call" if freed else None
 
     def leading(self, rerun: Rerun) -> list[torch.Tensor]:
         """What is kept of the inputs with a history."""
-        return [value for at, value in enumerate(rerun[0]) if at not in self.numbers and value.requires_grad]
+        tensors = [value for at, value in enumerate(rerun[0]) if value is not None and at not in self.numbers]
+        return [value for value in tensors if value.requires_grad]
 
     def _run(
         self,
@@ -381,6 +405,7 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
     devices = (node.meta["val"].device for at, node in enumerate(joint.inputs) if at not in numbers)
     cuda = {device for device in devices if device.type == "cuda"}
     placeholders = gm.graph.find_nodes(op="placeholder")
+    depended_on = needed(joint)
     return SecondOrder(
         gm,
         joint.nodes,
@@ -393,11 +418,12 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
         joint.writers,
         joint.meta.requires_grad,
         joint.meta.is_leaf,
-        needed(joint),
+        depended_on,
         behind(joint),
         frozenset(joint.meta.changed),
         frozenset(binding.placeholders[at] for at, node in enumerate(placeholders) if node.meta.get(REWRITTEN)),
-        frozenset(_detached(joint)),
+        frozenset(_detached(joint, depended_on)),
+        dict(_blank(gm, joint, examples, depended_on)),
         frozenset(at for at, example in enumerate(examples) if at not in numbers and example.is_inference()),
         numbers,
         ambient.read(),
@@ -408,7 +434,24 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
     )
 
 
-def _detached(joint: JointGraph) -> Iterator[int]:
+def _blank(
+    gm: fx.GraphModule, joint: JointGraph, examples: Sequence[Any], needed: Collection[int]
+) -> Iterator[tuple[int, Blank]]:
+    """The inputs of which no call keeps anything: no result with gradients depends on them, and nothing fails for them.
+
+    Of those of symbolic sizes only the call knows what they are like.
+    """
+    if any(composite_may_fail(op_name(node.target)) for node in gm.graph.nodes if node.op == "call_function"):
+        return  # it checks data itself, which the trace does not show
+    for at in sorted(harmless(joint) - {*needed}):
+        value = examples[at]
+        if not isinstance(value, torch.Tensor) or joint.meta.requires_grad[at] or has_symbols(value):
+            continue
+        if value.layout is torch.strided and not value.is_quantized:
+            yield at, Blank((*value.shape,), value.stride(), value.dtype, value.device)
+
+
+def _detached(joint: JointGraph, needed: Collection[int]) -> Iterator[int]:
     """The inputs of which a call keeps no more than an alias: autograd's nodes would hold what holds them.
 
     They are those with which a history is recorded, those that no result with gradients depends on, and those that
@@ -416,7 +459,7 @@ def _detached(joint: JointGraph) -> Iterator[int]:
     """
     held = {index for node in joint.nodes for index in node.kept.inputs} | {*joint.meta.changed}
     yield from (copy.index for copy in joint.meta.copy_back if not copy.no_grad)
-    yield from {*range(len(joint.inputs))} - needed(joint)
+    yield from {*range(len(joint.inputs))} - {*needed}
     yield from (at for at, requires in enumerate(joint.meta.requires_grad) if not requires and at not in held)
 
 

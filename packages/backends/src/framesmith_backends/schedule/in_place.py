@@ -1,9 +1,11 @@
 """Kernels that write to what they read for the last time: to inputs, where the graph would copy their result there at
-its end, and to buffers within a run.
+its end, and to buffers within a run. And kernels that copy onto inputs what no kernel may write there itself.
 
 The graph's form (`framesmith_aten.contract`) has mutations as copies onto inputs, after everything else, and inputs
 that are written to overlap no other. A kernel may do the write where nobody sees it earlier: what fails in a graph
 fails before its inputs change, and whoever reads the input reads it before, or at the very point that is written next.
+What is left to copy, as the statistics of a batch norm that a convolution follows, is copied when nothing may fail any
+more, all of it by one native entry: a call of ATen's takes longer than such a copy.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ from dataclasses import replace
 import torch
 
 from framesmith_aten.operators import is_view
+from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Load, loads, told_by_data, transform
-from framesmith_backends.ir.kernel import Kernel, Param, Store
+from framesmith_backends.ir.kernel import Kernel, Param, Pass, Store, with_numbers
 from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.program import Layout, Program
+from framesmith_backends.schedule.cuts import run_of
+from framesmith_backends.schedule.domains import variables_of
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
 
 
@@ -52,6 +57,39 @@ def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
     run = replace(run, items=tuple(items.items), buffers=buffers)
     kept = [run if k == last else step for k, step in enumerate(steps) if k not in done]
     return [step for step in kept if not (isinstance(step, Allocate) and step.name in targets)]
+
+
+def copy_by_kernels(steps: Sequence[Step], program: Program) -> list[Step]:
+    """The steps with copies of buffers onto inputs of the same layout done by kernels, behind everything else.
+
+    Those of other layouts stay calls: ATen copies such in tiles.
+    """
+    made = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+    kernels: list[Kernel] = []
+    kept: list[Step] = []
+    for step in steps:
+        target, source = _copy(step) or ("", "")
+        layout = made.get(source)
+        if layout is None or target not in program.inputs or program.layouts.get(target) != layout:
+            kept.append(step)
+        else:
+            kernels.append(_copying(f"copy{len(kernels)}", target, source, layout))
+    if not kernels:
+        return kept
+    last = kept[-1]
+    if isinstance(last, Run) and not any(kernel.checks for kernel in last.kernels):
+        return [*kept[:-1], run_of(last.entry, (*last.items, *kernels))]
+    return [*kept, run_of("run_copies", kernels)]
+
+
+def _copying(name: str, target: str, source: str, layout: Layout) -> Kernel:
+    """The kernel that copies a buffer onto another of its layout, which is dense."""
+    loops = variables_of(() if layout.numel == 1 else (layout.numel,))
+    place = index.total((index.of(loop), 1) for loop in loops)
+    store = Store(target, place, Load(source, (place,), layout.dtype))
+    params = (Param(source, layout.dtype, False), Param(target, layout.dtype, True))
+    lane = loops[0] if loops else None
+    return with_numbers(Kernel(name, params, loops, (), lane, (Pass((), (), (store,)),)))
 
 
 def write_over_dead(run: Run, private: Mapping[str, Layout]) -> tuple[Run, set[str]]:

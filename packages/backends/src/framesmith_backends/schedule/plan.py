@@ -16,7 +16,7 @@ from framesmith_backends.schedule.arena import with_arenas
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.cuts import run_of, with_runs_cut
 from framesmith_backends.schedule.group import CallNode, Group, Node, group
-from framesmith_backends.schedule.in_place import write_in_place
+from framesmith_backends.schedule.in_place import copy_by_kernels, write_in_place
 from framesmith_backends.schedule.inline import Cheap, inline
 from framesmith_backends.schedule.liveness import needed
 from framesmith_backends.schedule.pieces import in_pieces
@@ -53,15 +53,22 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the passes weigh by the machine: which reductions are done in two halves, and what is computed again."""
+    """What the passes weigh by the machine: which reductions are done in two halves, and what is computed again.
+
+    And whether copies onto inputs are kernels.
+    """
 
     splitting: Splitting
     cheap: Cheap
+    copies: bool
 
 
 #: On a GPU computing takes less time than a launch, and than what is stored and read back; and there are more threads.
-CPU = Target(Splitting(few=8, wanted=32, most_parts=512, least=1), Cheap(cost=4, loads=2, users=4))
-GPU = Target(Splitting(few=132, wanted=528, most_parts=2048, least=1 << 14), Cheap(cost=32, loads=2, users=4))
+#: There a copy is a launch in any case, and a kernel of ours one more to compile.
+CPU = Target(Splitting(few=8, wanted=32, most_parts=512, least=1), Cheap(cost=4, loads=2, users=4), copies=True)
+GPU = Target(
+    Splitting(few=132, wanted=528, most_parts=2048, least=1 << 14), Cheap(cost=32, loads=2, users=4), copies=False
+)
 
 
 def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Node]]:
@@ -117,6 +124,8 @@ def make_plan(
             calls.append(_view_step(program, node.call))
     plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls]
     plan.steps = write_in_place(_allocated_once(plan.steps), program)
+    if target.copies:
+        plan.steps = copy_by_kernels(plan.steps, program)
     _shape_outputs(plan, program)
     outputs = {name for name in plan.outputs if isinstance(name, str)}
     inputs = {name: program.layouts.get(name) for name in plan.inputs}
