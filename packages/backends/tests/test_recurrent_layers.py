@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from tracing import trace
 
 from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
+from framesmith_backends import CpuBackend
 from framesmith_backends.launch import native, recurrent
 from framesmith_backends.launch.recurrent import LSTM, LSTM_BACKWARD, LSTM_OPERANDS, STATES
 from framesmith_backends.render.llvm.recurrent import CELLS
@@ -166,7 +168,7 @@ def test_what_is_no_number(kind: str) -> None:
 @pytest.mark.parametrize("hidden", [1, 16, 23, 64])
 @pytest.mark.parametrize("kind", CELLS)
 def test_nothing_else_is_read_or_written(kind: str, hidden: int) -> None:
-    """Weights and gates end, and results begin and end, where nobody may read or write."""
+    """What is read, and results, end where nobody may read or write."""
     gates = CELLS[kind].gates
     rows, steps = 7, 2
     kept = []
@@ -230,24 +232,63 @@ def test_gradients_that_are_none_are_zero() -> None:
 @pytest.mark.parametrize("kind", CELLS)
 def test_narrower_processors(kind: str, name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     known = native.machine()
-    if not known.target.name or "x86" not in known.llvm.triple:
+    if "x86" not in known.llvm.triple:
         pytest.skip("of another family of processors")
+    torch.manual_seed(0)
+    layer = layer_of(kind, 3, 21)
+    x, weights = torch.randn(4, 5, 3), weights_of(layer)
+    gates, first, grad = by_inputs(x, weights), torch.randn(1, 5, 21), torch.randn(4, 5, 21)
+    factors = [torch.randn(4, 5, 21) for _ in range(5)]
+
+    def run() -> list[torch.Tensor]:
+        if kind == "lstm":
+            out, last, cell, workspace = LSTM(gates, weights[1], weights[3], first[0], first[0], False, True, None)
+            grads = LSTM_BACKWARD(x, weights, first[0], first[0], grad, None, None, False, out, workspace)
+            return [out, last, cell, *grads]
+        made = STATES(kind, gates, weights[1], weights[3], first)
+        if kind == "gru":
+            return [*made, *recurrent.GRU_BACKWARD(grad, *factors, weights[1])]
+        return [*made, *recurrent.RNN_BACKWARD(grad, factors[0], weights[1])]
+
+    wanted = run()
     other = native.Machine(Target(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
-    recurrent._code.cache_clear()
-    try:
-        torch.manual_seed(0)
-        layer = layer_of(kind, 3, 21)
-        x, weights = torch.randn(4, 5, 3).double(), weights_of(layer)
-        gates, first = by_inputs(x.float(), weights), torch.zeros(1, 5, 21)
-        if kind == "lstm":
-            out, _, _, workspace = LSTM(gates, weights[1], weights[3], first[0], first[0], False, True, None)
-            LSTM_BACKWARD(x.float(), weights, first[0], first[0], out, None, None, False, out, workspace)
-        else:
-            out = STATES(kind, gates, weights[1], weights[3], first)[0]
-        check(out, layer(x)[0].detach())
-    finally:
-        recurrent._code.cache_clear()
+    monkeypatch.setattr(recurrent, "_codes", {})
+    for one, two in zip(run(), wanted, strict=True):
+        check(one, two)
+
+
+def test_threads_that_meet_new_code_make_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Counted(recurrent.Code):
+        def __init__(self, layer: Any) -> None:
+            made.append(layer)
+            super().__init__(layer)
+
+    monkeypatch.setattr(recurrent, "_codes", {})
+    monkeypatch.setattr(recurrent, "Code", Counted)
+    threads = [threading.Thread(target=recurrent.code, args=("rnn_relu", False, 8)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"gates": torch.randn(6, 15)}, "gates"), ({"gates": torch.randn(6, 16).double()}, "gates"),
+        ({"weight": torch.randn(15, 4)}, "weights"), ({"bias": torch.randn(1)}, "bias"),
+        ({"cell": torch.randn(1, 4)}, "first_cell"),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_belong_together(change: dict[str, torch.Tensor], named: str) -> None:
+    given = {"gates": torch.randn(6, 16), "weight": torch.randn(16, 4), "bias": torch.randn(16)}
+    given |= {"state": torch.randn(2, 4), "cell": torch.randn(2, 4), **change}
+    with pytest.raises(ValueError, match=f"the {named} of a layer of 4 units, 2 rows and 3 steps"):
+        LSTM(*given.values(), False, False, None)
 
 
 def rewritten(function: Any, *inputs: torch.Tensor) -> set[str]:
@@ -304,3 +345,20 @@ def test_workspaces_of_either_maker(reverse: bool, biased: bool) -> None:
     check(of_cell, wanted[6])
     for one, two in zip(LSTM_OPERANDS(x, state, theirs[0], theirs[3]), (x, state), strict=True):
         assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("bias", [2, 3])
+def test_biases_that_broadcast_are_eagers(kind: str, bias: int) -> None:
+    layer = layer_of(kind, 3, 5).float()
+    weights = [one.detach() for one in layer.parameters()]
+    weights[bias] = torch.randn(1)
+    x, state = torch.randn(20, 4, 3), torch.zeros(1, 4, 5)
+
+    def run(x: torch.Tensor, state: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        given = (x, (state, state) if kind == "lstm" else state, weights, True, 1, 0.0, False, False, False)
+        return getattr(torch, kind)(*given)[0]
+
+    gm = trace(run, (x, state, *weights))
+    found = CpuBackend().compile(gm, (x, state, *weights))([x, state, *weights])[0]
+    torch.testing.assert_close(found, run(x, state, *weights))

@@ -7,13 +7,14 @@ hidden]; `rewrite/recurrent.py` writes the products around them. See docs/design
 from __future__ import annotations
 
 import ctypes
-import functools
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from framesmith_aten.tracing import recurrent_loops
 from framesmith_aten.tracing.recurrent import mark_of, register
 from framesmith_backends.render.llvm.recurrent import (
     CELLS,
@@ -40,8 +41,13 @@ class Code:
         self.run: Callable[..., None] = ctypes.CFUNCTYPE(None, *kinds)(self.engine.get_function_address("fs_layer"))
 
     def __call__(self, steps: int, batch: int, hidden: int, weights: torch.Tensor, **given: torch.Tensor | int) -> None:
-        """All steps; `given` are other words of `render.llvm.recurrent.WORDS`, contiguous where they are tensors."""
+        """All steps; `given` are other words of `render.llvm.recurrent.WORDS`.
+
+        Raises:
+            ValueError: A tensor is not of float32, not contiguous, or of fewer elements than the steps read or write.
+        """
         weights = weights.contiguous()
+        self._check(steps, batch, hidden, {"weights": weights, **given})
         packed = weights.new_empty(packed_elements(self.layer, hidden, self.target))
         words = {"steps": steps, "batch": batch, "hidden": hidden, "weights": weights, "packed": packed, **given}
         found = {name: one.data_ptr() if isinstance(one, torch.Tensor) else one for name, one in words.items()}
@@ -51,21 +57,41 @@ class Code:
         blocks = -(-hidden // (self.target.float_lanes * self.layer.vectors))
         self.run(job, blocks, batch, threads)
 
+    def _check(self, steps: int, batch: int, hidden: int, words: Mapping[str, torch.Tensor | int]) -> None:
+        """Machine code reads and writes by addresses alone."""
+        gates, row = CELLS[self.layer.kind].gates, batch * hidden
+        sizes = {"weights": gates * hidden * hidden, "bias": gates * hidden}
+        sizes |= dict.fromkeys(("first", "first_cell", "carry", "cell_carry"), row)
+        sizes |= dict.fromkeys(("gates", "kept", "found", "found_too"), steps * row * gates)
+        if not self.layer.backward and not words.get("apart"):
+            sizes["cells"] = row
+        for name, one in words.items():
+            if isinstance(one, torch.Tensor):
+                least = sizes.get(name, steps * row)
+                if one.dtype != torch.float32 or one.numel() < least or not one.is_contiguous():
+                    raise ValueError(
+                        f"framesmith_backends: the {name} of a layer of {hidden} units, {batch} rows and {steps} steps "
+                        f"are {least} float32 elements without gaps, got {list(one.shape)} of {one.dtype}"
+                    )
+
 
 _Words: Any = ctypes.c_int64 * len(WORDS)
 
 
-@functools.cache
-def _code(layer: Layer) -> Code:
-    """Made at its first use."""
-    return Code(layer)
+_codes: dict[Layer, Code] = {}
+_lock = threading.Lock()
 
 
 def code(kind: str, backward: bool, hidden: int) -> Code:
-    """The code for layers of so many units."""
+    """The code for layers of so many units, made where it is first asked for."""
     from framesmith_backends.launch.native import machine
 
-    return _code(Layer(kind, backward, vectors_of(kind, backward, hidden, machine().target)))
+    layer = Layer(kind, backward, vectors_of(kind, backward, hidden, machine().target))
+    found = _codes.get(layer)
+    if found is None:
+        with _lock:
+            found = _codes.get(layer) or _codes.setdefault(layer, Code(layer))
+    return found
 
 
 def _bias(gates: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -133,7 +159,8 @@ class _Kept:
         """The input, whose last dimension has that size, and the first state, as they were in the forward pass."""
         steps, batch, hidden = self._shape
         room = steps * batch * size
-        return self._rest[:room].view(steps, batch, size), self._rest[room:].view(batch, hidden)
+        state = self._rest[room : room + batch * hidden]
+        return self._rest[:room].view(steps, batch, size), state.view(batch, hidden)
 
 
 def _kept(workspace: torch.Tensor, output: torch.Tensor) -> _Kept | None:
@@ -250,7 +277,7 @@ def gru_backward(
 
 
 def rnn_backward(grad: torch.Tensor, slope: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `framesmith_aten.tracing.recurrent_loops.rnn_backward` gives."""
+    """What `framesmith_aten.tracing.recurrent_loops.rnn_backward` gives; activations differ in the slope alone."""
     steps, batch, hidden = grad.shape
     found, carry = grad.new_empty((steps, batch, hidden)), grad.new_zeros((batch, hidden))
     code("rnn_tanh", True, hidden)(
@@ -304,16 +331,6 @@ def _shape_of_states(
     return gates.new_empty((gates.shape[0] // batch, batch, hidden)), gates.new_empty(first.shape)
 
 
-def _shape_of_gru_backward(grad: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    steps, batch, hidden = grad.shape
-    wide = (steps, batch, 3 * hidden)
-    return grad.new_empty(wide), grad.new_empty(wide), grad.new_empty((batch, hidden))
-
-
-def _shape_of_rnn_backward(grad: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return grad.new_empty(grad.shape), grad.new_empty(grad.shape[1:])
-
-
 _library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
@@ -351,9 +368,9 @@ GRU_BACKWARD = _operator(
     "gru_backward",
     "(Tensor grad, Tensor update, Tensor new, Tensor gate, Tensor reset, Tensor by_reset, Tensor weight)"
     " -> (Tensor, Tensor, Tensor)",
-    gru_backward, _shape_of_gru_backward,
+    gru_backward, recurrent_loops.gru_backward(),
 )  # fmt: skip
 RNN_BACKWARD = _operator(
     "rnn_backward", "(Tensor grad, Tensor slope, Tensor weight) -> (Tensor, Tensor)", rnn_backward,
-    _shape_of_rnn_backward,
+    recurrent_loops.rnn_backward(),
 )  # fmt: skip

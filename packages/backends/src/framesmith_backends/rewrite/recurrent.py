@@ -15,8 +15,9 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.operators import arguments
-from framesmith_aten.symbolic import has_symbols
+from framesmith_aten.symbolic import all_equal
 from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
 
@@ -59,12 +60,16 @@ def with_recurrent_layers(gm: fx.GraphModule) -> fx.GraphModule:
 
 def _rows() -> dict[object, Callable[[_Writing, fx.Node], Written]]:
     """Operators, and what writes their calls."""
-    layers = {recurrent_loops.layer(name): name for name in recurrent_loops.LAYERS}
     return {
         lstm_layers.LAYER: _lstm, lstm_layers.layer(): _lstm, lstm_layers.derivative(): _lstm_backward,
-        **dict.fromkeys(layers, _states), recurrent_loops.gru_backward(): _by_name("GRU_BACKWARD"),
-        recurrent_loops.rnn_backward(): _by_name("RNN_BACKWARD"),
+        **dict.fromkeys(_kinds(), _states), recurrent_loops.gru_backward(): _loop("gru", "GRU_BACKWARD"),
+        recurrent_loops.rnn_backward(): _loop("rnn_tanh", "RNN_BACKWARD"),
     }  # fmt: skip
+
+
+def _kinds() -> dict[OpOverload, str]:
+    """Layers whose states are all there is, and their kinds of cells."""
+    return {recurrent_loops.layer(name): name for name in recurrent_loops.LAYERS}
 
 
 def _is_plain(node: fx.Node) -> bool:
@@ -76,11 +81,32 @@ def _is_plain(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload):
         return False
     given = arguments(node.target, node.args, node.kwargs)
+    if not _fits(given):
+        return False
     if "batch_sizes" not in given:
         return True
     if given["mode"] != LSTM_MODE or given["batch_sizes"]:
         return False
     return node.target is not lstm_layers.LAYER or (_is_small(given["hx_"]) and 3 not in _parts_of(node))
+
+
+def _fits(given: Mapping[str, Any]) -> bool:
+    """Whether weights, biases and states of a layer are of sizes that belong together, with nothing to broadcast."""
+    if "params" in given:
+        weights, states, rank = [*given["params"]], [given["hx"]], 3
+    elif "hx_" in given:
+        weights = [given[name] for name in ("weight0", "weight1", "weight2", "weight3", "weight4") if name in given]
+        states, rank = [given["hx_"], given["cx_"] if "cx_" in given else given["cx_tmp"]], 2
+    else:
+        return True  # a loop backwards, of what the forward pass had
+    first, second, *biases = (one.meta["val"].shape for one in weights)
+    if len(second) != 2 or not all(isinstance(size, int) for size in second):
+        return False
+    rows, hidden = second
+    input = given["input"].meta["val"].shape
+    wanted = [(first, (rows, input[2])), *((bias, (rows,)) for bias in (biases if given["has_biases"] else ()))]
+    wanted += [(one.meta["val"].shape, (1, input[1], hidden)[3 - rank :]) for one in states]
+    return 0 < hidden <= rows and all(len(shape) == len(size) and all_equal(shape, size) for shape, size in wanted)
 
 
 def _is_small(state: object) -> bool:
@@ -94,6 +120,15 @@ def _is_small(state: object) -> bool:
 def _parts_of(node: fx.Node) -> set[object]:
     """Which of a call's results somebody reads."""
     return {user.args[1] for user in node.users if user.target is operator.getitem}
+
+
+def _made(kind: str, backward: bool, weight: Node) -> None:
+    """Make the machine code now, where a failure is one of the compiler's, and not at the first call."""
+    from framesmith_backends.launch.recurrent import code
+
+    hidden = weight.meta["val"].shape[1]
+    if isinstance(hidden, int):
+        code(kind, backward, hidden)
 
 
 class _Writing:
@@ -119,7 +154,7 @@ class _Writing:
     def flat(self, x: Node) -> Node:
         """[steps, batch, size] as a matrix."""
         value = x.meta["val"]
-        if has_symbols(value) or not value.is_contiguous():
+        if not is_contiguous(value):
             x = self.call(aten.clone.default, x, memory_format=torch.contiguous_format)
         return self.call(aten.view.default, x, [-1, self.size(x, 2)])
 
@@ -135,25 +170,27 @@ class _Writing:
         return self.call(aten.mm.default, a, b) if bias is None else self.call(aten.addmm.default, bias, a, b)
 
 
-def _by_name(name: str) -> Callable[[_Writing, fx.Node], Node]:
-    """Our own operator of that name, with the operands of the one it stands for."""
+def _loop(kind: str, name: str) -> Callable[[_Writing, fx.Node], Node]:
+    """Our own operator of that name for a loop backwards, with the operands of the one it stands for."""
 
     def write(w: _Writing, node: fx.Node) -> Node:
         from framesmith_backends.launch import recurrent
 
+        _made(kind, True, node.args[-1])
         return w.graph.call_function(getattr(recurrent, name), tuple(map(w.of, node.args)))
 
     return write
 
 
 def _lstm(w: _Writing, node: fx.Node) -> Node:
-    """Of steps in front; `keep` is whether there is a workspace for the derivative."""
+    """Of steps in front; with a workspace for the derivative where the operator has one."""
     from framesmith_backends.launch.recurrent import LSTM
 
     given = _named(w, node)
     first, second = (given["weight2"], given["weight3"]) if given["has_biases"] else (None, None)
     gates = w.product(w.flat(given["input"]), w.turned(given["weight0"]), first)
     keep = node.target is not lstm_layers.LAYER
+    _made("lstm", False, given["weight1"])
     met = given["input"] if keep and given["reverse"] else None
     operands = (gates, given["weight1"], second, given["hx_"], given["cx_"], given["reverse"], keep, met)
     return w.graph.call_function(LSTM, operands)
@@ -163,11 +200,12 @@ def _states(w: _Writing, node: fx.Node) -> Node:
     from framesmith_backends.launch.recurrent import STATES
 
     given = _named(w, node)
-    names = {recurrent_loops.layer(name): name for name in recurrent_loops.LAYERS}
     weights: Sequence[Node] = given["params"]
     first, second = weights[2:] if given["has_biases"] else (None, None)
     gates = w.product(w.flat(given["input"]), w.turned(weights[0]), first)
-    return w.graph.call_function(STATES, (names[node.target], gates, weights[1], second, given["hx"]))  # type: ignore[index]
+    kind = _kinds()[node.target]  # type: ignore[index]
+    _made(kind, False, weights[1])
+    return w.graph.call_function(STATES, (kind, gates, weights[1], second, given["hx"]))
 
 
 def _named(w: _Writing, node: fx.Node) -> dict[str, Any]:
@@ -190,6 +228,7 @@ def _lstm_backward(w: _Writing, node: fx.Node) -> dict[int, Node]:
     grads = [given[name] for name in ("grad_output", "grad_hy", "grad_cy")]
     weights = [given[f"weight{k}"] for k in range(1, 5 if given["has_biases"] else 3)]
     operands = (input, weights, state, given["cx_tmp"], *grads, given["reverse"], output, given["workspace"])
+    _made("lstm", True, weights[1])
     loop = w.call(LSTM_BACKWARD, *operands)
     gates, first_state, first_cell = (w.part(loop, k) for k in range(3))
     found: dict[int, Node] = {5: first_state, 6: first_cell}

@@ -29,7 +29,7 @@ from framesmith_backends.render.target import Target
 #: only the last one stays), and `kept`, unless it is null, what the gates were.
 #:
 #: Backward: `out` has the gradients of all states, `carry` that of the last one beside these, and receives that of the
-#: first one; `cell_carry` is the same of cells. `cells`, `first_cell` and `gates` are what the forward pass kept, the
+#: first one; `cell_carry` is the same of cells. `cells` and `gates` are what the forward pass kept, the
 #: factors are those of `framesmith_aten.tracing.recurrent_loops`. `found` receives the gradients of what inputs give,
 #: `found_too` of what states give, where the two differ.
 WORDS = (
@@ -81,7 +81,7 @@ def packed_elements(layer: Layer, hidden: int, target: Target) -> int:
 
 
 def render_layer(layer: Layer, target: Target) -> str:
-    """A module with `void fs_layer(ptr job, i64 batch, i32 threads)`."""
+    """A module with `void fs_layer(ptr job, i64 blocks, i64 batch, i32 threads)`; blocks are those of weights."""
     declarations: dict[str, None] = {}
 
     def writer() -> Writer:
