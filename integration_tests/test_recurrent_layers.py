@@ -143,6 +143,30 @@ def test_what_data_changes_in_an_lstm(changed: str, both: bool) -> None:
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("changed", ["input", "weights", "biases"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+def test_what_data_changes_behind_the_call(kind: str, changed: str) -> None:
+    """Gates are those of the forward pass, whatever operands become before the backward pass."""
+    framesmith.reset()
+    layer = getattr(torch, kind)
+
+    def run(x: torch.Tensor, h: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return layer(x, (h, h) if kind == "lstm" else h, weights, True, 1, 0.0, True, False, False)[0]
+
+    grads = []
+    for function in (run, framesmith.compile(run, strict=True)):
+        x, h, *weights = [
+            one.detach().float().requires_grad_() for one in operands({"lstm": 4, "gru": 3}.get(kind, 1), both=False)
+        ]
+        output = function(x, h, *weights)
+        for one in {"input": [x], "weights": weights[:2], "biases": weights[2:]}[changed]:
+            one.data.mul_(2)
+        factors = torch.linspace(-1, 1, output.numel()).reshape(output.shape)
+        grads.append(torch.autograd.grad(output, (x, h, *weights), factors))
+    for one, two in zip(*grads, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("changed", range(4), ids=["input", "state", "weight", "weight of the state"])
 def test_what_eager_keeps_must_not_change_in_the_call(changed: int) -> None:
     framesmith.reset()

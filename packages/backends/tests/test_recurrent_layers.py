@@ -104,10 +104,24 @@ def test_states(kind: str, steps: int, rows: int, inputs: int, hidden: int, seed
     layer = layer_of(kind, inputs, hidden)
     x, first = torch.randn(steps, rows, inputs).double(), torch.randn(1, rows, hidden).double()
     weights = weights_of(layer)
-    found = STATES(kind, by_inputs(x.float(), weights), weights[1], weights[3], first.float())
-    for one, two in zip(found, layer(x, first), strict=True):
+    found = STATES(kind, by_inputs(x.float(), weights), weights[1], weights[3], first.float(), False)
+    for one, two in zip(found[:2], layer(x, first), strict=True):
         check(one, two.detach())
     assert found[1].untyped_storage().data_ptr() != found[0].untyped_storage().data_ptr()
+
+
+@settings(deadline=None, max_examples=40)
+@given(STEPS, ROWS, INPUTS, UNITS, st.booleans(), st.integers(0, 99))
+def test_gates_of_a_gru(steps: int, rows: int, inputs: int, hidden: int, biased: bool, seed: int) -> None:
+    torch.manual_seed(seed)
+    weights = [torch.randn(3 * hidden, inputs), torch.randn(3 * hidden, hidden)]
+    weights += [torch.randn(3 * hidden), torch.randn(3 * hidden)] if biased else []
+    weights = [one / 4 for one in weights]
+    x, first = torch.randn(steps, rows, inputs), torch.randn(1, rows, hidden)
+    gates = torch.nn.functional.linear(x, weights[0], weights[2] if biased else None).flatten(0, 1)
+    found = STATES("gru", gates, weights[1], weights[3] if biased else None, first, True)
+    for one, two in zip(found, recurrent_loops.gru_with_gates()(x, first, weights, biased), strict=True):
+        check(one, two)
 
 
 @settings(deadline=None, max_examples=60)
@@ -142,7 +156,7 @@ def test_threads_change_no_bit(threads: int) -> None:
             state = first[:, rows].contiguous()
             if kind == "lstm":
                 return LSTM(mine, weight, None, state[0], state[0], False, False, None)[0]
-            return STATES(kind, mine, weight, None, state)[0]
+            return STATES(kind, mine, weight, None, state, False)[0]
 
         whole = run(slice(None))
         for row in range(rows):
@@ -161,7 +175,7 @@ def test_what_is_no_number(kind: str) -> None:
     if kind == "lstm":
         found = LSTM(gates, weights[1], weights[3], first[0], first[0], False, False, None)[0]
     else:
-        found = STATES(kind, gates, weights[1], weights[3], first)[0]
+        found = STATES(kind, gates, weights[1], weights[3], first, False)[0]
     torch.testing.assert_close(found, layer.float()(x.float())[0].detach(), rtol=2e-5, atol=2e-6, equal_nan=True)
 
 
@@ -186,7 +200,8 @@ def test_nothing_else_is_read_or_written(kind: str, hidden: int) -> None:
     weight, bias, state = placed(gates * hidden, hidden), placed(gates * hidden), placed(rows, hidden)
     given = {"bias": bias, "first": state, "first_cell": state, "gates": placed(steps, rows, gates * hidden)}
     results = {"out": placed(steps, rows, hidden), "cells": placed(steps, rows, hidden), "apart": rows * hidden}
-    results["kept"] = placed(steps, rows, gates * hidden)
+    if gates > 1:
+        results["kept"] = placed(steps, rows, 4 * hidden)
     recurrent.code(kind, False, hidden)(steps, rows, hidden, weight, **given, **results)
     back: dict[str, Any] = {f"factor{k}": placed(steps, rows, hidden) for k in range(5)}
     back |= {name: placed(steps, rows, gates * hidden) for name in ("found", "found_too", "gates")}
@@ -245,7 +260,7 @@ def test_narrower_processors(kind: str, name: str, width: int, monkeypatch: pyte
             out, last, cell, workspace = LSTM(gates, weights[1], weights[3], first[0], first[0], False, True, None)
             grads = LSTM_BACKWARD(x, weights, first[0], first[0], grad, None, None, False, out, workspace)
             return [out, last, cell, *grads]
-        made = STATES(kind, gates, weights[1], weights[3], first)
+        made = STATES(kind, gates, weights[1], weights[3], first, False)[:2]
         if kind == "gru":
             return [*made, *recurrent.GRU_BACKWARD(grad, *factors, weights[1])]
         return [*made, *recurrent.RNN_BACKWARD(grad, factors[0], weights[1])]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from framesmith_aot.trace import functional
 from framesmith_aten.layouts import is_contiguous
@@ -96,36 +95,44 @@ class _Layer(torch.autograd.Function):
         *weights: torch.Tensor,
     ) -> torch.Tensor:
         input = given.flip(0) if back else given
-        one = (len(weights) > 2, 1, 0.0, False, False, False)
-        out: torch.Tensor = recurrent_loops.layer(name)(input, state.unsqueeze(0), [*weights], *one)[0]
+        operands = input, state.unsqueeze(0), [*weights], len(weights) > 2
+        out: torch.Tensor
+        if name == "gru" and any(ctx.needs_input_grad):
+            out, _, *ctx.gates = recurrent_loops.gru_with_gates()(*operands)
+        else:
+            out, ctx.gates = recurrent_loops.layer(name)(*operands, 1, 0.0, False, False, False)[0], []
         kept = [state, weights[1]]
         if weights[0].requires_grad and as_given:
             kept.append(given)
         if given.requires_grad:
             kept.append(weights[0])
         ctx.save_for_backward(*kept)
-        ctx.name, ctx.back = name, back
+        ctx.name, ctx.back, ctx.biased = name, back, len(weights) > 2
         ctx.live = given if as_given else functional.snapshot(given), state, weights[:2]
-        ctx.met = [functional.snapshot(one) for one in (input, state, out, *weights)]
+        ctx.met = [functional.snapshot(one) for one in (input, state, out)]
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """What eager mode computes in the forward pass is computed again, of the values met there.
+        """Gates, or what tells them, are those of the forward pass.
 
-        What it keeps of the operands shows it what `.data` changed in them, as it does here.
+        What eager mode keeps of the operands shows it what `.data` changed in them, as it does here.
         """
         ctx.saved_tensors  # noqa: B018  raises if one was changed and counted
         live, live_state, live_weights = ctx.live
-        input, state, out, *weights = ctx.met
+        input, state, out = ctx.met
         before = torch.cat((state.unsqueeze(0), out[:-1]))
-        find = _gru if ctx.name == "gru" else _rnn
-        inner, own, first = find(ctx.name, grads[0], input, before, out, weights, live_weights[1])
+        if ctx.name == "gru":
+            inner, own, first = _gru(grads[0], before, ctx.gates[0], live_weights[1])
+        else:
+            slope = 1 - out * out if ctx.name == "rnn_tanh" else (out > 0).to(out.dtype)
+            inner, first = recurrent_loops.rnn_backward()(grads[0], slope, live_weights[1])
+            own = inner
         flat, own_flat = inner.flatten(0, 1), own.flatten(0, 1)
         multiplied = live.flip(0) if ctx.back else live
         before = torch.cat((live_state.unsqueeze(0), out[:-1]))
         found = [flat.t() @ multiplied.flatten(0, 1), own_flat.t() @ before.flatten(0, 1)]
-        if len(weights) > 2:
+        if ctx.biased:
             found += [flat.sum(0), own_flat.sum(0)]
         of_input = (flat @ live_weights[0]).view(input.shape)
         return None, None, None, of_input.flip(0) if ctx.back else of_input, first, *found
@@ -135,19 +142,9 @@ _layer: Callable[..., torch.Tensor] = _Layer.apply
 
 
 def _gru(
-    name: str,
-    grad: torch.Tensor,
-    input: torch.Tensor,
-    before: torch.Tensor,
-    out: torch.Tensor,
-    weights: Tensors,
-    live_weight: torch.Tensor,
+    grad: torch.Tensor, before: torch.Tensor, gates: torch.Tensor, weight: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    biases = weights[2:] or (None, None)
-    reset, update, new = F.linear(input, weights[0], biases[0]).chunk(3, 2)
-    own_reset, own_update, own = F.linear(before, weights[1], biases[1]).chunk(3, 2)
-    reset, update = torch.sigmoid(reset + own_reset), torch.sigmoid(update + own_update)
-    new = torch.tanh(new + reset * own)
+    reset, update, new, own = gates.chunk(4, 2)
     factors = (
         update,
         (1 - update) * (1 - new * new),
@@ -155,22 +152,8 @@ def _gru(
         reset,
         own * (reset * (1 - reset)),
     )
-    made: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = recurrent_loops.gru_backward()(grad, *factors, live_weight)
+    made: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = recurrent_loops.gru_backward()(grad, *factors, weight)
     return made
-
-
-def _rnn(
-    name: str,
-    grad: torch.Tensor,
-    input: torch.Tensor,
-    before: torch.Tensor,
-    out: torch.Tensor,
-    weights: Tensors,
-    live_weight: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    slope = 1 - out * out if name == "rnn_tanh" else (out > 0).to(out.dtype)
-    found, first = recurrent_loops.rnn_backward()(grad, slope, live_weight)
-    return found, found, first
 
 
 #: Functions of torch, and how they are traced.

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch._ops import OpOverload
 
 from framesmith_aten.operators import OWN_NAMESPACE, arguments
@@ -28,6 +29,15 @@ def layer(name: str) -> OpOverload:
     like = LAYERS[name]
     schema = str(like._schema)
     return _define(f"{name}{schema[schema.index('(') :]}", like, functools.partial(_fake_layer, like))
+
+
+@functools.cache
+def gru_with_gates() -> OpOverload:
+    """A GRU's layer as above, and [steps, batch, 4 * hidden]: reset gates, update gates, new values, and what states
+    give to these, which `gru_backward` is made of. They are those of the call, whatever becomes of its operands.
+    """
+    text = "(Tensor input, Tensor hx, Tensor[] params, bool has_biases) -> (Tensor, Tensor, Tensor)"
+    return _define(f"gru_with_gates{text}", _gru_with_gates, _fake_gru_with_gates)
 
 
 @functools.cache
@@ -66,6 +76,25 @@ def _fake_layer(like: OpOverload, *args: Any) -> Any:
     values = arguments(like, args, {})
     input, hx = values["input"], values["hx"]
     return input.new_empty((*input.shape[:2], hx.shape[2])), hx.new_empty(hx.shape)
+
+
+def _gru_with_gates(
+    input: torch.Tensor, hx: torch.Tensor, params: list[torch.Tensor], has_biases: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    out, last = LAYERS["gru"](input, hx, params, has_biases, 1, 0.0, False, False, False)
+    first, second = params[2:] or (None, None)
+    reset, update, new = F.linear(input, params[0], first).chunk(3, 2)
+    own_reset, own_update, own = F.linear(torch.cat((hx, out[:-1])), params[1], second).chunk(3, 2)
+    reset, update = torch.sigmoid(reset + own_reset), torch.sigmoid(update + own_update)
+    return out, last, torch.cat((reset, update, torch.tanh(new + reset * own), own), 2)
+
+
+def _fake_gru_with_gates(
+    input: torch.Tensor, hx: torch.Tensor, params: list[torch.Tensor], has_biases: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    (steps, batch, _), hidden = input.shape, hx.shape[2]
+    out = input.new_empty((steps, batch, hidden))
+    return out, hx.new_empty(hx.shape), input.new_empty((steps, batch, 4 * hidden))
 
 
 def _gru_backward(

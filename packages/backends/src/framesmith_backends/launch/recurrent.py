@@ -62,7 +62,8 @@ class Code:
         gates, row = CELLS[self.layer.kind].gates, batch * hidden
         sizes = {"weights": gates * hidden * hidden, "bias": gates * hidden}
         sizes |= dict.fromkeys(("first", "first_cell", "carry", "cell_carry"), row)
-        sizes |= dict.fromkeys(("gates", "kept", "found", "found_too"), steps * row * gates)
+        sizes |= dict.fromkeys(("gates", "found", "found_too"), steps * row * gates)
+        sizes["kept"] = 4 * steps * row
         if not self.layer.backward and not words.get("apart"):
             sizes["cells"] = row
         for name, one in words.items():
@@ -242,17 +243,19 @@ register(MARK, _derivative)
 
 
 def states(
-    kind: str, gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, first: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """All states of a GRU or a plain RNN, and the last one, as `first` is: [1, batch, hidden]."""
+    kind: str, gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, first: torch.Tensor, keep: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All states of a GRU or a plain RNN, the last one, as `first` is: [1, batch, hidden]; and, if asked for, gates."""
     _, batch, hidden = first.shape
     steps = gates.shape[0] // batch
     gates = gates.contiguous()
     out = gates.new_empty((steps, batch, hidden))
+    kept = gates.new_empty((steps, batch, 4 * hidden) if keep else 0)
     code(kind, False, hidden)(
-        steps, batch, hidden, weight, gates=gates, bias=_bias(gates, bias), first=first.contiguous(), out=out
-    )
-    return out, out[-1:].clone()
+        steps, batch, hidden, weight, gates=gates, bias=_bias(gates, bias), first=first.contiguous(), out=out,
+        **({"kept": kept} if keep else {}),
+    )  # fmt: skip
+    return out, out[-1:].clone(), kept
 
 
 def gru_backward(
@@ -325,10 +328,12 @@ def _shape_of_operands(
 
 
 def _shape_of_states(
-    kind: str, gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, first: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+    kind: str, gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, first: torch.Tensor, keep: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     _, batch, hidden = first.shape
-    return gates.new_empty((gates.shape[0] // batch, batch, hidden)), gates.new_empty(first.shape)
+    steps = gates.shape[0] // batch
+    kept = gates.new_empty((steps, batch, 4 * hidden) if keep else 0)
+    return gates.new_empty((steps, batch, hidden)), gates.new_empty(first.shape), kept
 
 
 _library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -361,7 +366,7 @@ LSTM_OPERANDS = _operator(
 )  # fmt: skip
 STATES = _operator(
     "recurrent_states",
-    "(str kind, Tensor gates, Tensor weight, Tensor? bias, Tensor first) -> (Tensor, Tensor)",
+    "(str kind, Tensor gates, Tensor weight, Tensor? bias, Tensor first, bool keep) -> (Tensor, Tensor, Tensor)",
     states, _shape_of_states,
 )  # fmt: skip
 GRU_BACKWARD = _operator(

@@ -68,8 +68,9 @@ def _rows() -> dict[object, Callable[[_Writing, fx.Node], Written]]:
 
 
 def _kinds() -> dict[OpOverload, str]:
-    """Layers whose states are all there is, and their kinds of cells."""
-    return {recurrent_loops.layer(name): name for name in recurrent_loops.LAYERS}
+    """Layers whose states are all that goes on, and their kinds of cells."""
+    found = {recurrent_loops.layer(name): name for name in recurrent_loops.LAYERS}
+    return {**found, recurrent_loops.gru_with_gates(): "gru"}
 
 
 def _is_plain(node: fx.Node) -> bool:
@@ -204,8 +205,9 @@ def _states(w: _Writing, node: fx.Node) -> Node:
     first, second = weights[2:] if given["has_biases"] else (None, None)
     gates = w.product(w.flat(given["input"]), w.turned(weights[0]), first)
     kind = _kinds()[node.target]  # type: ignore[index]
+    keep = node.target is recurrent_loops.gru_with_gates()
     _made(kind, False, weights[1])
-    return w.graph.call_function(STATES, (kind, gates, weights[1], second, given["hx"]))
+    return w.graph.call_function(STATES, (kind, gates, weights[1], second, given["hx"], keep))
 
 
 def _named(w: _Writing, node: fx.Node) -> dict[str, Any]:

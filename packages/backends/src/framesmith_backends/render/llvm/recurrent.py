@@ -26,7 +26,8 @@ from framesmith_backends.render.target import Target
 #:
 #: Forward: `gates` is [steps, batch, gates * hidden], what inputs give, `bias` what is added to what a state gives;
 #: `first` is the state before all steps, `out` receives all states, `cells` those of cells, `apart` elements apart (0:
-#: only the last one stays), and `kept`, unless it is null, what the gates were.
+#: only the last one stays), and `kept`, unless it is null, what the gates were: of an LSTM all four, of a GRU what
+#: `framesmith_aten.tracing.recurrent_loops.gru_with_gates` gives.
 #:
 #: Backward: `out` has the gradients of all states, `carry` that of the last one beside these, and receives that of the
 #: first one; `cell_carry` is the same of cells. `cells` and `gates` are what the forward pass kept, the
@@ -282,6 +283,18 @@ class _Tile:
             one = self.w.pick(value, range(at * self.lanes, (at + 1) * self.lanes))
             self.w.masked_store(one, place, self.masks[v])
 
+    def keep(self, values: Sequence[Value], rows: range, v: int) -> None:
+        """Write these, one behind the other for each row, if they are to be kept."""
+        w, hidden = self.w, self.job["hidden"]
+        with w.when(w.compare("ne", w.emit(f"ptrtoint {self.job['kept'].typed} to i64", "i64"), 0)):
+            first = w.add(w.mul(self.p["now"], self.job["batch"]), self.p["row"])
+            for at, value in enumerate(values):
+                for k, r in enumerate(rows):
+                    row = w.add(w.mul(w.add(first, r), len(values)), at)
+                    place = w.add(w.add(w.mul(row, hidden), self.p["unit"]), v * self.lanes)
+                    one = w.pick(value, range(k * self.lanes, (k + 1) * self.lanes))
+                    w.masked_store(one, w.at(self.job["kept"], place), self.masks[v])
+
     def gate(self, rows: range, v: int, gate: int) -> Value:
         """What inputs give to a gate, or, backward, what the gate was."""
         return self.get("gates", self.gates_here, rows, v, gate)
@@ -310,9 +323,7 @@ def _lstm(t: _Tile, sums: Sequence[Value], rows: range, v: int) -> None:
     cell = w.fma(forget, before, w.mul(inner, new))
     t.put("cells", cell, w.add(t.corner, apart), rows, v)
     t.put("out", w.mul(outer, math.tanh(w, cell)), t.here, rows, v)
-    with w.when(w.compare("ne", w.emit(f"ptrtoint {t.job['kept'].typed} to i64", "i64"), 0)):
-        for gate, value in enumerate((inner, forget, new, outer)):
-            t.put("kept", value, t.gates_here, rows, v, gate)
+    t.keep((inner, forget, new, outer), rows, v)
 
 
 def _lstm_back(t: _Tile, sums: Sequence[Value], rows: range, v: int) -> None:
@@ -341,9 +352,11 @@ def _lstm_back(t: _Tile, sums: Sequence[Value], rows: range, v: int) -> None:
 def _gru(t: _Tile, sums: Sequence[Value], rows: range, v: int) -> None:
     w = t.w
     reset, update = (math.sigmoid(w, w.add(t.by_state(sums[k], v, k), t.gate(rows, v, k))) for k in (0, 1))
-    new = math.tanh(w, w.fma(reset, t.by_state(sums[2], v, 2), t.gate(rows, v, 2)))
+    own = t.by_state(sums[2], v, 2)
+    new = math.tanh(w, w.fma(reset, own, t.gate(rows, v, 2)))
     before = t.earlier(t.is_first, "first", "out", t.before, rows, v)
     t.put("out", w.fma(w.sub(before, new), update, new), t.here, rows, v)
+    t.keep((reset, update, new, own), rows, v)
 
 
 def _gru_back(t: _Tile, sums: Sequence[Value], rows: range, v: int) -> None:
