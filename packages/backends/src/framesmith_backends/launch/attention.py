@@ -64,14 +64,10 @@ class Code:
     """Machine code of attention; it is called without the interpreter's lock."""
 
     def __init__(self) -> None:
-        from llvmlite import binding
-
         from framesmith_backends.launch.native import engine_of, machine
 
         target = machine().target
         self.shape = shape_of(target)
-        process = ctypes.CDLL(None)
-        binding.add_symbol("aligned_alloc", ctypes.cast(process.aligned_alloc, ctypes.c_void_p).value)
         self.engine = engine_of("attention", render_attention(target))
         kinds = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float)
         address = self.engine.get_function_address("fs_attention")

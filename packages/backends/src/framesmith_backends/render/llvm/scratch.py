@@ -1,7 +1,4 @@
-"""Memory that a thread works in, kept between calls: what `fs.take` gives, all of a module's in one size.
-
-Modules that have it need the symbol `aligned_alloc`.
-"""
+"""Memory that a thread works in, kept between calls: what `fs.take` gives, all of a module's in one size."""
 
 from __future__ import annotations
 
