@@ -139,6 +139,12 @@ def test_all_kinds(
     check(*laid_out, causal, MASKS[mask](batch, shared * times, queries, keys), scale, bound=1e-5)
 
 
+@pytest.mark.parametrize("queries", [3, 40])
+@pytest.mark.parametrize(("heads", "shared"), [(6, 2), (6, 1), (6, 6)])
+def test_heads_of_keys_that_are_shared(heads: int, shared: int, queries: int) -> None:
+    check(*operands(2, heads, queries, 33, 16, shared), bound=1e-5)
+
+
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("queries", [3, 40])
 def test_masks(queries: int, mask: str) -> None:

@@ -124,11 +124,8 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_ca
     """What each query attends to, and the logarithm of the sum of its weights; in memory as ATen gives them."""
     call = None
     # ATen hides keys before it scales: with a scale of zero a hidden one is NaN, with a negative one infinite.
-    hides = not is_causal or scale is None or scale > 0
-    if (
-        hides
-        and query.dtype == key.dtype == value.dtype == (query.dtype if mask is None else mask.dtype) == torch.float32
-    ):
+    hides_all = not is_causal or scale is None or scale > 0
+    if hides_all and _are_floats(query, key, value, mask):
         masked = None if mask is None else laid(mask)
         call = call_of(laid(query), laid(key), laid(value), masked, is_causal)
     if call is None:
