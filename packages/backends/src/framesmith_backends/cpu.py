@@ -20,6 +20,7 @@ from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.rewrite.attention import with_cheaper_attention
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
+from framesmith_backends.rewrite.own_attention import with_own_attention
 from framesmith_backends.rewrite.products import use_onednn, use_own, with_fastest_products
 from framesmith_backends.rewrite.random_numbers import with_drawn_numbers
 from framesmith_backends.rewrite.recurrent import with_recurrent_layers
@@ -121,7 +122,8 @@ class CpuBackend:
         if role == "inference" and options["images"] == "auto":  # those of training were laid out together
             gm = channels_last(gm)
         gm = with_scans(with_drawn_numbers(gm))
-        gm = with_calls_in_place(with_parts_written(with_cheaper_attention(gm)))
+        gm = with_own_attention(with_cheaper_attention(gm))
+        gm = with_calls_in_place(with_parts_written(gm))
         lowering = lower_graph(gm, "cpu", on_error)
         plan = make_plan(lowering.program, native=options["launch"] == "native" and why_no_products() is None)
         source, space = write(plan, gm)

@@ -137,7 +137,7 @@ def _add_symbols() -> None:
         binding.add_symbol(name, ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name)))
     for name, kind in TENSOR_TYPES.items():
         binding.add_symbol(name, id(kind))
-    for name in ("sinf", "cosf", "sin", "cos", "fmodf", "fmod", "malloc", "free"):
+    for name in ("sinf", "cosf", "sin", "cos", "fmodf", "fmod", "malloc", "aligned_alloc", "free"):
         binding.add_symbol(name, find(name, [process]))
 
 

@@ -10,7 +10,6 @@ import functools
 from typing import Any
 
 import torch
-from llvmlite import binding
 
 from framesmith_backends.launch.native import engine_of, machine
 from framesmith_backends.render.llvm.products.product import NAMES, render_products
@@ -22,9 +21,6 @@ class OwnProduct:
     """Machine code of `fs_product`; `address` is the function's, valid while this object lives."""
 
     def __init__(self, text: str) -> None:
-        machine()  # which comes before symbols are added
-        process = ctypes.CDLL(None)
-        binding.add_symbol("aligned_alloc", ctypes.cast(process.aligned_alloc, ctypes.c_void_p).value)
         self.engine = engine_of("product", text)
         self.address = self.engine.get_function_address("fs_product")
         kinds = [_KINDS[name.split()[0]] for name in NAMES]

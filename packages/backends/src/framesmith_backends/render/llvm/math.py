@@ -16,6 +16,8 @@ LOG2E = 1.4426950408889634
 # ln 2 in two parts, the first with trailing zeros so that n * LN2_HIGH is exact.
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 EXP_Q = (0.49999994, 0.166665167, 0.0416682847, 0.00836925022, 0.00138204684)
+# Five terms do for weights of a mean.
+WEIGHT_P = (1.0, 1.0, 0.499992311, 0.166671157, 0.0418903306, 0.0083125010)
 # One more term where relative accuracy near 0 counts (expm1).
 EXPM1_Q = (0.5, 0.166666657, 0.0416664854, 0.00833354052, 0.00139332283, 0.000197677509)
 EXP2_P = (0.693147182, 0.240226477, 0.0555035807, 0.00961850397, 0.00133918913, 0.000153288624)
@@ -110,6 +112,18 @@ def exp(b: Builder, x: Value) -> Value:
     n, _, r = _reduced_exponent(b, clamped)
     p = b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0)
     return scale(b, p, n)
+
+
+def weight(b: Builder, x: Value) -> Value:
+    """exp of x <= 0, by less than 2e-7 off; that is more than a rounding of what is small. Zero from -87 or -104 on."""
+    lowest = -104.5 if b.scalef and x.lanes % 16 == 0 else -87.0
+    clamped = b.select(b.compare("olt", x, lowest), b.number(lowest, x), x)
+    n, t = whole_part(b, clamped, LOG2E)
+    p = b.polynomial(b.fma(n, -math.log(2.0), clamped), WEIGHT_P)
+    if lowest < -100:
+        return scalef(b, p, n)
+    power = b.select(b.compare("olt", x, lowest), b.number(0.0, x), times_power(b, p, t))
+    return b.select(b.compare("uno", x, 0.0), x, power)
 
 
 def _exp_with_tail(b: Builder, x: Value) -> Value:

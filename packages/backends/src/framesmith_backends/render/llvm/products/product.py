@@ -9,6 +9,7 @@ from framesmith_backends.render.llvm.products.blocking import Blocking, blocking
 from framesmith_backends.render.llvm.products.micro import Element, micro_kernel, tile_shapes
 from framesmith_backends.render.llvm.products.pack import pack
 from framesmith_backends.render.llvm.runtime import RUNTIME
+from framesmith_backends.render.llvm.scratch import SCRATCH
 from framesmith_backends.render.llvm.writer import Writer, parameters
 from framesmith_backends.render.target import Target
 
@@ -21,56 +22,6 @@ NAMES = (
 JOB = (*NAMES, "i64 across", "i64 down", "i64 dots")
 # Up to this many rows, products of contiguous rows with contiguous columns are dot products.
 DOT_ROWS = 8
-# Buffers that are kept between calls, one for each thread at work.
-POOL = 256
-
-_SCRATCH = f"""declare ptr @aligned_alloc(i64, i64)
-declare void @free(ptr)
-@fs.pool = internal global [{POOL} x ptr] zeroinitializer
-
-define internal ptr @fs.take(i64 %size) #0 {{
-entry:
-  br label %loop
-loop:
-  %k = phi i64 [ 0, %entry ], [ %next, %empty ]
-  %slot = getelementptr ptr, ptr @fs.pool, i64 %k
-  %there = load atomic ptr, ptr %slot monotonic, align 8
-  %none = icmp eq ptr %there, null
-  br i1 %none, label %empty, label %try
-try:
-  %old = atomicrmw xchg ptr %slot, ptr null acq_rel, align 8
-  %got = icmp ne ptr %old, null
-  br i1 %got, label %found, label %empty
-found:
-  ret ptr %old
-empty:
-  %next = add i64 %k, 1
-  %more = icmp ult i64 %next, {POOL}
-  br i1 %more, label %loop, label %fresh
-fresh:
-  %new = call ptr @aligned_alloc(i64 4096, i64 %size)
-  ret ptr %new
-}}
-
-define internal void @fs.give(ptr %buffer) #0 {{
-entry:
-  br label %loop
-loop:
-  %k = phi i64 [ 0, %entry ], [ %next, %taken ]
-  %slot = getelementptr ptr, ptr @fs.pool, i64 %k
-  %pair = cmpxchg ptr %slot, ptr null, ptr %buffer acq_rel monotonic, align 8
-  %stored = extractvalue {{ ptr, i1 }} %pair, 1
-  br i1 %stored, label %done, label %taken
-taken:
-  %next = add i64 %k, 1
-  %more = icmp ult i64 %next, {POOL}
-  br i1 %more, label %loop, label %full
-full:
-  call void @free(ptr %buffer)
-  br label %done
-done:
-  ret void
-}}"""
 
 
 def render_products(target: Target, element: Element | None = None, cut: Blocking | None = None) -> str:
@@ -94,7 +45,7 @@ def render_products(target: Target, element: Element | None = None, cut: Blockin
         f'attributes #0 = {{ nounwind "target-cpu"="{target.name}" "prefer-vector-width"="{width}" '
         f'"min-legal-vector-width"="{width}" "no-trapping-math"="true" }}'
     )
-    return "\n\n".join([*declarations, RUNTIME, _SCRATCH, *parts, attributes])
+    return "\n\n".join([*declarations, RUNTIME, SCRATCH, *parts, attributes])
 
 
 def _slot(w: Writer, job: Value, name: str) -> Value:

@@ -1,0 +1,72 @@
+"""What attention is told, and how it is cut: tiles by the registers, blocks by the caches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from framesmith_backends.render.target import Target
+
+#: What a call is told, in words. Steps count elements; elements of a head are contiguous. `times` queries' heads share
+#: a head of keys. A mask that is null is none. A thread that finds no memory sets `failed`. The last word is a float,
+#: which the entry puts there.
+JOB = (
+    "query", "key", "value", "mask", "out", "lse",
+    "heads", "times", "queries", "keys", "depth", "causal",
+    "query_batch", "query_head", "query_row", "key_batch", "key_head", "key_row", "value_batch", "value_head",
+    "value_row", "mask_batch", "mask_head", "mask_row", "mask_column", "out_batch", "out_head", "out_row",
+    "lse_batch", "lse_head", "lse_row", "failed", "scale",
+)  # fmt: skip
+POINTERS = 6
+#: The largest head, so that what a thread needs is known beforehand.
+MOST_DEPTH = 256
+#: Keys of a block, where lanes are queries, and where they are keys.
+KEYS, KEYS_OF_ROW = 128, 512
+#: Up to so many queries are taken one by one: Note [Few queries].
+FEW = 4
+#: Vectors of queries -> heights of register tiles, the tallest first, by bytes of a vector.
+HEIGHTS: dict[int, dict[int, tuple[int, ...]]] = {
+    64: {3: (8, 4, 1), 2: (12, 4, 1), 1: (16, 4, 1)},
+    32: {3: (4, 1), 2: (6, 2, 1), 1: (8, 4, 1)},
+    16: {3: (8, 4, 1), 2: (12, 4, 1), 1: (16, 4, 1)},
+}  # fmt: skip
+LOWEST = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes that follow from the processor."""
+
+    lanes: int
+    heights: dict[int, tuple[int, ...]]
+
+    @property
+    def most(self) -> int:
+        """Vectors of a block of queries, at most."""
+        return max(self.heights)
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Where in a thread's memory what begins, in floats; the end is called `end`."""
+        width, at = self.most * self.lanes, 0
+        found: dict[str, int] = {}
+        sizes = {
+            "scores": (KEYS + 1) * width, "turned": (MOST_DEPTH + 1) * width, "sums": (MOST_DEPTH + 1) * width,
+            "greatest": width, "total": width, "factor": width, "row": KEYS_OF_ROW + self.lanes,
+        }  # fmt: skip
+        for name, size in sizes.items():
+            found[name], at = at, at + -(-size // 16) * 16
+        return {**found, "end": at}
+
+
+def shape_of(target: Target) -> Shape:
+    """The cut for a processor."""
+    return Shape(target.float_lanes, HEIGHTS[target.bytes])
+
+
+def blocks_of(shape: Shape, queries: int) -> int:
+    """Tasks of a head."""
+    if queries <= FEW:
+        return queries
+    vectors = -(-queries // shape.lanes)
+    return -(-vectors // shape.most)

@@ -1,0 +1,56 @@
+"""Attention of float32 on the CPU by our own code, see `launch/attention`.
+
+Other types, dropout, large heads and small tensors stay with ATen. Where sizes change, each call decides.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+from torch.fx.node import Argument
+
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.operators import arguments
+from framesmith_aten.symbolic import has_symbols
+from framesmith_backends.render.llvm.attention.shape import MOST_DEPTH
+
+Args = tuple[Argument, ...]
+
+
+def with_own_attention(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with such calls; the same graph if it has none."""
+    from framesmith_backends.launch.attention import ATENS, ATTENTION
+
+    nodes = gm.graph.find_nodes(op="call_function", target=ATENS)
+    found = {node: args for node in nodes if not isinstance(args := _arguments(node), str)}
+    if not found:
+        return gm
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node in found:
+            copies[node] = graph.call_function(ATTENTION, fx.node.map_arg(found[node], copies.__getitem__))
+            copies[node].meta = dict(node.meta)
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return new_module(gm, graph)
+
+
+def _arguments(node: fx.Node) -> Args | str:
+    """Those of our own operator in place of this call of ATen's; why it stays, if it does."""
+    from framesmith_backends.launch.attention import laid, why_not_ours
+
+    given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
+    operands = [given[name] for name in ("query", "key", "value", "attn_mask")]
+    if given["dropout_p"] != 0:
+        return "dropout"
+    query, key, value = (one.meta["val"] for one in operands[:3])
+    mask = None if operands[3] is None else operands[3].meta["val"]
+    tensors = [query, key, value] if mask is None else [query, key, value, mask]
+    if any(one.dtype != torch.float32 or one.device.type != "cpu" or one.layout != torch.strided for one in tensors):
+        return "numbers of another type, or elsewhere"
+    if not any(map(has_symbols, tensors)):
+        why = why_not_ours(laid(query), laid(key), laid(value), None if mask is None else laid(mask))
+    else:
+        why = "large heads" if isinstance(query.shape[-1], int) and query.shape[-1] > MOST_DEPTH else None
+    return why or (*operands[:3], given["is_causal"], operands[3], given["scale"])
