@@ -19,7 +19,7 @@ from tracing_symbolic import trace_symbolic
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch import attention as own
 from framesmith_backends.launch import native
-from framesmith_backends.launch.attention import ATENS, ATTENTION, call_of, code, laid, why_not_ours
+from framesmith_backends.launch.attention import ATENS, ATTENTION, call_of, laid, why_not_ours
 from framesmith_backends.render.llvm.attention.shape import FEW, KEYS, KEYS_OF_ROW, MOST_DEPTH
 from framesmith_backends.render.target import Target
 from framesmith_backends.rewrite.own_attention import with_own_attention
@@ -326,9 +326,11 @@ def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch
     known = native.machine()
     other = native.Machine(Target(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
-    code.cache_clear()
+    monkeypatch.setattr(own, "_codes", {})
+    for cached in (own.shape, own.call_of):
+        cached.cache_clear()
     try:
-        assert code().shape.lanes == width // 4
+        assert own.shape().lanes == width // 4
         for queries, keys, depth in ((1, 40, 17), (3, 530, 16), (9, 5, 3), (29, 140, 23)):
             for mask in ("none", "whole", "of keys", "closed"):
                 given = operands(1, 2, queries, keys, depth)
@@ -338,11 +340,12 @@ def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch
         k[0, 0, 3] = torch.tensor(0x7FC00101, dtype=torch.int32).view(torch.float32)  # whose last bits are no zeros
         assert ATTENTION(q, k, v, False, None, None)[0].isnan().all()
     finally:
-        code.cache_clear()
+        for cached in (own.shape, own.call_of):
+            cached.cache_clear()
 
 
 def test_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code(), "run", lambda *given: 1)
+    monkeypatch.setattr(own.code((1,)), "run", lambda *given: 1)
     with pytest.raises(MemoryError, match="attention"):
         ATTENTION(*operands(1, 1, 9, 9, 8), False, None, None)
 

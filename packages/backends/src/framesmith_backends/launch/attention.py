@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
 from framesmith_backends.render.llvm.attention.module import render_attention
-from framesmith_backends.render.llvm.attention.shape import FEW, JOB, MOST_DEPTH, POINTERS, blocks_of, shape_of
+from framesmith_backends.render.llvm.attention.shape import (
+    FEW,
+    JOB,
+    MOST_DEPTH,
+    POINTERS,
+    Shape,
+    blocks_of,
+    shape_of,
+    widths_of,
+)
 
 aten = torch.ops.aten
 ATENS: Any = aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -61,14 +71,12 @@ def _fits(mask: tuple[int, ...], scores: tuple[int, ...]) -> bool:
 
 
 class Code:
-    """Machine code of attention; it is called without the interpreter's lock."""
+    """Machine code of attention, for blocks of these widths; it is called without the interpreter's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, widths: tuple[int, ...]) -> None:
         from framesmith_backends.launch.native import engine_of, machine
 
-        target = machine().target
-        self.shape = shape_of(target)
-        self.engine = engine_of("attention", render_attention(target))
+        self.engine = engine_of("attention", render_attention(machine().target, widths))
         kinds = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float)
         address = self.engine.get_function_address("fs_attention")
         self.run: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(address)
@@ -77,15 +85,31 @@ class Code:
 _Words: Any = ctypes.c_int64 * len(JOB)
 
 
+_codes: dict[tuple[int, ...], Code] = {}
+_lock = threading.Lock()
+
+
+def code(widths: tuple[int, ...]) -> Code:
+    """Made where it is first asked for."""
+    found = _codes.get(widths)
+    if found is None:
+        with _lock:
+            found = _codes.get(widths) or _codes.setdefault(widths, Code(widths))
+    return found
+
+
 @functools.cache
-def code() -> Code:
-    """Made at its first use."""
-    return Code()
+def shape() -> Shape:
+    """The cut for this processor."""
+    from framesmith_backends.launch.native import machine
+
+    return shape_of(machine().target)
 
 
 class Call(NamedTuple):
     """What is the same for all tensors that lie alike: `words` is a job without addresses."""
 
+    code: Code
     words: bytes
     tasks: int
     threads: int
@@ -106,7 +130,8 @@ def call_of(query: Laid, key: Laid, value: Laid, mask: Laid | None, is_causal: b
     strides = (*query[1][:3], *key[1][:3], *value[1][:3], *masked, *out[:3], *lse[1], 0, 0)
     job = _Words(*[0] * POINTERS, heads, heads // shared, queries, keys, depth, is_causal, *strides)
     threads = min(-(-batch * heads * queries * keys * depth // GRAIN), MOST_THREADS)
-    return Call(bytes(job), batch * heads * blocks_of(code().shape, queries), threads, lse, depth**-0.5)
+    tasks = batch * heads * blocks_of(shape(), queries)
+    return Call(code(widths_of(shape(), queries)), bytes(job), tasks, threads, lse, depth**-0.5)
 
 
 _library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -131,12 +156,12 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_ca
     if call is None:
         out, lse = ATENS(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)
         return out, lse
-    words, tasks, threads, shape, usual = call
-    out, lse = torch.empty_like(query), torch.empty_strided(*shape, dtype=torch.float32, device="cpu")
+    made, words, tasks, threads, lse_laid, usual = call
+    out, lse = torch.empty_like(query), torch.empty_strided(*lse_laid, dtype=torch.float32, device="cpu")
     job = _Words.from_buffer_copy(words)
     places = (query, key, value, mask, out, lse)
     job[:POINTERS] = [0 if one is None else one.data_ptr() for one in places]
-    if code().run(job, tasks, threads, usual if scale is None else scale):
+    if made.run(job, tasks, threads, usual if scale is None else scale):
         raise MemoryError("attention found no memory to work in")
     return out, lse
 

@@ -38,7 +38,7 @@ def with_own_attention(gm: fx.GraphModule) -> fx.GraphModule:
 
 def _arguments(node: fx.Node) -> Args | str:
     """Those of our own operator in place of this call of ATen's; why it stays, if it does."""
-    from framesmith_backends.launch.attention import laid, why_not_ours
+    from framesmith_backends.launch.attention import call_of, laid, why_not_ours
 
     given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
     operands = [given[name] for name in ("query", "key", "value", "attn_mask")]
@@ -50,7 +50,10 @@ def _arguments(node: fx.Node) -> Args | str:
     if any(one.dtype != torch.float32 or one.device.type != "cpu" or one.layout != torch.strided for one in tensors):
         return "numbers of another type, or elsewhere"
     if not any(map(has_symbols, tensors)):
-        why = why_not_ours(laid(query), laid(key), laid(value), None if mask is None else laid(mask))
+        places = laid(query), laid(key), laid(value), None if mask is None else laid(mask)
+        why = why_not_ours(*places)
+        if why is None:
+            call_of(*places, given["is_causal"])  # makes the code now, where a failure is one of the compiler's
     else:
         why = "large heads" if isinstance(query.shape[-1], int) and query.shape[-1] > MOST_DEPTH else None
     return why or (*operands[:3], given["is_causal"], operands[3], given["scale"])

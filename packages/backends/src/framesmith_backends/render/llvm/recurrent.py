@@ -40,8 +40,8 @@ WORDS = (
 )  # fmt: skip
 _ADDRESSES = WORDS.index("steps")
 #: Heights of tiles by the bytes of a register, the tallest first.
-ROWS = {64: (6, 4, 2, 1), 32: (2, 1), 16: (2, 1)}
-UNROLL = 4
+ROWS = {64: (6, 2, 1), 32: (2, 1), 16: (2, 1)}
+UNROLL = 2
 #: Rows whose cells are computed together: a cell's functions wait for each other, those of several rows do not.
 TOGETHER = 4
 

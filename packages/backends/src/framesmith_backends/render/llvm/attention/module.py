@@ -5,7 +5,7 @@ from __future__ import annotations
 from framesmith_backends.render.llvm.attention.block import BLOCK, FINISH, block, finish, spread
 from framesmith_backends.render.llvm.attention.calls import call, is_null
 from framesmith_backends.render.llvm.attention.row import ROW, row
-from framesmith_backends.render.llvm.attention.shape import FEW, JOB, POINTERS, Shape, shape_of
+from framesmith_backends.render.llvm.attention.shape import JOB, POINTERS, Shape, shape_of
 from framesmith_backends.render.llvm.attention.softmax import softmax
 from framesmith_backends.render.llvm.attention.tiles import scores_tile, values_tile
 from framesmith_backends.render.llvm.builder import Value, constant
@@ -16,10 +16,11 @@ from framesmith_backends.render.llvm.writer import Writer
 from framesmith_backends.render.target import Target
 
 
-def render_attention(target: Target) -> str:
+def render_attention(target: Target, widths: tuple[int, ...]) -> str:
     """A module with `i32 fs_attention(ptr job, i64 tasks, i32 threads, float scale)`; 1 for want of memory.
 
-    Tasks are blocks of queries, of which `blocks_of` says how many there are.
+    Tasks are blocks of queries, of which `blocks_of` says how many there are. `widths` are those that `widths_of` gives
+    of the queries, for which alone there is code: all of it takes 0.3 s to compile.
     """
     shape, declarations = shape_of(target), dict[str, None]()
 
@@ -27,12 +28,13 @@ def render_attention(target: Target) -> str:
         return Writer(scalef=target.bytes == 64, declared=declarations)
 
     parts = [pack(writer(), shape.lanes)]
-    for vectors, heights in shape.heights.items():
+    for vectors in widths:
+        heights = shape.heights[vectors]
         parts += [scores_tile(writer(), shape, vectors, rows) for rows in heights]
         parts += [values_tile(writer(), shape, vectors, rows) for rows in heights]
         parts += [softmax(writer(), shape, vectors), block(writer(), shape, vectors)]
-    parts += [spread(writer(), shape), finish(writer(), shape), row(writer(), shape)]
-    parts += [_part(writer(), shape), _entry()]
+    parts += [spread(writer(), shape), finish(writer(), shape)] if widths else [row(writer(), shape)]
+    parts += [_part(writer(), shape, widths), _entry()]
     width = target.bytes * 8
     attributes = (
         f'attributes #0 = {{ nounwind "target-cpu"="{target.name}" "prefer-vector-width"="{width}" '
@@ -41,7 +43,7 @@ def render_attention(target: Target) -> str:
     return "\n\n".join([*declarations, RUNTIME, SCRATCH, *parts, attributes])
 
 
-def _part(w: Writer, shape: Shape) -> str:
+def _part(w: Writer, shape: Shape, widths: tuple[int, ...]) -> str:
     """Some of the tasks, by one thread."""
     words = Value("%job", "ptr")
     job = {}
@@ -52,9 +54,8 @@ def _part(w: Writer, shape: Shape) -> str:
     missing = is_null(w, memory)
     with w.when(missing):
         w.store(constant(1, "i64"), w.at(words, JOB.index("failed"), "i64"), 8)
-    few = w.compare("ule", job["queries"], FEW)
     vectors = w.binary("udiv", w.add(job["queries"], shape.lanes - 1), shape.lanes)
-    blocks = w.select(few, job["queries"], w.binary("udiv", w.add(vectors, shape.most - 1), shape.most))
+    blocks = w.binary("udiv", w.add(vectors, shape.most - 1), shape.most) if widths else job["queries"]
     end = w.select(missing, Value("%begin", "i64"), Value("%end", "i64"))
     with w.loop(Value("%begin", "i64"), end) as task:
         line, turn = w.binary("udiv", task, blocks), w.binary("urem", task, blocks)
@@ -62,10 +63,10 @@ def _part(w: Writer, shape: Shape) -> str:
         half, odd = w.binary("lshr", turn, 1), w.binary("and", turn, 1)
         which = w.select(w.compare("ne", odd, 0), w.sub(w.sub(blocks, 1), half), half)
         here = {**job, **_of_head(w, job, line), "memory": memory}
-        with w.when(few):
+        if widths:
+            _block_of_queries(w, shape, widths, here, which, (vectors, blocks))
+        else:
             _one_query(w, here, which)
-        with w.when(_not(w, few)):
-            _block_of_queries(w, shape, here, which, (vectors, blocks))
     with w.when(_not(w, missing)):
         call(w, "@fs.give", memory)
     return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
@@ -104,7 +105,8 @@ def _one_query(w: Writer, here: dict[str, Value], which: Value) -> None:
     call(w, "@fs.row", *(given[name.split()[1]] for name in ROW))
 
 
-def _block_of_queries(w: Writer, shape: Shape, here: dict[str, Value], which: Value, cut: tuple[Value, Value]) -> None:
+def _block_of_queries(w: Writer, shape: Shape, widths: tuple[int, ...], here: dict[str, Value], which: Value,
+                      cut: tuple[Value, Value]) -> None:  # fmt: skip
     """The `which`-th of so many blocks, among which so many vectors are divided."""
     vectors, blocks = cut
     each, more = w.binary("udiv", vectors, blocks), w.binary("urem", vectors, blocks)
@@ -113,7 +115,7 @@ def _block_of_queries(w: Writer, shape: Shape, here: dict[str, Value], which: Va
     width = w.mul(wide, shape.lanes)
     count = w.least(w.sub(here["queries"], first), width)
     given = {**here, "first": first, "count": count, "limit": _limit(w, here, w.add(first, count)), "width": width}
-    for size in shape.heights:
+    for size in widths:
         with w.when(w.compare("eq", wide, size)):
             call(w, f"@fs.block.{size}", *(given[name.split()[1]] for name in BLOCK))
     given |= {name: w.at(here[name], w.mul(first, here[f"{name}_row"])) for name in ("out", "lse")}

@@ -70,3 +70,12 @@ def blocks_of(shape: Shape, queries: int) -> int:
         return queries
     vectors = -(-queries // shape.lanes)
     return -(-vectors // shape.most)
+
+
+def widths_of(shape: Shape, queries: int) -> tuple[int, ...]:
+    """Vectors of the blocks among which so many queries are divided, each once; none for few queries."""
+    if queries <= FEW:
+        return ()
+    vectors, blocks = -(-queries // shape.lanes), blocks_of(shape, queries)
+    each, more = divmod(vectors, blocks)
+    return (each, each + 1) if more else (each,)

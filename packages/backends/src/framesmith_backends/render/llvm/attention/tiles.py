@@ -8,7 +8,7 @@ from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 
 #: Keys that are taken between two jumps.
-UNROLL = 4
+UNROLL = 2
 
 
 def _scores_sums(w: Writer, p: dict[str, Value], lanes: int, vectors: int, rows: int) -> list[list[Value]]:
