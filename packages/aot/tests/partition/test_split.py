@@ -34,6 +34,12 @@ def test_cheap_pointwise_chain_keeps_its_input_only():
     assert aten.mm.default not in targets(graph.backward_passes[0].graph)[:1]
 
 
+def test_of_two_values_alike_in_size_the_later_is_kept():
+    graph = compiled(graph_of(lambda x, w: F.relu(x @ w) @ w), leaves((8, 8), (8, 8)))
+    assert aten.relu.default not in targets(graph.backward_passes[0].graph)
+    assert len(saved(graph)) == 3  # x, w, and what relu gives
+
+
 def test_matrix_products_and_random_numbers_run_once():
     def fn(x, w):
         return F.dropout(torch.tanh(x @ w), 0.5) @ w
