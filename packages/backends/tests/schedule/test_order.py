@@ -67,6 +67,16 @@ def test_what_is_computed_again_waits_for_its_reader() -> None:
     assert peak(planned(backward, images(6))) <= 3 * MIB  # not one for each that is saved
 
 
+def test_results_that_share_a_small_buffer_are_made_apart() -> None:
+    def backward(at: Tensor, grad: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+        again = [one[at] for one in saved]
+        return tuple(grad.t() @ one for one in again)
+
+    table = [torch.randn(64, 64) for _ in range(6)]
+    plan = planned(backward, [torch.arange(64).repeat(64), torch.randn(4096, 64), *table])
+    assert peak(plan) < 2.5 * MIB  # of 6
+
+
 def test_a_kernel_that_frees_as_much_as_it_makes_stays_early() -> None:
     def function(w: Tensor, a: Tensor, b: Tensor) -> Tensor:
         early = convolved(a, w).clamp(0.0, 6.0).sum((2, 3), keepdim=True)

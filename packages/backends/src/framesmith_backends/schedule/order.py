@@ -1,8 +1,8 @@
 """Kernels as late as memory asks for: one whose results are larger than what it frees waits for who needs them first.
 
 A graph's own order is that of its text. A backward graph begins with all that is computed again, which would be there
-at once, as if it had been saved. What may be seen from outside keeps its order: calls, checks, and what a call with
-effects comes after. Sizes that change count by their hints.
+at once, as if it had been saved. Calls keep their order, and what a call with effects comes after stays before it, so
+that a check that fails has left everything as it was. Sizes that change count by their hints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def as_late(nodes: Sequence[Node], program: Program, stored: Collection[str], en
     place = {node.number: (at, 1, at) for at, node in enumerate(nodes)}
     for at, node in reversed([*enumerate(nodes)]):
         made = [one.name for one in node.members if one.name in stored] if isinstance(node, Group) else []
-        if not made or not kept.isdisjoint(made) or _checks(node):
+        if not made or not kept.isdisjoint(made):
             continue
         needing = {number for name in made for number in readers.get(name, ())} - {node.number}
         needing.update(one.number for one in effects if one.before >> node.number & 1)
@@ -57,10 +57,6 @@ def _read(node: Node, program: Program) -> set[str]:
     found = {load.source for one in node.members for load in loads(one.body)}
     found.update(name for one in node.members for name in program.numbers_for(one))
     return found - {one.name for one in node.members}
-
-
-def _checks(node: Node) -> bool:
-    return isinstance(node, Group) and any(one.failure is not None for one in node.members)
 
 
 def _bytes(names: Iterable[str], program: Program) -> int:
