@@ -43,3 +43,10 @@ def test_chain_is_cut_at_its_cheapest_edge():
     for tail, capacity in ((0, INFINITE), (1, 3.0), (2, 5.0)):
         network.add_edge(tail, tail + 1, capacity)
     assert network.source_side(0, 3) == {0, 1}
+
+
+def test_of_equal_edges_the_last_is_cut():
+    network = FlowNetwork(5)
+    for tail, capacity in ((0, INFINITE), (1, 3.0), (2, 3.0), (3, 5.0)):
+        network.add_edge(tail, tail + 1, capacity)
+    assert network.source_side(0, 4) == {0, 1, 2}

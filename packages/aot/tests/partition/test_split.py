@@ -34,6 +34,23 @@ def test_cheap_pointwise_chain_keeps_its_input_only():
     assert aten.mm.default not in targets(graph.backward_passes[0].graph)[:1]
 
 
+def test_of_two_values_alike_in_size_the_later_is_kept():
+    graph = compiled(graph_of(lambda x, w: F.relu(x @ w) @ w), leaves((8, 8), (8, 8)))
+    assert aten.relu.default not in targets(graph.backward_passes[0].graph)
+    assert len(saved(graph)) == 3  # x, w, and what relu gives
+
+
+def test_what_holds_elements_of_what_is_saved_is_gathered_again():
+    def fn(x, w, at):
+        hidden = torch.tanh(x @ w)
+        return torch.cat([hidden[at], hidden[at + 1]], 1) @ torch.cat([w, w])
+
+    graph = compiled(graph_of(fn), [*leaves((8, 8), (8, 8)), torch.arange(7).repeat(9)])
+    again = targets(graph.backward_passes[0].graph)
+    assert {aten.cat.default, aten.index.Tensor} <= {*again} and aten.tanh.default not in again
+    assert all(node.meta["val"].numel() <= 64 for node in saved(graph))
+
+
 def test_matrix_products_and_random_numbers_run_once():
     def fn(x, w):
         return F.dropout(torch.tanh(x @ w), 0.5) @ w

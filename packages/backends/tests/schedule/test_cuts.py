@@ -67,6 +67,10 @@ def test_what_is_small_stays_whole() -> None:
     assert len(runs(16, 16)) == 1
 
 
+def test_what_is_a_tenth_of_a_mebibyte_too_much_is_cut() -> None:
+    assert len(runs(12, 64)) > 1  # 192 KiB are saved, as much is made
+
+
 def test_memory_of_a_long_run() -> None:
     count, size = 16, 256 * 256 * 4
     assert 2 <= len(runs(count, 256)) <= 3 * count // 2  # of three items for each

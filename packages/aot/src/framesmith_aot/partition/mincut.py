@@ -23,11 +23,11 @@ class FlowNetwork:
             self._room.append(room)
 
     def source_side(self, source: int, sink: int) -> set[int] | None:
-        """The vertices on the source's side of a minimum cut; None where every cut is infinite."""
+        """What lies before the minimum cut that is nearest to the sink; None where every cut is infinite."""
         while True:
             level = self._levels(source)
             if sink not in level:
-                return set(level)
+                return {*range(len(self._edges))} - self._leading_to(sink)
             cursor = [0] * len(self._edges)
             while (path := self._path(source, sink, level, cursor)) is not None:
                 if not self._push(path):
@@ -44,6 +44,18 @@ class FlowNetwork:
                     level[head] = level[vertex] + 1
                     queue.append(head)
         return level
+
+    def _leading_to(self, sink: int) -> set[int]:
+        """The vertices from which there is a way with room to the sink."""
+        found = {sink}
+        queue = deque([sink])
+        while queue:
+            for edge in self._edges[queue.popleft()]:
+                tail = self._head[edge]
+                if self._room[edge ^ 1] > 0 and tail not in found:
+                    found.add(tail)
+                    queue.append(tail)
+        return found
 
     def _path(self, source: int, sink: int, level: dict[int, int], cursor: list[int]) -> list[int] | None:
         """Edges of a path with room along rising levels; `cursor` remembers what was tried."""

@@ -30,13 +30,20 @@ from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import dependents, is_pure, tensor_bytes, view_root, view_source
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES, is_number_node, numbers_in, numbers_of
 from framesmith_aten.layouts import is_dense
-from framesmith_aten.operators import is_factory, is_pointwise, is_view, row
+from framesmith_aten.operators import is_custom, is_factory, is_pointwise, is_view, op_name, row
 from framesmith_aten.symbolic import has_symbols, hint
 
 aten = torch.ops.aten
 
 #: Price of computing a costly element again, in saved bytes an element.
 COSTLY_PRICE = 1.0
+
+#: Price of gathering an element again, in saved bytes: less than a float that is saved, and more than none at all, as
+#: the matrix product or convolution that reads it has to have it in memory.
+GATHERED_PRICE = 1.5
+
+#: Operators whose results hold elements of their operands, no more than a few times each.
+GATHERING = frozenset(("cat", "index", "index_select", "embedding", "gather", "upsample_nearest2d", "constant_pad_nd"))
 
 #: Of saving memory that the user may change, which takes a copy: more than all else together.
 PRICE_OF_VISIBLE = 1e15
@@ -313,7 +320,11 @@ def _repeat_price(node: fx.Node) -> float:
     val = node.meta["val"]
     if node.target in FUNCTIONS and is_number_node(node):
         return 0.0
-    if not is_pointwise(node.target) or not is_pure(node) or not isinstance(val, torch.Tensor):
+    if not is_pure(node) or not isinstance(val, torch.Tensor):
+        return INFINITE
+    if not is_custom(node.target) and op_name(node.target) in GATHERING:
+        return GATHERED_PRICE * float(hint(val.numel()))
+    if not is_pointwise(node.target):
         return INFINITE
     return COSTLY_PRICE * float(hint(val.numel())) if row(node.target).costly else 0.0
 

@@ -16,6 +16,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.size import Size
 from framesmith_backends.schedule.in_place import write_over_dead
+from framesmith_backends.schedule.memory import private_layouts
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
 
 #: Each buffer starts at a multiple of so many bytes, as ATen's do.
@@ -39,16 +40,28 @@ class Span(Generic[SizeT]):
 
 
 def with_arenas(steps: Sequence[Step], outputs: set[str]) -> list[Step]:
-    """The steps with what lives within one run in that run's arena, `name.arena`, or in a dead buffer's place."""
+    """The steps with what lives within one run in that run's arena, `name.arena`, or in a dead buffer's place.
+
+    What lives on may take the place of what dies in the run that makes it: `Allocate` says so behind the run.
+    """
     seen = Counter(name for step in steps for name in _names(step))
     layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+    first = {name: at for at, step in reversed([*enumerate(steps)]) for name in _names(step)}
+    last = {name: at for at, step in enumerate(steps) for name in _names(step)}
+    known = {name: layout for name, layout in private_layouts(steps).items() if name not in outputs}
+    calls = [step for step in steps if isinstance(step, CallStep) and step.place is None]
+    shown = outputs.union(*(step.call.needs for step in calls))
     found: list[Step] = []
     gone: set[str] = set()
-    for step in steps:
+    for at, step in enumerate(steps):
         if isinstance(step, Run):
             inner = [name for name in step.buffers if name in layouts and seen[name] == 1 and name not in outputs]
-            step, renamed = write_over_dead(step, {name: layouts[name] for name in inner})
-            gone |= renamed
+            made = {name: layouts[name] for name in step.buffers if name in layouts and first[name] == at}
+            dying = {name: known[name] for name in step.buffers if name in known and last[name] == at}
+            step, renamed = write_over_dead(step, made, dying, shown)
+            gone.update(renamed)
+            heirs = [Allocate(name, known[target], target) for name, target in renamed.items() if name not in dying]
+            known.update({heir.name: heir.layout for heir in heirs if heir.name in known})
             spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed})
             step = replace(step, shared=tuple(taken(symbolic).items()))
             if spans:
@@ -59,8 +72,10 @@ def with_arenas(steps: Sequence[Step], outputs: set[str]) -> list[Step]:
             away = {name for name, _ in (*step.inner, *step.shared)}
             step = replace(step, buffers=tuple(name for name in step.buffers if name not in away))
             gone |= away
-        found.append(step)
-    return [step for step in found if not (isinstance(step, Allocate) and step.name in gone)]
+            found += [step, *heirs]
+        else:
+            found.append(step)
+    return [step for step in found if not (isinstance(step, Allocate) and step.reuse is None and step.name in gone)]
 
 
 def _names(step: Step) -> tuple[str, ...]:

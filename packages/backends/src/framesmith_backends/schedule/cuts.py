@@ -18,8 +18,9 @@ from framesmith_backends.ir.program import Layout
 from framesmith_backends.schedule.reuse import bytes_made, layout_bytes
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
 
-#: What a peak may exceed the least one by: a share of it, and bytes that are not worth a cut.
-SHARE, TRIFLE = 0.005, 1 << 18
+#: What a peak may exceed the least one by: a share of it, and bytes that are not worth a cut, a sixteenth of the least
+#: peak within these bounds.
+SHARE, TRIFLE, MOST_TRIFLE = 0.005, 3 << 15, 1 << 18
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ def with_runs_cut(steps: Sequence[Step], inputs: Mapping[str, Layout | None], ke
     """The steps with runs in parts; those in `kept` are needed to the end. Runs have no arenas yet."""
     lives, ticks = _lives(steps, inputs, kept)
     least = max(_curve(lives, 0, ticks), default=0)
-    allowed = int(least * (1 + SHARE)) + TRIFLE
+    allowed = int(least * (1 + SHARE)) + min(max(TRIFLE, least // 16), MOST_TRIFLE)
     found: list[Step] = []
     waiting: dict[str, Allocate] = {}  # made when the first part that uses it begins
     start = 0

@@ -19,6 +19,8 @@ from framesmith_backends.schedule.domains import Sizes, flags_of, merged_axes, r
 
 # Beyond these a kernel is too large to be worth growing.
 MOST_MEMBERS, MOST_COST = 48, 2500
+#: Results of so many elements do not share a kernel for a buffer with less than this part of them.
+FEWEST_APART, SHARED = 1 << 16, 16
 
 
 @dataclass(slots=True, eq=False)
@@ -150,8 +152,18 @@ def _register(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
 def _candidates(g: Grouping, d: Def, sources: list[str]) -> list[int]:
     """Groups worth trying: producers of what it reads, latest first, then other readers of the same buffers."""
     producers = {g.owner[s] for s in sources if s in g.owner}
-    siblings = {n for s in sources for n in g.readers.get(s, ())} - producers
+    siblings = {n for s in sources if _is_worth_sharing(g, s, d) for n in g.readers.get(s, ())} - producers
     return sorted(producers, reverse=True) + sorted(siblings, reverse=True)[:4]
+
+
+def _is_worth_sharing(g: Grouping, source: str, d: Def) -> bool:
+    """Whether a buffer is large enough to read it once for two results that have nothing else in common.
+
+    What is computed in one kernel is in memory at once.
+    """
+    elements = hint(d.layout.numel)
+    known = g.program.layouts.get(source)
+    return elements < FEWEST_APART or known is None or hint(known.numel) * SHARED >= elements
 
 
 def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | None:

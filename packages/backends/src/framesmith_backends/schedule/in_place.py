@@ -11,7 +11,7 @@ more, all of it by one native entry: a call of ATen's takes longer than such a c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -92,27 +92,39 @@ def _copying(name: str, target: str, source: str, layout: Layout) -> Kernel:
     return with_numbers(Kernel(name, params, loops, (), lane, (Pass((), (), (store,)),)))
 
 
-def write_over_dead(run: Run, private: Mapping[str, Layout]) -> tuple[Run, set[str]]:
-    """The run, with results where their kernel reads a buffer for the last time, and the names that are gone so.
+def write_over_dead(
+    run: Run, made: Mapping[str, Layout], dying: Mapping[str, Layout], shown: Collection[str]
+) -> tuple[Run, dict[str, str]]:
+    """The run, with results where their kernel reads a buffer for the last time: their names, and those of the buffers.
 
-    The buffers in `private` are seen by nobody but this run.
+    Nobody sees the buffers `made` before the run, nor those `dying` after it. What lives on takes the memory of what is
+    there before; of what is `shown`, others see the shape and strides.
     """
     items = _Items(run.items)
-    gone: set[str] = set()
+    places, found = dict(dying), dict[str, str]()
+
+    def fits(source: str, target: str) -> bool:
+        layout, place = made[source], places[target]
+        if source in dying:
+            return (layout.numel, layout.dtype) == (place.numel, place.dtype)
+        alike = layout == place if source in shown else (layout.numel, layout.dtype) == (place.numel, place.dtype)
+        return alike and target not in made
+
     for at, item in enumerate(run.items):
         if not isinstance(item, Kernel):
             continue
-        dead = [name for name in items.named(at) if name in private and items.naming[name][-1] == at]
-        for source in [param.name for param in item.params if param.written and param.name in private]:
-            layout = private[source]
-            equal = (t for t in dead if (private[t].numel, private[t].dtype) == (layout.numel, layout.dtype))
-            target = next((t for t in equal if t != source and items.may_write(source, t)), None)
+        dead = [name for name in items.named(at) if name in places and items.naming[name][-1] == at]
+        for source in [param.name for param in item.params if param.written and param.name in made]:
+            fitting = (name for name in dead if name != source and fits(source, name))
+            target = next((name for name in fitting if items.may_write(source, name)), None)
             if target is not None and items.naming[source][0] == at:
                 items.rename(source, target)
                 dead.remove(target)
-                gone.add(source)
-    buffers = tuple(name for name in run.buffers if name not in gone)
-    return replace(run, items=tuple(items.items), buffers=buffers), gone
+                found[source] = target
+                if source not in dying:
+                    del places[target]
+    buffers = tuple(name for name in run.buffers if name not in found)
+    return replace(run, items=tuple(items.items), buffers=buffers), found
 
 
 def _cannot_fail(step: Step) -> bool:

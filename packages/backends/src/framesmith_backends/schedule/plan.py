@@ -19,6 +19,7 @@ from framesmith_backends.schedule.group import CallNode, Group, Node, group
 from framesmith_backends.schedule.in_place import copy_by_kernels, write_in_place
 from framesmith_backends.schedule.inline import Cheap, inline
 from framesmith_backends.schedule.liveness import needed
+from framesmith_backends.schedule.order import as_late
 from framesmith_backends.schedule.pieces import in_pieces
 from framesmith_backends.schedule.products import native_product
 from framesmith_backends.schedule.reuse import with_drops
@@ -103,6 +104,8 @@ def make_plan(
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, tellers=program.tellers)
     products = _products(program, nodes) if native else {}
     views = _late_views(program, nodes, products)
+    calls_made = {node.call.name for node in nodes if isinstance(node, CallNode)} - {*products, *views}
+    nodes = as_late(nodes, program, stored, calls_made)
     read = {load.source for d in program.defs.values() for load in loads(d.body)}
     read.update(param.name for product in products.values() for param in product.params)
     read.update(_shown(program, name) for name, is_needed in views.items() if is_needed)

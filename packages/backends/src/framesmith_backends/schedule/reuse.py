@@ -31,12 +31,12 @@ def with_drops(
     last = {name: at for at, step in enumerate(steps) for name in (*_uses(step), *_makes(step))}
     last = {name: at for name, at in last.items() if name not in kept}
     layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
-    alive = _Alive(steps, last, inputs)
     free: dict[Layout, list[str]] = {}
-    heirs: dict[str, str] = {}
+    heirs = {step.reuse: step.name for step in steps if isinstance(step, Allocate) and step.reuse is not None}
+    alive = _Alive(steps, last, inputs, heirs)
     found: list[Step] = []
     for at, step in enumerate(steps):
-        if isinstance(step, Allocate):
+        if isinstance(step, Allocate) and step.reuse is None:
             candidates = free.get(step.layout, [])
             chosen = next((name for name in candidates if alive.hold(step.layout, last[name], at)), None)
             if chosen is not None:
@@ -45,7 +45,7 @@ def with_drops(
                 step = replace(step, reuse=chosen)
         found.append(step)
         for name in dict.fromkeys((*_uses(step), *_makes(step))):
-            if last.get(name) == at and name in layouts and name not in fixed:
+            if last.get(name) == at and name in layouts and name not in fixed and name not in heirs:
                 free.setdefault(layouts[name], []).append(name)
     return _dropped(found, last, heirs)
 
@@ -67,11 +67,19 @@ def _dropped(steps: Sequence[Step], last: Mapping[str, int], heirs: Mapping[str,
 class _Alive:
     """Bytes alive at each step if everything is dropped behind its last use, inputs too, and if they stay."""
 
-    def __init__(self, steps: Sequence[Step], last: Mapping[str, int], inputs: Mapping[str, Layout | None]) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        last: Mapping[str, int],
+        inputs: Mapping[str, Layout | None],
+        heirs: Mapping[str, str],
+    ) -> None:
         own, given = [0] * (len(steps) + 1), [0] * (len(steps) + 1)  # what each step adds to the one before
         for at, step in enumerate(steps):
             for name in _makes(step):
                 own[at] += bytes_made(step)
+                while name in heirs:
+                    name = heirs[name]
                 own[last.get(name, len(steps) - 1) + 1] -= bytes_made(step)
         for name, layout in inputs.items():
             size = 0 if layout is None else layout_bytes(layout)
@@ -98,9 +106,9 @@ def layout_bytes(layout: Layout) -> int:
 
 
 def bytes_made(step: Step) -> int:
-    """What the step's result takes, which is nothing for a view."""
+    """What the step's result takes, which is nothing for a view, and for what takes a dead buffer."""
     if isinstance(step, Allocate):
-        return layout_bytes(step.layout)
+        return layout_bytes(step.layout) if step.reuse is None else 0
     if not isinstance(step, CallStep) or step.place is not None or is_view(step.call.node.target):
         return 0
     if not isinstance(step.call.node.target, torch._ops.OpOverload):

@@ -1,0 +1,42 @@
+"""Which tensors of a launch list have memory of their own, that nobody sees but by their names."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Sequence
+
+from framesmith_aten.operators import is_custom, op_name
+from framesmith_backends.ir.program import Layout, is_dense
+from framesmith_backends.schedule.steps import Allocate, CallStep, Step
+
+#: Operators whose results share no memory with their operands, nor with each other, whatever these are.
+APART = frozenset(("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "_linear_pointwise"))
+
+
+def private_layouts(steps: Sequence[Step]) -> dict[str, Layout]:
+    """The layouts of buffers, and of what calls make, where no call may give another name to their memory."""
+    calls = [step for step in steps if isinstance(step, CallStep)]
+    shared = {name for step in calls if not (_gives_memory(step) or _is_item(step)) for name in step.call.needs}
+    makers = {step.call.name for step in calls if _gives_memory(step)}
+    items = Counter(_item(step) for step in calls if _is_item(step))
+    found = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+    for step in calls:
+        own = step.call.name in makers or (step.call.needs[:1] and step.call.needs[0] in makers and _is_item(step))
+        if own and step.layout is not None and items[_item(step)] <= 1:
+            found[step.call.name] = step.layout
+    return {name: layout for name, layout in found.items() if name not in shared and is_dense(layout)}
+
+
+def _gives_memory(step: CallStep) -> bool:
+    target = step.call.node.target
+    known = step.call.node.op == "call_function" and not is_custom(target) and op_name(target) in APART
+    return known and step.place is None
+
+
+def _is_item(step: CallStep) -> bool:
+    return step.place is None and step.call.node.target is operator.getitem
+
+
+def _item(step: CallStep) -> tuple[object, ...]:
+    return (step.call.needs, *step.call.node.args[1:])
