@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.rewrite.attention import ROWS, attention, with_cheaper_attention
+from framesmith_backends.launch.attention import ATENS as attention
+from framesmith_backends.rewrite.attention import ROWS, with_cheaper_attention
 
 Tensor = torch.Tensor
 aten = torch.ops.aten

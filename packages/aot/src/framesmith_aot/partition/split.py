@@ -15,7 +15,7 @@ what is read is what is there when the pass runs.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -41,9 +41,6 @@ COSTLY_PRICE = 1.0
 #: Price of gathering an element again, in saved bytes: less than a float that is saved, and more than none at all, as
 #: the matrix product or convolution that reads it has to have it in memory.
 GATHERED_PRICE = 1.5
-
-#: Operators whose results hold elements of their operands, no more than a few times each.
-GATHERING = frozenset(("cat", "index", "index_select", "embedding", "gather", "upsample_nearest2d", "constant_pad_nd"))
 
 #: Of saving memory that the user may change, which takes a copy: more than all else together.
 PRICE_OF_VISIBLE = 1e15
@@ -322,11 +319,24 @@ def _repeat_price(node: fx.Node) -> float:
         return 0.0
     if not is_pure(node) or not isinstance(val, torch.Tensor):
         return INFINITE
-    if not is_custom(node.target) and op_name(node.target) in GATHERING:
-        return GATHERED_PRICE * float(hint(val.numel()))
+    priced = None if is_custom(node.target) else REPEAT_PRICES.get(op_name(node.target))
+    if priced is not None:
+        return priced(val)
     if not is_pointwise(node.target):
         return INFINITE
     return COSTLY_PRICE * float(hint(val.numel())) if row(node.target).costly else 0.0
+
+
+def _gathered(val: torch.Tensor) -> float:
+    """Of a result that holds elements of the operands, no more than a few times each."""
+    return GATHERED_PRICE * float(hint(val.numel()))
+
+
+#: What computing results again costs, where it is not by what is done to each element.
+REPEAT_PRICES: dict[str, Callable[[torch.Tensor], float]] = {
+    "cat": _gathered, "index": _gathered, "index_select": _gathered, "embedding": _gathered, "gather": _gathered,
+    "upsample_nearest2d": _gathered, "constant_pad_nd": _gathered,
+}  # fmt: skip
 
 
 def _extract(

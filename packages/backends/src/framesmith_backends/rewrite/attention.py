@@ -15,9 +15,9 @@ from torch.fx.node import Argument
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.symbolic import all_equal
+from framesmith_backends.launch.attention import ATENS
 
 aten = torch.ops.aten
-attention = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 Args = tuple[Argument, ...]
 
@@ -84,4 +84,4 @@ def _before_repeating(operand: object, user: fx.Node) -> fx.Node | str:
 
 
 #: The operator, and what gives its new arguments or the reason to leave it.
-ROWS: dict[object, Callable[[fx.Node], Args | str]] = {attention: _grouped_heads}
+ROWS: dict[object, Callable[[fx.Node], Args | str]] = {ATENS: _grouped_heads}

@@ -6,12 +6,15 @@ import operator
 from collections import Counter
 from collections.abc import Sequence
 
+from torch._ops import OpOverload
+from torch.utils.flop_counter import flop_registry
+
 from framesmith_aten.operators import is_custom, op_name
 from framesmith_backends.ir.program import Layout, is_dense
 from framesmith_backends.schedule.steps import Allocate, CallStep, Step
 
-#: Operators whose results share no memory with their operands, nor with each other, whatever these are.
-APART = frozenset(("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "_linear_pointwise"))
+#: oneDNN's own product, which torch counts no operations of.
+LINEAR = "_linear_pointwise"
 
 
 def private_layouts(steps: Sequence[Step]) -> dict[str, Layout]:
@@ -29,9 +32,14 @@ def private_layouts(steps: Sequence[Step]) -> dict[str, Layout]:
 
 
 def _gives_memory(step: CallStep) -> bool:
+    """Whether a call's results share no memory with its operands, nor with each other: those of products do not.
+
+    Torch knows products as what it counts floating-point operations of.
+    """
     target = step.call.node.target
-    known = step.call.node.op == "call_function" and not is_custom(target) and op_name(target) in APART
-    return known and step.place is None
+    if step.place is not None or not isinstance(target, OpOverload) or is_custom(target):
+        return False
+    return target.overloadpacket in flop_registry or op_name(target) == LINEAR
 
 
 def _is_item(step: CallStep) -> bool:
