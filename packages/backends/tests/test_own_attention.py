@@ -326,8 +326,7 @@ def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch
     known = native.machine()
     other = native.Machine(Target(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
-    monkeypatch.setattr(own, "_codes", {})
-    for cached in (own.shape, own.call_of):
+    for cached in (own.code, own.shape, own.call_of):
         cached.cache_clear()
     try:
         assert own.shape().lanes == width // 4
@@ -340,7 +339,7 @@ def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch
         k[0, 0, 3] = torch.tensor(0x7FC00101, dtype=torch.int32).view(torch.float32)  # whose last bits are no zeros
         assert ATTENTION(q, k, v, False, None, None)[0].isnan().all()
     finally:
-        for cached in (own.shape, own.call_of):
+        for cached in (own.code, own.shape, own.call_of):
             cached.cache_clear()
 
 

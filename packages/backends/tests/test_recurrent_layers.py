@@ -268,9 +268,12 @@ def test_narrower_processors(kind: str, name: str, width: int, monkeypatch: pyte
     wanted = run()
     other = native.Machine(Target(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
-    monkeypatch.setattr(recurrent, "_codes", {})
-    for one, two in zip(run(), wanted, strict=True):
-        check(one, two)
+    recurrent._code.cache_clear()
+    try:
+        for one, two in zip(run(), wanted, strict=True):
+            check(one, two)
+    finally:
+        recurrent._code.cache_clear()
 
 
 def test_threads_that_meet_new_code_make_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +284,7 @@ def test_threads_that_meet_new_code_make_it_once(monkeypatch: pytest.MonkeyPatch
             made.append(layer)
             super().__init__(layer)
 
-    monkeypatch.setattr(recurrent, "_codes", {})
+    recurrent._code.cache_clear()
     monkeypatch.setattr(recurrent, "Code", Counted)
     threads = [threading.Thread(target=recurrent.code, args=("rnn_relu", False, 8)) for _ in range(8)]
     for thread in threads:

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch.attention import ATENS as attention
-from framesmith_backends.rewrite.attention import ROWS, with_cheaper_attention
+from framesmith_backends.rewrite.attention import ATENS, ROWS, with_cheaper_attention
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -24,7 +23,7 @@ def repeated(x: Tensor, times: int) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    return attention(q, k, v, 0.0, False, attn_mask=mask)[0]
+    return ATENS(q, k, v, 0.0, False, attn_mask=mask)[0]
 
 
 def inputs(length: int = 3) -> list[Tensor]:
@@ -48,7 +47,7 @@ def check(function: Callable[..., Any], args: list[Tensor]) -> Any:
 def test_repeated_heads_are_not_made(length: int) -> None:
     gm = check(lambda q, k, v, m: (attend(q, repeated(k, 2), repeated(v, 2), m),), inputs(length))
     rewritten = with_cheaper_attention(gm)
-    [call] = rewritten.graph.find_nodes(op="call_function", target=attention)
+    [call] = rewritten.graph.find_nodes(op="call_function", target=ATENS)
     assert [one.op for one in call.args[:3]] == ["placeholder"] * 3
     assert not rewritten.graph.find_nodes(op="call_function", target=aten.clone.default)
     assert gm.graph.find_nodes(op="call_function", target=aten.clone.default)  # the graph given is left as it was
@@ -84,8 +83,8 @@ DECLINED: dict[str, tuple[str, Callable[..., Any]]] = {
 def test_other_calls_are_left(name: str) -> None:
     words, function = DECLINED[name]
     gm = check(function, inputs())
-    [call] = gm.graph.find_nodes(op="call_function", target=attention)
-    reason = ROWS[attention](call)
+    [call] = gm.graph.find_nodes(op="call_function", target=ATENS)
+    reason = ROWS[ATENS](call)
     assert isinstance(reason, str) and words in reason
     assert with_cheaper_attention(gm) is gm
 

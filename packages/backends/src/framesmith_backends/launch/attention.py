@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
+from framesmith_backends.launch.once import once
 from framesmith_backends.render.llvm.attention.module import render_attention
 from framesmith_backends.render.llvm.attention.shape import (
     FEW,
@@ -26,14 +26,11 @@ from framesmith_backends.render.llvm.attention.shape import (
     shape_of,
     widths_of,
 )
-
-aten = torch.ops.aten
-ATENS: Any = aten._scaled_dot_product_flash_attention_for_cpu.default
+from framesmith_backends.rewrite.attention import ATENS
 
 #: Products of two numbers that are worth a call from Python, also those of few queries; of each thread, at least.
 FEWEST, FEWEST_OF_FEW, GRAIN = 1 << 12, 1 << 15, 1 << 16
 MOST_THREADS = 1 << 16
-
 
 #: A tensor's sizes, and how far apart its elements are.
 Laid = tuple[tuple[int, ...], tuple[int, ...]]
@@ -85,17 +82,10 @@ class Code:
 _Words: Any = ctypes.c_int64 * len(JOB)
 
 
-_codes: dict[tuple[int, ...], Code] = {}
-_lock = threading.Lock()
-
-
+@once
 def code(widths: tuple[int, ...]) -> Code:
     """Made where it is first asked for."""
-    found = _codes.get(widths)
-    if found is None:
-        with _lock:
-            found = _codes.get(widths) or _codes.setdefault(widths, Code(widths))
-    return found
+    return Code(widths)
 
 
 @functools.cache

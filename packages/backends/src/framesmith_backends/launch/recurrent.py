@@ -7,7 +7,6 @@ hidden]; `rewrite/recurrent.py` writes the products around them. See docs/design
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch._ops import OpOverload
 
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_aten.tracing.recurrent import mark_of, register
+from framesmith_backends.launch.once import once
 from framesmith_backends.render.llvm.recurrent import (
     CELLS,
     WORDS,
@@ -79,20 +79,17 @@ class Code:
 _Words: Any = ctypes.c_int64 * len(WORDS)
 
 
-_codes: dict[Layer, Code] = {}
-_lock = threading.Lock()
+@once
+def _code(layer: Layer) -> Code:
+    """Made where it is first asked for."""
+    return Code(layer)
 
 
 def code(kind: str, backward: bool, hidden: int) -> Code:
-    """The code for layers of so many units, made where it is first asked for."""
+    """The code for layers of so many units."""
     from framesmith_backends.launch.native import machine
 
-    layer = Layer(kind, backward, vectors_of(kind, backward, hidden, machine().target))
-    found = _codes.get(layer)
-    if found is None:
-        with _lock:
-            found = _codes.get(layer) or _codes.setdefault(layer, Code(layer))
-    return found
+    return _code(Layer(kind, backward, vectors_of(kind, backward, hidden, machine().target)))
 
 
 def _bias(gates: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -258,24 +255,16 @@ def states(
     return out, out[-1:].clone(), kept
 
 
-def gru_backward(
-    grad: torch.Tensor,
-    update: torch.Tensor,
-    new: torch.Tensor,
-    gate: torch.Tensor,
-    reset: torch.Tensor,
-    by_reset: torch.Tensor,
-    weight: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What `framesmith_aten.tracing.recurrent_loops.gru_backward` gives."""
+def gru_backward(grad: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What `framesmith_aten.tracing.recurrent_loops.gru_backward` gives, of its factors and the weight."""
+    *factors, weight = rest
     steps, batch, hidden = grad.shape
     of_inputs, of_states = (grad.new_empty((steps, batch, 3 * hidden)) for _ in range(2))
     carry = grad.new_zeros((batch, hidden))
-    factors = {f"factor{k}": one.contiguous() for k, one in enumerate((update, new, gate, reset, by_reset))}
+    named = {f"factor{k}": one.contiguous() for k, one in enumerate(factors)}
     code("gru", True, hidden)(
-        steps, batch, hidden, weight, out=grad.contiguous(), carry=carry, found=of_inputs, found_too=of_states,
-        **factors,
-    )  # fmt: skip
+        steps, batch, hidden, weight, out=grad.contiguous(), carry=carry, found=of_inputs, found_too=of_states, **named
+    )
     return of_inputs, of_states, carry
 
 
@@ -290,14 +279,7 @@ def rnn_backward(grad: torch.Tensor, slope: torch.Tensor, weight: torch.Tensor) 
 
 
 def _shape_of_lstm(
-    gates: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    state: torch.Tensor,
-    cell: torch.Tensor,
-    reverse: bool,
-    keep: bool,
-    input: torch.Tensor | None,
+    gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, state: torch.Tensor, *rest: object
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     batch, hidden = state.shape
     out = gates.new_empty((gates.shape[0] // batch, batch, hidden))
@@ -305,20 +287,11 @@ def _shape_of_lstm(
 
 
 def _shape_of_lstm_backward(
-    input: torch.Tensor,
-    weights: list[torch.Tensor],
-    state: torch.Tensor,
-    cell: torch.Tensor,
-    grad: torch.Tensor | None,
-    grad_state: torch.Tensor | None,
-    grad_cell: torch.Tensor | None,
-    reverse: bool,
-    output: torch.Tensor,
-    workspace: torch.Tensor,
+    input: torch.Tensor, weights: list[torch.Tensor], state: torch.Tensor, *rest: object
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    steps, batch, hidden = output.shape
-    found = output.new_empty((steps * batch, 4 * hidden))
-    return found, output.new_empty((batch, hidden)), output.new_empty((batch, hidden))
+    steps, batch, _ = input.shape
+    found = input.new_empty((steps * batch, weights[1].shape[0]))
+    return found, input.new_empty(state.shape), input.new_empty(state.shape)
 
 
 def _shape_of_operands(

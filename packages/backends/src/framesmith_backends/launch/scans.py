@@ -8,7 +8,6 @@ lines are many. See docs/design/0021-scans.md.
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from framesmith_backends.ir.dtypes import FROM_TORCH, is_float
+from framesmith_backends.launch.once import once
 from framesmith_backends.render.llvm.scans import JOB, KINDS, MOST_WIDTH, SLOT, Scan, lanes_of, render_scan
 
 aten = torch.ops.aten
@@ -101,7 +101,7 @@ class Code:
 _Words: Any = ctypes.c_int64 * len(JOB)
 
 
-@functools.cache
+@once
 def code(kind: str, source: torch.dtype, result: torch.dtype, across: bool, reverse: bool, part: str = "whole") -> Code:
     """Made at its first use."""
     return Code(Scan(kind, FROM_TORCH[source], FROM_TORCH[result], across, reverse, part))

@@ -15,9 +15,10 @@ from torch.fx.node import Argument
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.symbolic import all_equal
-from framesmith_backends.launch.attention import ATENS
 
 aten = torch.ops.aten
+#: ATen's attention on the CPU.
+ATENS = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 Args = tuple[Argument, ...]
 

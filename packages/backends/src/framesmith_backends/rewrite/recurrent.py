@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import is_contiguous
-from framesmith_aten.operators import arguments
+from framesmith_aten.operators import OWN_NAMESPACE, arguments
 from framesmith_aten.symbolic import all_equal
 from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
@@ -36,6 +36,8 @@ Written = Mapping[int, Node] | Node
 
 def with_recurrent_layers(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with such calls; the same graph if it has none."""
+    if not any(map(_may_be_recurrent, gm.graph.nodes)):
+        return gm  # the operators are not even defined for it
     rows = _rows()
     found = {node: rows[node.target] for node in gm.graph.nodes if node.target in rows and _is_plain(node)}
     if not found:
@@ -56,6 +58,11 @@ def with_recurrent_layers(gm: fx.GraphModule) -> fx.GraphModule:
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     return new_module(gm, graph)
+
+
+def _may_be_recurrent(node: fx.Node) -> bool:
+    own = isinstance(node.target, OpOverload) and node.target.namespace == OWN_NAMESPACE
+    return own or node.target is lstm_layers.LAYER
 
 
 def _rows() -> dict[object, Callable[[_Writing, fx.Node], Written]]:

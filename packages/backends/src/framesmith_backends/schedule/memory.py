@@ -6,14 +6,19 @@ import operator
 from collections import Counter
 from collections.abc import Sequence
 
-from torch._ops import OpOverload
-from torch.utils.flop_counter import flop_registry
+import torch
 
 from framesmith_aten.operators import is_custom, op_name
 from framesmith_backends.ir.program import Layout, is_dense
+from framesmith_backends.rewrite.layouts import CONVOLUTIONS
+from framesmith_backends.schedule.products import FORMS
 from framesmith_backends.schedule.steps import Allocate, CallStep, Step
 
-#: oneDNN's own product, which torch counts no operations of.
+aten = torch.ops.aten
+
+#: Products and convolutions, whose results share no memory with their operands, nor with each other.
+PRODUCTS = frozenset((*FORMS, *CONVOLUTIONS, aten.bmm.default, aten.baddbmm.default))
+#: And oneDNN's, which not every torch has.
 LINEAR = "_linear_pointwise"
 
 
@@ -32,14 +37,11 @@ def private_layouts(steps: Sequence[Step]) -> dict[str, Layout]:
 
 
 def _gives_memory(step: CallStep) -> bool:
-    """Whether a call's results share no memory with its operands, nor with each other: those of products do not.
-
-    Torch knows products as what it counts floating-point operations of.
-    """
+    """Whether a call's results are memory of their own, whatever its operands are."""
     target = step.call.node.target
-    if step.place is not None or not isinstance(target, OpOverload) or is_custom(target):
+    if step.place is not None or is_custom(target):
         return False
-    return target.overloadpacket in flop_registry or op_name(target) == LINEAR
+    return target in PRODUCTS or (step.call.node.op == "call_function" and op_name(target) == LINEAR)
 
 
 def _is_item(step: CallStep) -> bool:
