@@ -26,14 +26,25 @@ def fresh() -> None:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The tasks of each call of our own code."""
-    made, run, found = own.code(), own.code().run, []
+    found: list[int] = []
 
-    def counted(job: Any, tasks: int, *rest: Any) -> int:
-        found.append(tasks)
-        return run(job, tasks, *rest)
+    class Counted(own.Code):
+        def __init__(self, widths: tuple[int, ...]) -> None:
+            super().__init__(widths)
+            run = self.run
 
-    monkeypatch.setattr(made, "run", counted)
+            def counted(job: Any, tasks: int, *rest: Any) -> int:
+                found.append(tasks)
+                return run(job, tasks, *rest)
+
+            self.run = counted
+
+    monkeypatch.setattr(own, "Code", Counted)
+    for cached in (own.code, own.call_of):
+        cached.cache_clear()
     yield found
+    for cached in (own.code, own.call_of):
+        cached.cache_clear()
 
 
 def heads(x: Tensor, count: int = HEADS) -> Tensor:
