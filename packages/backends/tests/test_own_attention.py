@@ -17,9 +17,10 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
+from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.launch import attention as own
 from framesmith_backends.launch import native
-from framesmith_backends.launch.attention import ATENS, ATTENTION, call_of, laid, why_not_ours
+from framesmith_backends.launch.attention import ATTENTION, call_of, laid, why_not_ours
 from framesmith_backends.render.llvm.attention.shape import FEW, KEYS, KEYS_OF_ROW, MOST_DEPTH
 from framesmith_backends.render.target import Target
 from framesmith_backends.rewrite.own_attention import with_own_attention
@@ -70,7 +71,7 @@ def results(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, mask: Tensor 
             scale: float | None = None) -> tuple[Any, Any]:  # fmt: skip
     """By our own code, which is to take these, and by ATen's."""
     assert why_not_ours(*map(laid, (q, k, v)), None if mask is None else laid(mask)) is None
-    return ATTENTION(q, k, v, causal, mask, scale), ATENS(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+    return ATTENTION(q, k, v, causal, mask, scale), CPU_ATTENTION(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, mask: Tensor | None = None,
@@ -292,7 +293,9 @@ def test_what_stays_with_aten(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     said = why_not_ours(*map(laid, given), *[None] * (4 - len(given)))
     assert said is not None and why in said
     called: list[Any] = []
-    monkeypatch.setattr(own, "ATENS", lambda *args, **kwargs: called.append(args) or (args[0].clone(), args[0].clone()))
+    monkeypatch.setattr(
+        own, "CPU_ATTENTION", lambda *args, **kwargs: called.append(args) or (args[0].clone(), args[0].clone())
+    )
     ATTENTION(*given[:3], False, given[3] if len(given) > 3 else None, None)
     assert called
 
@@ -301,7 +304,7 @@ def test_small_tensors_and_other_types_stay_with_aten(monkeypatch: pytest.Monkey
     given = operands(1, 2, 6, 7, 8)
     for dtype in (torch.float64, torch.bfloat16):
         halves = [one.to(dtype) for one in given]
-        found, wanted = ATTENTION(*halves, False, None, None), ATENS(*halves)
+        found, wanted = ATTENTION(*halves, False, None, None), CPU_ATTENTION(*halves)
         assert all(torch.equal(one, two) for one, two in zip(found, wanted, strict=True))
     monkeypatch.undo()
     for queries in (1, 6):
@@ -315,7 +318,7 @@ def test_shapes_and_strides_of_fake_tensors(layout: str) -> None:
     q = LAYOUTS[layout](q)
     with new_fake_mode(allow_non_fake_inputs=True) as mode:
         fakes = [mode.from_tensor(one) for one in (q, k, v)]
-        ours, atens = ATTENTION(*fakes, False, None, None), ATENS(*fakes)
+        ours, atens = ATTENTION(*fakes, False, None, None), CPU_ATTENTION(*fakes)
     for one, two, real in zip(ours, atens, ATTENTION(q, k, v, False, None, None), strict=True):
         assert (one.shape, one.stride(), one.dtype) == (two.shape, two.stride(), two.dtype)
         assert (real.shape, real.stride(), real.dtype) == (two.shape, two.stride(), two.dtype)
@@ -353,7 +356,7 @@ def test_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor, causal: bool = False, scale: float | None = None) -> Any:
-    return ATENS(q * 2, k, v + 1, 0.0, causal, attn_mask=mask[0] + 1 if mask else None, scale=scale)
+    return CPU_ATTENTION(q * 2, k, v + 1, 0.0, causal, attn_mask=mask[0] + 1 if mask else None, scale=scale)
 
 
 GRAPHS: dict[str, tuple[Callable[..., Any], bool]] = {
@@ -363,8 +366,8 @@ GRAPHS: dict[str, tuple[Callable[..., Any], bool]] = {
     "scaled": (lambda q, k, v, m: attend(q, k, v, m, scale=0.3), True),
     "one result": (lambda q, k, v, m: attend(q, k, v, m)[0].transpose(1, 2).flatten(2) * 2, True),
     "heads inside": (lambda q, k, v, m: attend(LAYOUTS["heads inside"](q), k, v)[0] + 1, True),
-    "bfloat16": (lambda q, k, v, m: ATENS(q.bfloat16(), k.bfloat16(), v.bfloat16()), False),
-    "float64": (lambda q, k, v, m: ATENS(q.double(), k.double(), v.double()), False),
+    "bfloat16": (lambda q, k, v, m: CPU_ATTENTION(q.bfloat16(), k.bfloat16(), v.bfloat16()), False),
+    "float64": (lambda q, k, v, m: CPU_ATTENTION(q.double(), k.double(), v.double()), False),
 }
 
 
@@ -378,8 +381,8 @@ def test_graphs(name: str) -> None:
     given = [*operands(2, 4, 21, 30, 16), numbers(2, 1, 21, 30, seed=3)]
     gm = trace(function, given)
     rewritten = with_own_attention(gm)
-    assert len(calls(rewritten, ATTENTION)) == is_ours and len(calls(rewritten, ATENS)) == (not is_ours)
-    assert calls(gm, ATENS) and (rewritten is gm) == (not is_ours)
+    assert len(calls(rewritten, ATTENTION)) == is_ours and len(calls(rewritten, CPU_ATTENTION)) == (not is_ours)
+    assert calls(gm, CPU_ATTENTION) and (rewritten is gm) == (not is_ours)
     found, wanted = CpuBackend().compile(gm, given)(list(given)), function(*given)
     for one, two in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
         assert one.stride() == two.stride()
@@ -403,7 +406,7 @@ def test_graphs_of_sizes_that_change(name: str) -> None:
 
 def test_graphs_that_stay_with_aten(monkeypatch: pytest.MonkeyPatch) -> None:
     large = operands(1, 2, 6, 7, MOST_DEPTH + 8)
-    assert not calls(with_own_attention(trace(lambda q, k, v: ATENS(q, k, v), large)), ATTENTION)
+    assert not calls(with_own_attention(trace(lambda q, k, v: CPU_ATTENTION(q, k, v), large)), ATTENTION)
     monkeypatch.undo()
     small = operands(1, 1, 2, 3, 8)
-    assert not calls(with_own_attention(trace(lambda q, k, v: ATENS(q, k, v), small)), ATTENTION)
+    assert not calls(with_own_attention(trace(lambda q, k, v: CPU_ATTENTION(q, k, v), small)), ATTENTION)

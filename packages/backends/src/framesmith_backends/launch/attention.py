@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.launch.once import once
 from framesmith_backends.render.llvm.attention.module import render_attention
 from framesmith_backends.render.llvm.attention.shape import (
@@ -26,7 +27,6 @@ from framesmith_backends.render.llvm.attention.shape import (
     shape_of,
     widths_of,
 )
-from framesmith_backends.rewrite.attention import ATENS
 
 #: Products of two numbers that are worth a call from Python, also those of few queries; of each thread, at least.
 FEWEST, FEWEST_OF_FEW, GRAIN = 1 << 12, 1 << 15, 1 << 16
@@ -144,7 +144,7 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_ca
         masked = None if mask is None else laid(mask)
         call = call_of(laid(query), laid(key), laid(value), masked, is_causal)
     if call is None:
-        out, lse = ATENS(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)
+        out, lse = CPU_ATTENTION(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)
         return out, lse
     made, words, tasks, threads, lse_laid, usual = call
     out, lse = torch.empty_like(query), torch.empty_strided(*lse_laid, dtype=torch.float32, device="cpu")

@@ -15,10 +15,9 @@ from torch.fx.node import Argument
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.symbolic import all_equal
+from framesmith_backends.ir.operators import CPU_ATTENTION
 
 aten = torch.ops.aten
-#: ATen's attention on the CPU.
-ATENS = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 Args = tuple[Argument, ...]
 
@@ -85,4 +84,4 @@ def _before_repeating(operand: object, user: fx.Node) -> fx.Node | str:
 
 
 #: The operator, and what gives its new arguments or the reason to leave it.
-ROWS: dict[object, Callable[[fx.Node], Args | str]] = {ATENS: _grouped_heads}
+ROWS: dict[object, Callable[[fx.Node], Args | str]] = {CPU_ATTENTION: _grouped_heads}

@@ -26,6 +26,7 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.layouts import has_stride
 from framesmith_aten.symbolic import all_equal
+from framesmith_backends.ir.operators import CONVOLUTIONS
 from framesmith_backends.lower.registry import RULES
 
 aten = torch.ops.aten
@@ -64,11 +65,6 @@ def _images(node: object) -> torch.Tensor | None:
 
 #: Dimensions as they are put in order for their channels to lie last, and first again.
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
-#: Convolutions -> the positions of their images, of their weights, and of the gradient of their result.
-CONVOLUTIONS: dict[object, tuple[int, int, int | None]] = {
-    aten.convolution.default: (0, 1, None),
-    aten.convolution_backward.default: (1, 2, 0),
-}
 
 
 def _operand(node: fx.Node, position: int) -> fx.Node:

@@ -12,15 +12,15 @@ from torch.fx.node import Argument
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
+from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.render.llvm.attention.shape import MOST_DEPTH
-from framesmith_backends.rewrite.attention import ATENS
 
 Args = tuple[Argument, ...]
 
 
 def with_own_attention(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with such calls; the same graph if it has none."""
-    nodes = gm.graph.find_nodes(op="call_function", target=ATENS)
+    nodes = gm.graph.find_nodes(op="call_function", target=CPU_ATTENTION)
     found = {node: args for node in nodes if not isinstance(args := _arguments(node), str)}
     if not found:
         return gm

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 
 from framesmith_aten.operators import is_custom, op_name
+from framesmith_backends.ir.operators import CONVOLUTIONS
 from framesmith_backends.ir.program import Layout, is_dense
-from framesmith_backends.rewrite.layouts import CONVOLUTIONS
 from framesmith_backends.schedule.products import FORMS
 from framesmith_backends.schedule.steps import Allocate, CallStep, Step
 
