@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.rewrite.attention import ATENS, ROWS, with_cheaper_attention
+from framesmith_backends.ir.operators import CPU_ATTENTION
+from framesmith_backends.rewrite.attention import ROWS, with_cheaper_attention
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -23,7 +24,7 @@ def repeated(x: Tensor, times: int) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    return ATENS(q, k, v, 0.0, False, attn_mask=mask)[0]
+    return CPU_ATTENTION(q, k, v, 0.0, False, attn_mask=mask)[0]
 
 
 def inputs(length: int = 3) -> list[Tensor]:
@@ -47,7 +48,7 @@ def check(function: Callable[..., Any], args: list[Tensor]) -> Any:
 def test_repeated_heads_are_not_made(length: int) -> None:
     gm = check(lambda q, k, v, m: (attend(q, repeated(k, 2), repeated(v, 2), m),), inputs(length))
     rewritten = with_cheaper_attention(gm)
-    [call] = rewritten.graph.find_nodes(op="call_function", target=ATENS)
+    [call] = rewritten.graph.find_nodes(op="call_function", target=CPU_ATTENTION)
     assert [one.op for one in call.args[:3]] == ["placeholder"] * 3
     assert not rewritten.graph.find_nodes(op="call_function", target=aten.clone.default)
     assert gm.graph.find_nodes(op="call_function", target=aten.clone.default)  # the graph given is left as it was
@@ -83,8 +84,8 @@ DECLINED: dict[str, tuple[str, Callable[..., Any]]] = {
 def test_other_calls_are_left(name: str) -> None:
     words, function = DECLINED[name]
     gm = check(function, inputs())
-    [call] = gm.graph.find_nodes(op="call_function", target=ATENS)
-    reason = ROWS[ATENS](call)
+    [call] = gm.graph.find_nodes(op="call_function", target=CPU_ATTENTION)
+    reason = ROWS[CPU_ATTENTION](call)
     assert isinstance(reason, str) and words in reason
     assert with_cheaper_attention(gm) is gm
 
