@@ -174,6 +174,16 @@ def autocast(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.linear(F.gelu(F.linear(x, w)), w).softmax(-1).float()
 
 
+def pictured(x: torch.Tensor, *weights: torch.Tensor) -> Any:
+    """Convolutions that may have their channels last, and what stands between and behind them."""
+    a, b, groups, up, scale, shift = weights
+    y = F.batch_norm(F.conv2d(x, a, padding=1), None, None, scale, shift, training=True).relu()
+    y = F.conv2d(y, b, padding=1) + y
+    small = F.max_pool2d(F.conv2d(y, groups, padding=1, groups=4), 2)
+    wide = F.conv_transpose2d(small, up, stride=2, padding=1)
+    return torch.cat([wide, F.interpolate(small, scale_factor=2.0)], 1), y, small.mean((2, 3)), wide.flatten(1)
+
+
 def convolved(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return F.max_pool2d(F.relu(F.conv2d(x, w, padding=1)), 2).mean((2, 3))
 
@@ -219,6 +229,19 @@ PROGRAMS: dict[str, Program] = {
             R(4, 8, 32, 32).to(memory_format=torch.channels_last).requires_grad_(),
             R(16, 8, 3, 3).requires_grad_(),
         ),
+    ),
+    "images": Program(
+        pictured,
+        wanting((4, 8, 32, 32), (16, 8, 3, 3), (16, 16, 3, 3), (16, 4, 3, 3), (16, 16, 4, 4), (16,), (16,)),
+        100.0,
+    ),
+    "images of bf16": Program(
+        pictured,
+        wanting(
+            *((4, 8, 32, 32), (16, 8, 3, 3), (16, 16, 3, 3), (16, 4, 3, 3), (16, 16, 4, 4), (16,), (16,)),
+            dtype=torch.bfloat16,
+        ),
+        100.0,
     ),
     "orders": Program(ordered, lambda: (R(50, 70),)),
     "types": Program(kinds, lambda: (R(50, 70),)),

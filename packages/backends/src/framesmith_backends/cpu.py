@@ -21,6 +21,7 @@ from framesmith_backends.rewrite.attention import with_cheaper_attention
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
 from framesmith_backends.rewrite.own_attention import with_own_attention
+from framesmith_backends.rewrite.preferred_layouts import ON_CPU
 from framesmith_backends.rewrite.products import use_onednn, use_own, with_fastest_products
 from framesmith_backends.rewrite.random_numbers import with_drawn_numbers
 from framesmith_backends.rewrite.recurrent import with_recurrent_layers
@@ -89,7 +90,7 @@ class CpuBackend:
     def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
         """The graph of a training step, before it is cut into forward and backward, with images laid out anew."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        return with_channels_last(graph) if chosen["images"] == "auto" else None
+        return with_channels_last(graph, ON_CPU) if chosen["images"] == "auto" else None
 
     def compile(
         self,
@@ -120,7 +121,7 @@ class CpuBackend:
     ) -> tuple[BoxedFn, Stages]:
         gm = PROVIDERS[str(options["matmul"])](with_recurrent_layers(gm))
         if role == "inference" and options["images"] == "auto":  # those of training were laid out together
-            gm = channels_last(gm)
+            gm = channels_last(gm, ON_CPU)
         gm = with_scans(with_drawn_numbers(gm))
         gm = with_own_attention(with_cheaper_attention(gm))
         gm = with_calls_in_place(with_parts_written(gm))

@@ -21,11 +21,13 @@ from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
+from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
+from framesmith_backends.rewrite.preferred_layouts import ON_CUDA
 from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import GPU, Plan, make_plan
 from framesmith_backends.schedule.steps import Run
 
-CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES)}
+CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES), "images": ("auto", "traced")}
 #: Modes in which launches are recorded, and those that ask for what is not built.
 RECORDING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
 
@@ -60,15 +62,22 @@ class CudaBackend:
 
     Option `mode`: "reduce-overhead" records what a graph launches as a CUDA graph, in the second call with the same
     sizes, and replays it in later ones; "max-autotune" does so too. Nothing is chosen by measuring yet.
+    Option `images`: "auto" computes convolutions in channels-last where cuDNN's tensor cores take them so; "traced"
+    leaves every tensor in the layout it was traced with.
     """
 
     name = "cuda"
     devices: tuple[str, ...] = ("cuda",)
     roles: tuple[Role, ...] = ROLES
-    options: Mapping[str, object] = {"mode": "default"}
+    options: Mapping[str, object] = {"mode": "default", "images": "auto"}
 
     def takes_whole(self, op: OpOverload) -> bool:
         return has_rule(op)
+
+    def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+        """The graph of a training step, before it is cut into forward and backward, with images laid out anew."""
+        chosen = checked_options(options, self.options, CHOICES, self.name)
+        return with_channels_last(graph, ON_CUDA) if chosen["images"] == "auto" else None
 
     def compile(
         self,
@@ -79,17 +88,18 @@ class CudaBackend:
         on_error: OnError | None = None,
     ) -> BoxedFn:
         checked_role(role, self.name)
-        mode = checked_options(options, self.options, CHOICES, self.name)["mode"]
+        chosen = checked_options(options, self.options, CHOICES, self.name)
+        mode = str(chosen["mode"])
         problem = self.why_not_here()
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
         if why_not_functional(gm) is not None or len(_device_indices(gm)) > 1:
             run = run_eagerly(gm)
         else:
-            run = _launcher(_stages(gm, on_error))
+            run = _launcher(_stages(_laid_out(gm, role, chosen), on_error))
         if mode in MEASURING:
-            _tell_that_nothing_is_measured(str(mode))
-        return _recorded(run, gm, role, str(mode)) if mode in RECORDING else run
+            _tell_that_nothing_is_measured(mode)
+        return _recorded(run, gm, role, mode) if mode in RECORDING else run
 
     def why_not_here(self) -> str | None:
         """What this machine lacks, and what to install; or None."""
@@ -100,8 +110,13 @@ class CudaBackend:
 
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> TritonStages:
         """Lower, schedule and render the graph; needs neither a GPU nor triton."""
-        mode = checked_options(options, self.options, CHOICES, self.name)["mode"]
-        return _stages(gm, mode=str(mode))
+        chosen = checked_options(options, self.options, CHOICES, self.name)
+        return _stages(_laid_out(gm, "inference", chosen), mode=str(chosen["mode"]))
+
+
+def _laid_out(gm: fx.GraphModule, role: Role, chosen: Mapping[str, object]) -> fx.GraphModule:
+    """The graph with its images laid out anew; those of training were laid out together."""
+    return channels_last(gm, ON_CUDA) if role == "inference" and chosen["images"] == "auto" else gm
 
 
 def _stages(gm: fx.GraphModule, on_error: OnError | None = None, mode: str = "default") -> TritonStages:

@@ -10,10 +10,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
+from torch.fx.experimental.proxy_tensor import make_fx
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.rewrite.layouts import CONVOLUTIONS, channels_last, why_not_channels_last
+from framesmith_backends.ir.operators import CONVOLUTIONS
+from framesmith_backends.rewrite import preferred_layouts
+from framesmith_backends.rewrite.layouts import channels_last
+from framesmith_backends.rewrite.preferred_layouts import ON_CPU, ON_CUDA, why_not_on_cpu, why_not_on_cuda
 
 CONVOLUTION = torch.ops.aten.convolution.default
 
@@ -38,7 +43,7 @@ def check(function: Callable[..., object], *inputs: torch.Tensor) -> fx.GraphMod
         assert mine.stride() == kept.stride() == theirs.stride()
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(kept, theirs, rtol=1e-4, atol=1e-5)
-    return channels_last(gm)
+    return channels_last(gm, ON_CPU)
 
 
 def weights(*channels: int, size: int = 3) -> list[torch.Tensor]:
@@ -152,8 +157,8 @@ def test_why_not(
 ) -> None:
     gm = trace(function, [torch.randn(images), torch.randn(weight)])
     (node,) = gm.graph.find_nodes(op="call_function", target=CONVOLUTION)
-    assert reason in (why_not_channels_last(node) or "")
-    assert channels_last(gm) is gm
+    assert reason in (why_not_on_cpu(node) or "")
+    assert channels_last(gm, ON_CPU) is gm
 
 
 def step(
@@ -220,3 +225,47 @@ def test_a_graph_of_training_alone_is_not_laid_out_anew() -> None:
     for role in ("inference", "forward"):
         (found,) = CpuBackend().compile(gm, inputs, role)(list(inputs))  # type: ignore[arg-type]
         assert found.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "groups", "reason"),
+    [
+        (torch.bfloat16, 1, None),
+        (torch.float32, 1, None),
+        (torch.float64, 1, "float64"),
+        (torch.bfloat16, 4, "in groups"),
+    ],
+)
+def test_what_tensor_cores_take(
+    dtype: torch.dtype, groups: int, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preferred_layouts, "_gives_channels_last", lambda node: True)
+    with new_fake_mode():
+        x = torch.empty(2, 8, 32, 32, dtype=dtype, device="cuda")
+        w = torch.empty(8, 8 // groups, 3, 3, dtype=dtype, device="cuda")
+
+        def network(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            for _ in range(4):
+                x = F.conv2d(x, w, padding=1, groups=groups).relu()
+            return x
+
+        gm = make_fx(network)(x, w)
+    node, *_ = gm.graph.find_nodes(op="call_function", target=CONVOLUTION)
+    why = why_not_on_cuda(node)
+    assert why is None if reason is None else reason in (why or "")
+    assert (channels_last(gm, ON_CUDA) is gm) == (reason is not None)
+    with monkeypatch.context() as without:
+        without.setattr("torch.backends.cudnn.allow_tf32", False)
+        assert (channels_last(gm, ON_CUDA) is gm) == (reason is not None or dtype == torch.float32)
+    assert why_not_on_cpu(node) is not None
+
+
+def test_kernels_of_another_layout_stay() -> None:
+    """Without a device, ATen chooses a kernel that knows no channels-last."""
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device")
+    with new_fake_mode():
+        x, w = torch.empty(2, 8, 32, 32, device="cuda"), torch.empty(16, 8, 3, 3, device="cuda")
+        gm = make_fx(F.conv2d)(x, w)
+    (node,) = gm.graph.find_nodes(op="call_function", target=CONVOLUTION)
+    assert why_not_on_cuda(node) == "ATen's kernel for it gives another layout"

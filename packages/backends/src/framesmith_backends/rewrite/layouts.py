@@ -1,9 +1,7 @@
 """The layout of images, decided once for a graph: channels last between convolutions where that is faster.
 
-oneDNN computes in channels-last or in blocks of channels. Given contiguous images it lays them out anew before each
-convolution and back behind it; given images with the channels last it takes them as they are, but lays the weights out
-anew. So early layers, with large images and few weights, gain by channels-last, and late ones lose. What lies between
-(elementwise operators, pooling, concatenation) follows its inputs; everything else is given what it was traced with.
+Which convolutions are faster so is the device's matter, see `preferred_layouts`. What lies between them (elementwise
+operators, pooling, concatenation) follows its inputs; everything else is given what it was traced with.
 Images of one channel are laid out either way at once: other strides are all they need.
 
 Of a training step it is decided for forward and backward graph together, before they are cut apart: what is saved
@@ -12,7 +10,6 @@ between them is laid out as both want it.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -31,17 +28,22 @@ from framesmith_backends.lower.registry import RULES
 
 aten = torch.ops.aten
 
-#: Elements of input and result for each weight from which channels-last is faster. Measured with two threads of a
-#: Zen 4: at 2 (128 channels of 12x12) the two tie, at 16 (64 of 24x24) it gains 6%, at 500 (16 of 96x96) 30%; of
-#: convolutions in groups 6 to 77% at 16, of depthwise ones up to 96%, of transposed ones 4% at 5, 66 to 86% from 23.
-ELEMENTS_FOR_A_WEIGHT = 4
 #: Of the elements that convolutions read and write, the share that may be laid out anew for the rest of the graph. (At
 #: a half, two convolutions with what follows both, as much is lost by copies and kernels of two layouts as is gained.)
 MOST_CONVERTED = 0.4
-#: Multiplications for an element of a result from which channels-last is faster although the result is normalised by
-#: statistics of the batch: a channel that lies together is read from memory once for them, otherwise twice, which
-#: costs 0.3 ns an element, forward and backward. What is gained is 0.1 to 0.3 ns of up to 32, 0.5 ns of 576.
-MULTIPLICATIONS_FOR_A_NORM = 256
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Which convolutions of a device are faster in channels-last: `why_not` says why one is not.
+
+    Of a convolution and its gradient, which go together, each may say by `is_lost` that it is not worth it.
+    """
+
+    why_not: Callable[[fx.Node], str | None]
+    is_lost: Callable[[fx.Node], bool]
+
+
 #: Operators beside those with a rule that keep the shape whose results are laid out as their inputs are.
 FOLLOWING = frozenset((
     aten.cat.default, aten.constant_pad_nd.default, aten.max_pool2d_with_indices.default, aten.avg_pool2d.default,
@@ -54,7 +56,7 @@ FOLLOWING = frozenset((
 READING = frozenset((aten.mean.dim, aten.sum.dim_IntList))
 
 
-def _images(node: object) -> torch.Tensor | None:
+def images_of(node: object) -> torch.Tensor | None:
     """The value of a node that holds images of several pixels, of sizes that are known."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.dim() != 4 or value.layout is not torch.strided:
@@ -67,57 +69,33 @@ def _images(node: object) -> torch.Tensor | None:
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 
 
-def _operand(node: fx.Node, position: int) -> fx.Node:
+def operand_of(node: fx.Node, position: int) -> fx.Node:
+    """The node that is an argument at this position."""
     found = node.args[position]
     assert isinstance(found, fx.Node)
     return found
 
 
-def _operands(node: fx.Node) -> list[fx.Node]:
+def operands_of(node: fx.Node) -> list[fx.Node]:
     """The images that a convolution reads: what is convolved, and the gradient of the result."""
     images, _, gradient = CONVOLUTIONS[node.target]
-    return [_operand(node, images), *([] if gradient is None else [_operand(node, gradient)])]
+    return [operand_of(node, images), *([] if gradient is None else [operand_of(node, gradient)])]
 
 
-def why_not_channels_last(node: fx.Node) -> str | None:
-    """Why this node is not computed with the channels last, or None."""
-    if node.target not in CONVOLUTIONS:
-        return "no convolution"
-    _, weights, gradient = CONVOLUTIONS[node.target]
-    images, *_ = map(_images, _operands(node))
-    result = _images(node if gradient is None else node.args[gradient])
-    weight = node.args[weights]
-    if images is None or result is None or not isinstance(weight, fx.Node):
-        return "no images of known sizes, or of one pixel"
-    if images.dtype not in (torch.float32, torch.bfloat16) or images.device.type != "cpu":
-        return f"{images.dtype} on {images.device}"
-    if not (images.is_contiguous() and result.is_contiguous()):
-        return "laid out otherwise by the program"
-    if images.shape[1] == result.shape[1] == 1:
-        return "one channel, which has one layout"
-    if images.numel() + result.numel() < ELEMENTS_FOR_A_WEIGHT * weight.meta["val"].numel():
-        return "more weights than pixels"
-    return None
-
-
-def channels_last(
-    gm: fx.GraphModule, why_not: Callable[[fx.Node], str | None] = why_not_channels_last
-) -> fx.GraphModule:
-    """The graph with its convolutions in channels-last where `why_not` has nothing against it."""
-    graph = with_channels_last(gm.graph, why_not)
+def channels_last(gm: fx.GraphModule, preference: Preference) -> fx.GraphModule:
+    """The graph with its convolutions in channels-last where the device prefers it."""
+    graph = with_channels_last(gm.graph, preference)
     return gm if graph is None else new_module(gm, graph)
 
 
-def with_channels_last(
-    graph: fx.Graph, why_not: Callable[[fx.Node], str | None] = why_not_channels_last
-) -> fx.Graph | None:
+def with_channels_last(graph: fx.Graph, preference: Preference) -> fx.Graph | None:
     """The same of a graph, with placeholders and results laid out as they were; None where all stays as it is."""
     groups: dict[tuple[fx.Node, fx.Node], list[fx.Node]] = {}
     for node in graph.nodes:
-        if node.target in CONVOLUTIONS and not why_not(node):
+        if node.target in CONVOLUTIONS and not preference.why_not(node):
             images, weights, _ = CONVOLUTIONS[node.target]
-            groups.setdefault((_operand(node, images), _operand(node, weights)), []).append(node)
-    worth = [group for group in groups.values() if not any(map(_is_lost_to_a_norm, group))]
+            groups.setdefault((operand_of(node, images), operand_of(node, weights)), []).append(node)
+    worth = [group for group in groups.values() if not any(map(preference.is_lost, group))]
     chosen = sorted(worth, key=_touched, reverse=True)
     while chosen:
         found = _Relaid({node for group in chosen for node in group}).of(graph)
@@ -127,18 +105,9 @@ def with_channels_last(
     return None
 
 
-def _is_lost_to_a_norm(node: fx.Node) -> bool:
-    """Whether normalising its result by the batch's statistics costs more than the convolution gains."""
-    _, weights, _ = CONVOLUTIONS[node.target]
-    multiplications = math.prod(_operand(node, weights).meta["val"].shape[1:])
-    if multiplications >= MULTIPLICATIONS_FOR_A_NORM:
-        return False
-    return any(user.target is aten._native_batch_norm_legit_functional.default for user in node.users)
-
-
 def _touched(nodes: Iterable[fx.Node]) -> int:
     """Elements that convolutions read and write, but for their weights."""
-    values = [source.meta["val"] for node in nodes for source in _operands(node)]
+    values = [source.meta["val"] for node in nodes for source in operands_of(node)]
     results = [node.meta["val"] for node in nodes]
     made = [value[0] if isinstance(value, (tuple, list)) else value for value in results]
     return sum(int(value.numel()) for value in (*values, *made) if value is not None)
@@ -218,9 +187,9 @@ class _Relaid:
         return made
 
     def _convolve(self, node: fx.Node) -> None:
-        images = {source: self._with_channels_last(source) for source in _operands(node)}
+        images = {source: self._with_channels_last(source) for source in operands_of(node)}
         take = lambda other: images.get(other) or self._as_traced(other)  # noqa: E731
-        self.moved[node] = self._copy(node, take, _turned(node.meta["val"]))
+        self.moved[node] = self._copy(node, take, turned(node.meta["val"]))
 
     def _follows(self, node: fx.Node) -> bool:
         if not any(source in self.moved for source in node.all_input_nodes) or self._are_at_hand(node):
@@ -228,12 +197,12 @@ class _Relaid:
         if node.target is operator.getitem:
             return isinstance(self._any_layout(node.args[0]).meta["val"], (tuple, list)) and node.args[0] in self.moved  # type: ignore[arg-type]
         if node.target is aten.slice.Tensor:
-            return _images(node) is not None
+            return images_of(node) is not None
         return (self._keeps_shape(node) or node.target in FOLLOWING) and _is_contiguous(node.meta.get("val"))
 
     def _are_at_hand(self, node: fx.Node) -> bool:
         """Whether all images that a node takes are there as they were traced, some of them from the beginning."""
-        images = [source for source in node.all_input_nodes if _images(source) is not None]
+        images = [source for source in node.all_input_nodes if images_of(source) is not None]
         as_traced = [source in self.copies for source in images]
         return any(as_traced) and all(
             there or source in self.restored for there, source in zip(as_traced, images, strict=True)
@@ -256,11 +225,11 @@ class _Relaid:
             value = self._any_layout(node.args[0]).meta["val"][node.args[1]]  # type: ignore[arg-type]
         elif node.target is aten.slice.Tensor:
             rest, options = value_of(node.args[1:]), value_of(node.kwargs)
-            value = node.target(self._any_layout(_operand(node, 0)).meta["val"], *rest, **options)
+            value = node.target(self._any_layout(operand_of(node, 0)).meta["val"], *rest, **options)
         else:
-            value = _turned(old)
+            value = turned(old)
         same = isinstance(value, torch.Tensor) and has_stride(value, old.stride())
-        of_weights = node.target is operator.getitem and _operand(node, 0).target in CONVOLUTIONS
+        of_weights = node.target is operator.getitem and operand_of(node, 0).target in CONVOLUTIONS
         if same and value.dim() == 4 and (of_weights or value.shape[1] == 1):  # a call gives it other strides
             same = value.stride() == old.stride()
         copy = self._copy(node, self._any_layout, old if same else value)
@@ -276,10 +245,10 @@ def _is_contiguous(value: object) -> bool:
     )
 
 
-def _turned(value: Any) -> Any:
+def turned(value: Any) -> Any:
     """A value like this one with its channels last, if it holds images; of several, each."""
     if isinstance(value, (tuple, list)):
-        return type(value)(map(_turned, value))
+        return type(value)(map(turned, value))
     if value is None or value.dim() != 4:
         return value
     _, channels, height, width = value.shape
