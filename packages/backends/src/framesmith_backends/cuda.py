@@ -23,6 +23,7 @@ from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
 from framesmith_backends.rewrite.preferred_layouts import ON_CUDA
+from framesmith_backends.rewrite.unfused_bias import without_bias
 from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import GPU, Plan, make_plan
 from framesmith_backends.schedule.steps import Run
@@ -121,8 +122,8 @@ def _laid_out(gm: fx.GraphModule, role: Role, chosen: Mapping[str, object]) -> f
 
 def _stages(gm: fx.GraphModule, on_error: OnError | None = None, mode: str = "default") -> TritonStages:
     recording = _recording_text(gm, mode)
-    gm = with_calls_in_place(with_parts_written(gm))
-    lowering = lower_graph(gm, device_of(gm), on_error, in_order=False)
+    gm = with_calls_in_place(with_parts_written(without_bias(gm)))
+    lowering = lower_graph(gm, device_of(gm), on_error, in_order=False, splitting=GPU.splitting)
     plan = make_plan(lowering.program, scratch=False, apart=False, target=GPU)
     kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
     return TritonStages(gm, lowering, plan, kernels, write(plan, gm)[0], recording)

@@ -9,28 +9,44 @@ from typing import Any
 import pytest
 import torch
 from random_programs import random_program
+from torch import fx
 from tracing import mutating
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
+from framesmith_backends.cpu import _machine_code
 from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule.plan import Plan, make_plan
-from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run
+from framesmith_backends.schedule.plan import GPU, Plan, make_plan
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run, step_text
 
 Tensor = torch.Tensor
 copy = torch.ops.aten.copy_.default
 
 
 def check(function: Callable[..., Any], inputs: Sequence[Tensor], written: Sequence[int]) -> Plan:
-    """Runs the graph as kernels and as it is, compares results and inputs, and gives the plan."""
+    """Runs the graph as kernels and as it is, compares results and inputs, and gives the plan.
+
+    Kernels are scheduled as for the CPU, and as for a GPU.
+    """
     gm = mutating(function, inputs, written)
-    plain, compiled = ([x.clone() for x in inputs] for _ in range(2))
+    plain, compiled, copied = ([x.clone() for x in inputs] for _ in range(3))
     wanted = gm(*plain)
     found = CpuBackend().compile(gm, inputs)(list(compiled))
-    for one, two in zip([*found, *compiled], [*wanted, *plain], strict=True):
+    other = scheduled_for_gpus(gm)(list(copied))
+    for one, again, two in zip([*found, *compiled], [*other, *copied], [*wanted, *plain], strict=True):
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(again, two, rtol=1e-5, atol=1e-5)
     return make_plan(lower_graph(gm, "cpu").program)
+
+
+def scheduled_for_gpus(gm: fx.GraphModule) -> Callable[[list[Tensor]], Any]:
+    """The graph by the launch list that a GPU would have, its kernels run by the CPU."""
+    plan = make_plan(lower_graph(gm).program, target=GPU)
+    source, space = write(plan, gm)
+    runs = [step for step in plan.steps if isinstance(step, Run)]
+    return executed(source, space | (_machine_code(runs, strict=True)[1] if runs else {}))
 
 
 def copies(plan: Plan) -> int:
@@ -110,6 +126,21 @@ def test_no_call_copies_what_lies_alike() -> None:
     plan = check(two_statistics, inputs, [1, 2])
     assert copies(plan) == 0
     assert isinstance(plan.steps[-1], Run | Drop) and plan.kernels[-1].name == "copy1"
+
+
+def test_a_gpu_copies_each_type_by_one_call() -> None:
+    inputs = [X, torch.ones(5), torch.tensor(3), torch.eye(3)]
+
+    def statistics(x: Tensor, y: Tensor, count: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        y, count = two_statistics(x, y, count, z)[:2]
+        return x + 1, y, count
+
+    check(statistics, inputs, [0, 1, 2])
+    steps = make_plan(lower_graph(mutating(statistics, inputs, [0, 1, 2])).program, target=GPU).steps
+    assert not any(isinstance(step, CallStep) and step.call.node.target is copy for step in steps)
+    together = [step for step in steps if isinstance(step, Copies)]
+    assert sorted(len(step.targets) for step in together) == [1, 2]
+    assert all(step_text(step).count(" <- ") == len(step.sources) for step in together)
 
 
 def test_nothing_is_copied_where_a_call_fails() -> None:

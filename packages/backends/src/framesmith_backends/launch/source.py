@@ -26,7 +26,7 @@ from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.program import Place, Teller
 from framesmith_backends.ir.size import Size, Symbol, size_text, symbols, symbols_of
 from framesmith_backends.schedule.plan import Plan
-from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run, Step
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run, Step
 
 
 @dataclass(slots=True)
@@ -178,7 +178,8 @@ def calls_plain_operators(plan: Plan) -> bool:
 
 def needs_guard(plan: Plan) -> bool:
     """Whether there are ATen calls, all of plain operators, to run below autograd."""
-    return bool(_targets(plan)) and calls_plain_operators(plan)
+    calls = bool(_targets(plan)) or any(isinstance(step, Copies) for step in plan.steps)
+    return calls and calls_plain_operators(plan)
 
 
 def _targets(plan: Plan) -> list[object]:
@@ -305,11 +306,18 @@ def literal_tuple(parts: Iterable[str]) -> str:
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
+def _copies(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
+    assert isinstance(step, Copies)
+    function = w.bind("copy_all", torch.ops.aten._foreach_copy_.default._op)
+    targets, sources = (f"[{', '.join(map(w.identifier, names))}]" for names in (step.targets, step.sources))
+    return [f"{function}({targets}, {sources})"]
+
+
 def _drop(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
     assert isinstance(step, Drop)
     return [f"del {', '.join(w.identifier(n) for n in step.names)}"]
 
 
 _WRITERS: dict[type, Callable[[Writer, Step, fx.GraphModule], list[str]]] = {
-    Allocate: _allocate, Run: _run, CallStep: _call, Drop: _drop,
+    Allocate: _allocate, Run: _run, CallStep: _call, Copies: _copies, Drop: _drop,
 }  # fmt: skip

@@ -22,6 +22,7 @@ from framesmith_backends.ir.expr import Number, Op, walk
 from framesmith_backends.ir.ops import FLOAT32_ONLY
 from framesmith_backends.ir.program import Call, Layout, Place, Program, is_dense
 from framesmith_backends.ir.size import Sym, Undecided
+from framesmith_backends.ir.splitting import Splitting
 from framesmith_backends.lower import (
     indexing,
     losses,
@@ -64,6 +65,7 @@ class Lowering:
     positions: dict[fx.Node, int] = field(default_factory=dict)
     numbers: Numbers = field(default_factory=Numbers)
     in_order: bool = True
+    splitting: Splitting | None = None
 
 
 def why_no_layout(value: object, device: str) -> str | None:
@@ -97,13 +99,18 @@ def has_rule(op: OpOverload) -> bool:
 
 
 def lower_graph(
-    gm: fx.GraphModule, device: str = "cpu", on_error: OnError | None = None, in_order: bool = True
+    gm: fx.GraphModule,
+    device: str = "cpu",
+    on_error: OnError | None = None,
+    in_order: bool = True,
+    splitting: Splitting | None = None,
 ) -> Lowering:
     """Lower every node of the graph for kernels on that type of device, which may take points in order.
 
+    Statistics of many elements are cut in parts as `splitting` says, where it is given.
     A node whose rule fails becomes an ATen call, of which `on_error` is told; without it, the error is raised.
     """
-    low = Lowering(device, on_error, in_order=in_order)
+    low = Lowering(device, on_error, in_order=in_order, splitting=splitting)
     low.program.tellers = low.numbers.tellers
     for node in gm.graph.nodes:
         for value in _results(node):
@@ -224,7 +231,7 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
     before = len(low.program.defs)
     scope = Scope(
         low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node],
-        in_order=low.in_order, given=tuple(_given_layout(low, arg) for arg in node.args),
+        in_order=low.in_order, splitting=low.splitting, given=tuple(_given_layout(low, arg) for arg in node.args),
     )  # fmt: skip
     try:
         args, kwargs = _arguments(low, node)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.dtypes import compute_type, is_float
+from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float
 from framesmith_backends.ir.expr import Const, Expr, Index, Op, number
 from framesmith_backends.ir.size import Size, Sym, Undecided, extreme, product
+from framesmith_backends.ir.splitting import cut_of, lies_along
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
-from framesmith_backends.lower.tensor import Tensor, point
+from framesmith_backends.lower.tensor import Tensor, axis, point
 from framesmith_backends.lower.views import reshaped
 
 Dims = Sequence[int] | int | None
@@ -118,16 +119,66 @@ def _truth(s: Scope, kind: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     return stored(s, s.reduce(kind, x, dims_of(dim, x), keepdim, "b1"), s.result.dtype)
 
 
+#: How often elements are read where their moments are not computed in parts: for the mean, for distances from it, and
+#: for what these are used for.
+PASSES = 3
+
+
 def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within: str) -> tuple[Tensor, Tensor]:
     """(mean, variance) over dimensions that are kept, without what rounding the mean adds to them.
 
     The corrected two-pass algorithm (Chan, Golub and LeVeque, 1983): distances from the exact mean would sum to 0.
-    Within a type that is wider than the elements' one pass is enough, see `_wide_moments`.
+    Within a type that is wider than the elements' one pass is enough, see `_wide_moments`. Where there is work for more
+    threads than there are results, parts are done so, and then their means.
     """
-    n = as_divisor(count(x, dims))
     divisor = _less(count(x, dims), correction)
     if within != compute_type(x.dtype) and _is_positive(count(x, dims)):
         return _wide_moments(s, x, dims, divisor, within)
+    parts = _in_parts(s, x, dims)
+    if parts is None:
+        mean, squares = _about_mean(s, x, dims, within)
+    else:
+        split, inner, outer = parts
+        means, inside = _about_mean(s, split, inner, within)
+        center, between = _about_mean(s, means, outer, within)
+        total, size = s.reduce("sum", inside, outer, True, within), as_divisor(count(split, inner))
+        kept = tuple(1 if k in dims else n for k, n in enumerate(x.shape))
+        squares = reshaped(s.compute(lambda t, b: t + b * size, total, between, dtype=within), kept)
+        mean = reshaped(center, kept)
+    return mean, s.compute(lambda v: v / divisor, squares, dtype=within)
+
+
+def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]] | None:
+    """The tensor with what it is reduced over cut in parts: the dimensions of a part, and those of the parts."""
+    over = sorted(d % len(x.shape) for d in dims)
+    if s.splitting is None or not all(isinstance(n, int) for n in x.shape):
+        return None
+    kept = product(n for k, n in enumerate(x.shape) if k not in over)
+    where = point(x.shape)
+    lane = lies_along(x.at(where), s.program.layouts, [axis(k, n) for k, n in enumerate(x.shape) if n != 1])
+    in_columns = lane is not None and all(lane is not axis(k, x.shape[k]) for k in over)
+    read = PASSES * DTYPES[x.dtype].torch.itemsize
+    cut = cut_of([x.shape[k] for k in over], kept, in_columns, read, s.splitting)
+    if cut is None:
+        return None
+    # Each new dimension, with the one that it is of and how far a step goes along that: those of parts come first.
+    of_parts, of_results, of_elements = [], [(k, n, 1) for k, n in enumerate(x.shape) if k not in over], []
+    for place, k in enumerate(over):
+        parts = x.shape[k] if place in cut.whole else cut.parts.get(place, 1)
+        length = x.shape[k] // parts
+        of_parts += [(k, parts, length)] if parts != 1 else []
+        of_elements += [(k, length, 1)] if length != 1 else []
+    made = [*of_parts, *of_results, *of_elements]
+    shape = tuple(size for _, size, _ in made)
+    here = list(zip(point(shape), made, strict=True))
+    places = [index.total((at, step) for at, (dim, _, step) in here if dim == k) for k in range(len(x.shape))]
+    inner = range(len(made) - len(of_elements), len(made))
+    return x.viewed(shape, tuple(places)), tuple(inner), tuple(range(len(of_parts)))
+
+
+def _about_mean(s: Scope, x: Tensor, dims: Sequence[int], within: str) -> tuple[Tensor, Tensor]:
+    """The mean over dimensions that are kept, and the sum of squared distances from it."""
+    n = as_divisor(count(x, dims))
     total = s.reduce("sum", x, dims, True, within)
     center = s.compute(lambda v: v / n, total, dtype=within)
     squares = s.reduce_formula("sum", _squared_distance, (x, center), x.shape, dims, True, within)
@@ -137,11 +188,10 @@ def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within:
     def mean(m: Expr, d: Expr) -> Expr:
         return Op("where", Op("lt", Op("abs", d), infinite), m + d / n, m)
 
-    def variance(v: Expr, d: Expr) -> Expr:
-        exact = Op("max", v - d * (d / n), Const(0, within))
-        return Op("where", Op("lt", v, infinite), exact, v) / divisor
+    def exact(v: Expr, d: Expr) -> Expr:
+        return Op("where", Op("lt", v, infinite), Op("max", v - d * (d / n), Const(0, within)), v)
 
-    return s.compute(mean, center, rest, dtype=within), s.compute(variance, squares, rest, dtype=within)
+    return s.compute(mean, center, rest, dtype=within), s.compute(exact, squares, rest, dtype=within)
 
 
 def _wide_moments(s: Scope, x: Tensor, dims: Sequence[int], divisor: float | Sym, within: str) -> tuple[Tensor, Tensor]:

@@ -14,8 +14,9 @@ from framesmith_backends.ir.expr import Cast, Expr, Load, Op, number, variables
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.ops import REDUCTIONS
-from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
+from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides, is_dense
 from framesmith_backends.ir.size import Size, Sym, Undecided, product, surely_positive
+from framesmith_backends.ir.splitting import Splitting
 from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axis, element, point, whole
 
 
@@ -28,6 +29,7 @@ class Scope:
     """The lowering of one FX node: `results` are the layouts its outputs must have, `name` its name.
 
     `in_order` says whether kernels may take points in order, one after another; others add up as threads come.
+    `splitting` says into how many parts statistics are cut by their rules, where they are.
     `given` are the layouts that the arguments have in eager mode, by which some of ATen's kernels are chosen; None
     where there is none to tell.
     """
@@ -39,6 +41,7 @@ class Scope:
     position: int = 0
     count: int = 0
     in_order: bool = True
+    splitting: Splitting | None = None
     given: tuple[Layout | None, ...] = ()
 
     @property
@@ -124,6 +127,9 @@ class Scope:
         for wanted in self.results:
             if wanted.shape == shape and wanted.dtype == dtype:
                 return wanted
+        for wanted in self.results:
+            if wanted.shape == shape and is_dense(wanted):  # it is made at the same points
+                return replace(wanted, dtype=dtype)
         device = self.results[0].device if self.results else "cpu"
         return Layout(shape, contiguous_strides(shape), dtype, device)
 

@@ -38,10 +38,12 @@ class Preference:
     """Which convolutions of a device are faster in channels-last: `why_not` says why one is not.
 
     Of a convolution and its gradient, which go together, each may say by `is_lost` that it is not worth it.
+    `of_weights` says that weights are laid out in the same way, for which their kernels would lay them out otherwise.
     """
 
     why_not: Callable[[fx.Node], str | None]
     is_lost: Callable[[fx.Node], bool]
+    of_weights: bool
 
 
 #: Operators beside those with a rule that keep the shape whose results are laid out as their inputs are.
@@ -98,7 +100,7 @@ def with_channels_last(graph: fx.Graph, preference: Preference) -> fx.Graph | No
     worth = [group for group in groups.values() if not any(map(preference.is_lost, group))]
     chosen = sorted(worth, key=_touched, reverse=True)
     while chosen:
-        found = _Relaid({node for group in chosen for node in group}).of(graph)
+        found = _Relaid({node for group in chosen for node in group}, preference.of_weights).of(graph)
         if found is not None:
             return found
         del chosen[len(chosen) * 3 // 4 :]  # the smallest ones: what they gain may not be worth what is laid out anew
@@ -122,6 +124,7 @@ class _Relaid:
     """
 
     chosen: set[fx.Node]
+    of_weights: bool
     graph: fx.Graph = field(default_factory=fx.Graph)
     copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
     moved: dict[fx.Node, fx.Node] = field(default_factory=dict)
@@ -157,6 +160,8 @@ class _Relaid:
                 found = self._copy(node, self._as_traced, node.meta["val"])
             else:
                 found = self._laid_out(self.moved[node], last=False)
+                if node.meta["val"].shape[1] > 1 and not (self.of_weights and _is_of_weights(node)):
+                    self.converted += node.meta["val"].numel()
             self.restored[node] = found
         return found
 
@@ -164,7 +169,21 @@ class _Relaid:
         found = self.moved.get(node) or self.turned.get(node)
         if found is None:
             found = self.turned[node] = self._laid_out(self.copies[node], last=True)
+            if node.meta["val"].shape[1] > 1:
+                self.converted += node.meta["val"].numel()
         return found
+
+    def _weights(self, node: fx.Node) -> fx.Node:
+        """Weights as their convolution is given them."""
+        value = node.meta["val"]
+        _, channels, height, width = value.shape
+        if not (self.of_weights and value.is_contiguous() and channels > 1 and height * width > 1):
+            return self._as_traced(node)
+        if node in self.moved:
+            return self.moved[node]
+        if node not in self.turned:
+            self.turned[node] = self._laid_out(self.copies[node], last=True)
+        return self.turned[node]
 
     def _laid_out(self, node: fx.Node, *, last: bool) -> fx.Node:
         """The node's value with its channels last, or with them first; in steps of which batches can be taken, too."""
@@ -173,7 +192,6 @@ class _Relaid:
             if last:
                 return self._step(self._step(node, aten.view, [images, height, width, 1]), aten.permute, FIRST)
             return self._step(self._step(node, aten.permute, LAST), aten.view, [images, 1, height, width])
-        self.converted += node.meta["val"].numel()
         if last:
             return self._step(self._contiguous(self._step(node, aten.permute, LAST)), aten.permute, FIRST)
         return self._contiguous(node)
@@ -187,7 +205,9 @@ class _Relaid:
         return made
 
     def _convolve(self, node: fx.Node) -> None:
+        weights = operand_of(node, CONVOLUTIONS[node.target][1])
         images = {source: self._with_channels_last(source) for source in operands_of(node)}
+        images.setdefault(weights, self._weights(weights))
         take = lambda other: images.get(other) or self._as_traced(other)  # noqa: E731
         self.moved[node] = self._copy(node, take, turned(node.meta["val"]))
 
@@ -234,6 +254,11 @@ class _Relaid:
             same = value.stride() == old.stride()
         copy = self._copy(node, self._any_layout, old if same else value)
         (self.copies if same else self.moved)[node] = copy
+
+
+def _is_of_weights(node: fx.Node) -> bool:
+    """Whether this is the gradient of a convolution's weights."""
+    return node.target is operator.getitem and operand_of(node, 0).target in CONVOLUTIONS and node.args[1:] == (1,)
 
 
 def _is_contiguous(value: object) -> bool:

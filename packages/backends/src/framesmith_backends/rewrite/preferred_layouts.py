@@ -100,5 +100,5 @@ def _is_lost_to_a_norm(node: fx.Node) -> bool:
     return any(user.target is aten._native_batch_norm_legit_functional.default for user in node.users)
 
 
-ON_CPU = Preference(why_not_on_cpu, _is_lost_to_a_norm)
-ON_CUDA = Preference(why_not_on_cuda, lambda node: False)
+ON_CPU = Preference(why_not_on_cpu, _is_lost_to_a_norm, of_weights=False)
+ON_CUDA = Preference(why_not_on_cuda, lambda node: False, of_weights=True)

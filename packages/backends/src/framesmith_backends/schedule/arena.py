@@ -17,7 +17,7 @@ from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.size import Size
 from framesmith_backends.schedule.in_place import write_over_dead
 from framesmith_backends.schedule.memory import private_layouts
-from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
+from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step, used_by
 
 #: Each buffer starts at a multiple of so many bytes, as ATen's do.
 ALIGNMENT = 64
@@ -79,9 +79,7 @@ def with_arenas(steps: Sequence[Step], outputs: set[str]) -> list[Step]:
 
 
 def _names(step: Step) -> tuple[str, ...]:
-    if isinstance(step, Run):
-        return step.buffers
-    return (*step.call.needs, step.call.name) if isinstance(step, CallStep) else ()
+    return (*used_by(step), step.call.name) if isinstance(step, CallStep) else used_by(step)
 
 
 def _spans(run: Run, layouts: Mapping[str, Layout]) -> tuple[list[Span[int]], list[Span[Size]]]:

@@ -16,7 +16,7 @@ from framesmith_aten.operators import is_view
 from framesmith_backends.ir.product import Item
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.schedule.reuse import bytes_made, layout_bytes
-from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, used_by
 
 #: What a peak may exceed the least one by: a share of it, and bytes that are not worth a cut, a sixteenth of the least
 #: peak within these bounds.
@@ -59,15 +59,14 @@ def with_runs_cut(steps: Sequence[Step], inputs: Mapping[str, Layout | None], ke
                 found += [waiting.pop(name) for name in part.buffers if name in waiting]
                 found.append(part)
         else:
-            needs = step.call.needs if isinstance(step, CallStep) else ()
-            found += [waiting.pop(name) for name in needs if name in waiting]
+            found += [waiting.pop(name) for name in used_by(step) if name in waiting]
             found.append(step)
         start += _ticks(step)
     return [*found, *waiting.values()]
 
 
 def _ticks(step: Step) -> int:
-    return len(step.items) if isinstance(step, Run) else int(isinstance(step, CallStep))
+    return len(step.items) if isinstance(step, Run) else int(isinstance(step, (CallStep, Copies)))
 
 
 def _lives(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> tuple[list[Life], int]:
@@ -95,6 +94,9 @@ def _lives(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set
             else:
                 made[step.call.name] = bytes_made(step)
             use((*needs, step.call.name))
+            tick += 1
+        elif isinstance(step, Copies):
+            use(used_by(step))
             tick += 1
     for name in kept:
         if (root := owner.get(name, name)) in lives:

@@ -150,9 +150,16 @@ def _register(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
 
 
 def _candidates(g: Grouping, d: Def, sources: list[str]) -> list[int]:
-    """Groups worth trying: producers of what it reads, latest first, then other readers of the same buffers."""
+    """Groups worth trying: producers of what it reads, latest first, then other readers of the same buffers.
+
+    Small reductions also share a kernel with those of other buffers that the same kernel has made: second halves of
+    what was cut.
+    """
     producers = {g.owner[s] for s in sources if s in g.owner}
     siblings = {n for s in sources if _is_worth_sharing(g, s, d) for n in g.readers.get(s, ())} - producers
+    if d.reduced and hint(product(v.size for v in d.domain)) < FEWEST_APART:
+        made = {m.name for n in producers if isinstance(host := g.nodes[n], Group) for m in host.members}
+        siblings |= {n for name in made for n in g.readers.get(name, ())} - producers
     return sorted(producers, reverse=True) + sorted(siblings, reverse=True)[:4]
 
 

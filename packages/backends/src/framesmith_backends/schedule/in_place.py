@@ -11,7 +11,7 @@ more, all of it by one native entry: a call of ATen's takes longer than such a c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -24,7 +24,7 @@ from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.schedule.cuts import run_of
 from framesmith_backends.schedule.domains import variables_of
-from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step
 
 
 def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
@@ -64,22 +64,44 @@ def copy_by_kernels(steps: Sequence[Step], program: Program) -> list[Step]:
 
     Those of other layouts stay calls: ATen copies such in tiles.
     """
-    made = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
     kernels: list[Kernel] = []
     kept: list[Step] = []
-    for step in steps:
-        target, source = _copy(step) or ("", "")
-        layout = made.get(source)
-        if layout is None or target not in program.inputs or program.layouts.get(target) != layout:
+    for step, pair in _with_copies_of_buffers(steps, program):
+        if pair is None:
             kept.append(step)
         else:
-            kernels.append(_copying(f"copy{len(kernels)}", target, source, layout))
+            kernels.append(_copying(f"copy{len(kernels)}", *pair, program.layouts[pair[0]]))
     if not kernels:
         return kept
     last = kept[-1]
     if isinstance(last, Run) and not any(kernel.checks for kernel in last.kernels):
         return [*kept[:-1], run_of(last.entry, (*last.items, *kernels))]
     return [*kept, run_of("run_copies", kernels)]
+
+
+def with_copies_together(steps: Sequence[Step], program: Program) -> list[Step]:
+    """The steps with all copies of buffers onto inputs of the same layout by one call for each type, at the end.
+
+    That is after every other copy: they read no input.
+    """
+    found: dict[str, list[tuple[str, str]]] = {}
+    kept: list[Step] = []
+    for step, pair in _with_copies_of_buffers(steps, program):
+        if pair is None:
+            kept.append(step)
+        else:
+            found.setdefault(program.layouts[pair[0]].dtype, []).append(pair)
+    return [*kept, *(Copies(*map(tuple, zip(*pairs, strict=True))) for pairs in found.values())]
+
+
+def _with_copies_of_buffers(steps: Sequence[Step], program: Program) -> Iterator[tuple[Step, tuple[str, str] | None]]:
+    """Each step, and (target, source) where it is a copy of a buffer onto an input of the same layout."""
+    made = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+    for step in steps:
+        target, source = _copy(step) or ("", "")
+        layout = made.get(source)
+        fits = layout is not None and target in program.inputs and program.layouts.get(target) == layout
+        yield step, (target, source) if fits else None
 
 
 def _copying(name: str, target: str, source: str, layout: Layout) -> Kernel:

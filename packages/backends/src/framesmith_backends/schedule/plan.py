@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from framesmith_aten.operators import is_view
+from framesmith_backends.ir import splitting
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
@@ -16,14 +17,14 @@ from framesmith_backends.schedule.arena import with_arenas
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.cuts import run_of, with_runs_cut
 from framesmith_backends.schedule.group import CallNode, Group, Node, group
-from framesmith_backends.schedule.in_place import copy_by_kernels, write_in_place
+from framesmith_backends.schedule.in_place import copy_by_kernels, with_copies_together, write_in_place
 from framesmith_backends.schedule.inline import Cheap, inline
 from framesmith_backends.schedule.liveness import needed
 from framesmith_backends.schedule.order import as_late
 from framesmith_backends.schedule.pieces import in_pieces
 from framesmith_backends.schedule.products import native_product
 from framesmith_backends.schedule.reuse import with_drops
-from framesmith_backends.schedule.split import Splitting, split_reductions
+from framesmith_backends.schedule.split import split_reductions
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step, step_text
 
 
@@ -56,20 +57,18 @@ class Plan:
 class Target:
     """What the passes weigh by the machine: which reductions are done in two halves, and what is computed again.
 
-    And whether copies onto inputs are kernels.
+    And whether copies onto inputs are kernels; otherwise they are one call.
     """
 
-    splitting: Splitting
+    splitting: splitting.Splitting
     cheap: Cheap
     copies: bool
 
 
-#: On a GPU computing takes less time than a launch, and than what is stored and read back; and there are more threads.
+#: On a GPU computing takes less time than a launch, and than what is stored and read back.
 #: There a copy is a launch in any case, and a kernel of ours one more to compile.
-CPU = Target(Splitting(few=8, wanted=32, most_parts=512, least=1), Cheap(cost=4, loads=2, users=4), copies=True)
-GPU = Target(
-    Splitting(few=132, wanted=528, most_parts=2048, least=1 << 14), Cheap(cost=32, loads=2, users=4), copies=False
-)
+CPU = Target(splitting.ON_CPU, Cheap(cost=4, loads=2, users=4), copies=True)
+GPU = Target(splitting.ON_GPU, Cheap(cost=32, loads=2, users=4), copies=False)
 
 
 def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Node]]:
@@ -129,6 +128,8 @@ def make_plan(
     plan.steps = write_in_place(_allocated_once(plan.steps), program)
     if target.copies:
         plan.steps = copy_by_kernels(plan.steps, program)
+    else:
+        plan.steps = with_copies_together(plan.steps, program)
     _shape_outputs(plan, program)
     outputs = {name for name in plan.outputs if isinstance(name, str)}
     inputs = {name: program.layouts.get(name) for name in plan.inputs}

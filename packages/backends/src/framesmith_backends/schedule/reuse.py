@@ -18,7 +18,7 @@ from framesmith_aten.operators import is_view, tensors_in
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.size import hint
-from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run, Step
+from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Step, used_by
 
 
 def with_drops(
@@ -28,7 +28,7 @@ def with_drops(
 
     The memory of those in `fixed` may be seen later; those in `kept` are needed to the end.
     """
-    last = {name: at for at, step in enumerate(steps) for name in (*_uses(step), *_makes(step))}
+    last = {name: at for at, step in enumerate(steps) for name in (*used_by(step), *_makes(step))}
     last = {name: at for name, at in last.items() if name not in kept}
     layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
     free: dict[Layout, list[str]] = {}
@@ -44,7 +44,7 @@ def with_drops(
                 heirs[chosen] = step.name
                 step = replace(step, reuse=chosen)
         found.append(step)
-        for name in dict.fromkeys((*_uses(step), *_makes(step))):
+        for name in dict.fromkeys((*used_by(step), *_makes(step))):
             if last.get(name) == at and name in layouts and name not in fixed and name not in heirs:
                 free.setdefault(layouts[name], []).append(name)
     return _dropped(found, last, heirs)
@@ -57,7 +57,7 @@ def _dropped(steps: Sequence[Step], last: Mapping[str, int], heirs: Mapping[str,
         found.append(step)
         if isinstance(step, Allocate) and step.reuse is not None:
             found.append(Drop((step.reuse,)))
-        names = dict.fromkeys((*_uses(step), *_makes(step)))
+        names = dict.fromkeys((*used_by(step), *_makes(step)))
         gone = tuple(name for name in names if last.get(name) == at and name not in heirs)
         if gone:
             found.append(Drop(gone))
@@ -122,12 +122,6 @@ def _tensor_bytes(value: torch.Tensor) -> int:
     if not isinstance(count, int):
         count = count.node.hint or 0
     return int(count) * value.itemsize
-
-
-def _uses(step: Step) -> tuple[str, ...]:
-    if isinstance(step, Run):
-        return step.buffers
-    return step.call.needs if isinstance(step, CallStep) else ()
 
 
 def _makes(step: Step) -> tuple[str, ...]:

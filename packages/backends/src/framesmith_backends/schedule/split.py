@@ -1,40 +1,26 @@
-"""Split a reduction with few results and many elements in two, so that its first half has parallel rows.
-
-The split depends on sizes only, never on the number of threads, so that results do not either.
-"""
+"""Split a reduction with few results and many elements in two, so that its first half has parallel rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Load, substitute
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import Load, loads, substitute
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
-from framesmith_backends.ir.size import hint, product
-
-# Reductions over fewer elements are not split.
-MANY_ELEMENTS, LANE_BLOCK = 1 << 15, 64
-
-
-@dataclass(frozen=True, slots=True)
-class Splitting:
-    """Fewer units of work than `few` leave threads idle; `wanted` do not, in up to `most_parts` for a loop.
-
-    Units of fewer elements than `least` take less time than a launch, and are not split.
-    """
-
-    few: int
-    wanted: int
-    most_parts: int
-    least: int
+from framesmith_backends.ir.size import product
+from framesmith_backends.ir.splitting import Splitting, cut_of, lies_along
 
 
 def split_reductions(program: Program, by: Splitting) -> Program:
+    read: dict[object, int] = {}  # of all that goes through the same points: they are cut alike
+    for d in program.defs.values():
+        read[_points(d)] = max(read.get(_points(d), 1), _read(d))
     defs: dict[str, Def] = {}
     layouts = dict(program.layouts)
     for d in program.defs.values():
-        parts = _parts(d, by)
+        parts = _parts(d, program, read[_points(d)], by)
         if parts is None:
             defs[d.name] = d
             continue
@@ -44,35 +30,24 @@ def split_reductions(program: Program, by: Splitting) -> Program:
     return replace(program, defs=defs, layouts=layouts)
 
 
-def _parts(d: Def, by: Splitting) -> tuple[list[Var], dict[Var, int]] | None:
+def _points(d: Def) -> object:
+    return d.domain, d.reduced
+
+
+def _parts(d: Def, program: Program, read: int, by: Splitting) -> tuple[list[Var], dict[Var, int]] | None:
     """The reduced variables that become results of the first half, whole or by a number of parts."""
-    elements = hint(product(v.size for v in d.domain))
-    if d.reduction is None or elements < MANY_ELEMENTS:
+    if d.reduction is None:
         return None
-    kept = hint(product(v.size for v in d.kept))
-    units = kept // LANE_BLOCK if d.domain[-1] in d.kept else kept
-    if units >= by.few or elements < by.least * units:
-        return None
-    wanted = max(2, by.wanted // max(units, 1))
-    whole: list[Var] = []
-    for var in (v for v in d.domain if v in d.reduced):
-        fitting = _numbers_of_parts(var, wanted, by.most_parts)
-        if fitting:
-            return whole, {var: fitting[0]}
-        whole.append(var)
-        wanted = -(-wanted // hint(var.size))
-        if wanted < 2:
-            break
-    if not whole or len(whole) == len(d.reduced):
-        return None
-    return whole, {}
+    reduced = [v for v in d.domain if v in d.reduced]
+    lane = lies_along(d.body, program.layouts, d.domain) or d.domain[-1]
+    cut = cut_of([v.size for v in reduced], product(v.size for v in d.kept), lane in d.kept, read, by)
+    return None if cut is None else ([reduced[k] for k in cut.whole], {reduced[k]: n for k, n in cut.parts.items()})
 
 
-def _numbers_of_parts(var: Var, wanted: int, most: int) -> list[int]:
-    """Into how many equal parts, at least as many as wanted, the variable's range can be cut whatever the sizes are."""
-    if isinstance(var.size, int):
-        return [k for k in range(wanted, min(var.size // 2, most) + 1) if var.size % k == 0]
-    return []
+def _read(d: Def) -> int:
+    """Bytes that are read for an element of what is reduced."""
+    read = [load for load in loads(d.body) if any(index.variables(ix) & d.reduced for ix in load.index)]
+    return sum(DTYPES[load.dtype].torch.itemsize for load in read)
 
 
 def _halves(d: Def, whole: list[Var], parts: dict[Var, int]) -> tuple[Def, Def]:

@@ -59,13 +59,30 @@ class CallStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Copies:
+    """Each of `sources` copied onto the input of the same layout, by one call."""
+
+    targets: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """These names are not used any more."""
 
     names: tuple[str, ...]
 
 
-Step = Allocate | Run | CallStep | Drop
+Step = Allocate | Run | CallStep | Copies | Drop
+
+
+def used_by(step: Step) -> tuple[str, ...]:
+    """What the step reads or writes, but for what it makes."""
+    if isinstance(step, Run):
+        return step.buffers
+    if isinstance(step, Copies):
+        return (*step.targets, *step.sources)
+    return step.call.needs if isinstance(step, CallStep) else ()
 
 
 def step_text(step: Step) -> str:
@@ -83,4 +100,6 @@ def step_text(step: Step) -> str:
         return f"{step.call.name} = {place.source} from {place.offset}, {list(place.shape)} by {list(place.strides)}"
     if isinstance(step, CallStep):
         return f"{step.call.name} = {step.call.node.target}({', '.join(step.call.needs)})"
+    if isinstance(step, Copies):
+        return "\n".join(f"{target} <- {source}" for target, source in zip(step.targets, step.sources, strict=True))
     return f"del {', '.join(step.names)}"

@@ -1,0 +1,93 @@
+"""Into how many parts a reduction with few results and many elements is cut, so that there is work for all threads.
+
+It depends on sizes only, never on the number of threads, so that results do not either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import Expr, loads
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.program import Layout
+from framesmith_backends.ir.size import Size, hint, product
+
+#: Reductions over fewer elements are not split.
+MANY_ELEMENTS = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Splitting:
+    """Fewer units of work than `few` leave threads idle; `wanted` do not, in up to `most_parts` for a loop.
+
+    A unit is one result, or so many `columns` of them where these lie beside each other in memory. Units that read
+    fewer bytes than `least` take less time than a launch, and are not split; a part has no fewer elements than
+    `fewest`.
+    """
+
+    few: int
+    wanted: int
+    most_parts: int
+    least: int
+    fewest: int
+    columns: int
+
+
+#: On a GPU there are more threads, and a launch takes longer than many a unit: a program reads some 10 bytes a
+#: nanosecond (H200), and a launch takes 2 us. Columns as `render/triton/tile` has at least.
+ON_CPU = Splitting(few=8, wanted=32, most_parts=512, least=1, fewest=1, columns=64)
+ON_GPU = Splitting(few=132, wanted=528, most_parts=2048, least=3 << 14, fewest=1 << 10, columns=32)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Reduced loops, by their places: those of which every step is a part, and one that has so many parts."""
+
+    whole: tuple[int, ...]
+    parts: dict[int, int]
+
+
+def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by: Splitting) -> Cut | None:
+    """How a reduction over loops of these sizes is cut, or None; `in_columns` where results lie beside each other.
+
+    `read` are the bytes read for an element.
+    """
+    results = hint(kept)
+    elements = results * hint(product(reduced))
+    units = results // by.columns if in_columns else results
+    if elements < MANY_ELEMENTS or units >= by.few or elements * read < by.least * units:
+        return None
+    wanted = max(2, min(by.wanted, elements // by.fewest) // max(units, 1))
+    whole: list[int] = []
+    loops = [(place, size) for place, size in enumerate(reduced) if size != 1]
+    for place, size in loops:
+        parts = _number_of_parts(size, wanted, by.most_parts)
+        if parts is not None:
+            return Cut(tuple(whole), {place: parts})
+        whole.append(place)
+        wanted = -(-wanted // hint(size))
+        if wanted < 2:
+            break
+    if whole and len(whole) == len(loops):
+        whole.pop()  # a part has more than one element
+    return Cut(tuple(whole), {}) if whole else None
+
+
+def _number_of_parts(size: Size, wanted: int, most: int) -> int | None:
+    """How many equal parts, at least as many as wanted, the loop can be cut into whatever the sizes are."""
+    if not isinstance(size, int):
+        return None
+    return next((k for k in range(wanted, min(size // 2, most) + 1) if size % k == 0), None)
+
+
+def lies_along(body: Expr, layouts: Mapping[str, Layout], variables: Sequence[Var]) -> Var | None:
+    """The variable along which what is read lies beside each other in memory: as the first says that has one."""
+    for load in loads(body):
+        strides = layouts[load.source].strides if load.source in layouts else ()
+        flat = index.total(zip(load.index, strides, strict=True)) if strides else index.ZERO
+        for var in variables:
+            if index.coefficient(flat, var) == 1:
+                return var
+    return None
