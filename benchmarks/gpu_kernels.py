@@ -9,7 +9,7 @@ import fnmatch
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ from framesmith_backends import CudaBackend, find_backend
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.lower.graph import why_not_functional
 from framesmith_backends.render.triton.kernel import TritonKernel
+from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
+from framesmith_backends.rewrite.preferred_layouts import ON_CUDA, convolved, in_groups
 
 #: Samples of each operator of the database, and of each of their types.
 SAMPLES = 4
@@ -58,6 +60,9 @@ class Collector:
     def why_not(self, gm: fx.GraphModule) -> str | None:
         return None
 
+    def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+        return with_channels_last(graph, AS_CUDNN)
+
     def compile(
         self,
         gm: fx.GraphModule,
@@ -67,7 +72,7 @@ class Collector:
         on_error: OnError | None = None,
     ) -> BoxedFn:
         if why_not_functional(gm) is None:
-            stages = CUDA.explain(gm)
+            stages = CUDA.explain(channels_last(gm, AS_CUDNN) if role == "inference" else gm)
             computed = [k for k in stages.plan.kernels if k.points != 0]
             for kernel, triton in zip(computed, stages.kernels, strict=True):
                 for form in triton.forms:
@@ -76,6 +81,13 @@ class Collector:
         return EAGER.compile(gm, inputs, role)
 
 
+def why_not_channels_last(node: fx.Node) -> str | None:
+    """As on a device with tensor cores, of which tensors on the CPU tell nothing."""
+    found = convolved(node)
+    return found if isinstance(found, str) else "convolved in groups" if in_groups(node) else None
+
+
+AS_CUDNN = replace(ON_CUDA, why_not=why_not_channels_last)
 CUDA, EAGER = CudaBackend(), find_backend("eager")
 
 #: A case's name, and what runs it with a backend.

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,6 +59,33 @@ def test_kernels_compile_to_cubins(name: str, capability: int) -> None:
 
     for kernel in kernels_of(BY_NAME[name]):
         assert cubin(kernel, False, capability).code[:4] == b"\x7fELF"
+
+
+@needs_triton
+def test_kernels_that_are_alike_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from framesmith_backends.launch import cubins
+
+    def stacked(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = torch.softmax(x @ w, -1)
+        return x.sin()
+
+    kernels = CUDA.explain(trace(stacked, [torch.randn(8, 16), torch.randn(16, 16)])).kernels
+    assert len(kernels) == 3 and len({kernel.name for kernel in kernels}) == 3
+    made: list[str] = []
+
+    def compiled(kernel: TritonKernel, capability: int, aligned: bool) -> SimpleNamespace:
+        made.append(kernel.name)
+        return SimpleNamespace(
+            metadata=SimpleNamespace(name=kernel.name, shared=0), asm={"cubin": kernel.name.encode()}
+        )
+
+    monkeypatch.setattr(cubins, "compiled", compiled)
+    monkeypatch.setattr(cubins.storage, "read", lambda name: None)
+    monkeypatch.setattr(cubins.storage, "write", lambda name, code: None)
+    found = cubins.cubins([(kernel, False) for kernel in kernels], 90)
+    assert sorted(made) == [kernels[0].name, kernels[2].name]
+    assert found[0] == found[1] != found[2]
 
 
 def symbolic_kernels(program: Program, a: int = 3, b: int = 5) -> list[TritonKernel]:

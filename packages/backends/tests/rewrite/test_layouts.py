@@ -254,7 +254,7 @@ def test_what_tensor_cores_take(
     why = why_not_on_cuda(node)
     assert why is None if reason is None else reason in (why or "")
     assert (channels_last(gm, ON_CUDA) is gm) == (reason is not None)
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         assert (channels_last(gm, ON_CUDA) is gm) == (reason is not None or dtype == torch.float32)
     assert why_not_on_cpu(node) is not None
 

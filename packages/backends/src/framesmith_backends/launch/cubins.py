@@ -41,9 +41,16 @@ class Cubin:
 
 
 def cubins(wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list[Cubin]:
-    """Each kernel's code, in the form for aligned numbers where that is said."""
-    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(wanted)))) as pool:
-        return list(pool.map(lambda one: cubin(one[0], one[1], capability), wanted))
+    """Each kernel's code, in the form for aligned numbers where that is said; kernels that are alike share it.
+
+    A model's layers are alike: of 67 kernels of a ViT's training step 12 are compiled.
+    """
+    names = [_file(kernel, aligned, capability) for kernel, aligned in wanted]
+    first = dict(zip(reversed(names), reversed(wanted), strict=True))
+    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(first)))) as pool:
+        made = pool.map(lambda one: cubin(one[0], one[1], capability), first.values())
+        found = dict(zip(first, made, strict=True))
+    return [found[name] for name in names]
 
 
 def cubin(kernel: TritonKernel, aligned: bool, capability: int) -> Cubin:
@@ -73,5 +80,6 @@ def _refuse_more_than_a_grid(name: str, metadata: Any) -> None:
 
 
 def _file(kernel: TritonKernel, aligned: bool, capability: int) -> str:
-    parts = (kernel.source, kernel.block, kernel.options, kernel.parameters, aligned, capability, triton.__version__)
+    source = kernel.source.replace(f"def {kernel.name}(", "def kernel(", 1)  # whatever its place in a graph is
+    parts = (source, kernel.block, kernel.options, kernel.parameters, aligned, capability, triton.__version__)
     return f"cubin-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.o"

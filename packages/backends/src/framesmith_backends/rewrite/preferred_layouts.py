@@ -36,7 +36,7 @@ MULTIPLICATIONS_FOR_A_NORM = 256
 
 def why_not_on_cpu(node: fx.Node) -> str | None:
     """Why this node is not computed with the channels last, or None."""
-    found = _convolved(node)
+    found = convolved(node)
     if isinstance(found, str):
         return found
     images, result = found
@@ -50,24 +50,27 @@ def why_not_on_cpu(node: fx.Node) -> str | None:
 
 def why_not_on_cuda(node: fx.Node) -> str | None:
     """The same where cuDNN computes it."""
-    found = _convolved(node)
+    found = convolved(node)
     if isinstance(found, str):
         return found
     images, _ = found
     if images.device.type != "cuda":
         return f"images on {images.device}"
-    if images.dtype == torch.float64 or (images.dtype == torch.float32 and not torch.backends.cudnn.allow_tf32):
+    if not tensor_cores_take(images.dtype):
         return f"{images.dtype}, which tensor cores do not take"
-    assert isinstance(node.target, OpOverload)
-    given = arguments(node.target, node.args, node.kwargs)
-    if given["groups"] != 1:
+    if in_groups(node):
         return "convolved in groups"
     if not _gives_channels_last(node):
         return "ATen's kernel for it gives another layout"
     return None
 
 
-def _convolved(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | str:
+def tensor_cores_take(dtype: torch.dtype) -> bool:
+    """Whether cuDNN computes in this type by tensor cores; in float32 where the user lets it round to TF32."""
+    return dtype in (torch.float16, torch.bfloat16) or (dtype == torch.float32 and torch.backends.cudnn.allow_tf32)
+
+
+def convolved(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | str:
     """What is convolved, and the result or its gradient; why no device would have their channels last."""
     if node.target not in CONVOLUTIONS:
         return "no convolution"
@@ -80,6 +83,12 @@ def _convolved(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | str:
     if images.shape[1] == result.shape[1] == 1:
         return "one channel, which has one layout"
     return images, result
+
+
+def in_groups(node: fx.Node) -> bool:
+    """Whether the channels are convolved in several groups."""
+    assert isinstance(node.target, OpOverload)
+    return bool(arguments(node.target, node.args, node.kwargs)["groups"] != 1)
 
 
 def _gives_channels_last(node: fx.Node) -> bool:

@@ -8,6 +8,7 @@ the group out and back to it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from framesmith_backends.ir import index
@@ -153,14 +154,25 @@ def _candidates(g: Grouping, d: Def, sources: list[str]) -> list[int]:
     """Groups worth trying: producers of what it reads, latest first, then other readers of the same buffers.
 
     Small reductions also share a kernel with those of other buffers that the same kernel has made: second halves of
-    what was cut.
+    what was cut. So do numbers that are made of inputs alone, as counts of steps are.
     """
     producers = {g.owner[s] for s in sources if s in g.owner}
     siblings = {n for s in sources if _is_worth_sharing(g, s, d) for n in g.readers.get(s, ())} - producers
     if d.reduced and hint(product(v.size for v in d.domain)) < FEWEST_APART:
         made = {m.name for n in producers if isinstance(host := g.nodes[n], Group) for m in host.members}
         siblings |= {n for name in made for n in g.readers.get(name, ())} - producers
+    if not d.domain and _of_inputs(g, sources):
+        siblings |= {n for n, node in g.nodes.items() if isinstance(node, Group) and _is_of_inputs(g, node)}
     return sorted(producers, reverse=True) + sorted(siblings, reverse=True)[:4]
+
+
+def _of_inputs(g: Grouping, sources: Iterable[str]) -> bool:
+    return all(source in g.program.inputs for source in sources)
+
+
+def _is_of_inputs(g: Grouping, node: Group) -> bool:
+    """Whether all members are single numbers made of inputs."""
+    return not node.sizes and all(_of_inputs(g, (load.source for load in loads(m.body))) for m in node.members)
 
 
 def _is_worth_sharing(g: Grouping, source: str, d: Def) -> bool:
