@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tracing import trace
 
@@ -24,7 +24,7 @@ from framesmith_backends.schedule.group import Group
 from framesmith_backends.schedule.plan import GPU, scheduled, stored_names
 
 #: Cuts whatever it can.
-EAGER_TO_CUT = Splitting(few=1 << 30, wanted=12, most_parts=1 << 10, least=1, fewest=1, columns=4)
+EAGER_TO_CUT = Splitting(few=1 << 30, wanted=12, most_parts=1 << 10, least=1, fewest=1, columns=4, balanced=False)
 aten = torch.ops.aten
 
 
@@ -84,6 +84,8 @@ SIZES = st.tuples(st.integers(1, 5), st.integers(2, 9), st.integers(1, 12), st.i
 @settings(max_examples=40, deadline=None)
 @given(sizes=SIZES, last=st.booleans(), far=st.booleans())
 def test_batch_norms(sizes: tuple[int, ...], last: bool, far: bool) -> None:
+    assume(not far or sizes[0] * sizes[2] * sizes[3] >= 16)  # of few numbers the variance may be next to nothing
+    torch.manual_seed(0)
     x = torch.randn(sizes) + (1000.0 if far else 0.0)
     x = x.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
     w, b, mean, var = (torch.rand(sizes[1]) + 0.5 for _ in range(4))
@@ -140,6 +142,6 @@ def test_cuts(reduced: tuple[int, ...], kept: int, in_columns: bool, cut: Cut | 
 
 def test_little_work_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splitting, "MANY_ELEMENTS", 1 << 15)
-    assert cut_of((4, 64, 64), 64, True, 12, splitting.ON_GPU) == Cut((0, 1), {2: 2})
+    assert cut_of((4, 64, 64), 64, True, 12, splitting.ON_GPU) == Cut((0,), {1: 32})
     assert cut_of((4, 4), 512, True, 12, splitting.ON_GPU) is None
     assert cut_of((256, 1024), 512, False, 12, splitting.ON_GPU) is None  # as many results as there are processors

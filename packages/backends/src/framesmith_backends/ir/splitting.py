@@ -5,6 +5,7 @@ It depends on sizes only, never on the number of threads, so that results do not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,8 @@ class Splitting:
 
     A unit is one result, or so many `columns` of them where these lie beside each other in memory. Units that read
     fewer bytes than `least` take less time than a launch, and are not split; a part has no fewer elements than
-    `fewest`.
+    `fewest`. Where it is `balanced`, putting several results together takes no longer than a part: there are no more
+    parts of one than the root of half its elements.
     """
 
     few: int
@@ -33,12 +35,13 @@ class Splitting:
     least: int
     fewest: int
     columns: int
+    balanced: bool
 
 
 #: On a GPU there are more threads, and a launch takes longer than many a unit: a program reads some 10 bytes a
 #: nanosecond (H200), and a launch takes 2 us. Columns as `render/triton/tile` has at least.
-ON_CPU = Splitting(few=8, wanted=32, most_parts=512, least=1, fewest=1, columns=64)
-ON_GPU = Splitting(few=132, wanted=528, most_parts=2048, least=3 << 14, fewest=1 << 10, columns=32)
+ON_CPU = Splitting(few=8, wanted=32, most_parts=512, least=1, fewest=1, columns=64, balanced=False)
+ON_GPU = Splitting(few=132, wanted=528, most_parts=2048, least=3 << 14, fewest=1 << 10, columns=32, balanced=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by:
     if elements < MANY_ELEMENTS or units >= by.few or elements * read < by.least * units:
         return None
     wanted = max(2, min(by.wanted, elements // by.fewest) // max(units, 1))
+    if by.balanced and results > 1:
+        wanted = min(wanted, max(2, math.isqrt(elements // results // 2)))
     whole: list[int] = []
     loops = [(place, size) for place, size in enumerate(reduced) if size != 1]
     for place, size in loops:

@@ -29,6 +29,8 @@ LEAST_COLUMNS, MOST_COLUMNS = 32, 128
 SIDE = 32
 # So many programs keep every processor of a GPU at work.
 ENOUGH_PROGRAMS = 264
+# So few programs wait for memory most of their time: each reads more at once.
+FEW_PROGRAMS, FEW_BLOCK = 32, 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,8 @@ def _of_columns(kernel: Kernel, lane: Var) -> Tile:
     while columns > LEAST_COLUMNS and others * -(-hint(lane.size) // columns) < ENOUGH_PROGRAMS:
         columns //= 2
     down = max(reversed(kernel.row), key=lambda v: hint(v.size))
-    rows = min(ROW_BLOCK // columns, covering(down.size))
+    programs = others * -(-hint(lane.size) // columns)
+    rows = min((ROW_BLOCK if programs >= FEW_PROGRAMS else FEW_BLOCK) // columns, covering(down.size))
     return Tile((Axis(down, rows), Axis(lane, columns))) if rows > 1 else Tile((Axis(lane, columns),))
 
 
