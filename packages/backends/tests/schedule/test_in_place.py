@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_schedule import plan_for_gpus, scheduled_for_gpus
 from random_programs import random_program
-from torch import fx
 from tracing import mutating
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.cpu import _machine_code
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule.plan import GPU, Plan, make_plan
+from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run, step_text
 
 Tensor = torch.Tensor
@@ -39,14 +37,6 @@ def check(function: Callable[..., Any], inputs: Sequence[Tensor], written: Seque
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(again, two, rtol=1e-5, atol=1e-5)
     return make_plan(lower_graph(gm, "cpu").program)
-
-
-def scheduled_for_gpus(gm: fx.GraphModule) -> Callable[[list[Tensor]], Any]:
-    """The graph by the launch list that a GPU would have, its kernels run by the CPU."""
-    plan = make_plan(lower_graph(gm).program, target=GPU)
-    source, space = write(plan, gm)
-    runs = [step for step in plan.steps if isinstance(step, Run)]
-    return executed(source, space | (_machine_code(runs, strict=True)[1] if runs else {}))
 
 
 def copies(plan: Plan) -> int:
@@ -136,7 +126,7 @@ def test_a_gpu_copies_each_type_by_one_call() -> None:
         return x + 1, y, count
 
     check(statistics, inputs, [0, 1, 2])
-    steps = make_plan(lower_graph(mutating(statistics, inputs, [0, 1, 2])).program, target=GPU).steps
+    steps = plan_for_gpus(mutating(statistics, inputs, [0, 1, 2])).steps
     assert not any(isinstance(step, CallStep) and step.call.node.target is copy for step in steps)
     together = [step for step in steps if isinstance(step, Copies)]
     assert sorted(len(step.targets) for step in together) == [1, 2]

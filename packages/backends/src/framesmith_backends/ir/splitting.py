@@ -6,12 +6,12 @@ It depends on sizes only, never on the number of threads, so that results do not
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, loads
-from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.size import Size, hint, product
 
@@ -96,3 +96,11 @@ def lies_along(body: Expr, layouts: Mapping[str, Layout], variables: Sequence[Va
             if index.coefficient(flat, var) == 1:
                 return var
     return None
+
+
+def reduces_rows(where: Sequence[Ix], reduced: Collection[Var], shape: Sequence[Size]) -> bool:
+    """Whether what is read at `where` is reduced over its last dimensions and no others, but not over all of them."""
+    over = [
+        any(var in reduced for var in index.variables(ix)) for ix, size in zip(where, shape, strict=True) if size != 1
+    ]
+    return bool(over) and over[-1] and not over[0] and over == sorted(over)

@@ -10,7 +10,7 @@ from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float
 from framesmith_backends.ir.expr import Const, Expr, Index, Op, number
 from framesmith_backends.ir.size import Size, Sym, Undecided, extreme, product
-from framesmith_backends.ir.splitting import cut_of, lies_along
+from framesmith_backends.ir.splitting import cut_of, lies_along, reduces_rows
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
 from framesmith_backends.lower.tensor import Tensor, axis, point
@@ -157,6 +157,8 @@ def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[i
     where = point(x.shape)
     lane = lies_along(x.at(where), s.program.layouts, [axis(k, n) for k, n in enumerate(x.shape) if n != 1])
     in_columns = lane is not None and all(lane is not axis(k, x.shape[k]) for k in over)
+    if x.source in s.program.defs and reduces_rows(where, {axis(k, x.shape[k]) for k in over}, x.shape):
+        in_columns = False  # see `schedule/rows`
     read = PASSES * DTYPES[x.dtype].torch.itemsize
     cut = cut_of([x.shape[k] for k in over], kept, in_columns, read, s.splitting)
     if cut is None:

@@ -24,6 +24,7 @@ from framesmith_backends.schedule.order import as_late
 from framesmith_backends.schedule.pieces import in_pieces
 from framesmith_backends.schedule.products import native_product
 from framesmith_backends.schedule.reuse import with_drops
+from framesmith_backends.schedule.rows import with_rows
 from framesmith_backends.schedule.split import split_reductions
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step, step_text
 
@@ -57,23 +58,28 @@ class Plan:
 class Target:
     """What the passes weigh by the machine: which reductions are done in two halves, and what is computed again.
 
-    And whether copies onto inputs are kernels; otherwise they are one call.
+    And whether copies onto inputs are kernels; otherwise they are one call. And whether values that only kernels see
+    are laid out in rows where these are reduced: on a CPU, vectors along other dimensions are as fast.
     """
 
     splitting: splitting.Splitting
     cheap: Cheap
     copies: bool
+    rows: bool
 
 
 #: On a GPU computing takes less time than a launch, and than what is stored and read back.
 #: There a copy is a launch in any case, and a kernel of ours one more to compile.
-CPU = Target(splitting.ON_CPU, Cheap(cost=4, loads=2, users=4), copies=True)
-GPU = Target(splitting.ON_GPU, Cheap(cost=32, loads=2, users=4), copies=False)
+CPU = Target(splitting.ON_CPU, Cheap(cost=4, loads=2, users=4), copies=True, rows=False)
+GPU = Target(splitting.ON_GPU, Cheap(cost=32, loads=2, users=4), copies=False, rows=True)
 
 
 def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Node]]:
     """The passes over a lowered program, and its kernels and calls in order."""
-    program = inline(split_reductions(needed(program), target.splitting), target.cheap)
+    program = needed(program)
+    if target.rows:
+        program = with_rows(program)
+    program = inline(split_reductions(program, target.splitting), target.cheap)
     program = needed(program)
     return program, group(program)
 

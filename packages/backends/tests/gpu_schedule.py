@@ -1,0 +1,28 @@
+"""Launch lists as a GPU would have them, with kernels that the CPU runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_backends.cpu import _machine_code
+from framesmith_backends.launch.source import executed, write
+from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.schedule.plan import GPU, Plan, Target, make_plan
+from framesmith_backends.schedule.steps import Run
+
+
+def plan_for_gpus(gm: fx.GraphModule, target: Target = GPU) -> Plan:
+    """Its launch list, kernels taking points in order as the CPU's do."""
+    return make_plan(lower_graph(gm, splitting=target.splitting).program, target=target)
+
+
+def scheduled_for_gpus(gm: fx.GraphModule, target: Target = GPU) -> Callable[[list[torch.Tensor]], Any]:
+    """The graph by that list."""
+    plan = plan_for_gpus(gm, target)
+    source, space = write(plan, gm)
+    runs = [step for step in plan.steps if isinstance(step, Run)]
+    return executed(source, space | (_machine_code(runs, strict=True)[1] if runs else {}))
