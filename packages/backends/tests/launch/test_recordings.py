@@ -345,6 +345,49 @@ def test_each_set_of_sizes_has_its_recordings_up_to_a_number(notices: pytest.Log
     ]
 
 
+@torch.no_grad()
+def test_layers_that_share_a_graph_have_recordings_of_their_own() -> None:
+    call, recorder = graphed(lambda x, w, b: x @ w + b, 3)
+    layers = [(torch.nn.Parameter(torch.randn(3, 3)), torch.nn.Parameter(torch.randn(3))) for _ in range(4)]
+    for _ in range(5):
+        x = torch.randn(2, 3)
+        wanted = x
+        for w, b in layers:
+            wanted = wanted @ w + b
+        for w, b in layers:
+            (x,) = call([x, w, b])
+        torch.testing.assert_close(x, wanted)
+    assert recorder.copied <= 2 * 4 and call.counts.plain == 4  # the activation alone, where its address is another
+    assert recorder.replayed == 4 * 4 and not any({1, 2} & form.moving for form in call._forms.values())
+
+
+@torch.no_grad()
+def test_recordings_of_parameters_that_are_gone_go_too() -> None:
+    call, _ = graphed(lambda x, w: x * w, 2)
+    x = torch.ones(3)
+    for step in range(20):
+        w = torch.nn.Parameter(torch.full((3,), float(step)))
+        for _ in range(3):
+            assert torch.equal(call([x, w])[0], w)
+        w.data = torch.zeros(3)
+        assert torch.equal(call([x, w])[0], w)
+        assert len(call._forms) <= 2
+    assert call.counts.recorded == 20
+
+
+@torch.no_grad()
+def test_there_are_so_many_layers(monkeypatch: pytest.MonkeyPatch, notices: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(recordings, "MOST_LAYERS", 3)
+    call, recorder = graphed(lambda w: w * 2)
+    layers = [torch.nn.Parameter(torch.full((3,), float(layer))) for layer in range(5)]
+    for _ in range(3):
+        for w in [w for w in layers for _ in range(2)]:
+            assert torch.equal(call([w])[0], (w * 2))
+    assert recorder.recorded == 3
+    told = [record.getMessage() for record in notices.records]
+    assert told == ["the graph is not recorded for the parameters of more than 3 modules"]
+
+
 def test_sizes_met_once_are_forgotten() -> None:
     call, recorder = graphed(lambda x: x * 2, varying=True)
     for size in range(1000):

@@ -9,6 +9,9 @@ memory. They are handed out as new tensors over it, and no replay happens while 
 recording is made, up to a number of them, and beyond it one whose results are handed out as copies. So nothing that
 was handed out ever changes under its holder.
 
+Layers that share their code share a graph, which is called with the parameters of one after the other. Each set of
+parameters has recordings of its own, as sets of sizes have.
+
 Results of recordings come back as inputs of other graphs, activations of a backward pass above all. They have as many
 addresses as there are recordings of the graph that gave them, and each recording of the graph that takes them is for
 one of these addresses.
@@ -49,6 +52,8 @@ LOG = logging.getLogger("framesmith.plan")
 
 #: Sets of sizes and numbers that a graph is recorded for; sets met once that are remembered.
 MOST_FORMS, MOST_MET = 16, 64
+#: Sets of parameters that it is recorded for with the same sizes.
+MOST_LAYERS = 128
 #: What a user may do about too many of them.
 FEWER_FORMS = "pad sizes to few lengths, and pass numbers that change as tensors"
 #: Recordings that a set has at a time for the same addresses, at a time for whatever ones, and in all.
@@ -130,6 +135,7 @@ class Graphed:
         self._forms: dict[object, Form] = {}
         self._never = False
         self._varies = bool(parameters.varying or parameters.numbers)
+        self._weights: tuple[int, ...] | None = None  # which of the tensors are parameters of modules
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         if not (self._never or self.recorder.busy()):
@@ -142,11 +148,14 @@ class Graphed:
 
     def _replayed(self, args: list[Any]) -> list[Any] | None:
         """The results by a replay, and the list emptied; None, and nothing done, where the graph is to run."""
-        key = self._key(args)
         addresses = [args[at].data_ptr() for at in self.parameters.tensors]
+        if self._weights is None:
+            tensors = enumerate(self.parameters.tensors)
+            self._weights = tuple(place for place, at in tensors if isinstance(args[at], torch.nn.Parameter))
+        key = self._key(args), *[addresses[place] for place in self._weights]
         form = self._forms.get(key)
-        if form is None:
-            self._meet(key, addresses)  # a first call makes what later ones find: handles, workspaces, loaded kernels
+        if form is None:  # a first call makes what later ones find: handles, workspaces, loaded kernels
+            self._meet(key, args, addresses)
             return None
         recording = form.ready_for(args, addresses) or self._recorded(form, args, addresses)
         if recording is None:
@@ -165,14 +174,21 @@ class Graphed:
         layouts = [(t.shape, t.stride(), t.storage_offset()) for t in tensors]
         return (around, *layouts, *(_exactly(args[at]) for at in self.parameters.numbers))
 
-    def _meet(self, key: object, addresses: list[int]) -> None:
-        if len(self._forms) >= MOST_MET:
-            unused = next((known for known, form in self._forms.items() if not form.made), None)
+    def _meet(self, key: tuple[Any, ...], args: Sequence[Any], addresses: list[int]) -> None:
+        for known in [known for known, form in self._forms.items() if not form.has_its_weights()]:
+            del self._forms[known]
+        alike = [known for known, form in self._forms.items() if form.sizes == key[0]]
+        crowded = len(alike) >= MOST_LAYERS if alike else len({form.sizes for form in self._forms.values()}) >= MOST_MET
+        if crowded:
+            what = f"the parameters of more than {MOST_LAYERS} modules" if alike else "sizes and numbers that come once"
+            tell_once(f"{self.about} is not recorded for {what}{'' if alike else f'; {FEWER_FORMS}'}")
+            unused = next((known for known in alike or self._forms if not self._forms[known].made), None)
             if unused is None:
                 return
             del self._forms[unused]
-            tell_once(f"{self.about} is not recorded for sizes and numbers that come once; {FEWER_FORMS}")
-        self._forms[key] = Form(self.parameters, addresses)
+        places = [self.parameters.tensors[place] for place in self._weights or ()]
+        weights = [(weakref.ref(args[at]), address) for at, address in zip(places, key[1:], strict=True)]
+        self._forms[key] = Form(self.parameters, key[0], weights, addresses)
 
     def _recorded(self, form: Form, args: Sequence[Any], addresses: list[int]) -> Recording | None:
         """A recording made for this call, or None."""
@@ -213,12 +229,14 @@ class Graphed:
 
     def _has_room(self, form: Form) -> bool:
         """Whether there may be one more recording."""
-        if not form.made and sum(1 for other in self._forms.values() if other.made) >= MOST_FORMS:
-            self._give_up(
-                form,
-                f"it is recorded for {MOST_FORMS} sets of sizes and numbers already; {FEWER_FORMS}",
-            )
-            return False
+        if not form.made:
+            alike = Counter(other.sizes for other in self._forms.values() if other.made)
+            if form.sizes not in alike and len(alike) >= MOST_FORMS:
+                self._give_up(
+                    form,
+                    f"it is recorded for {MOST_FORMS} sets of sizes and numbers already; {FEWER_FORMS}",
+                )
+                return False
         if form.made >= MOST_MADE:
             self._give_up(form, f"its inputs came at other addresses after each of {MOST_MADE} recordings")
             return False
@@ -261,13 +279,15 @@ def _first_line(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class Form:
-    """What is known of the calls with one set of sizes and numbers.
+    """What is known of the calls with one set of sizes and numbers, `sizes`, and of parameters, `weights`.
 
     `last` are the addresses of the last call that was not a replay, `moving` the tensors (by their place in
     `parameters.tensors`) that are copied from now on, `moved` how often others have moved.
     """
 
     parameters: Parameters
+    sizes: object
+    weights: list[tuple[weakref.ref[torch.Tensor], int]]
     last: list[int]
     moving: set[int] = field(default_factory=set)
     moved: Counter[int] = field(default_factory=Counter)
@@ -275,6 +295,11 @@ class Form:
     made: int = 0
     given_up: bool = False
     short_of_memory: bool = False
+
+    def has_its_weights(self) -> bool:
+        """Whether its parameters are all there, where they were."""
+        found = ((reference(), address) for reference, address in self.weights)
+        return all(weight is not None and weight.data_ptr() == address for weight, address in found)
 
     def ready_for(self, args: Sequence[Any], addresses: list[int]) -> Recording | None:
         """A recording that can be replayed for this call."""

@@ -28,6 +28,8 @@ POINTERS = {
 }  # fmt: skip
 # A launch has no more programs than this.
 MOST_PROGRAMS = (1 << 31) - 1
+# Elements of a thread, and where they lie apart in memory.
+PER_THREAD, PER_THREAD_APART = 8, 2
 # Sizes divisible by this let whole vectors be read and written.
 ALIGNMENT = 16
 
@@ -124,7 +126,7 @@ def _render(kernel: Kernel, name: str, tile: Tile, whole: bool = False) -> Trito
     for k, param in enumerate(kernel.params):
         w.pointers[param.name] = f"p{k}"
     block = tile.axes[-1].block if tile.axes else 1
-    warps, checks = warps_of(tile.elements), bool(kernel.checks)
+    warps, checks = warps_of(kernel, tile), bool(kernel.checks)
     result = TritonKernel(name, "", grid_of(kernel, tile), block, warps, pointers, kernel.numbers, has_checks=checks)
     types = {"i64": ": tl.int64", "fp64": ": tl.float64"}
     arguments = [f"{parameter}{types.get(kind, '')}" for parameter, kind in result.parameters]
@@ -140,9 +142,15 @@ def _render(kernel: Kernel, name: str, tile: Tile, whole: bool = False) -> Trito
     return replace(result, source=source, aligned=aligned)
 
 
-def warps_of(elements: int) -> int:
-    """Eight elements to a thread; of the longest rows, which are held, up to 32."""
-    return min(max(elements // 256, 1), 16 if elements <= 1 << 14 else 32)
+def warps_of(kernel: Kernel, tile: Tile) -> int:
+    """Eight elements to a thread; of the longest rows, which are held, up to 32.
+
+    Two where lanes read every second element or fewer: a thread's elements are neighbours, so that what the threads of
+    a warp read at once would be spread over as many lines of the cache as they have elements.
+    """
+    elements = tile.elements
+    per_thread = PER_THREAD_APART if tiles.reads_apart(kernel, tile) else PER_THREAD
+    return min(max(elements // (32 * per_thread), 1), 16 if elements <= 1 << 14 else 32)
 
 
 def grid_of(kernel: Kernel, tile: Tile) -> Size:

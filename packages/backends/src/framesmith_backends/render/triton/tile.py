@@ -182,6 +182,15 @@ def _across(kernel: Kernel, lane: Var) -> Var | None:
     return None
 
 
+def reads_apart(kernel: Kernel, tile: Tile) -> bool:
+    """Whether elements of neighbouring lanes lie apart in memory, and along no axis of the tile beside each other."""
+    for ix, memory in accesses(kernel):
+        steps = [index.coefficient(ix, var) for var in tile.variables]
+        if memory and any(step not in (0, 1, None) for step in steps[-1:]) and 1 not in steps:
+            return True
+    return False
+
+
 def reaches(kernel: Kernel) -> bool:
     """Whether a place in memory, or what it is made of, may be beyond 32 bits."""
     return any(_reach(ix) >= 1 << 31 for ix, _ in accesses(kernel)) or _as_size(kernel.points) >= 1 << 31
