@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 
@@ -37,3 +38,15 @@ def test_lines_of_a_flat_tile_are_read_in_whole_vectors() -> None:
     (kernel,) = CudaBackend().explain(trace(lambda x: x[:, :64] * 2, [torch.randn(300, 80)])).kernels
     assert "tl.arange(0, 1024) // 64" in kernel.source
     assert "ld.global.v4.b32" in compiled(kernel, 90).asm["ptx"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_thread_has_few_elements_where_they_lie_apart(dtype: torch.dtype) -> None:
+    from framesmith_backends.launch.triton_jit import compiled
+
+    x = torch.randn(2, 4, 128, 128).to(dtype)
+    (kernel,) = CudaBackend().explain(trace(lambda x: F.max_pool2d(x, 3, 2, 1), [x])).kernels
+    sizes = re.findall(r"#ttg\.blocked<\{sizePerThread = \[([\d, ]+)\]", compiled(kernel, 90).asm["ttgir"])
+    assert sizes and all(math.prod(map(int, size.split(", "))) <= 2 for size in sizes)
+    (dense,) = CudaBackend().explain(trace(lambda x: x * 2, [torch.randn(1 << 16).to(dtype)])).kernels
+    assert dense.warps * 4 == kernel.warps
