@@ -40,6 +40,7 @@ def main() -> int:
     """The number of programs that fail. Blocks are small, so that rows and grids have several."""
     warnings.simplefilter("error", framesmith.FramesmithWarning)
     tile.LEAST_BLOCK, tile.WHOLE_ROW, tile.ROW_BLOCK, tile.LANE_BLOCK = 4, 16, 16, 64
+    tile.FEW_BLOCK = 16
     tile.LONGER_ROWS.clear()
     triton_jit.MOST_PROGRAMS = 3
     failures = 0

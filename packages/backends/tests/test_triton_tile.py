@@ -50,3 +50,9 @@ def test_a_thread_has_few_elements_where_they_lie_apart(dtype: torch.dtype) -> N
     assert sizes and all(math.prod(map(int, size.split(", "))) <= 2 for size in sizes)
     (dense,) = CudaBackend().explain(trace(lambda x: x * 2, [torch.randn(1 << 16).to(dtype)])).kernels
     assert dense.warps * 4 == kernel.warps
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(32, 256), (8192, 64)])
+def test_few_programs_read_more_at_once(columns: int, rows: int) -> None:
+    (kernel,) = CudaBackend().explain(trace(lambda x: x.sum(0), [torch.randn(640, columns)])).kernels
+    assert f"range(0, 640, {rows})" in kernel.source and kernel.warps == min(rows * 32 // 256, 16)

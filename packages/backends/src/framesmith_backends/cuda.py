@@ -110,7 +110,7 @@ class CudaBackend:
         return self.why_not_here() or why_not_functional(gm)
 
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> TritonStages:
-        """Lower, schedule and render the graph; needs neither a GPU nor triton."""
+        """Lower, schedule and render the graph, as one of inference; needs neither a GPU nor triton."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
         return _stages(_laid_out(gm, "inference", chosen), mode=str(chosen["mode"]))
 

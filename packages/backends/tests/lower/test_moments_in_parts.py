@@ -24,13 +24,10 @@ from framesmith_backends.schedule.group import Group
 from framesmith_backends.schedule.plan import GPU, scheduled, stored_names
 
 #: Cuts whatever it can.
-EAGER_TO_CUT = Splitting(few=1 << 30, wanted=12, most_parts=1 << 10, least=1, fewest=1, columns=4, balanced=False)
+EAGER_TO_CUT = Splitting(
+    many=4, few=1 << 30, wanted=12, most_parts=1 << 10, least=1, fewest=1, columns=4, balanced=False
+)
 aten = torch.ops.aten
-
-
-@pytest.fixture(autouse=True)
-def _few_elements_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splitting, "MANY_ELEMENTS", 4)
 
 
 def results(function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int]:
@@ -140,8 +137,44 @@ def test_cuts(reduced: tuple[int, ...], kept: int, in_columns: bool, cut: Cut | 
     assert cut_of(reduced, kept, in_columns, 4, EAGER_TO_CUT) == cut
 
 
-def test_little_work_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splitting, "MANY_ELEMENTS", 1 << 15)
+def test_little_work_is_not_cut() -> None:
     assert cut_of((4, 64, 64), 64, True, 12, splitting.ON_GPU) == Cut((0,), {1: 32})
     assert cut_of((4, 4), 512, True, 12, splitting.ON_GPU) is None
     assert cut_of((256, 1024), 512, False, 12, splitting.ON_GPU) is None  # as many results as there are processors
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    reduced=st.lists(st.integers(1, 3000), min_size=1, max_size=3),
+    kept=st.integers(1, 300),
+    in_columns=st.booleans(),
+    read=st.integers(1, 32),
+)
+def test_parts_are_within_their_bounds(reduced: list[int], kept: int, in_columns: bool, read: int) -> None:
+    cut = cut_of(reduced, kept, in_columns, read, splitting.ON_GPU)
+    if cut is None:
+        return
+    each, by = math.prod(reduced), splitting.ON_GPU
+    parts = math.prod(reduced[k] for k in cut.whole) * math.prod(cut.parts.values())
+    assert all(reduced[k] % n == 0 for k, n in cut.parts.items()) and 2 <= parts < each
+    units = max(1, kept // by.columns if in_columns else kept)
+    assert parts <= splitting.SLACK * max(2, min(by.wanted, each * kept // by.fewest) // units)
+    assert kept == 1 or parts <= splitting.SLACK * max(2, math.isqrt(each // 2))
+
+
+def test_channels_that_lie_last_are_columns() -> None:
+    """32 of them are a unit: with the channels first, each is one, and there are enough of them."""
+    x = torch.empty(8, 160, 20, 20)
+    for images, count in ((x, 1), (x.contiguous(memory_format=torch.channels_last), 2)):
+        gm = trace(lambda x: torch.var_mean(x, (0, 2, 3)), [images])
+        lowering = lower_graph(gm, in_order=False, splitting=splitting.ON_GPU)
+        assert len(scheduled(lowering.program, GPU)[1]) == count
+
+
+def test_values_between_lie_as_the_result_does() -> None:
+    """So that what is kept of them is read and written side by side."""
+    x = torch.randn(2, 8, 6, 6).contiguous(memory_format=torch.channels_last)
+    gm = trace(normed, [x, *torch.rand(4, 8)])
+    program = lower_graph(gm, in_order=False, splitting=splitting.ON_GPU).program
+    same = [d.layout.strides for d in program.defs.values() if d.layout.shape == x.shape]
+    assert same and set(same) == {x.stride()}

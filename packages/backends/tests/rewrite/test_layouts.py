@@ -253,7 +253,10 @@ def test_what_tensor_cores_take(
     node, *_ = gm.graph.find_nodes(op="call_function", target=CONVOLUTION)
     why = why_not_on_cuda(node)
     assert why is None if reason is None else reason in (why or "")
-    assert (channels_last(gm, ON_CUDA) is gm) == (reason is not None)
+    changed = channels_last(gm, ON_CUDA)
+    assert (changed is gm) == (reason is not None)
+    weights = [node.args[1].meta["val"] for node in changed.graph.find_nodes(op="call_function", target=CONVOLUTION)]
+    assert all(w.is_contiguous(memory_format=torch.channels_last) == (reason is None) for w in weights)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         assert (channels_last(gm, ON_CUDA) is gm) == (reason is not None or dtype == torch.float32)
     assert why_not_on_cpu(node) is not None

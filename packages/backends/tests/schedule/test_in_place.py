@@ -127,10 +127,32 @@ def test_a_gpu_copies_each_type_by_one_call() -> None:
 
     check(statistics, inputs, [0, 1, 2])
     steps = plan_for_gpus(mutating(statistics, inputs, [0, 1, 2])).steps
-    assert not any(isinstance(step, CallStep) and step.call.node.target is copy for step in steps)
-    together = [step for step in steps if isinstance(step, Copies)]
-    assert sorted(len(step.targets) for step in together) == [1, 2]
-    assert all(step_text(step).count(" <- ") == len(step.sources) for step in together)
+    (together,) = [step for step in steps if isinstance(step, Copies)]
+    assert len(together.targets) == step_text(together).count(" <- ") == 2
+    alone = [step for step in steps if isinstance(step, CallStep) and step.call.node.target is copy]
+    assert [step.call.needs[0] for step in alone] == ["x2"]  # the only one of its type
+
+
+@pytest.mark.parametrize("shown", [lambda y: y.t(), lambda y: y.reshape(5, 5), lambda y: y.view(25)])
+def test_what_is_copied_and_returned_as_a_view(shown: Callable[[Tensor], Tensor]) -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        x, y = x + 1, y * 2
+        return x, y, shown(x), shown(y.t().contiguous()), torch.linalg.cholesky(x @ x.t() + 10 * torch.eye(5))
+
+    check(function, [torch.randn(5, 5), torch.randn(5, 5)], [0, 1])
+
+
+def test_counts_share_a_kernel_right_before_they_are_copied() -> None:
+    def step(x: Tensor, *counts: Tensor) -> tuple[Tensor, ...]:
+        first, *rest = (count + 1 for count in counts)
+        return first, *rest, x / first, (x @ x).sin() @ x
+
+    inputs = [torch.eye(4), *(torch.tensor(k) for k in range(6))]
+    written = [1, 2, 3, 4, 5, 6]
+    check(step, inputs, written)
+    plan = plan_for_gpus(mutating(step, inputs, written))
+    numbers = [kernel for kernel in plan.kernels if not kernel.outer and not kernel.row]
+    assert len(numbers) == 2  # the first count, which another kernel reads, and the others
 
 
 def test_nothing_is_copied_where_a_call_fails() -> None:

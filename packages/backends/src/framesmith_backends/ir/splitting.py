@@ -1,6 +1,6 @@
 """Into how many parts a reduction with few results and many elements is cut, so that there is work for all threads.
 
-It depends on sizes only, never on the number of threads, so that results do not either.
+It depends on sizes, layouts and what is read, never on the number of threads, so that results do not either.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.size import Size, hint, product
 
-#: Reductions over fewer elements are not split.
-MANY_ELEMENTS = 1 << 15
-
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """Fewer units of work than `few` leave threads idle; `wanted` do not, in up to `most_parts` for a loop.
+    """Reductions of fewer elements than `many` are not split.
+
+    Fewer units of work than `few` leave threads idle; `wanted` do not, in up to `most_parts` for a loop.
 
     A unit is one result, or so many `columns` of them where these lie beside each other in memory. Units that read
-    fewer bytes than `least` take less time than a launch, and are not split; a part has no fewer elements than
-    `fewest`. Where it is `balanced`, putting several results together takes no longer than a part: there are no more
-    parts of one than the root of half its elements.
+    fewer bytes than `least` take less time than a launch, and are not split; no more parts are wanted than have
+    `fewest` elements. Where it is `balanced`, putting several results together is to take no longer than a part: no
+    more parts of one are wanted than the root of half its elements, and there are no more than `SLACK` times as many.
     """
 
+    many: int
     few: int
     wanted: int
     most_parts: int
@@ -38,10 +38,23 @@ class Splitting:
     balanced: bool
 
 
+#: Columns that a GPU takes at least: a line of the cache.
+LEAST_COLUMNS = 32
 #: On a GPU there are more threads, and a launch takes longer than many a unit: a program reads some 10 bytes a
-#: nanosecond (H200), and a launch takes 2 us. Columns as `render/triton/tile` has at least.
-ON_CPU = Splitting(few=8, wanted=32, most_parts=512, least=1, fewest=1, columns=64, balanced=False)
-ON_GPU = Splitting(few=132, wanted=528, most_parts=2048, least=3 << 14, fewest=1 << 10, columns=32, balanced=True)
+#: nanosecond (H200), and a launch takes 2 us.
+ON_CPU = Splitting(many=1 << 15, few=8, wanted=32, most_parts=512, least=1, fewest=1, columns=64, balanced=False)
+ON_GPU = Splitting(
+    many=1 << 15,
+    few=132,
+    wanted=528,
+    most_parts=2048,
+    least=3 << 14,
+    fewest=1 << 10,
+    columns=LEAST_COLUMNS,
+    balanced=True,
+)
+#: Where parts are balanced there are up to so many times as many as wanted: sizes have the divisors that they have.
+SLACK = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +73,23 @@ def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by:
     results = hint(kept)
     elements = results * hint(product(reduced))
     units = results // by.columns if in_columns else results
-    if elements < MANY_ELEMENTS or units >= by.few or elements * read < by.least * units:
+    if elements < by.many or units >= by.few or elements * read < by.least * units:
         return None
     wanted = max(2, min(by.wanted, elements // by.fewest) // max(units, 1))
     if by.balanced and results > 1:
         wanted = min(wanted, max(2, math.isqrt(elements // results // 2)))
+    most = SLACK * wanted if by.balanced else elements
     whole: list[int] = []
+    made = 1
     loops = [(place, size) for place, size in enumerate(reduced) if size != 1]
     for place, size in loops:
-        parts = _number_of_parts(size, wanted, by.most_parts)
+        parts = _number_of_parts(size, -(-wanted // made), min(most // made, by.most_parts))
         if parts is not None:
             return Cut(tuple(whole), {place: parts})
-        whole.append(place)
-        wanted = -(-wanted // hint(size))
-        if wanted < 2:
+        if made * hint(size) <= most:
+            whole.append(place)
+            made *= hint(size)
+        if made >= wanted:
             break
     if whole and len(whole) == len(loops):
         whole.pop()  # a part has more than one element
@@ -82,7 +98,7 @@ def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by:
 
 def _number_of_parts(size: Size, wanted: int, most: int) -> int | None:
     """How many equal parts, at least as many as wanted, the loop can be cut into whatever the sizes are."""
-    if not isinstance(size, int):
+    if not isinstance(size, int) or wanted < 2:
         return None
     return next((k for k in range(wanted, min(size // 2, most) + 1) if size % k == 0), None)
 

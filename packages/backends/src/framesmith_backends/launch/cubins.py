@@ -43,10 +43,13 @@ class Cubin:
 def cubins(wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list[Cubin]:
     """Each kernel's code, in the form for aligned numbers where that is said; kernels that are alike share it.
 
-    A model's layers are alike: of 67 kernels of a ViT's training step 12 are compiled.
+    A model's layers are alike: of 67 kernels of a ViT's training step 12 are compiled. In the code they have the name
+    of the one that was compiled first, in whatever graph.
     """
     names = [_file(kernel, aligned, capability) for kernel, aligned in wanted]
-    first = dict(zip(reversed(names), reversed(wanted), strict=True))
+    first: dict[str, tuple[TritonKernel, bool]] = {}
+    for name, one in zip(names, wanted, strict=True):
+        first.setdefault(name, one)
     with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(first)))) as pool:
         made = pool.map(lambda one: cubin(one[0], one[1], capability), first.values())
         found = dict(zip(first, made, strict=True))

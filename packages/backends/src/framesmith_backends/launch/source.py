@@ -28,6 +28,9 @@ from framesmith_backends.ir.size import Size, Symbol, size_text, symbols, symbol
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run, Step
 
+#: What copies several tensors onto others.
+COPY_ALL = torch.ops.aten._foreach_copy_.default
+
 
 @dataclass(slots=True)
 class Writer:
@@ -178,14 +181,14 @@ def calls_plain_operators(plan: Plan) -> bool:
 
 def needs_guard(plan: Plan) -> bool:
     """Whether there are ATen calls, all of plain operators, to run below autograd."""
-    calls = bool(_targets(plan)) or any(isinstance(step, Copies) for step in plan.steps)
-    return calls and calls_plain_operators(plan)
+    return bool(_targets(plan)) and calls_plain_operators(plan)
 
 
 def _targets(plan: Plan) -> list[object]:
     """What the plan calls."""
+    copies: list[object] = [COPY_ALL for step in plan.steps if isinstance(step, Copies)]
     nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep) and step.place is None]
-    return [
+    return copies + [
         n.target for n in nodes if n.op == "call_function" and n.target is not operator.getitem and not _is_number(n)
     ]
 
@@ -308,7 +311,7 @@ def literal_tuple(parts: Iterable[str]) -> str:
 
 def _copies(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
     assert isinstance(step, Copies)
-    function = w.bind("copy_all", torch.ops.aten._foreach_copy_.default._op)
+    function = w.bind("copy_all", COPY_ALL._op)
     targets, sources = (f"[{', '.join(map(w.identifier, names))}]" for names in (step.targets, step.sources))
     return [f"{function}({targets}, {sources})"]
 

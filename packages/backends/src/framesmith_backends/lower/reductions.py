@@ -136,11 +136,11 @@ def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within:
         return _wide_moments(s, x, dims, divisor, within)
     parts = _in_parts(s, x, dims)
     if parts is None:
-        mean, squares = _about_mean(s, x, dims, within)
+        mean, squares = _mean_and_squares(s, x, dims, within)
     else:
         split, inner, outer = parts
-        means, inside = _about_mean(s, split, inner, within)
-        center, between = _about_mean(s, means, outer, within)
+        means, inside = _mean_and_squares(s, split, inner, within)
+        center, between = _mean_and_squares(s, means, outer, within)
         total, size = s.reduce("sum", inside, outer, True, within), as_divisor(count(split, inner))
         kept = tuple(1 if k in dims else n for k, n in enumerate(x.shape))
         squares = reshaped(s.compute(lambda t, b: t + b * size, total, between, dtype=within), kept)
@@ -159,7 +159,7 @@ def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[i
     in_columns = lane is not None and all(lane is not axis(k, x.shape[k]) for k in over)
     if x.source in s.program.defs and reduces_rows(where, {axis(k, x.shape[k]) for k in over}, x.shape):
         in_columns = False  # see `schedule/rows`
-    read = PASSES * DTYPES[x.dtype].torch.itemsize
+    read = PASSES * DTYPES[x.dtype].itemsize
     cut = cut_of([x.shape[k] for k in over], kept, in_columns, read, s.splitting)
     if cut is None:
         return None
@@ -178,7 +178,7 @@ def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[i
     return x.viewed(shape, tuple(places)), tuple(inner), tuple(range(len(of_parts)))
 
 
-def _about_mean(s: Scope, x: Tensor, dims: Sequence[int], within: str) -> tuple[Tensor, Tensor]:
+def _mean_and_squares(s: Scope, x: Tensor, dims: Sequence[int], within: str) -> tuple[Tensor, Tensor]:
     """The mean over dimensions that are kept, and the sum of squared distances from it."""
     n = as_divisor(count(x, dims))
     total = s.reduce("sum", x, dims, True, within)

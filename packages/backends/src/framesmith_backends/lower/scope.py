@@ -124,6 +124,10 @@ class Scope:
         return whole(name, start.shape, start.dtype)
 
     def layout_for(self, shape: Shape, dtype: str) -> Layout:
+        """How a value lies: as the result that it is, or as one of that shape, which is made at the same points.
+
+        Any order is right. That of a result is the one in which the kernel goes that makes both.
+        """
         for wanted in self.results:
             if wanted.shape == shape and wanted.dtype == dtype:
                 return wanted

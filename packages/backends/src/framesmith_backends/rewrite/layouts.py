@@ -160,7 +160,7 @@ class _Relaid:
                 found = self._copy(node, self._as_traced, node.meta["val"])
             else:
                 found = self._laid_out(self.moved[node], last=False)
-                if node.meta["val"].shape[1] > 1 and not (self.of_weights and _is_of_weights(node)):
+                if node.meta["val"].shape[1] > 1 and not (self.of_weights and _is_weight_gradient(node)):
                     self.converted += node.meta["val"].numel()
             self.restored[node] = found
         return found
@@ -175,9 +175,7 @@ class _Relaid:
 
     def _weights(self, node: fx.Node) -> fx.Node:
         """Weights as their convolution is given them."""
-        value = node.meta["val"]
-        _, channels, height, width = value.shape
-        if not (self.of_weights and value.is_contiguous() and channels > 1 and height * width > 1):
+        if not (self.of_weights and turns_weights(node.meta["val"])):
             return self._as_traced(node)
         if node in self.moved:
             return self.moved[node]
@@ -256,7 +254,13 @@ class _Relaid:
         (self.copies if same else self.moved)[node] = copy
 
 
-def _is_of_weights(node: fx.Node) -> bool:
+def turns_weights(weights: torch.Tensor) -> bool:
+    """Whether weights are laid out anew for one that wants their channels last: not if they lie so already."""
+    _, channels, height, width = weights.shape
+    return weights.is_contiguous() and channels > 1 and height * width > 1
+
+
+def _is_weight_gradient(node: fx.Node) -> bool:
     """Whether this is the gradient of a convolution's weights."""
     return node.target is operator.getitem and operand_of(node, 0).target in CONVOLUTIONS and node.args[1:] == (1,)
 

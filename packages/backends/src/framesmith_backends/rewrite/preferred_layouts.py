@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 
 from framesmith_aten.operators import arguments
 from framesmith_backends.ir.operators import CONVOLUTIONS
-from framesmith_backends.rewrite.layouts import Preference, images_of, operand_of, operands_of, turned
+from framesmith_backends.rewrite.layouts import Preference, images_of, operand_of, operands_of, turned, turns_weights
 
 aten = torch.ops.aten
 
@@ -36,7 +36,7 @@ MULTIPLICATIONS_FOR_A_NORM = 256
 
 def why_not_on_cpu(node: fx.Node) -> str | None:
     """Why this node is not computed with the channels last, or None."""
-    found = convolved(node)
+    found = images_and_result(node)
     if isinstance(found, str):
         return found
     images, result = found
@@ -49,8 +49,8 @@ def why_not_on_cpu(node: fx.Node) -> str | None:
 
 
 def why_not_on_cuda(node: fx.Node) -> str | None:
-    """The same where cuDNN computes it."""
-    found = convolved(node)
+    """The same where cuDNN computes it. (Who changes its switches later loses time, not numbers: launchers look.)"""
+    found = images_and_result(node)
     if isinstance(found, str):
         return found
     images, _ = found
@@ -70,7 +70,7 @@ def tensor_cores_take(dtype: torch.dtype) -> bool:
     return dtype in (torch.float16, torch.bfloat16) or (dtype == torch.float32 and torch.backends.cudnn.allow_tf32)
 
 
-def convolved(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | str:
+def images_and_result(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | str:
     """What is convolved, and the result or its gradient; why no device would have their channels last."""
     if node.target not in CONVOLUTIONS:
         return "no convolution"
@@ -94,6 +94,9 @@ def in_groups(node: fx.Node) -> bool:
 def _gives_channels_last(node: fx.Node) -> bool:
     """Whether the kernel that ATen chooses for images in channels-last gives such results: a trial without numbers."""
     last = set(operands_of(node))
+    weights = operand_of(node, CONVOLUTIONS[node.target][1])
+    if turns_weights(weights.meta["val"]):
+        last.add(weights)
     values = fx.node.map_arg(node.args, lambda one: turned(one.meta["val"]) if one in last else one.meta["val"])
     found, wanted = node.target(*values, **node.kwargs), turned(node.meta["val"])  # type: ignore[operator]
     pairs = zip(found, wanted, strict=True) if isinstance(found, (tuple, list)) else [(found, wanted)]

@@ -17,7 +17,7 @@ from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.size import Size
 from framesmith_backends.schedule.in_place import write_over_dead
 from framesmith_backends.schedule.memory import private_layouts
-from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step, used_by
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, used_by
 
 #: Each buffer starts at a multiple of so many bytes, as ATen's do.
 ALIGNMENT = 64
@@ -50,7 +50,8 @@ def with_arenas(steps: Sequence[Step], outputs: set[str]) -> list[Step]:
     last = {name: at for at, step in enumerate(steps) for name in _names(step)}
     known = {name: layout for name, layout in private_layouts(steps).items() if name not in outputs}
     calls = [step for step in steps if isinstance(step, CallStep) and step.place is None]
-    shown = outputs.union(*(step.call.needs for step in calls))
+    copied = [used_by(step) for step in steps if isinstance(step, Copies)]
+    shown = outputs.union(*(step.call.needs for step in calls), *copied)
     found: list[Step] = []
     gone: set[str] = set()
     for at, step in enumerate(steps):

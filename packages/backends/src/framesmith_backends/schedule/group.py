@@ -8,8 +8,10 @@ the group out and back to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import cost, loads
@@ -18,10 +20,13 @@ from framesmith_backends.ir.program import Call, Def, Program
 from framesmith_backends.ir.size import Size, hint, product
 from framesmith_backends.schedule.domains import Sizes, flags_of, merged_axes, refine, variables_of
 
+COPY = torch.ops.aten.copy_.default
 # Beyond these a kernel is too large to be worth growing.
 MOST_MEMBERS, MOST_COST = 48, 2500
 #: Results of so many elements do not share a kernel for a buffer with less than this part of them.
 FEWEST_APART, SHARED = 1 << 16, 16
+#: Reductions of fewer elements share a kernel though they read no buffer in common: a launch takes longer than they do.
+FEW_REDUCED = 1 << 16
 
 
 @dataclass(slots=True, eq=False)
@@ -154,25 +159,14 @@ def _candidates(g: Grouping, d: Def, sources: list[str]) -> list[int]:
     """Groups worth trying: producers of what it reads, latest first, then other readers of the same buffers.
 
     Small reductions also share a kernel with those of other buffers that the same kernel has made: second halves of
-    what was cut. So do numbers that are made of inputs alone, as counts of steps are.
+    what was cut.
     """
     producers = {g.owner[s] for s in sources if s in g.owner}
     siblings = {n for s in sources if _is_worth_sharing(g, s, d) for n in g.readers.get(s, ())} - producers
-    if d.reduced and hint(product(v.size for v in d.domain)) < FEWEST_APART:
+    if d.reduced and hint(product(v.size for v in d.domain)) < FEW_REDUCED:
         made = {m.name for n in producers if isinstance(host := g.nodes[n], Group) for m in host.members}
         siblings |= {n for name in made for n in g.readers.get(name, ())} - producers
-    if not d.domain and _of_inputs(g, sources):
-        siblings |= {n for n, node in g.nodes.items() if isinstance(node, Group) and _is_of_inputs(g, node)}
     return sorted(producers, reverse=True) + sorted(siblings, reverse=True)[:4]
-
-
-def _of_inputs(g: Grouping, sources: Iterable[str]) -> bool:
-    return all(source in g.program.inputs for source in sources)
-
-
-def _is_of_inputs(g: Grouping, node: Group) -> bool:
-    """Whether all members are single numbers made of inputs."""
-    return not node.sizes and all(_of_inputs(g, (load.source for load in loads(m.body))) for m in node.members)
 
 
 def _is_worth_sharing(g: Grouping, source: str, d: Def) -> bool:
@@ -359,3 +353,31 @@ def ordered(g: Grouping) -> list[Node]:
         found.append(ready)
         done |= 1 << ready.number
     return found
+
+
+def with_counts_together(nodes: Sequence[Node], program: Program) -> list[Node]:
+    """The nodes with single numbers that are made of inputs, for copies onto inputs alone, in few kernels.
+
+    Counts of steps and of batches are such. Each is a launch otherwise. They run right before the first of the copies.
+    """
+    others = [call for call in program.calls.values() if call.node.target is not COPY]
+    seen = {load.source for d in program.defs.values() for load in loads(d.body)}
+    seen.update(name for call in others for name in call.needs)
+    seen.update(name for name in program.outputs if isinstance(name, str))
+    counts = [node for node in nodes if isinstance(node, Group) and _is_count(node, program, seen)]
+    if len(counts) < 2:
+        return list(nodes)
+    parts = [counts[k : k + MOST_MEMBERS] for k in range(0, len(counts), MOST_MEMBERS)]
+    merged = [replace(part[0], members=[m for node in part for m in node.members]) for part in parts]
+    names = {m.name for node in counts for m in node.members}
+    rest = [node for node in nodes if node not in counts]
+    first = next(k for k, node in enumerate(rest) if isinstance(node, CallNode) and names & {*node.call.needs})
+    return [*rest[:first], *merged, *rest[first:]]
+
+
+def _is_count(node: Group, program: Program, seen: Collection[str]) -> bool:
+    """Whether the group's numbers are made of inputs and read by copies alone."""
+    if node.sizes or any(m.failure is not None or m.updates is not None or m.buffer is not None for m in node.members):
+        return False
+    read = [name for m in node.members for name in (*(load.source for load in loads(m.body)), *program.numbers_for(m))]
+    return all(name in program.inputs for name in read) and not any(m.name in seen for m in node.members)

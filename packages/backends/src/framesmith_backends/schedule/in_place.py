@@ -5,7 +5,8 @@ The graph's form (`framesmith_aten.contract`) has mutations as copies onto input
 that are written to overlap no other. A kernel may do the write where nobody sees it earlier: what fails in a graph
 fails before its inputs change, and whoever reads the input reads it before, or at the very point that is written next.
 What is left to copy, as the statistics of a batch norm that a convolution follows, is copied when nothing may fail any
-more, all of it by one native entry: a call of ATen's takes longer than such a copy.
+more: on the CPU all of it by one native entry, as a call of ATen's takes longer than such a copy; on a GPU all of a
+type by one call.
 """
 
 from __future__ import annotations
@@ -82,16 +83,17 @@ def copy_by_kernels(steps: Sequence[Step], program: Program) -> list[Step]:
 def with_copies_together(steps: Sequence[Step], program: Program) -> list[Step]:
     """The steps with all copies of buffers onto inputs of the same layout by one call for each type, at the end.
 
-    That is after every other copy: they read no input.
+    That is behind every other copy. The graph's form has all copies give what was computed before any of them, so none
+    that stays was to read what these write; and they themselves read buffers, which nothing writes to any more.
     """
-    found: dict[str, list[tuple[str, str]]] = {}
-    kept: list[Step] = []
+    found: dict[str, list[tuple[Step, str, str]]] = {}
     for step, pair in _with_copies_of_buffers(steps, program):
-        if pair is None:
-            kept.append(step)
-        else:
-            found.setdefault(program.layouts[pair[0]].dtype, []).append(pair)
-    return [*kept, *(Copies(*map(tuple, zip(*pairs, strict=True))) for pairs in found.values())]
+        if pair is not None:
+            found.setdefault(program.layouts[pair[0]].dtype, []).append((step, *pair))
+    several = [copies for copies in found.values() if len(copies) > 1]
+    moved = {id(step) for copies in several for step, *_ in copies}
+    together = [Copies(*map(tuple, zip(*(pair for _, *pair in copies), strict=True))) for copies in several]
+    return [*(step for step in steps if id(step) not in moved), *together]
 
 
 def _with_copies_of_buffers(steps: Sequence[Step], program: Program) -> Iterator[tuple[Step, tuple[str, str] | None]]:

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from framesmith_aten.operators import is_view
-from framesmith_backends.ir import splitting
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.program import Call, Layout, Place, Program, Teller, is_dense
 from framesmith_backends.ir.size import Symbol
+from framesmith_backends.ir.splitting import ON_CPU, ON_GPU, Splitting
 from framesmith_backends.schedule.arena import with_arenas
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.cuts import run_of, with_runs_cut
-from framesmith_backends.schedule.group import CallNode, Group, Node, group
+from framesmith_backends.schedule.group import CallNode, Group, Node, group, with_counts_together
 from framesmith_backends.schedule.in_place import copy_by_kernels, with_copies_together, write_in_place
 from framesmith_backends.schedule.inline import Cheap, inline
 from framesmith_backends.schedule.liveness import needed
@@ -56,22 +56,23 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the passes weigh by the machine: which reductions are done in two halves, and what is computed again.
+    """What the passes weigh by the machine.
 
-    And whether copies onto inputs are kernels; otherwise they are one call. And whether values that only kernels see
-    are laid out in rows where these are reduced: on a CPU, vectors along other dimensions are as fast.
+    Which reductions are done in two halves, what is computed again, whether copies onto inputs are kernels (otherwise
+    they are one call for each type, and counts share a kernel), and whether values that only kernels see are laid out
+    in rows where these are reduced.
     """
 
-    splitting: splitting.Splitting
+    splitting: Splitting
     cheap: Cheap
-    copies: bool
+    copies_by_kernels: bool
     rows: bool
 
 
-#: On a GPU computing takes less time than a launch, and than what is stored and read back.
-#: There a copy is a launch in any case, and a kernel of ours one more to compile.
-CPU = Target(splitting.ON_CPU, Cheap(cost=4, loads=2, users=4), copies=True, rows=False)
-GPU = Target(splitting.ON_GPU, Cheap(cost=32, loads=2, users=4), copies=False, rows=True)
+#: On a GPU computing takes less time than a launch, and than what is stored and read back. There a copy is a launch in
+#: any case, and a kernel of ours one more to compile. On a CPU vectors along other dimensions than rows are as fast.
+CPU = Target(ON_CPU, Cheap(cost=4, loads=2, users=4), copies_by_kernels=True, rows=False)
+GPU = Target(ON_GPU, Cheap(cost=32, loads=2, users=4), copies_by_kernels=False, rows=True)
 
 
 def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Node]]:
@@ -81,7 +82,8 @@ def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Nod
         program = with_rows(program)
     program = inline(split_reductions(program, target.splitting), target.cheap)
     program = needed(program)
-    return program, group(program)
+    nodes = group(program)
+    return program, nodes if target.copies_by_kernels else with_counts_together(nodes, program)
 
 
 def stored_names(program: Program, nodes: list[Node]) -> frozenset[str]:
@@ -132,11 +134,11 @@ def make_plan(
             calls.append(_view_step(program, node.call))
     plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls]
     plan.steps = write_in_place(_allocated_once(plan.steps), program)
-    if target.copies:
+    if target.copies_by_kernels:
         plan.steps = copy_by_kernels(plan.steps, program)
-    else:
-        plan.steps = with_copies_together(plan.steps, program)
     _shape_outputs(plan, program)
+    if not target.copies_by_kernels:
+        plan.steps = with_copies_together(plan.steps, program)
     outputs = {name for name in plan.outputs if isinstance(name, str)}
     inputs = {name: program.layouts.get(name) for name in plan.inputs}
     plan.steps = with_runs_cut(plan.steps, inputs, outputs)

@@ -9,18 +9,19 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads, substitute
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
-from framesmith_backends.ir.size import product
+from framesmith_backends.ir.size import hint, product
 from framesmith_backends.ir.splitting import Splitting, cut_of, lies_along
 
 
 def split_reductions(program: Program, by: Splitting) -> Program:
-    read: dict[object, int] = {}  # of all that goes through the same points: they are cut alike
+    read: dict[object, int] = {}  # through the same points of a buffer: such reductions are cut alike
     for d in program.defs.values():
-        read[_points(d)] = max(read.get(_points(d), 1), _read(d))
+        for points in _points(d):
+            read[points] = max(read.get(points, 0), _read(d))
     defs: dict[str, Def] = {}
     layouts = dict(program.layouts)
     for d in program.defs.values():
-        parts = _parts(d, program, read[_points(d)], by)
+        parts = _parts(d, program, max((read[points] for points in _points(d)), default=0), by)
         if parts is None:
             defs[d.name] = d
             continue
@@ -30,24 +31,25 @@ def split_reductions(program: Program, by: Splitting) -> Program:
     return replace(program, defs=defs, layouts=layouts)
 
 
-def _points(d: Def) -> object:
-    return d.domain, d.reduced
-
-
-def _parts(d: Def, program: Program, read: int, by: Splitting) -> tuple[list[Var], dict[Var, int]] | None:
-    """The reduced variables that become results of the first half, whole or by a number of parts."""
-    if d.reduction is None:
-        return None
-    reduced = [v for v in d.domain if v in d.reduced]
-    lane = lies_along(d.body, program.layouts, d.domain) or d.domain[-1]
-    cut = cut_of([v.size for v in reduced], product(v.size for v in d.kept), lane in d.kept, read, by)
-    return None if cut is None else ([reduced[k] for k in cut.whole], {reduced[k]: n for k, n in cut.parts.items()})
+def _points(d: Def) -> set[object]:
+    """What the definition reduces, and through which points."""
+    return {(load.source, d.domain, d.reduced) for load in loads(d.body)} if d.reduction is not None else set()
 
 
 def _read(d: Def) -> int:
     """Bytes that are read for an element of what is reduced."""
     read = [load for load in loads(d.body) if any(index.variables(ix) & d.reduced for ix in load.index)]
-    return sum(DTYPES[load.dtype].torch.itemsize for load in read)
+    return sum(DTYPES[load.dtype].itemsize for load in read)
+
+
+def _parts(d: Def, program: Program, read: int, by: Splitting) -> tuple[list[Var], dict[Var, int]] | None:
+    """The reduced variables that become results of the first half, whole or by a number of parts."""
+    if d.reduction is None or hint(product(v.size for v in d.domain)) < by.many:
+        return None
+    reduced = [v for v in d.domain if v in d.reduced]
+    lane = lies_along(d.body, program.layouts, d.domain) or d.domain[-1]
+    cut = cut_of([v.size for v in reduced], product(v.size for v in d.kept), lane in d.kept, read, by)
+    return None if cut is None else ([reduced[k] for k in cut.whole], {reduced[k]: n for k, n in cut.parts.items()})
 
 
 def _halves(d: Def, whole: list[Var], parts: dict[Var, int]) -> tuple[Def, Def]:

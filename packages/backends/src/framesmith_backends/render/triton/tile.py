@@ -14,6 +14,7 @@ from framesmith_backends.ir.expr import Load, loads
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Size, Sym, hint, product
+from framesmith_backends.ir.splitting import LEAST_COLUMNS
 from framesmith_backends.schedule.loops import accesses
 
 # Rows up to this long are held in registers at once, or up to the other where several passes read this many elements of
@@ -23,8 +24,8 @@ WHOLE_ROW, LONGER_ROWS, ROW_BLOCK = 4096, {1: 32768, 2: 16384}, 2048
 LANE_BLOCK = 1024
 # Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
 LEAST_BLOCK = 256
-# Columns side by side: at least a line of the cache.
-LEAST_COLUMNS, MOST_COLUMNS = 32, 128
+# Columns side by side, at most.
+MOST_COLUMNS = 128
 # Tiles that are turned have sides like this.
 SIDE = 32
 # So many programs keep every processor of a GPU at work.
