@@ -21,7 +21,7 @@ from integration_tests.decisions import Decisions, all_clear
 from integration_tests.gradient_errors import Errors, measure
 
 LONG = os.environ.get("FRAMESMITH_LONG") == "1"
-QUICK = ["mobilenet_v2", "squeezenet", "densenet", "vit", "unet", "dcgan", "cyclegan", "lstm"]
+QUICK = ["mobilenet_v2", "squeezenet", "densenet", "vit", "unet", "dcgan", "lstm"]
 TIMES = 3.0
 
 pytestmark = pytest.mark.filterwarnings("ignore:TF32 acceleration")  # said by turning oneDNN off and on

@@ -2,7 +2,8 @@
 
 That for layer norm runs its reference decomposition on fake tensors outside their mode, which makes torch import
 torch.distributed.tensor (a third of a second) the first time. That for batch norm gives statistics of half types the
-wrong type on the CPU.
+wrong type on the CPU, and results the strides of what it is given, where those of the kernels there are contiguous or
+have the channels last.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import make_contiguous_strides_for, suggest_memory_format
 
 from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.symbolic import all_equal, has_symbols
@@ -31,16 +33,28 @@ def _layer_norm(
     return torch.empty_like(input), input.new_empty(stat), input.new_empty(stat)
 
 
-def _batch_norm_statistics(op: Any) -> Callable[..., Any]:
+def _lies_plainly(tensor: torch.Tensor) -> bool:
+    """Whether the strides are those of a contiguous tensor, also along dimensions of a single step; or not known."""
+    return has_symbols(tensor) or tensor.stride() == make_contiguous_strides_for(tensor.shape)
+
+
+def _batch_norm(op: Any) -> Callable[..., Any]:
     """On the CPU statistics of a half input are float32 if any parameter is; running ones have the type they had."""
 
     def rule(input: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> tuple[torch.Tensor, ...] | None:
-        if input.device.type != "cpu" or input.dtype not in (torch.float16, torch.bfloat16):
+        plain = _lies_plainly(input)
+        half = input.dtype in (torch.float16, torch.bfloat16)
+        if input.device.type != "cpu" or (plain and not half):
             return None
+        out, mean, rstd, *updated = op(input, weight, bias, *rest)
+        if not plain:  # contiguous, or with the channels last if the input looks so and is not
+            format = torch.contiguous_format if input.is_contiguous() else suggest_memory_format(input)
+            out = torch.empty_like(out, memory_format=format)
+        if not half:
+            return out, mean, rstd, *updated
         running = [stat for stat in rest[:2] if isinstance(stat, torch.Tensor)]
         params = [param for param in (weight, bias, *running) if param is not None]
         saved = torch.float32 if any(param.dtype is torch.float32 for param in params) else input.dtype
-        out, mean, rstd, *updated = op(input, weight, bias, *rest)
         types = (saved, saved, *(stat.dtype for stat in running))
         stats = zip((mean, rstd, *updated), types, strict=False)
         return (out, *(stat.new_empty(stat.shape, dtype=dtype) for stat, dtype in stats))
@@ -60,6 +74,17 @@ def _fractional_max_pool3d_backward(grad: torch.Tensor, input: torch.Tensor, *re
     return input.new_empty(input.shape) if has_symbols(input) or has_symbols(grad) else None
 
 
+def _batch_norm_backward(grad: torch.Tensor, input: torch.Tensor, *rest: Any) -> tuple[Any, ...] | None:
+    """On the CPU the gradient lies as the input looks, however that of the result lies."""
+    if input.device.type != "cpu" or has_symbols(input) or (_lies_plainly(input) and _lies_plainly(grad)):
+        return None
+    dx, *others = aten.native_batch_norm_backward.default(grad, input, *rest)
+    format = suggest_memory_format(input)
+    if input.is_contiguous() and grad.is_contiguous() and suggest_memory_format(grad) == format:
+        format = torch.contiguous_format
+    return (None if dx is None else torch.empty_like(dx, memory_format=format)), *others
+
+
 _BATCH_NORMS = (
     aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.no_stats,
@@ -72,5 +97,6 @@ SHAPE_RULES: dict[Any, Callable[..., Any]] = {
     aten.fractional_max_pool3d_backward.default: _fractional_max_pool3d_backward,
     aten.arange.start: _arange,
     aten.arange.start_step: _arange,
-    **{op: _batch_norm_statistics(op) for op in _BATCH_NORMS},
+    **{op: _batch_norm(op) for op in _BATCH_NORMS},
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
 }

@@ -20,7 +20,6 @@ from framesmith_backends.ir.program import Call, Def, Program
 from framesmith_backends.ir.size import Size, hint, product
 from framesmith_backends.schedule.domains import Sizes, flags_of, merged_axes, refine, variables_of
 
-COPY = torch.ops.aten.copy_.default
 # Beyond these a kernel is too large to be worth growing.
 MOST_MEMBERS, MOST_COST = 48, 2500
 #: Results of so many elements do not share a kernel for a buffer with less than this part of them.
@@ -360,7 +359,7 @@ def with_counts_together(nodes: Sequence[Node], program: Program) -> list[Node]:
 
     Counts of steps and of batches are such. Each is a launch otherwise. They run right before the first of the copies.
     """
-    others = [call for call in program.calls.values() if call.node.target is not COPY]
+    others = [call for call in program.calls.values() if call.node.target is not torch.ops.aten.copy_.default]
     seen = {load.source for d in program.defs.values() for load in loads(d.body)}
     seen.update(name for call in others for name in call.needs)
     seen.update(name for name in program.outputs if isinstance(name, str))
