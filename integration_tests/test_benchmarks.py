@@ -138,10 +138,12 @@ def test_models_suite_measures_in_processes_of_their_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(models, "TARGET", 1e-3)
-    selection = Selection("small_mlp", ("eager", "framesmith"), ("inference",), ("float32",), rounds=2)
+    selection = Selection("small_mlp", ("eager", "framesmith"), ("inference",), ("float32",), rounds=1)
     eager, ours = models.run(selection)
     assert [row.candidate for row in (eager, ours)] == ["eager", "framesmith"]
-    assert ours.seconds > 0 and ours.ratio_to["eager"] == pytest.approx(1 / eager.ratio_to["framesmith"], rel=0.5)
+    assert ours.seconds > 0 and ours.ratio_to["eager"] == pytest.approx(
+        1 / eager.ratio_to["framesmith"]
+    )  # of one round
     assert ours.figures["operator calls"] == 0 < eager.figures["operator calls"]
     assert "operator calls: 5 eager  0 framesmith" in capsys.readouterr().out
 
