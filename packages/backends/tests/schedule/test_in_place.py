@@ -155,6 +155,13 @@ def test_counts_share_a_kernel_right_before_they_are_copied() -> None:
     assert len(numbers) == 2  # the first count, which another kernel reads, and the others
 
 
+def test_counts_read_inputs_before_any_copy() -> None:
+    def step(x: Tensor, first: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return torch.linalg.cholesky(x @ x.t()).sum().long(), first + 1.5, b * 2.5
+
+    check(step, [torch.eye(4), torch.tensor(3), torch.tensor(0.5), torch.tensor(7.5)], [1, 2, 3])
+
+
 def test_nothing_is_copied_where_a_call_fails() -> None:
     inputs = [X, torch.ones(5), torch.tensor(3), -torch.eye(3)]
     call = CpuBackend().compile(mutating(two_statistics, inputs, [1, 2]), inputs)

@@ -357,7 +357,8 @@ def ordered(g: Grouping) -> list[Node]:
 def with_counts_together(nodes: Sequence[Node], program: Program) -> list[Node]:
     """The nodes with single numbers that are made of inputs, for copies onto inputs alone, in few kernels.
 
-    Counts of steps and of batches are such. Each is a launch otherwise. They run right before the first of the copies.
+    Counts of steps and of batches are such. Each is a launch otherwise. They run before the first of all
+    copies: any may write to what they read.
     """
     others = [call for call in program.calls.values() if call.node.target is not torch.ops.aten.copy_.default]
     seen = {load.source for d in program.defs.values() for load in loads(d.body)}
@@ -368,9 +369,8 @@ def with_counts_together(nodes: Sequence[Node], program: Program) -> list[Node]:
         return list(nodes)
     parts = [counts[k : k + MOST_MEMBERS] for k in range(0, len(counts), MOST_MEMBERS)]
     merged = [replace(part[0], members=[m for node in part for m in node.members]) for part in parts]
-    names = {m.name for node in counts for m in node.members}
     rest = [node for node in nodes if node not in counts]
-    first = next(k for k, node in enumerate(rest) if isinstance(node, CallNode) and names & {*node.call.needs})
+    first = next(k for k, node in enumerate(rest) if isinstance(node, CallNode) and node.call.effect)
     return [*rest[:first], *merged, *rest[first:]]
 
 
