@@ -14,6 +14,7 @@ import framesmith_aot
 import framesmith_autograd_compiler
 import framesmith_frames
 from framesmith.backends import AUTO, backend_for, takes_mode_here, why_not_here
+from framesmith.collection import full_collections_postponed
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures
 from framesmith.logs import log_aten_graph
@@ -35,7 +36,8 @@ class GraphCompiler:
     def __call__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> GraphCallable:
         """A callable over the graph's flat inputs that behaves as `gm` does."""
         try:
-            with framesmith_autograd_compiler.disabled():  # aot differentiates fakes; that is no pass of the user's
+            # aot differentiates fakes; that is no pass of the user's
+            with framesmith_autograd_compiler.disabled(), full_collections_postponed():
                 compiled = self._compile(gm, examples)
         except Exception as error:
             self.failures.report("a graph", error, first_location(gm))
@@ -90,7 +92,12 @@ class GraphCompiler:
 
         def compile_aten(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> BoxedFn:
             # A backward graph is compiled while the user's code runs, for the compilation of its forward one.
-            with framesmith_frames.deactivated(), compile_context(compilation), located(lambda: begin):
+            with (
+                framesmith_frames.deactivated(),
+                compile_context(compilation),
+                located(lambda: begin),
+                full_collections_postponed(),
+            ):
                 log_aten_graph(gm, role)
                 try:
                     chosen = select(backend, gm, inputs, role)

@@ -14,6 +14,7 @@ from torch import fx
 
 import framesmith_frames
 from framesmith.backends import is_for_fixed_sizes
+from framesmith.collection import full_collections_postponed
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures, FramesmithError, FramesmithWarning
 from framesmith.logs import log_event
@@ -92,10 +93,11 @@ class Session:
     @skipped_by_torch
     def __call__(self, frame: framesmith_frames.FrameInfo) -> Any:
         """Answer the frame hook."""
-        if is_module_call(frame.code):
-            return self._compile_module_call(frame)
-        count("frames_seen")
-        return self._converter(frame)
+        with full_collections_postponed():
+            if is_module_call(frame.code):
+                return self._compile_module_call(frame)
+            count("frames_seen")
+            return self._converter(frame)
 
     def _compile_module_call(self, frame: framesmith_frames.FrameInfo) -> Any:
         """The answer for a module's call as a whole.

@@ -1,0 +1,75 @@
+"""Garbage collections while something is compiled."""
+
+import gc
+import threading
+
+import pytest
+import torch
+
+import framesmith
+from framesmith.collection import full_collections_postponed
+
+
+@pytest.fixture(autouse=True)
+def thresholds():
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def test_no_full_collection_in_a_compilation_and_thresholds_come_back():
+    gc.set_threshold(500, 3, 2)
+    seen = []
+
+    def backend(gm, examples):
+        seen.append(gc.get_threshold())
+        return gm.forward
+
+    framesmith.compile(lambda x: x.sin() * 2, backend=backend)(torch.ones(3))
+    assert seen == [(10_000, 3, 2**31 - 1)]
+    assert gc.get_threshold() == (500, 3, 2)
+    assert gc.isenabled()
+
+
+def test_thresholds_come_back_from_a_failure():
+    gc.set_threshold(500, 3, 2)
+
+    def backend(gm, examples):
+        raise ValueError("no")
+
+    with pytest.raises(framesmith.FramesmithError):
+        framesmith.compile(lambda x: x.sin() * 2, backend=backend, strict=True)(torch.ones(3))
+    assert gc.get_threshold() == (500, 3, 2)
+
+
+def test_what_the_program_sets_meanwhile_stays():
+    with full_collections_postponed():
+        gc.set_threshold(123, 4, 5)
+    assert gc.get_threshold() == (123, 4, 5)
+
+
+def test_a_program_that_collects_nothing_goes_on_so():
+    gc.set_threshold(0, 3, 2)
+    with full_collections_postponed():
+        assert gc.get_threshold()[0] == 0
+    assert gc.get_threshold() == (0, 3, 2)
+
+
+def test_the_last_thread_brings_them_back():
+    gc.set_threshold(500, 3, 2)
+    inside, leave = threading.Event(), threading.Event()
+
+    def compiling():
+        with full_collections_postponed():
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=compiling)
+    thread.start()
+    inside.wait()
+    with full_collections_postponed():
+        pass
+    assert gc.get_threshold() == (10_000, 3, 2**31 - 1)
+    leave.set()
+    thread.join()
+    assert gc.get_threshold() == (500, 3, 2)
