@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_backends.cpu import _machine_code
+from framesmith_backends.cpu import begin_machine_code
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import GPU, Plan, Target, make_plan
@@ -25,4 +25,4 @@ def scheduled_for_gpus(gm: fx.GraphModule, target: Target = GPU) -> Callable[[li
     plan = plan_for_gpus(gm, target)
     source, space = write(plan, gm)
     runs = [step for step in plan.steps if isinstance(step, Run)]
-    return executed(source, space | (_machine_code(runs, strict=True)[1] if runs else {}))
+    return executed(source, space | (begin_machine_code(runs, strict=True)[1].result() if runs else {}))

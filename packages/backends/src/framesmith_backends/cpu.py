@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from torch._ops import OpOverload
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
+from framesmith_backends.launch.background import made, waiting
 from framesmith_backends.launch.libraries import why_no_products
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
@@ -20,7 +22,7 @@ from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.rewrite.attention import with_cheaper_attention
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
-from framesmith_backends.rewrite.own_attention import with_own_attention
+from framesmith_backends.rewrite.own_attention import codes_begun, with_own_attention
 from framesmith_backends.rewrite.preferred_layouts import ON_CPU
 from framesmith_backends.rewrite.products import use_onednn, use_own, with_fastest_products
 from framesmith_backends.rewrite.random_numbers import with_drawn_numbers
@@ -119,6 +121,7 @@ class CpuBackend:
     def _launcher(
         self, gm: fx.GraphModule, options: Mapping[str, object], role: Role, on_error: OnError | None = None
     ) -> tuple[BoxedFn, Stages]:
+        traced = gm
         gm = PROVIDERS[str(options["matmul"])](with_recurrent_layers(gm))
         if role == "inference" and options["images"] == "auto":  # those of training were laid out together
             gm = channels_last(gm, ON_CPU)
@@ -129,19 +132,26 @@ class CpuBackend:
         plan = make_plan(lowering.program, native=options["launch"] == "native" and why_no_products() is None)
         source, space = write(plan, gm)
         runs = [step for step in plan.steps if isinstance(step, Run)]
-        llvm, entries = _machine_code(runs, strict=options["numerics"] == "strict") if runs else ("", {})
-        space.update(entries)
+        llvm, entries = begin_machine_code(runs, strict=options["numerics"] == "strict") if runs else ("", made({}))
         PLAN.info("%d steps", len(plan.steps))
         KERNELS.info("%d kernels in %d runs", len(plan.kernels), len(runs))
         if PLAN.isEnabledFor(logging.DEBUG):
             PLAN.debug("%s", plan.text())
         KERNELS.debug("%s", llvm)
-        return executed(source, space), Stages(lowering, plan, llvm, source)
+
+        def otherwise(error: Exception) -> BoxedFn:
+            if on_error is None:
+                raise error
+            on_error(f"a graph ({role})", error)
+            return run_eagerly(traced)
+
+        launcher = waiting(executed(source, space), entries, codes_begun(gm), otherwise)
+        return launcher, Stages(lowering, plan, llvm, source)
 
 
-def _machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Mapping[str, Callable[..., None]]]:
+def begin_machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Future[Mapping[str, object]]]:
     """LLVM's text of the runs, and what they are entered through. LLVM is loaded by the first graph that has any."""
-    from framesmith_backends.launch.native import TENSOR_TYPES, compile_module, machine
+    from framesmith_backends.launch.native import TENSOR_TYPES, begin_module, machine
     from framesmith_backends.render.llvm.module import Launch, Module, add_entry
 
     known = machine()
@@ -155,7 +165,7 @@ def _machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Mapping[str, 
         offsets = [offset for _, offset in run.inner]
         add_entry(module, run.entry, len(run.buffers), launches, run.numbers, offsets)
     text = module.text()
-    return text, compile_module(text, [run.entry for run in runs])
+    return text, begin_module(text, [run.entry for run in runs])
 
 
 backend = CpuBackend()

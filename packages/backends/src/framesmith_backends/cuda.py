@@ -218,8 +218,10 @@ def _launcher(stages: TritonStages) -> BoxedFn:
         device = device_index(stages.graph)
         major, minor = torch.cuda.get_device_capability(device)
         instead = {name: _on_device(run, device) for name, run in entries.items()}
-        entries = native_entries(runs, instead, device, 10 * major + minor, driver())
-    return executed(source, space | entries)
+        space.update(native_entries(runs, instead, device, 10 * major + minor, driver()))
+    else:
+        space.update(entries)
+    return executed(source, space)
 
 
 def kernel_runs(stages: TritonStages) -> list[KernelRun]:

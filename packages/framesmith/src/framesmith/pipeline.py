@@ -103,9 +103,8 @@ class GraphCompiler:
                     chosen = select(backend, gm, inputs, role)
                     if backend == AUTO:
                         self._tell_of_mode(chosen)
-                    return chosen.compile(
-                        gm, inputs, role, options_for(chosen, self.config), on_error=self.failures.report
-                    )
+                    on_error = partial(self.failures.report, location=begin)
+                    return chosen.compile(gm, inputs, role, options_for(chosen, self.config), on_error=on_error)
                 except Exception as error:
                     self.failures.report(f"a graph ({role})", error)
                     return find_backend("eager").compile(gm, inputs, role)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import torch
 
 from framesmith_backends.ir.operators import CPU_ATTENTION
+from framesmith_backends.launch.background import begin
 from framesmith_backends.launch.once import once
 from framesmith_backends.render.llvm.attention.module import render_attention
 from framesmith_backends.render.llvm.attention.shape import (
@@ -68,15 +70,20 @@ def _fits(mask: tuple[int, ...], scores: tuple[int, ...]) -> bool:
 
 
 class Code:
-    """Machine code of attention, for blocks of these widths; it is called without the interpreter's lock."""
+    """Machine code of attention, for blocks of these widths, begun here; called without the interpreter's lock."""
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         from framesmith_backends.launch.native import engine_of, machine
 
-        self.engine = engine_of("attention", render_attention(machine().target, widths))
+        target = machine().target
+        self.engine: Future[Any] = begin(lambda: engine_of("attention", render_attention(target, widths)))
+
+    @functools.cached_property
+    def run(self) -> Callable[..., int]:
+        """Waits for the code where it is not there yet."""
         kinds = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float)
-        address = self.engine.get_function_address("fs_attention")
-        self.run: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(address)
+        address = self.engine.result().get_function_address("fs_attention")
+        return ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(address)
 
 
 _Words: Any = ctypes.c_int64 * len(JOB)

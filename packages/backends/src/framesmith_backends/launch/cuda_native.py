@@ -20,7 +20,7 @@ def native_entries(
     device: int,
     capability: int,
     driver: Driver,
-) -> dict[str, Callable[..., None]]:
+) -> Mapping[str, object]:
     """A native function for each run by its entry's name; `instead` has what they call where they cannot launch."""
     known = machine()
     module = Module(known.target, known.bytes_to_handle, (*TENSOR_TYPES,))

@@ -14,7 +14,8 @@ import ctypes
 import functools
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -24,6 +25,7 @@ from llvmlite import binding
 from llvmlite.utils import get_library_name
 
 from framesmith_backends import storage
+from framesmith_backends.launch.background import begin, made
 from framesmith_backends.launch.compiler_pages import give_back
 from framesmith_backends.launch.heap import keep_freed_pages
 from framesmith_backends.launch.libraries import PRODUCTS, address, find, torch_libraries, why_no_products
@@ -56,7 +58,7 @@ class CompiledModule:
             name: MethodDef(name.encode(), engine.get_function_address(name), METH_FASTCALL, None) for name in entries
         }
 
-    def functions(self) -> dict[str, Callable[..., None]]:
+    def functions(self) -> Mapping[str, object]:
         """The entries as Python functions taking tensors."""
         return {name: _bind(ctypes.addressof(method), self, None) for name, method in self.methods.items()}
 
@@ -151,19 +153,20 @@ def add_symbols(addresses: Mapping[str, int]) -> None:
 TENSOR_TYPES = {"fs.tensor": torch.Tensor, "fs.parameter": torch.nn.Parameter}
 
 
-def compile_module(text: str, entries: list[str]) -> dict[str, Callable[..., None]]:
+def begin_module(text: str, entries: list[str]) -> Future[Mapping[str, object]]:
     """The entries of the module as Python functions taking tensors; a text that is in use is not compiled again."""
     m = machine()
     key = hashlib.sha256(text.encode()).hexdigest()
+    found = m.modules.get(key)
+    return begin(lambda: _compiled(m, key, text, entries)) if found is None else made(found.functions())
+
+
+def _compiled(m: Machine, key: str, text: str, entries: list[str]) -> Mapping[str, object]:
     with m.lock:
         found = m.modules.get(key)
         if found is None:
-            found = m.modules[key] = _compiled(text, entries)
+            found = m.modules[key] = CompiledModule(engine_of("module", text), entries)
     return found.functions()
-
-
-def _compiled(text: str, entries: list[str]) -> CompiledModule:
-    return CompiledModule(engine_of("module", text), entries)
 
 
 def engine_of(kind: str, text: str) -> Any:

@@ -5,6 +5,9 @@ Other types, dropout, large heads and small tensors stay with ATen. Where sizes 
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from typing import Any
+
 import torch
 from torch import fx
 from torch.fx.node import Argument
@@ -16,12 +19,14 @@ from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.render.llvm.attention.shape import MOST_DEPTH
 
 Args = tuple[Argument, ...]
+#: Under what a node's meta has the code of its attention.
+CODE = "framesmith_machine_code"
 
 
 def with_own_attention(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with such calls; the same graph if it has none."""
     nodes = gm.graph.find_nodes(op="call_function", target=CPU_ATTENTION)
-    found = {node: args for node in nodes if not isinstance(args := _arguments(node), str)}
+    found = {node: ours for node in nodes if not isinstance(ours := _replaced(node), str)}
     if not found:
         return gm
     from framesmith_backends.launch.attention import ATTENTION
@@ -30,15 +35,21 @@ def with_own_attention(gm: fx.GraphModule) -> fx.GraphModule:
     copies: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
         if node in found:
-            copies[node] = graph.call_function(ATTENTION, fx.node.map_arg(found[node], copies.__getitem__))
-            copies[node].meta = dict(node.meta)
+            args, code = found[node]
+            copies[node] = graph.call_function(ATTENTION, fx.node.map_arg(args, copies.__getitem__))
+            copies[node].meta = node.meta | {CODE: code}
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     return new_module(gm, graph)
 
 
-def _arguments(node: fx.Node) -> Args | str:
-    """Those of our own operator in place of this call of ATen's; why it stays, if it does."""
+def codes_begun(gm: fx.GraphModule) -> list[Future[Any]]:
+    """The machine code that such calls of a graph need and that is known, perhaps still being made."""
+    return [code for node in gm.graph.nodes if (code := node.meta.get(CODE)) is not None]
+
+
+def _replaced(node: fx.Node) -> tuple[Args, Future[Any] | None] | str:
+    """The arguments of our own operator in place of this call of ATen's, and its code; why it stays, if it does."""
     from framesmith_backends.launch.attention import call_of, laid, why_not_ours
 
     given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
@@ -53,8 +64,8 @@ def _arguments(node: fx.Node) -> Args | str:
     if not any(map(has_symbols, tensors)):
         places = laid(query), laid(key), laid(value), None if mask is None else laid(mask)
         why = why_not_ours(*places)
-        if why is None:
-            call_of(*places, given["is_causal"])  # makes the code now, where a failure is one of the compiler's
+        call = call_of(*places, given["is_causal"]) if why is None else None
+        code = None if call is None else call.code.engine
     else:
-        why = "large heads" if isinstance(query.shape[-1], int) and query.shape[-1] > MOST_DEPTH else None
-    return why or (*operands[:3], given["is_causal"], operands[3], given["scale"])
+        why, code = "large heads" if isinstance(query.shape[-1], int) and query.shape[-1] > MOST_DEPTH else None, None
+    return why or ((*operands[:3], given["is_causal"], operands[3], given["scale"]), code)

@@ -1,0 +1,183 @@
+"""Machine code that is made while the program goes on: waited for, failing, met by threads, forked beside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from tracing import mutating, trace
+
+from framesmith_backends import CpuBackend
+from framesmith_backends.launch import background, native
+from framesmith_backends.launch.background import begin, wait_for_all
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+class Gate:
+    """LLVM that begins when it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open, self.entered = threading.Event(), threading.Event()
+        made = native.machine_code
+
+        def waiting(kind: str, text: str) -> bytes:
+            self.entered.set()
+            assert self.open.wait(30)
+            return made(kind, text)
+
+        monkeypatch.setattr(native, "machine_code", waiting)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    native.machine()
+    return Gate(monkeypatch)
+
+
+def test_a_graph_is_compiled_before_its_machine_code_is_there(gate: Gate) -> None:
+    x = torch.randn(11)
+    call = CpuBackend().compile(trace(lambda a: a * 11 + 2, [x]), [x])
+    assert gate.entered.wait(30)
+    gate.open.set()
+    assert torch.equal(call([x])[0], x * 11 + 2)
+
+
+def test_later_calls_run_the_launchers_own_code(gate: Gate) -> None:
+    x = torch.randn(12)
+    call = CpuBackend().compile(trace(lambda a: a * 12 + 2, [x]), [x])
+    first = call.__code__  # type: ignore[attr-defined]
+    assert first.co_filename == background.__file__
+    gate.open.set()
+    call([x])
+    assert call.__code__.co_filename == "<framesmith launcher>"  # type: ignore[attr-defined]
+    assert not any("begin" in name for name in call.__globals__)  # type: ignore[attr-defined]
+    assert torch.equal(call([x])[0], x * 12 + 2)
+
+
+def test_threads_that_meet_at_the_first_call(gate: Gate) -> None:
+    x = torch.randn(13)
+    call = CpuBackend().compile(trace(lambda a: (a * 13 + 2, a.sum()), [x]), [x])
+    results: list[torch.Tensor] = []
+    threads = [threading.Thread(target=lambda: results.append(call([x])[0])) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    gate.open.set()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8 and all(torch.equal(one, x * 13 + 2) for one in results)
+
+
+def fail(kind: str, text: str) -> bytes:
+    raise MemoryError("no code")
+
+
+def test_what_fails_is_told_at_the_first_call_and_the_graph_runs_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "machine_code", fail)
+    x, kept = torch.randn(14), torch.zeros(14)
+    told: list[tuple[str, Exception]] = []
+    graph = mutating(lambda a, b: (b + 1, a * 14 + 2), [x, kept], [1])
+    call = CpuBackend().compile(graph, [x, kept], on_error=lambda *what: told.append(what))
+    assert not told
+    for n in (1, 2):
+        assert torch.equal(call([x, kept])[-1], x * 14 + 2)
+        assert torch.equal(kept, torch.full((14,), float(n)))  # once at each call
+    ((where, error),) = told
+    assert where == "a graph (inference)" and isinstance(error, MemoryError)
+
+
+def test_what_fails_is_raised_where_nobody_is_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "machine_code", fail)
+    x = torch.randn(15)
+    call = CpuBackend().compile(trace(lambda a: a * 15 + 2, [x]), [x])
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="no code"):
+            call([x])
+
+
+def test_attention_that_cannot_be_compiled_is_atens(monkeypatch: pytest.MonkeyPatch) -> None:
+    from framesmith_backends.launch import attention
+
+    attention.code.cache_clear()
+    attention.call_of.cache_clear()
+    real = native.machine_code
+    monkeypatch.setattr(native, "machine_code", lambda kind, text: (fail if kind == "attention" else real)(kind, text))
+    q, k, v = torch.randn(3, 1, 2, 64, 32)
+    told: list[str] = []
+    graph = trace(lambda a, b, c: (torch.nn.functional.scaled_dot_product_attention(a, b, c) + 1,), [q, k, v])
+    call = CpuBackend().compile(graph, [q, k, v], on_error=lambda where, error: told.append(where))
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v) + 1
+    try:
+        torch.testing.assert_close(call([q, k, v])[0], wanted)
+        assert told == ["a graph (inference)"]
+    finally:
+        attention.code.cache_clear()
+        attention.call_of.cache_clear()
+
+
+def test_without_threads_it_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    future = begin(lambda: 3)
+    assert future.done() and future.result() == 3
+    x = torch.randn(16)
+    call = CpuBackend().compile(trace(lambda a: a * 16 + 2, [x]), [x])
+    assert torch.equal(call([x])[0], x * 16 + 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+def test_a_child_is_forked_when_the_code_is_there() -> None:
+    program = f"""
+import os, sys, threading, time
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import torch
+from tracing import trace
+from framesmith_backends import CpuBackend
+from framesmith_backends.launch import native
+made = native.machine_code
+native.machine_code = lambda kind, text: (time.sleep(0.5), made(kind, text))[1]
+x = torch.randn(17)
+call = CpuBackend().compile(trace(lambda a: a * 17 + 2, [x]), [x])
+other = trace(lambda a: a * 18 + 2, [x])
+child = os.fork()
+if child == 0:  # both what was begun before, and something new
+    right = torch.equal(call([x])[0], x * 17 + 2) and torch.equal(CpuBackend().compile(other, [x])([x])[0], x * 18 + 2)
+    os._exit(0 if right else 1)
+status = os.waitpid(child, 0)[1]
+print(status, torch.equal(call([x])[0], x * 17 + 2))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout.split() == ["0", "True"]
+
+
+def test_a_process_ends_while_code_is_made() -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import torch
+from tracing import trace
+from framesmith_backends import CpuBackend
+x = torch.randn(19)
+CpuBackend().compile(trace(lambda a: (torch.softmax(a * 19, -1), a.sum(), a.sin()), [x]), [x])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_all_threads_are_waited_for() -> None:
+    release, ended = threading.Event(), []
+    future = begin(lambda: (release.wait(30), ended.append(1)))
+    assert not future.done()
+    release.set()
+    wait_for_all()
+    assert ended == [1] and future.done()
