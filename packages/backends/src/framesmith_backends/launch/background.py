@@ -101,4 +101,4 @@ _begin_call: BoxedFn
 
 
 def _begin(args: list[Any]) -> Sequence[Any]:
-    return _begin_call(args)
+    return _begin_call(args)  # noqa: F821
