@@ -73,8 +73,9 @@ def waiting(
 
     `otherwise` is told what failed, and gives what runs instead; it may raise.
     """
-    assert isinstance(launcher, FunctionType)
-    own, space = launcher.__code__, launcher.__globals__
+    function = launcher
+    assert isinstance(function, FunctionType)
+    own, space = function.__code__, function.__globals__
 
     def begin_call(args: list[Any]) -> Sequence[Any]:
         try:
@@ -84,7 +85,7 @@ def waiting(
         except Exception as error:
             space["_begin_call"] = instead = otherwise(error)
             return instead(args)
-        launcher.__code__ = own
+        function.__code__ = own
         space.pop("_begin_call", None)
         return launcher(args)
 
@@ -92,7 +93,7 @@ def waiting(
         space.update(entries.result())
     else:
         space["_begin_call"] = begin_call
-        launcher.__code__ = _begin.__code__
+        function.__code__ = _begin.__code__
     return launcher
 
 
