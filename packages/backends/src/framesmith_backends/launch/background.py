@@ -86,7 +86,7 @@ def waiting(
             space["_begin_call"] = instead = otherwise(error)
             return instead(args)
         function.__code__ = own
-        space.pop("_begin_call", None)
+        space["_begin_call"] = launcher  # for threads that are in `_begin` at this moment
         return launcher(args)
 
     if all(one.done() and one.exception() is None for one in (entries, *needed)):
