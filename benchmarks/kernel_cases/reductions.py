@@ -150,6 +150,16 @@ def borders_and_values(dtype: torch.dtype) -> Inputs:
     return torch.randn(256).sort().values.to(dtype), torch.randn(1 << 19).to(dtype)
 
 
+def samples_of_rows(weights: Tensor, x: Tensor) -> Tensor:
+    """Draws from each row's distribution, `x` being uniform."""
+    sums = weights.cumsum(1)
+    return torch.searchsorted(sums, x * sums[:, -1:], right=True)
+
+
+def weights_and_uniform(dtype: torch.dtype) -> Inputs:
+    return torch.rand(4096, 64).to(dtype), torch.rand(4096, 128).to(dtype)
+
+
 def one_hot_counts(x: Tensor) -> Tensor:
     return F.one_hot(x, 64).sum(0)
 
@@ -205,5 +215,6 @@ REDUCTIONS = (
         Case("argsort", argsort, normal((512, 1024))),
         Case("searchsorted", searchsorted, borders_and_values),
         Case("bucketize", bucketize, borders_and_values),
+        Case("samples_of_rows", samples_of_rows, weights_and_uniform, SINGLE),
     ),
 )

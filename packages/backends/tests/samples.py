@@ -66,6 +66,14 @@ def places(x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
     )  # fmt: skip
 
 
+def searches(boundaries: torch.Tensor, rows: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (
+        torch.bucketize(x.exp(), boundaries), torch.searchsorted(rows, x, side="right") + 1,
+        torch.searchsorted(rows, x, sorter=rows.argsort(-1), out_int32=True), torch.bucketize(0.5, boundaries) + x,
+        boundaries[torch.bucketize(x, boundaries[1:])],
+    )  # fmt: skip
+
+
 def sums_by_place(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     rows, columns = (at * 7).long().abs() % x.shape[0], (y * 7).long().abs() % x.shape[1]
     return (
@@ -126,6 +134,7 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("double functions", double_functions, ((33,), (33,)), torch.float64, 1e-12),
     Sample("integers", lambda x, y: x * y // 3 % 5 + (x > y) - x.abs(), ((33,), (33,)), torch.int64),
     Sample("places", places, ((9, 7), (5, 7)), torch.int64),
+    Sample("searches", searches, ((37,), (3, 20), (3, 50))),
     Sample("words", words, ((9, 40), (5, 6))),
     Sample("sums by place", sums_by_place, ((9, 7), (20,), (20, 7))),
     Sample("bytes", lambda x, y: x * y + 7, ((70,), (70,)), torch.uint8),

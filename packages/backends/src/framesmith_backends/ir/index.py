@@ -10,9 +10,11 @@ the index belongs to (`expr.children`), and is rewritten as such: `substitute` l
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from framesmith_backends.ir import size as sizes_
 from framesmith_backends.ir.interning import Node, make
@@ -73,7 +75,21 @@ class Picked(Node):
         return make(cls, inner, size, value)
 
     def __repr__(self) -> str:
-        return f"{{{self.value!r} < {self.size}}}"
+        found = _TEXTS.get(self)
+        if found is None:
+            found = _TEXTS[self] = f"{{{_shortened(repr(self.value))} < {self.size}}}"
+        return found
+
+
+#: Texts that were asked for. What data tell may be told by what data tell, many times over: no text holds all of it.
+_TEXTS: WeakKeyDictionary[Picked, str] = WeakKeyDictionary()
+LONGEST_TEXT = 200
+
+
+def _shortened(text: str) -> str:
+    """The text, its rest as a number if it is long: terms are sorted by their texts."""
+    rest = text[LONGEST_TEXT:]
+    return f"{text[:LONGEST_TEXT]}...{zlib.crc32(rest.encode()):08x}" if rest else text
 
 
 Atom = Var | Div | Mod | Picked

@@ -33,6 +33,7 @@ from framesmith_backends.lower import (
     pooling,
     reductions,
     resampling,
+    search,
     softmax,
     views,
 )
@@ -44,6 +45,7 @@ from framesmith_backends.lower.tensor import Shape, Tensor, point, whole
 # The modules whose import fills the tables.
 RULE_MODULES = (
     pointwise, views, movement, padding, reductions, softmax, normalization, losses, pooling, resampling, indexing,
+    search,
 )  # fmt: skip
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.

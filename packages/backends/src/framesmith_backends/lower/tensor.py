@@ -81,6 +81,11 @@ def element(operand: Operand, where: tuple[Ix, ...], shape: Shape, dtype: str, m
     value = broadcast(operand, shape).at(where) if isinstance(operand, Tensor) else None
     if value is None:
         return rounded(operand, dtype, meets)  # type: ignore[arg-type]
+    return met(value, dtype, meets)
+
+
+def met(value: Expr, dtype: str, meets: str | None = None) -> Expr:
+    """The value cast to `dtype`; rounded to the type `meets` before, if given."""
     if meets is not None and compute_type(meets) == dtype and meets not in (dtype, value.dtype):
         value = Cast(Cast(value, dtype), meets)
     return value if value.dtype == dtype else Cast(value, dtype)

@@ -10,6 +10,7 @@ from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, 
 from framesmith_backends.ir.index import Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.ops import OPS
+from framesmith_backends.ir.ranges import is_within
 from framesmith_backends.ir.size import Size, Sym
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant, element_bytes
 from framesmith_backends.render.llvm.coarse import COARSE
@@ -353,6 +354,8 @@ def _picked(r: Rendering, atom: Picked) -> Value:
     """The number, written where it is first known: outside the loops along which a row is read."""
     (told,) = told_by_data(index.of(atom))
     value = emit(r, told)
+    if is_within(told, atom.size):
+        return value
     level = r.levels[_depth(r, told)]
     found = level.values.get(atom)
     if found is None:

@@ -11,6 +11,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, told_by_data, walk
 from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Check, Store
+from framesmith_backends.ir.ranges import is_within
 from framesmith_backends.ir.size import Size, Sym, surely_positive
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Writing
@@ -148,6 +149,8 @@ def _picked(w: Writing, atom: Picked) -> str:
     """The number, named where it is first known."""
     (told,) = told_by_data(index.of(atom))
     scope = w.scopes[_depths(w, told)[told]]
+    if is_within(told, atom.size):
+        return emit(w, told)
     if atom not in scope.names:
         value = emit(w, told)
         inside = f"({value} >= 0) & ({value} < {step_of(w, atom.size)})"

@@ -1,0 +1,61 @@
+"""The smallest and largest value that an integer expression can have, as far as its operations tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import DTYPES, is_integer
+from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Op, walk
+from framesmith_backends.ir.size import Size
+
+Range = tuple[int, int]
+
+
+def is_within(value: Expr, size: Size) -> bool:
+    """Whether 0 <= value < size, surely."""
+    low, high = range_of(value)
+    return isinstance(size, int) and low >= 0 and high < size
+
+
+def range_of(root: Expr) -> Range:
+    known: dict[Expr, Range] = {}
+    for node in walk(root):
+        if is_integer(node.dtype):
+            whole = _of_type(node.dtype)
+            found = _range(node, known)
+            known[node] = found if found is not None and whole[0] <= found[0] and found[1] <= whole[1] else whole
+    return known[root]
+
+
+def _of_type(dtype: str) -> Range:
+    row = DTYPES[dtype]
+    return (-(1 << (row.bits - 1)), (1 << (row.bits - 1)) - 1) if row.kind == "i" else (0, (1 << row.bits) - 1)
+
+
+def _range(node: Expr, known: dict[Expr, Range]) -> Range | None:
+    """None where nothing but its type is known of the value. What does not fit the type wraps around."""
+    if isinstance(node, Const):
+        return int(node.value), int(node.value)
+    if isinstance(node, Index):
+        return index.bounds(node.ix) if index.is_fixed(node.ix) else None  # type: ignore[return-value]
+    if isinstance(node, Cast):
+        return known.get(node.value)
+    if not isinstance(node, Op) or node.name not in _RANGES:
+        return None
+    return _RANGES[node.name](*(known[arg] for arg in node.args if arg in known))
+
+
+def _shifted_right(a: Range, b: Range) -> Range | None:
+    return (a[0] >> b[1], a[1] >> b[0]) if a[0] >= 0 <= b[0] else None
+
+
+#: Operations -> the range of their result, of those of their operands that are integers.
+_RANGES: dict[str, Callable[[Range, Range], Range | None]] = {
+    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "shr": _shifted_right,
+    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "where": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
+}
