@@ -22,9 +22,14 @@ MANY = 1000
 def fresh_inductor_cache() -> str:
     """Point torch.compile at an empty cache directory; must run before torch._inductor is first used."""
     folder = tempfile.mkdtemp(prefix="inductor-")
+    keep_inductor_cache_in(folder)
+    return folder
+
+
+def keep_inductor_cache_in(folder: str) -> None:
+    """Point torch.compile at this cache directory; must run before torch._inductor is first used."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "triton")
-    return folder
 
 
 def has_cpp_compiler() -> bool:

@@ -1,6 +1,6 @@
-"""Seconds until a first call returns, each measured in a process of its own with empty caches, imports excluded.
+"""Seconds until a first call returns, each measured in a process of its own, imports excluded.
 
-The last rows are framesmith alone, least of the rounds: graphs whose sizes are known, and graphs that take all sizes.
+*first call*: with empty caches. *again*: with the caches that an earlier process has left. The last rows are framesmith alone, least of the rounds: graphs whose sizes are known, and graphs that take all sizes.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ ROUNDS = 3
 DYNAMIC_CASES = ("bert",)
 
 
-def first_call(case: str, candidate: str, device: str, **settings: Any) -> float:
-    """Seconds of the first call in this process; torch (and framesmith) are imported before the clock starts."""
+def first_call(case: str, candidate: str, device: str, caches: str, **settings: Any) -> float:
+    """Seconds of the first call in this process; torch (and framesmith) are imported before the clock starts.
+
+    `caches` is the folder of what is kept between processes.
+    """
     import time
 
     import torch
 
-    from benchmarks.candidates import fresh_inductor_cache, wrap
+    from benchmarks.candidates import keep_inductor_cache_in, wrap
     from benchmarks.device import building, choose, synchronize
     from benchmarks.programs import DigitsNet, pointwise, training_step
     from benchmarks.zoo import make_step, select
 
-    fresh_inductor_cache()
+    keep_inductor_cache_in(os.path.join(caches, "inductor"))
     choose(device)
     if candidate == "framesmith":
-        keep_the_cost_table_alone()
+        keep_caches_in(Path(caches))
     if case == "pointwise":
         with building():
             x, y = torch.randn(1 << 20), torch.randn(1 << 20)
@@ -61,20 +64,26 @@ def first_call(case: str, candidate: str, device: str, **settings: Any) -> float
     return time.perf_counter() - start
 
 
-def keep_the_cost_table_alone() -> None:
-    """Point framesmith at a cache folder that holds what was measured of products, once for the machine."""
+def keep_caches_in(folder: Path) -> None:
+    """Point framesmith at a cache folder that holds, if it is new, what was measured of products, once for the machine."""
     from framesmith_backends import storage
 
-    known, folder = storage.folder(), Path(tempfile.mkdtemp(prefix="caches-"))
+    known, mine = storage.folder(), folder / "framesmith"
     os.environ["XDG_CACHE_HOME"] = str(folder)
-    (folder / "framesmith").mkdir(mode=0o700)
-    for table in [] if known is None else known.glob("*.json"):
-        shutil.copy(table, folder / "framesmith")
+    if not mine.exists():
+        mine.mkdir(mode=0o700)
+        for table in [] if known is None else known.glob("*.json"):
+            shutil.copy(table, mine)
 
 
-def measure(case: str, candidate: str, **settings: Any) -> float:
+def new_caches() -> str:
+    """An empty folder for what is kept between processes."""
+    return tempfile.mkdtemp(prefix="caches-")
+
+
+def measure(case: str, candidate: str, caches: str, **settings: Any) -> float:
     """`first_call` in a fresh interpreter."""
-    call = f"first_call({case!r}, {candidate!r}, {chosen()!r}, **{settings!r})"
+    call = f"first_call({case!r}, {candidate!r}, {chosen()!r}, {caches!r}, **{settings!r})"
     code = f"from benchmarks.compile_time import first_call; print({call})"
     try:
         return float(in_fresh_process(code))
@@ -87,7 +96,7 @@ def of_symbols(case: str, rounds: int) -> list[Row]:
     times: dict[str, list[float]] = {"static": [], "dynamic": []}
     for _ in range(rounds):
         for name, mine in times.items():
-            mine.append(measure(case, "framesmith", dynamic=name == "dynamic"))
+            mine.append(measure(case, "framesmith", new_caches(), dynamic=name == "dynamic"))
     least = {name: [min(mine)] for name, mine in times.items()}
     return [Row(f"first call, {case}, symbols", n, s[0], ratios(s, least, n), rounds) for n, s in least.items()]
 
@@ -98,18 +107,25 @@ def run(selection: Selection | None = None) -> list[Row]:
     rounds = selection.rounds_or(ROUNDS)
     rows: list[Row] = []
     for case in fnmatch.filter(CASES, selection.only):
-        times: dict[str, list[float]] = {name: [] for name in selection.among(available())}
+        names = selection.among(available())
+        first: dict[str, list[float]] = {name: [] for name in names}
+        again: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(rounds):
-            for name, mine in times.items():
-                mine.append(measure(case, name))
-        medians = {name: statistics.median(mine) for name, mine in times.items()}
-        found = [
-            Row(f"first call, {case}", name, seconds, {o: seconds / t for o, t in medians.items() if o != name}, rounds)
-            for name, seconds in medians.items()
-        ]
-        print_rows(found)
-        selection.keep(found)
-        rows += found
+            for name in names:
+                caches = new_caches()
+                first[name].append(measure(case, name, caches))
+                again[name].append(measure(case, name, caches))
+        for title, times in (("first call", first), ("again", again)):
+            medians = {name: statistics.median(mine) for name, mine in times.items()}
+            found = [
+                Row(
+                    f"{title}, {case}", name, seconds, {o: seconds / t for o, t in medians.items() if o != name}, rounds
+                )
+                for name, seconds in medians.items()
+            ]
+            print_rows(found)
+            selection.keep(found)
+            rows += found
     for case in fnmatch.filter(DYNAMIC_CASES, selection.only) if "framesmith" in selection.among(available()) else ():
         print_rows(found := of_symbols(case, rounds))
         selection.keep(found)
