@@ -1,6 +1,7 @@
 """Seconds until a first call returns, each measured in a process of its own, imports excluded.
 
-*first call*: with empty caches. *again*: with the caches that an earlier process has left. The last rows are framesmith alone, least of the rounds: graphs whose sizes are known, and graphs that take all sizes.
+*first call*: with empty caches. *again*: with the caches that an earlier process has left. The last rows are framesmith
+alone, least of the rounds: graphs whose sizes are known, and graphs that take all sizes.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def first_call(case: str, candidate: str, device: str, caches: str, **settings: 
 
 
 def keep_caches_in(folder: Path) -> None:
-    """Point framesmith at a cache folder that holds, if it is new, what was measured of products, once for the machine."""
+    """Point framesmith at a cache folder that has what was measured of products, once for the machine."""
     from framesmith_backends import storage
 
     known, mine = storage.folder(), folder / "framesmith"
