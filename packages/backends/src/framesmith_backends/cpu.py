@@ -28,6 +28,7 @@ from framesmith_backends.rewrite.products import use_onednn, use_own, with_faste
 from framesmith_backends.rewrite.random_numbers import with_drawn_numbers
 from framesmith_backends.rewrite.recurrent import with_recurrent_layers
 from framesmith_backends.rewrite.scans import with_scans
+from framesmith_backends.rewrite.sorts import with_sorts
 from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
@@ -125,7 +126,7 @@ class CpuBackend:
         gm = PROVIDERS[str(options["matmul"])](with_recurrent_layers(gm))
         if role == "inference" and options["images"] == "auto":  # those of training were laid out together
             gm = channels_last(gm, ON_CPU)
-        gm = with_scans(with_drawn_numbers(gm))
+        gm = with_sorts(with_scans(with_drawn_numbers(gm)))
         gm = with_own_attention(with_cheaper_attention(gm))
         gm = with_calls_in_place(with_parts_written(gm))
         lowering = lower_graph(gm, "cpu", on_error)

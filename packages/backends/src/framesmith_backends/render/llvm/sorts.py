@@ -1,0 +1,416 @@
+"""Stable sorts in machine code of their own: a module for each `Sort`.
+
+Note [Keys]: an element is turned into an unsigned number, its key, that is ordered as elements are: floats by their
+bits, those of negative numbers inverted; both zeros have one key, and all NaNs the largest. Where the largest come
+first all bits are inverted: equal ones stay in their order. A key and the place of its element are an item.
+
+Note [Digits]: items are dealt out by one digit of their keys after the other, the lowest first, each time in the order
+in which they lie. How often each digit occurs is counted beforehand, of all digits at once; one that is the same in all
+keys is left out.
+
+Note [Ranks]: a short line is not dealt out: an element's place among the sorted ones is how many keys are less, and how
+many of those before it are equal, counted for the lanes of a vector at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
+from framesmith_backends.render.llvm.runtime import RUNTIME
+from framesmith_backends.render.llvm.writer import ZERO, Writer
+from framesmith_backends.render.target import Target
+
+#: The words of a job, which a function of a sort is given. `tasks` are lines, or up to `GROUP` of the `inner` lines
+#: side by side, of `count` elements; the threads' `shares` of them have a block of `SLOTS` arrays in `scratch` each, of
+#: `room` bytes. `ties` has a byte for each line: whether equal ones can be told apart in what was written.
+JOB = ("source", "values", "places", "ties", "scratch", "tasks", "shares", "count", "inner", "room")
+POINTERS = 5
+#: Lines side by side that are sorted together, and arrays of 64-bit words: keys, where these are dealt to, the places
+#: of both, then elements, sorted ones and their places of lines that lie side by side in memory.
+GROUP = 8
+ITEMS = 4
+SLOTS = ITEMS + 3 * GROUP
+SLOT = 8
+#: Bits of a digit.
+BITS = 8
+#: So many more lines with ties than without are sorted in vain.
+MOST_TIES = 8
+#: Of floats: the bits of the exponent and of what is behind it.
+MANTISSAS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Of elements of a type of `ir.dtypes`, of short lines if `ranks`; what is written. See the notes and `JOB`."""
+
+    source: str
+    descending: bool
+    values: bool
+    places: bool
+    ties: bool
+    across: bool
+    ranks: bool
+
+    @property
+    def memory(self) -> str:
+        """The type of elements and of keys: integers, so that no bit changes."""
+        return f"i{8 * DTYPES[self.source].itemsize}"
+
+    @property
+    def key(self) -> str:
+        """The type of keys in memory."""
+        return "i64" if self.memory == "i64" else "i32"
+
+    @property
+    def is_word(self) -> bool:
+        """Whether an item is one word of 64 bits."""
+        return self.key == "i32" and not self.ranks
+
+    @property
+    def digits(self) -> int:
+        return int(self.memory[1:]) // BITS
+
+
+def arrays(sort: Sort) -> int:
+    """Arrays in the scratch of a share."""
+    return SLOTS if sort.across else ITEMS
+
+
+def render_sort(sort: Sort, target: Target) -> str:
+    """A module with `void fs_sort(ptr job, i64 shares, i32 threads)`."""
+    declarations: dict[str, None] = {}
+    body = Sorts(sort, Writer(declared=declarations), target).shares()
+    enter = (
+        "define void @fs_sort(ptr %job, i64 %extent, i32 %threads) {\n"
+        "  call void @fs.parallel(ptr @fs.part, ptr %job, i64 %extent, i32 %threads)\n  ret void\n}"
+    )
+    return "\n\n".join([*declarations, RUNTIME, body, enter, attributes_of(target)])
+
+
+def attributes_of(target: Target) -> str:
+    """What functions are compiled for."""
+    width = target.bytes * 8
+    return (
+        f'attributes #0 = {{ nounwind "target-cpu"="{target.name}" "prefer-vector-width"="{width}" '
+        f'"min-legal-vector-width"="{width}" }}'
+    )
+
+
+#: Where keys, or items that are one word, and the places of others lie.
+Items = tuple[Value, Value]
+
+
+class Line(NamedTuple):
+    """Where elements lie one behind the other, where they go to, and the line's number."""
+
+    source: Value
+    values: Value
+    places: Value
+    number: Value
+
+
+class Sorts:
+    """Writes the functions of one sort."""
+
+    def __init__(self, sort: Sort, w: Writer, target: Target) -> None:
+        self.sort, self.w = sort, w
+        self.lanes, self.count_lanes = target.bytes // element_bytes(sort.key), target.bytes // 4
+        self.job = {
+            name: w.load(w.at(Value("%job", "ptr"), k, "i64"), "ptr" if k < POINTERS else "i64", align=8)
+            for k, name in enumerate(JOB)
+        }
+        self.count = self.job["count"]
+        if not sort.ranks:
+            self.counts = self.array(sort.digits << BITS, "i32")
+        self.scratch = ZERO
+        self.more_ties = w.cell(ZERO)
+
+    def array(self, count: int, kind: str) -> Value:
+        place = Value(self.w.name(), "ptr")
+        self.w.entry.append(f"{place.text} = alloca [{count} x {kind}], align 64")
+        return place
+
+    def slot(self, which: int | Value) -> Value:
+        """An array of the share's scratch."""
+        w = self.w
+        slot = which if isinstance(which, Value) else constant(which, "i64")
+        return w.at(self.scratch, w.mul(slot, self.job["room"]), "i8")
+
+    # Shares of lines.
+
+    def shares(self) -> str:
+        w, job, sort = self.w, self.job, self.sort
+        with w.loop(Value("%begin", "i64"), Value("%end", "i64")) as share:
+            self.scratch = w.at(job["scratch"], w.mul(w.mul(share, arrays(sort)), job["room"]), "i8")
+            first, last = (
+                w.binary("udiv", w.mul(one, job["tasks"]), job["shares"]) for one in (share, w.add(share, 1))
+            )
+            with w.loop(first, last) as task:
+                if sort.across:
+                    self.group(task)
+                else:
+                    start = w.mul(task, self.count)
+                    memory = (w.at(job["source"], start, sort.memory), w.at(job["values"], start, sort.memory))
+                    self.line(Line(*memory, w.at(job["places"], start, "i64"), task))
+        return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
+
+    def group(self, task: Value) -> None:
+        """Lines side by side, which are sorted one behind the other in scratch."""
+        w, job, sort = self.w, self.job, self.sort
+        groups = w.binary("udiv", w.add(job["inner"], GROUP - 1), GROUP)
+        first = w.mul(w.binary("urem", task, groups), GROUP)
+        width = w.least(w.sub(job["inner"], first), GROUP)
+        outer = w.mul(w.binary("udiv", task, groups), job["inner"])
+        start = w.add(w.mul(outer, self.count), first)
+        with self.turned(start, width) as (lane, row, place):
+            element = w.load(w.at(job["source"], place, sort.memory), sort.memory, align=1)
+            w.store(element, w.at(self.lane_of(0, lane), row, sort.memory), 1)
+        with w.loop(ZERO, width) as lane:
+            lanes = [self.lane_of(which, lane) for which in range(3)]
+            self.line(Line(lanes[0], lanes[1], lanes[2], w.add(w.add(outer, first), lane)))
+        for which, name, kind, wanted in ((1, "values", sort.memory, sort.values), (2, "places", "i64", sort.places)):
+            if wanted:
+                with self.turned(start, width) as (lane, row, place):
+                    found = w.load(w.at(self.lane_of(which, lane), row, kind), kind, align=1)
+                    w.store(found, w.at(job[name], place, kind), 1)
+
+    def lane_of(self, which: int, lane: Value) -> Value:
+        return self.slot(self.w.add(lane, ITEMS + which * GROUP))
+
+    @contextmanager
+    def turned(self, start: Value, width: Value) -> Iterator[tuple[Value, Value, Value]]:
+        """All elements of a group: their line in it, their place there, and in memory."""
+        w = self.w
+        with w.loop(ZERO, self.count) as row:
+            across = w.add(start, w.mul(row, self.job["inner"]))
+            with w.loop(ZERO, width) as lane:
+                yield lane, row, w.add(across, lane)
+
+    def line(self, line: Line) -> None:
+        """One line; where ties were told of most, the rest is left as it is, which is to be sorted again anyway."""
+        w, sort = self.w, self.sort
+        by = self.by_ranks if sort.ranks else self.by_digits
+        if not sort.ties:
+            by(line)
+            return
+        with w.when(w.compare("sle", w.read(self.more_ties, "i64"), MOST_TIES)):
+            by(line)
+
+    # Keys: see Note [Keys].
+
+    def key_of(self, element: Value) -> Value:
+        w, sort = self.w, self.sort
+        bits, key = int(sort.memory[1:]), element
+        sign = -1 << (bits - 1)
+        if sort.source in MANTISSAS:
+            infinity = (1 << (bits - 1)) - (1 << MANTISSAS[sort.source])
+            key = w.binary("xor", element, w.binary("or", w.binary("ashr", element, bits - 1), sign))
+            key = w.select(w.compare("eq", element, sign), element, key)
+            is_nan = w.compare("ugt", w.binary("and", element, ~sign), infinity)
+            key = w.select(is_nan, w.number(-1, key), key)
+        elif DTYPES[sort.source].kind == "i":
+            key = w.binary("xor", element, sign)
+        if sort.descending:
+            key = w.binary("xor", key, -1)
+        return key if sort.memory == sort.key else w.convert("zext", key, sort.key)
+
+    def element(self, line: Line, at: Value, lanes: int = 1) -> Value:
+        return self.w.load(self.w.at(line.source, at, self.sort.memory), self.sort.memory, lanes, 1)
+
+    # Items: one word, or a key and a place.
+
+    def put(self, key: Value, place: Value, items: Items, at: Value) -> None:
+        w = self.w
+        if self.sort.is_word:
+            word = w.binary("or", w.binary("shl", w.convert("zext", key, "i64"), 32), w.convert("zext", place, "i64"))
+            w.store(word, w.at(items[0], at, "i64"), 8)
+        else:
+            w.store(key, w.at(items[0], at, self.sort.key), element_bytes(self.sort.key))
+            w.store(place, w.at(items[1], at, "i32"), 4)
+
+    def item(self, items: Items, at: Value) -> tuple[Value, Value]:
+        """A key and a place."""
+        w = self.w
+        if self.sort.is_word:
+            word = w.load(w.at(items[0], at, "i64"), "i64", align=8)
+            return w.convert("trunc", w.binary("lshr", word, 32), "i32"), w.convert("trunc", word, "i32")
+        key = w.load(w.at(items[0], at, self.sort.key), self.sort.key, align=element_bytes(self.sort.key))
+        return key, w.load(w.at(items[1], at, "i32"), "i32")
+
+    # Digits: see Note [Digits].
+
+    def digit(self, key: Value, which: Value) -> Value:
+        w, kind = self.w, self.sort.key
+        shift = w.mul(which, BITS)
+        shift = shift if kind == "i64" else w.convert("trunc", shift, kind)
+        digit = w.binary("and", w.binary("lshr", key, shift), (1 << BITS) - 1)
+        return digit if kind == "i64" else w.convert("zext", digit, "i64")
+
+    def counter(self, base: Value, digit: Value) -> Value:
+        return self.w.at(self.counts, self.w.add(digit, base), "i32")
+
+    def by_digits(self, line: Line) -> None:
+        w, sort = self.w, self.sort
+        self.clear(self.counts, 4 * sort.digits << BITS)
+        cells = [w.cell(self.slot(k)) for k in range(ITEMS)]
+        self.take(line, (self.slot(0), self.slot(2)), ZERO, self.count)
+        whole = (ZERO, self.count)
+
+        def lies() -> Items:
+            return w.read(cells[0], "ptr"), w.read(cells[2], "ptr")
+
+        with w.loop(ZERO, constant(sort.digits if sort.ties else sort.digits - 1, "i64")) as which:
+            read, write = lies(), (w.read(cells[1], "ptr"), w.read(cells[3], "ptr"))
+            with w.when(self.differs(read, which)):
+                self.add_up(w.binary("shl", which, BITS))
+                self.deal(read, write, which, *whole)
+                for cell, value in zip(cells, (write[0], read[0], write[1], read[1]), strict=True):
+                    w.store(value, cell, 0)
+        if sort.ties:
+            self.write(line, lies(), *whole)
+            self.tell(line, lies())
+            return
+        highest = constant(sort.digits - 1, "i64")
+        differs = self.differs(lies(), highest)
+        with w.when(differs):
+            self.add_up(w.binary("shl", highest, BITS))
+            self.deal_out(line, lies(), highest, *whole)
+        with w.when(w.binary("xor", differs, True)):
+            self.write(line, lies(), *whole)
+
+    def differs(self, items: Items, which: Value) -> Value:
+        """Whether not all items have the same digit."""
+        w = self.w
+        same = w.load(self.counter(w.binary("shl", which, BITS), self.digit(self.item(items, ZERO)[0], which)), "i32")
+        return w.compare("ne", w.convert("zext", same, "i64"), self.count)
+
+    def take(self, line: Line, items: Items, first: Value, last: Value) -> None:
+        """Make items of elements from the `first` one until before the `last`, and count all digits."""
+        w, sort = self.w, self.sort
+        with w.loop(first, last) as at:
+            key = self.key_of(self.element(line, at))
+            self.put(key, w.convert("trunc", at, "i32"), items, at)
+            for which in range(sort.digits):
+                self.count_one(constant(which << BITS, "i64"), self.digit(key, constant(which, "i64")))
+
+    def count_one(self, base: Value, digit: Value) -> Value:
+        """How often the digit was counted before."""
+        counter = self.counter(base, digit)
+        before = self.w.load(counter, "i32")
+        self.w.store(self.w.add(before, 1), counter)
+        return before
+
+    def deal(self, read: Items, write: Items, which: Value, first: Value, last: Value) -> None:
+        """Deal items out by a digit."""
+        w, base = self.w, self.w.binary("shl", which, BITS)
+        with w.loop(first, last) as at:
+            key, place = self.item(read, at)
+            to = self.count_one(base, self.digit(key, which))
+            self.put(key, place, write, w.convert("zext", to, "i64"))
+
+    def deal_out(self, line: Line, items: Items, which: Value, first: Value, last: Value) -> None:
+        """Deal by the last digit to where the results are."""
+        w, base = self.w, self.w.binary("shl", which, BITS)
+        with w.loop(first, last) as at:
+            key, place = self.item(items, at)
+            to = self.count_one(base, self.digit(key, which))
+            self.write_one(line, w.convert("zext", place, "i64"), w.convert("zext", to, "i64"))
+
+    def clear(self, place: Value, size: int) -> None:
+        self.w.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+        self.w.line(f"call void @llvm.memset.p0.i64({place.typed}, i8 0, i64 {size}, i1 false)")
+
+    def add_up(self, base: Value) -> None:
+        """Of each digit, how many items have lower ones, in place of how many have it: a vector of digits at a time."""
+        w, lanes = self.w, self.count_lanes
+        total = w.cell(constant(0, "i32", lanes))
+        with w.loop(ZERO, constant(1 << BITS, "i64"), lanes) as digit:
+            place = self.counter(base, digit)
+            counts = w.load(place, "i32", lanes)
+            sums, step = counts, 1
+            while step < lanes:
+                sums, step = w.add(sums, self.moved(sums, [k - step for k in range(lanes)])), 2 * step
+            before = w.read(total, "i32", lanes)
+            w.store(w.add(before, w.sub(sums, counts)), place)
+            w.store(w.add(before, self.moved(sums, [lanes - 1] * lanes)), total, 0)
+
+    def moved(self, value: Value, lanes: Sequence[int]) -> Value:
+        """The value's lanes of those numbers, zeros for negative ones."""
+        picks = ", ".join(f"i32 {value.lanes if k < 0 else k}" for k in lanes)
+        text = f"shufflevector {value.typed}, {value.type} zeroinitializer, <{len(lanes)} x i32> <{picks}>"
+        return self.w.emit(text, value.kind, len(lanes))
+
+    def write(self, line: Line, items: Items, first: Value, last: Value) -> None:
+        """Write the results of sorted items."""
+        w = self.w
+        with w.loop(first, last) as at:
+            _, place = self.item(items, at)
+            self.write_one(line, w.convert("zext", place, "i64"), at)
+
+    def write_one(self, line: Line, place: Value, at: Value) -> None:
+        """Write the results for the element of a place."""
+        w, sort = self.w, self.sort
+        if sort.values:
+            w.store(self.element(line, place), w.at(line.values, at, sort.memory), 1)
+        if sort.places:
+            w.store(place, w.at(line.places, at, "i64"), 8)
+
+    def tell(self, line: Line, items: Items) -> None:
+        """Whether two neighbours have one key, and can be told apart: by their places, or by their bits."""
+        w, sort = self.w, self.sort
+        found = w.cell(constant(0, "i8"))
+        with w.loop(ZERO, w.sub(self.count, 1)) as at:
+            (key, place), (next_key, next_place) = self.item(items, at), self.item(items, w.add(at, 1))
+            same = w.compare("eq", key, next_key)
+            if not sort.places:
+                one, other = (self.element(line, w.convert("zext", k, "i64")) for k in (place, next_place))
+                same = w.binary("and", same, w.compare("ne", one, other))
+            w.store(w.binary("or", w.read(found, "i8"), w.convert("zext", same, "i8")), found, 0)
+        tied = w.read(found, "i8")
+        w.store(tied, w.at(self.job["ties"], line.number, "i8"), 1)
+        step = w.sub(w.binary("shl", w.convert("zext", tied, "i64"), 1), 1)
+        w.store(w.add(w.read(self.more_ties, "i64"), step), self.more_ties, 0)
+
+    # Ranks: see Note [Ranks].
+
+    def by_ranks(self, line: Line) -> None:
+        """Of short lines."""
+        w, sort, lanes, count = self.w, self.sort, self.lanes, self.count
+        keys, ranks, size = self.slot(0), self.slot(1), element_bytes(sort.key)
+        whole = w.binary("and", count, -lanes)
+        with w.loop(ZERO, whole, lanes) as at:
+            w.store(self.key_of(self.element(line, at, lanes)), w.at(keys, at, sort.key), size)
+        with w.loop(whole, count) as at:
+            w.store(self.key_of(self.element(line, at)), w.at(keys, at, sort.key), size)
+        steps = Value("<" + ", ".join(f"{sort.key} {k}" for k in range(lanes)) + ">", sort.key, lanes)
+        with w.loop(ZERO, count, lanes) as first:
+            own = w.load(w.at(keys, first, sort.key), sort.key, lanes, size)
+            rank = w.cell(constant(0, sort.key, lanes))
+            last = w.least(w.add(first, lanes), count)
+            for begin, end, part in ((ZERO, first, "before"), (first, last, "within"), (last, count, "behind")):
+                with w.loop(begin, end) as other:
+                    key = w.splat(w.load(w.at(keys, other, sort.key), sort.key, align=size), lanes)
+                    less = w.compare("ule" if part == "before" else "ult", key, own)
+                    if part == "within":
+                        step = w.sub(other, first)
+                        step = step if sort.key == "i64" else w.convert("trunc", step, sort.key)
+                        later = w.compare("ugt", steps, w.splat(step, lanes))
+                        less = w.binary("or", less, w.binary("and", later, w.compare("eq", key, own)))
+                    now = w.read(rank, sort.key, lanes)
+                    w.store(w.add(now, w.convert("zext", less, sort.key)), rank, 0)
+            w.store(w.read(rank, sort.key, lanes), w.at(ranks, first, sort.key), size)
+        sorted_items = (self.slot(2), self.slot(3))
+        with w.loop(ZERO, count) as at:
+            rank = w.load(w.at(ranks, at, sort.key), sort.key, align=size)
+            rank = rank if sort.key == "i64" else w.convert("zext", rank, "i64")
+            if sort.ties:
+                key = w.load(w.at(keys, at, sort.key), sort.key, align=size)
+                self.put(key, w.convert("trunc", at, "i32"), sorted_items, rank)
+            self.write_one(line, at, rank)
+        if sort.ties:
+            self.tell(line, sorted_items)
