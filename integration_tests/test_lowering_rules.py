@@ -68,6 +68,8 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
             lambda x: torch.atan2(x, x.exp()) + torch.hypot(x, x.exp()),
             lambda x: torch.asin(x.tanh() * 0.9) + torch.acos(x.tanh() * 0.9) + torch.atanh(x.tanh() * 0.9),
             lambda x: torch.acosh(x.exp() + 1),
+            lambda x: torch.lgamma(x) + torch.erfinv(x.tanh() * 0.9) + torch.logaddexp(x, x.exp()) + x.logaddexp2(-x),
+            lambda x: torch.special.i0(x) + torch.special.i0e(x) + torch.special.i1(x) + torch.special.i1e(x),
             F.gelu, F.silu, F.mish, F.hardsigmoid, F.hardswish, F.hardtanh, F.softplus, F.elu, F.leaky_relu,
             lambda x: F.threshold(x, 0.1, 2.0), lambda x: F.gelu(x, approximate="tanh"),
             lambda x: x + 1 - x * 2 / 3, lambda x: torch.rsub(x, 1, alpha=2) + torch.rsub(x, x.exp(), alpha=2),

@@ -102,6 +102,11 @@ def double_functions(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 SAMPLES: tuple[Sample, ...] = (
     Sample("chain", lambda x, y: F.gelu(x * y + 1).sin() * torch.sigmoid(y), ((37,), (37,))),
+    Sample(
+        "special functions",
+        lambda x, y: (x.lgamma(), x.tanh().erfinv(), x.i0(), torch.special.i1(x), x.logaddexp(y), x.logaddexp2(y)),
+        ((37,), (37,)),
+    ),
     Sample("scalar", lambda x: x * 2 + 1, ((),)),
     Sample("broadcast", lambda x, y: (x + y) * y.exp(), ((3, 1, 5), (4, 5))),
     Sample("row broadcast", lambda x, y: x * y - y, ((6, 40), (6, 1))),

@@ -77,7 +77,8 @@ def _table(*groups: Iterable[tuple[str, Row]]) -> Mapping[str, Row]:
 TABLE: Mapping[str, Row] = _table(
     _rows(
         """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf
-        erfc erfinv gelu sigmoid logit pow lgamma digamma i0 logaddexp logaddexp2 xlogy special_xlog1py""",
+        erfc erfinv gelu sigmoid logit pow lgamma digamma i0 special_i0e special_i1
+        special_i1e logaddexp logaddexp2 xlogy special_xlog1py""",
         costly=True,
     ),
     _rows("silu softplus mish gelu_backward", costly=True, apart=True),

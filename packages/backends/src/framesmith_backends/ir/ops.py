@@ -73,6 +73,13 @@ _UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("atanh", 45, torch.atanh),
     ("erf", 45, torch.erf),
     ("erfc", 50, torch.erfc),
+    ("erfinv", 60, torch.erfinv),
+    ("lgamma", 100, torch.lgamma),
+    ("digamma", 70, torch.digamma),
+    ("i0", 130, torch.special.i0),
+    ("i0e", 130, torch.special.i0e),
+    ("i1", 130, torch.special.i1),
+    ("i1e", 130, torch.special.i1e),
     ("sigmoid", 26, torch.sigmoid),
     ("gelu", 45, _gelu),
     ("gelu_tanh", 45, lambda x: aten.gelu(x, approximate="tanh")),
@@ -101,6 +108,8 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("pow", 2, "f", 80, torch.pow),
     OpRow("atan2", 2, "f", 60, torch.atan2),
     OpRow("hypot", 2, "f", 30, torch.hypot),
+    OpRow("logaddexp", 2, "f", 45, torch.logaddexp),
+    OpRow("logaddexp2", 2, "f", 45, torch.logaddexp2),
     OpRow("neg", 1, "if", 1, torch.neg),
     OpRow("abs", 1, "if", 1, torch.abs),
     OpRow("max", 2, "if", 3, torch.maximum),
@@ -126,9 +135,13 @@ OPS: dict[str, OpRow] = {row.name: row for row in _ROWS}
 
 # Operations whose float64 form no renderer has: a node that needs one runs as an ATen call.
 FLOAT32_ONLY = frozenset((
-    "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "pow", "fmod", "hypot",
-    "floordiv", "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
+    "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "erfinv",
+    "pow", "fmod", "hypot", "floordiv", "logaddexp", "logaddexp2", "lgamma", "digamma", "i0", "i0e", "i1", "i1e",
+    "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
 ))  # fmt: skip
+
+# Operations that the device library of GPUs does not have: there they are ATen calls.
+CPU_ONLY = frozenset(("digamma", "i0e", "i1e"))
 
 
 @dataclass(frozen=True, slots=True)

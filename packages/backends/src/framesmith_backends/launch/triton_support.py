@@ -71,7 +71,7 @@ def _torchs(name: str) -> Callable[[Any], Any]:
     """A function that NumPy does not have."""
     import torch
 
-    return lambda x: getattr(torch, name)(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+    return lambda x: getattr(torch.special, name)(torch.from_numpy(np.ascontiguousarray(x))).numpy()
 
 
 _NUMPY: dict[str, Callable[..., Any]] = {
@@ -79,6 +79,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
     "atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
     "acosh": np.arccosh, "atanh": np.arctanh, "erf": _torchs("erf"), "erfc": _torchs("erfc"), "hypot": np.hypot,
+    "erfinv": _torchs("erfinv"), "lgamma": _torchs("gammaln"), "i0": _torchs("i0"), "i1": _torchs("i1"),
     "pow": np.power, "fmod": np.fmod,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "copysign": np.copysign,
 }  # fmt: skip
@@ -234,6 +235,22 @@ def dmish(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _apart(x, y):  # type: ignore[no-untyped-def]
+    # Infinities of one sign have no difference.
+    return tl.where(x == y, 0.0, -tl.abs(x - y))
+
+
+@triton.jit
+def logaddexp(x, y):  # type: ignore[no-untyped-def]
+    return max(x, y) + log1p(exp(_apart(x, y)))
+
+
+@triton.jit
+def logaddexp2(x, y):  # type: ignore[no-untyped-def]
+    return max(x, y) + log1p(exp2(_apart(x, y))) * 1.4426950408889634
+
+
+@triton.jit
 def div(a, b):  # type: ignore[no-untyped-def]
     a, b = tl.broadcast(a, b)
     return a / b if a.dtype == tl.float64 else tl.div_rn(a, b)
@@ -348,6 +365,22 @@ else:
     @triton.jit
     def erfc(x):  # type: ignore[no-untyped-def]
         return libdevice.erfc(x)
+
+    @triton.jit
+    def erfinv(x):  # type: ignore[no-untyped-def]
+        return libdevice.erfinv(x)
+
+    @triton.jit
+    def lgamma(x):  # type: ignore[no-untyped-def]
+        return libdevice.lgamma(x)
+
+    @triton.jit
+    def i0(x):  # type: ignore[no-untyped-def]
+        return libdevice.cyl_bessel_i0(x)
+
+    @triton.jit
+    def i1(x):  # type: ignore[no-untyped-def]
+        return libdevice.cyl_bessel_i1(x)
 
     @triton.jit
     def atan2(x, y):  # type: ignore[no-untyped-def]

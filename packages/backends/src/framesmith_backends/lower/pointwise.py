@@ -95,6 +95,8 @@ FLOAT: tuple[tuple[str, Callable[..., Expr]], ...] = (
     *((name, _core(name)) for name in ("sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10")),
     *((name, _core(name)) for name in ("log1p", "sin", "cos", "tan", "asin", "acos", "atan", "erf", "erfc", "sigmoid")),
     *((name, _core(name)) for name in ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh")),
+    *((name, _core(name)) for name in ("erfinv", "lgamma", "digamma", "i0")),
+    *((f"special_{name}", _core(name)) for name in ("i0e", "i1", "i1e")),
     ("reciprocal", lambda x: 1.0 / x),
 )
 
@@ -238,6 +240,8 @@ def _of_floats(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
     return lowered
 
 
+for _name in ("logaddexp", "logaddexp2"):
+    rule(_name)(_of_floats(_core(_name)))
 rule("atan2")(_of_floats(_core("atan2")))
 rule("copysign.Tensor", "copysign.Scalar")(_of_floats(_core("copysign")))
 rule("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")(_of_floats(formulas.xlogy))

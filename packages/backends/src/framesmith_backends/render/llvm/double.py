@@ -78,19 +78,19 @@ ERF_LARGE = (
 )  # fmt: skip
 
 
-def _whole_part(b: Builder, x: Value, factor: float) -> tuple[Value, Value]:
+def whole_part(b: Builder, x: Value, factor: float) -> tuple[Value, Value]:
     """(n, t): n is x * factor rounded to a whole number, t the sum whose low bits hold it."""
     t = b.fma(x, factor, ROUNDING)
     return b.sub(t, ROUNDING), t
 
 
 def _power_of_two(b: Builder, t: Value, more: int = 0) -> Value:
-    """2**(n + more), with n as `_whole_part` left it in t, where that is a normal number."""
+    """2**(n + more), with n as `whole_part` left it in t, where that is a normal number."""
     return b.bits(b.binary("shl", b.add(b.bits(t, "i64"), 1023 + more), 52), "double")
 
 
-def _times_power(b: Builder, p: Value, t: Value) -> Value:
-    """p * 2**n, with n as `_whole_part` left it in t, where p and the result are positive and normal."""
+def times_power(b: Builder, p: Value, t: Value) -> Value:
+    """p * 2**n, with n as `whole_part` left it in t, where p and the result are positive and normal."""
     return b.bits(b.add(b.bits(p, "i64"), b.binary("shl", b.bits(t, "i64"), 52)), "double")
 
 
@@ -98,14 +98,14 @@ def _scale(b: Builder, x: Value, n: Value) -> Value:
     """x * 2**n for a whole n within [-2044, 2046], rounding once if the result is subnormal."""
     if b.scalef and x.lanes % 8 == 0:
         return scalef(b, x, n)
-    half, t = _whole_part(b, n, 0.5)
+    half, t = whole_part(b, n, 0.5)
     rest = b.add(b.sub(n, half), ROUNDING)
     return b.mul(b.mul(x, _power_of_two(b, t)), _power_of_two(b, rest))
 
 
 def _reduced_exponent(b: Builder, x: Value) -> tuple[Value, Value, Value, Value]:
-    """(n, t, r, tail) with x = n ln 2 + r + tail and |r| <= ln(2)/2; t holds n as in `_whole_part`."""
-    n, t = _whole_part(b, x, LOG2E)
+    """(n, t, r, tail) with x = n ln 2 + r + tail and |r| <= ln(2)/2; t holds n as in `whole_part`."""
+    n, t = whole_part(b, x, LOG2E)
     head = b.fma(n, -LN2[0], x)  # exact
     low = b.mul(n, LN2[1])
     r = b.sub(head, low)
@@ -114,7 +114,7 @@ def _reduced_exponent(b: Builder, x: Value) -> tuple[Value, Value, Value, Value]
 
 def _exp_of_rest(b: Builder, x: Value) -> tuple[Value, Value, Value]:
     """(n, t, p) with e**x = p * 2**n."""
-    n, t = _whole_part(b, x, LOG2E)
+    n, t = whole_part(b, x, LOG2E)
     r = b.fma(n, -LN2[1], b.fma(n, -LN2[0], x))
     return n, t, b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0)
 
@@ -126,7 +126,7 @@ def exp(b: Builder, x: Value) -> Value:
 
 def exp2(b: Builder, x: Value) -> Value:
     clamped = clamp(b, x, -1076.0, 1025.0)
-    n, _ = _whole_part(b, clamped, 1.0)
+    n, _ = whole_part(b, clamped, 1.0)
     r = b.sub(clamped, n)
     return _scale(b, b.fma(b.polynomial(r, EXP2_P), r, 1.0), n)
 
@@ -153,7 +153,7 @@ def sigmoid(b: Builder, x: Value) -> Value:
     return over_one_plus(b, top, e)
 
 
-def _split(b: Builder, x: Value, extra: Value | None = None) -> tuple[Value, Value]:
+def split(b: Builder, x: Value, extra: Value | None = None) -> tuple[Value, Value]:
     """(k, m) as doubles, x = m * 2**(k - extra) with m in [sqrt(1/2), sqrt(2)), for positive normal x."""
     raw = b.add(b.bits(x, "i64"), ONE_BITS - ROOT_BITS)
     whole = b.bits(b.binary("or", b.binary("lshr", raw, 52), 0x4330000000000000), "double")
@@ -163,10 +163,10 @@ def _split(b: Builder, x: Value, extra: Value | None = None) -> tuple[Value, Val
 
 
 def _split_any(b: Builder, x: Value) -> tuple[Value, Value]:
-    """`_split` for positive finite x, subnormal too."""
+    """`split` for positive finite x, subnormal too."""
     small = b.compare("olt", x, 2.0**-1022)
     extra = b.select(small, b.number(54.0, x), b.number(0.0, x))
-    return _split(b, b.select(small, b.mul(x, 2.0**54), x), extra)
+    return split(b, b.select(small, b.mul(x, 2.0**54), x), extra)
 
 
 def _log_parts(b: Builder, f: Value) -> tuple[Value, Value]:
@@ -194,7 +194,7 @@ def log1p(b: Builder, x: Value) -> Value:
     # What rounding 1 + x lost, on the scale of m; nothing that counts for large x.
     back = b.sub(u, x)
     lost = b.add(b.sub(b.number(1.0, x), back), b.sub(x, b.sub(u, back)))
-    k, m = _split(b, u)
+    k, m = split(b, u)
     unit = b.bits(b.sub(b.bits(m, "i64"), b.bits(u, "i64")), "i64")  # minus k in the exponent's bits
     lost = b.mul(lost, b.bits(b.add(unit, ONE_BITS), "double"))
     lost = b.select(b.compare("ult", x, 2.0**60), lost, b.number(0.0, x))
@@ -231,7 +231,7 @@ def log10(b: Builder, x: Value) -> Value:
 
 
 def _wave(b: Builder, x: Value, shift: int, library: str) -> Value:
-    n, t = _whole_part(b, x, 2.0 / math.pi)
+    n, t = whole_part(b, x, 2.0 / math.pi)
     r = b.fma(n, -HALF_PI[0], x)  # exact
     r = b.fma(n, -HALF_PI[1], r)
     r = b.fma(n, -HALF_PI[2], r)
@@ -264,7 +264,7 @@ def tanh(b: Builder, x: Value) -> Value:
     # Beyond 20, tanh is 1 to the last bit.
     bounded = b.select(b.compare("ogt", size, 20.0), b.number(20.0, x), size)
     _, t, p = _exp_of_rest(b, b.mul(bounded, 2.0))
-    far = b.add(b.div(b.number(-2.0, x), b.add(_times_power(b, p, t), 1.0)), 1.0)
+    far = b.add(b.div(b.number(-2.0, x), b.add(times_power(b, p, t), 1.0)), 1.0)
     # copysign last: it also keeps the sign of zero.
     return b.intrinsic("copysign", b.select(b.compare("ult", size, 0.625), near, far), x)
 
@@ -275,9 +275,9 @@ def erf(b: Builder, x: Value) -> Value:
     # A NaN stays in t, and so in the result.
     t = b.select(b.compare("ogt", size, ERF_END), b.number(ERF_END, x), size)
     y = b.mul(b.polynomial(b.sub(t, ERF_MIDDLE), ERF_LARGE), b.neg(t))
-    n, exponent = _whole_part(b, y, 1.0)
+    n, exponent = whole_part(b, y, 1.0)
     r = b.sub(y, n)
-    far = b.sub(b.number(1.0, x), _times_power(b, b.fma(b.polynomial(r, EXP2_P), r, 1.0), exponent))
+    far = b.sub(b.number(1.0, x), times_power(b, b.fma(b.polynomial(r, EXP2_P), r, 1.0), exponent))
     return b.select(b.compare("ult", size, 1.0), near, b.intrinsic("copysign", far, x))
 
 

@@ -1,4 +1,4 @@
-"""Calls of the C library in the few lanes where straight-line IR does not do."""
+"""What few lanes need: calls of the C library, where straight-line IR does not do, and of functions of our own."""
 
 from __future__ import annotations
 
@@ -37,6 +37,19 @@ def instead(b: Builder, where: Value, result: Value, other: Callable[[], Value])
     return b.emit(
         f"phi {result.type} [ {result.text}, %{n}.here ], [ {found.text}, %{n}.left ]", result.kind, result.lanes
     )
+
+
+def out_of_line(b: Builder, name: str, body: Callable[..., Value], *args: Value) -> Value:
+    """The body's value for arguments of one number of lanes, by a call: code that seldom runs is there once."""
+    lanes = args[0].lanes
+    inner = Builder(scalef=b.scalef, declared=b.declared)
+    given = [Value(f"%x{k}", value.kind, value.lanes) for k, value in enumerate(args)]
+    found = body(inner, *given)
+    lines = "\n".join(f"  {line}" for line in inner.out)
+    parameters = ", ".join(value.typed for value in given)
+    called = f"@fs.{name}.{lanes}"
+    b.declare(f"define internal {found.type} {called}({parameters}) noinline {{\n{lines}\n  ret {found.typed}\n}}")
+    return b.emit(f"call {found.type} {called}({', '.join(value.typed for value in args)})", found.kind, found.lanes)
 
 
 def _slow_lanes(name: str, function: str, one: str, count: int, lanes: int) -> str:

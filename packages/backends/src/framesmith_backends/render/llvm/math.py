@@ -7,6 +7,7 @@ checks the error of each function against float64). Everything works alike for s
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
@@ -89,7 +90,7 @@ def whole_part(b: Builder, x: Value, factor: float) -> tuple[Value, Value]:
     return b.sub(t, ROUNDING), t
 
 
-def _reduced_exponent(b: Builder, x: Value) -> tuple[Value, Value, Value]:
+def reduced_exponent(b: Builder, x: Value) -> tuple[Value, Value, Value]:
     """(n, t, r) with x = n ln 2 + r and |r| <= ln(2)/2; t holds n as in `whole_part`."""
     n, t = whole_part(b, x, LOG2E)
     r = b.fma(n, -LN2_HIGH, x)
@@ -109,7 +110,7 @@ def to_int(b: Builder, x: Value) -> Value:
 
 def exp(b: Builder, x: Value) -> Value:
     clamped = clamp(b, x, -104.5, 89.0)
-    n, _, r = _reduced_exponent(b, clamped)
+    n, _, r = reduced_exponent(b, clamped)
     p = b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0)
     return scale(b, p, n)
 
@@ -148,7 +149,7 @@ def exp2(b: Builder, x: Value) -> Value:
 
 def expm1(b: Builder, x: Value) -> Value:
     clamped = clamp(b, x, -20.0, 89.0)
-    n, _, r = _reduced_exponent(b, clamped)
+    n, _, r = reduced_exponent(b, clamped)
     p = b.fma(b.polynomial(r, EXPM1_Q), b.mul(r, r), r)
     # 2 * (s p + (s - 1/2)) with s = 2**(n-1), which stays finite for n = 128.
     s = b.bits(b.binary("shl", b.add(to_int(b, n), 126), 23), "float")
@@ -165,18 +166,24 @@ def sigmoid(b: Builder, x: Value) -> Value:
     return over_one_plus(b, top, e)
 
 
-def _split(b: Builder, x: Value) -> tuple[Value, Value]:
-    """(k, m) as floats, x = m * 2**k with m in [sqrt(1/2), sqrt(2)), for positive finite x, subnormal too."""
-    small = b.compare("olt", x, 1.1754943508222875e-38)
-    scaled = b.select(small, b.mul(x, 8388608.0), x)
-    raw = b.add(b.bits(scaled, "i32"), 0x3F800000 - 0x3F3504F3)
+def split_normal(b: Builder, x: Value, extra: Value | None = None) -> tuple[Value, Value]:
+    """(k, m) as floats, x = m * 2**(k + extra) with m in [sqrt(1/2), sqrt(2)), for positive normal x."""
+    raw = b.add(b.bits(x, "i32"), 0x3F800000 - 0x3F3504F3)
     k = b.sub(b.binary("lshr", raw, 23), 127)
-    k = b.sub(k, b.select(small, b.number(23, k), b.number(0, k)))
+    if extra is not None:
+        k = b.sub(k, extra)
     m = b.bits(b.add(b.binary("and", raw, 0x7FFFFF), 0x3F3504F3), "float")
     return b.convert("sitofp", k, "float"), m
 
 
-def _log_parts(b: Builder, f: Value) -> tuple[Value, Value]:
+def split(b: Builder, x: Value) -> tuple[Value, Value]:
+    """(k, m) as floats, x = m * 2**k with m in [sqrt(1/2), sqrt(2)), for positive finite x, subnormal too."""
+    small = b.compare("olt", x, 1.1754943508222875e-38)
+    scaled = b.select(small, b.mul(x, 8388608.0), x)
+    return split_normal(b, scaled, b.select(small, b.number(23, x, "i32"), b.number(0, x, "i32")))
+
+
+def log_parts(b: Builder, f: Value) -> tuple[Value, Value]:
     """log(1 + f) = f + second, for 1 + f in [sqrt(1/2), sqrt(2))."""
     z = b.mul(f, f)
     tail = b.mul(b.mul(b.polynomial(f, LOG_P), f), z)
@@ -191,22 +198,22 @@ def log_range(b: Builder, x: Value, result: Value) -> Value:
 
 
 def log(b: Builder, x: Value) -> Value:
-    k, m = _split(b, x)
-    f, tail = _log_parts(b, b.sub(m, 1.0))
+    k, m = split(b, x)
+    f, tail = log_parts(b, b.sub(m, 1.0))
     tail = b.fma(k, LN2_LOW, tail)
     return log_range(b, x, b.fma(k, LN2_HIGH, b.add(f, tail)))
 
 
 def log1p(b: Builder, x: Value) -> Value:
     u = b.add(x, 1.0)
-    k, m = _split(b, u)
+    k, m = split(b, u)
     # What rounding 1 + x lost, relative to 1 + x.
     big = b.compare("ogt", x, 1.0)
     above = b.sub(b.number(1.0, x), b.sub(u, x))
     lost = b.select(big, above, b.sub(x, b.sub(u, 1.0)))
     correction = b.div(lost, u)
     whole = b.compare("oeq", k, 0.0)
-    f, tail = _log_parts(b, b.select(whole, x, b.sub(m, 1.0)))
+    f, tail = log_parts(b, b.select(whole, x, b.sub(m, 1.0)))
     tail = b.add(b.fma(k, LN2_LOW, tail), b.select(whole, b.number(0.0, x), correction))
     result = b.fma(k, LN2_HIGH, b.add(f, tail))
     result = b.select(b.compare("oeq", x, INFINITY), x, result)
@@ -217,9 +224,9 @@ def log1p(b: Builder, x: Value) -> Value:
 
 def _log_in_base(b: Builder, x: Value, factor: float, unit_high: float, unit_low: float) -> Value:
     """factor * log(m) + k * (unit_high + unit_low), the first product kept with its rounding error."""
-    k, m = _split(b, x)
-    f, tail = _log_parts(b, b.sub(m, 1.0))
-    high = _rounded(factor)
+    k, m = split(b, x)
+    f, tail = log_parts(b, b.sub(m, 1.0))
+    high = rounded(factor)
     head = b.mul(f, high)
     rest = b.fma(f, high, b.neg(head))
     rest = b.fma(f, factor - high, rest)
@@ -228,9 +235,8 @@ def _log_in_base(b: Builder, x: Value, factor: float, unit_high: float, unit_low
     return log_range(b, x, b.fma(k, unit_high, b.add(head, rest)))
 
 
-def _rounded(value: float) -> float:
-    import struct
-
+def rounded(value: float) -> float:
+    """The float32 nearest the number."""
     found: float = struct.unpack("<f", struct.pack("<f", value))[0]
     return found
 
@@ -269,7 +275,7 @@ def tanh(b: Builder, x: Value) -> Value:
     near = b.fma(b.mul(b.polynomial(z, TANH_P), z), x, x)
     # Beyond 10, tanh is 1 to the last bit.
     bounded = b.select(b.compare("ogt", size, 10.0), b.number(10.0, x), size)
-    _, t, r = _reduced_exponent(b, b.mul(bounded, 2.0))
+    _, t, r = reduced_exponent(b, b.mul(bounded, 2.0))
     e = times_power(b, b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0), t)
     far = b.fma(reciprocal(b, b.add(e, 1.0)), -2.0, 1.0)
     # copysign last: it also keeps the sign of zero.
@@ -279,7 +285,7 @@ def tanh(b: Builder, x: Value) -> Value:
 def _half_exp(b: Builder, size: Value) -> Value:
     """e**size / 2, which is finite wherever sinh and cosh are."""
     bounded = b.select(b.compare("ogt", size, 90.0), b.number(90.0, size), size)
-    n, _, r = _reduced_exponent(b, bounded)
+    n, _, r = reduced_exponent(b, bounded)
     return scale(b, b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0), b.sub(n, 1.0))
 
 

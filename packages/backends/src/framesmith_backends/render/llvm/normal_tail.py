@@ -7,11 +7,10 @@ or in two registers, takes as long as a sum: 18 products and 8 lookups stand for
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.math import LN2_HIGH, LN2_LOW, LOG2E, scalef
+from framesmith_backends.render.llvm.math import LN2_HIGH, LN2_LOW, LOG2E, rounded, scalef
 
 Pieces = tuple[tuple[float, ...], ...]
 
@@ -99,11 +98,6 @@ SIXTEENTHS = tuple(2.0 ** (k / 16) for k in range(16))
 ROUNDING = 786432.0
 
 
-def _single(value: float) -> float:
-    found: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
     """The piece that t lies in. What is looked up is so where it is needed: registers are few."""
@@ -140,7 +134,7 @@ class Bell:
     rest: Value
 
     def high(self, b: Builder) -> Value:
-        return b.lookup(tuple(map(_single, SIXTEENTHS)), b.bits(self.shifted, "i32"))
+        return b.lookup(tuple(map(rounded, SIXTEENTHS)), b.bits(self.shifted, "i32"))
 
     def times(self, b: Builder, x: Value, more: Value, rest: Value) -> Value:
         """x * more * (1 + rest) * 2**n, rounded about once."""
@@ -155,7 +149,7 @@ def _bell(b: Builder, t: Value) -> Bell:
     shifted = b.fma(square, -LOG2E / 2, ROUNDING)
     n = b.sub(shifted, ROUNDING)
     r = b.add(b.fma(n, 2 * LN2_LOW, b.fma(n, 2 * LN2_HIGH, square)), lost)
-    low = b.lookup(tuple((exact - _single(exact)) / exact for exact in SIXTEENTHS), b.bits(shifted, "i32"))
+    low = b.lookup(tuple((exact - rounded(exact)) / exact for exact in SIXTEENTHS), b.bits(shifted, "i32"))
     return Bell(shifted, b.fma(b.polynomial(r, POWER), r, low))
 
 

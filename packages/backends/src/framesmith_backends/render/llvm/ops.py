@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.render.llvm.activations import ACTIVATIONS
+from framesmith_backends.render.llvm.bessel import BESSEL
 from framesmith_backends.render.llvm.builder import MEMORY, REGISTER, Builder, Value
 from framesmith_backends.render.llvm.circular import CIRCULAR
 from framesmith_backends.render.llvm.coarse import COARSE
 from framesmith_backends.render.llvm.double import FLOAT64
+from framesmith_backends.render.llvm.gamma import GAMMA
+from framesmith_backends.render.llvm.logarithmic import LOGARITHMIC
 from framesmith_backends.render.llvm.math import FLOAT32
 from framesmith_backends.render.llvm.through_double import THROUGH_DOUBLE
 
@@ -45,13 +48,30 @@ def _rounding(name: str) -> Emit:
     return lambda b, a: b.intrinsic(name, a)
 
 
+# Signs are bits of integers: between values of bfloat16 in memory LLVM narrows these to 16 bits, and elsewhere knows
+# them for what they are.
+SIGNS = {"float": ("i32", -(1 << 31)), "double": ("i64", -(1 << 63))}
+
+
 def _copysign(b: Builder, a: Value, c: Value) -> Value:
-    return b.intrinsic("copysign", a, c)
+    a, c = b.same(a, c)
+    kind, sign = SIGNS[a.kind]
+    bits = b.bits(a, kind)
+    turned = b.binary("and", b.binary("xor", bits, b.bits(c, kind)), sign)
+    return b.bits(b.binary("xor", bits, turned), a.kind)
+
+
+def _neg(b: Builder, a: Value) -> Value:
+    if not _is_float(a):
+        return b.neg(a)
+    kind, sign = SIGNS[a.kind]
+    return b.bits(b.binary("xor", b.bits(a, kind), sign), a.kind)
 
 
 def _abs(b: Builder, a: Value) -> Value:
     if _is_float(a):
-        return b.intrinsic("fabs", a)
+        kind, sign = SIGNS[a.kind]
+        return b.bits(b.binary("and", b.bits(a, kind), ~sign), a.kind)
     return b.select(b.compare("slt", a, 0), b.neg(a), a)
 
 
@@ -74,7 +94,7 @@ PLAIN: dict[str, Emit] = {
     "sub": Builder.sub,
     "mul": Builder.mul,
     "div": Builder.div,
-    "neg": Builder.neg,
+    "neg": _neg,
     "abs": _abs,
     "fmod": _fmod,
     "copysign": _copysign,
@@ -96,7 +116,7 @@ PLAIN: dict[str, Emit] = {
 
 # Functions by the type that they are computed in.
 ELEMENTARY: dict[str, dict[str, Emit]] = {
-    "f32": {**FLOAT32, **CIRCULAR, **THROUGH_DOUBLE, **ACTIVATIONS},
+    "f32": {**FLOAT32, **CIRCULAR, **LOGARITHMIC, **THROUGH_DOUBLE, **GAMMA, **BESSEL, **ACTIVATIONS},
     "f64": FLOAT64,
 }
 

@@ -24,6 +24,7 @@ INFIX = {
 CALLS = frozenset((
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
     "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "rsqrt", "sqrt", "hypot",
+    "erfinv", "lgamma", "i0", "i1", "logaddexp", "logaddexp2",
     "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
     "pow", "fmod", "floordiv", "floor", "ceil", "round", "trunc", "copysign", "signbit", "div", "max", "min",
 ))  # fmt: skip
