@@ -86,6 +86,16 @@ def sums_by_place(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[t
     )  # fmt: skip
 
 
+def replaced_by_place(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    rows, columns = (at * 7).long().abs() % x.shape[0], (y * 7).long().abs() % x.shape[1]
+    return (
+        (x + 1).index_copy(0, rows, y * 2) + 1, x.index_put((rows - x.shape[0], columns[:, 0]), at * 3),
+        x.scatter(1, columns[: x.shape[0]], y.exp()), x.scatter(0, columns % x.shape[0], y.sin()),
+        x.t().contiguous().index_fill(1, rows, 2.0).sum(0), torch.zeros_like(x).scatter(1, columns[:2, :1], 1.0),
+        x.index_put((x > 0,), at[0]) + 1, x.scatter_add(0, columns % x.shape[0], y) * 2,
+    )  # fmt: skip
+
+
 def batch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten._native_batch_norm_legit.no_stats(x, w, b, True, 0.1, 1e-5)[0]
 
@@ -142,6 +152,7 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("searches", searches, ((37,), (3, 20), (3, 50))),
     Sample("words", words, ((9, 40), (5, 6))),
     Sample("sums by place", sums_by_place, ((9, 7), (20,), (20, 7))),
+    Sample("replaced by place", replaced_by_place, ((9, 7), (20,), (20, 7))),
     Sample("bytes", lambda x, y: x * y + 7, ((70,), (70,)), torch.uint8),
     Sample("bools", lambda x, y: (x & y).any(0) | x.all(1), ((9, 9), (9, 9)), torch.bool),
     Sample("layer norm grad", vjp(lambda x, w, b: F.layer_norm(F.gelu(x), (40,), w, b), 3),

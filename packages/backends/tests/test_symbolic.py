@@ -166,6 +166,23 @@ PROGRAMS = (
     Program(
         "sums of rows", lambda x, i, s: x.index_add(0, i, s * 2), lambda a, b: (R(7, b), randint(0, 7, (a,)), R(a, b))
     ),
+    Program(
+        "rows replaced",
+        lambda x, i, s: (x.index_copy(0, i, s * 2), x.index_put((i,), s) + 1, x.index_fill(0, i, 3.0)),
+        lambda a, b: (R(a + 2, b), torch.randperm(a), R(a, b)),
+        7,
+    ),
+    Program(
+        "replaced in rows",
+        lambda x, i, s: (x.scatter(1, i, s * 2), x.scatter(1, i, 1.0) + 1),
+        lambda a, b: (R(a, 7), randint(0, 7, (a, b)), R(a, b)),
+    ),
+    Program(
+        "columns with places of their own",
+        lambda x, i, s: (x.scatter(0, i, s * 2), x.scatter_add(0, i, s)),
+        lambda a, b: (R(7, b), randint(0, 7, (a, b)), R(a, b)),
+    ),
+    Program("masks", lambda x, y: x.index_put((y > 0,), x[0, 0]) + 1, lambda a, b: (R(a, b), R(a, b))),
     Program("pointwise", lambda x: (x * 2 + 1).relu() * x.sigmoid() - x / 3),
     Program("columns", lambda x: (x * 2 + 1).relu(), columns),
     Program("gaps", lambda x: x.exp() + 1, gaps),

@@ -70,7 +70,7 @@ def test_transform_shares_what_it_keeps() -> None:
 
 
 def test_every_operation_has_a_row_in_each_renderer() -> None:
-    special = {"max", "min", "idiv", "shr", "where", "neg", "not", "abs", "isnan"}
+    special = {"max", "min", "idiv", "shr", "where", "put", "neg", "not", "abs", "isnan"}
     for name in OPS:
         for dtype, functions in ELEMENTARY.items():
             unknown = dtype == "f64" and name in FLOAT32_ONLY

@@ -35,11 +35,21 @@ def compiled(function: Callable[..., Any], *inputs: Tensor) -> Callable[..., tup
 
 
 def agree(function: Callable[..., Any], *inputs: Tensor) -> None:
-    wanted = function(*inputs)
+    wanted = in_turn(function, *inputs)
     found = compiled(function, *inputs)(*inputs)
     for one, other in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
         assert (one.dtype, one.shape, steps(one)) == (other.dtype, other.shape, steps(other))
         assert torch.equal(one, other)
+
+
+def in_turn(function: Callable[..., Any], *inputs: Tensor) -> Any:
+    """What eager mode gives on one thread: several ones replace elements in no order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return function(*inputs)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def steps(tensor: Tensor) -> list[int]:
@@ -348,13 +358,200 @@ def test_what_is_added_is_computed_where_it_is_added() -> None:
     assert [len(kernel.checks) for kernel in kernels if kernel.updates] == [1]
 
 
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_sums_of_half_types_are_rounded_as_eagers_are(data: st.DataObject) -> None:
+    """At each addition, or once for all sums along the first and the last of several dimensions."""
+    shape, dtype = data.draw(SHAPES), data.draw(st.sampled_from(HALVES))
+    dim, count = data.draw(st.integers(-len(shape), len(shape) - 1)), data.draw(st.integers(2, 90))
+    size = shape[dim]
+    if size == 1:
+        return
+    given = tuple(count if k == dim % len(shape) else n for k, n in enumerate(shape))
+    x, source = torch.randn(shape).to(dtype), torch.randn(given).to(dtype)
+    if data.draw(st.booleans()):
+        x, source = (one.transpose(0, -1).contiguous().transpose(0, -1) for one in (x, source))
+    agree(lambda x, i, s: x.index_add(dim, i, s) + 1, x, drawn_places(data.draw, (count,), 0, size), source)
+    own = drawn_places(data.draw, given, 0, size, narrow=False)
+    agree(lambda x, i, s: (x * 2).scatter_add(dim, i, s), x, own, source)
+    places = drawn_places(data.draw, (count,), 0, size, narrow=False)
+    along = places.view([count if k == dim % len(shape) else 1 for k in range(len(shape))])
+    agree(lambda x, i, s: x.scatter_add(dim, i.expand(s.shape), s), x, along, source)
+
+
+def test_wide_rows_of_half_types_are_added_up_by_aten() -> None:
+    x, at = torch.zeros(1024, 1024, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.int64)
+    for inputs, left in (((x, at, x[:3]), 1), ((x[:1000], at, x[:3]), 0), ((x.view(-1, 256), at, x[:3, :256]), 0)):
+        notes = lower_graph(trace(lambda x, i, s: x.index_add(0, i, s), inputs)).notes
+        assert len(notes) == left
+    own = torch.zeros(3, 1024, dtype=torch.int64)
+    assert not lower_graph(trace(lambda x, i, s: x.scatter_add(0, i, s), (x, own, x[:3]))).notes
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_replaced_by_rows_and_columns(data: st.DataObject) -> None:
+    """Of several for one place the last one is there."""
+    shape, dtype, gaps = data.draw(SHAPES), data.draw(st.sampled_from(DTYPES)), data.draw(st.booleans())
+    dim, count = data.draw(st.integers(-len(shape), len(shape) - 1)), data.draw(st.integers(2, 30))
+    size = shape[dim]
+    if size == 1:
+        return  # the same place for all
+    x = filled(shape, dtype)
+    if data.draw(st.booleans()):
+        x = x.transpose(0, -1).contiguous().transpose(0, -1)
+    given = tuple(count if k == dim % len(shape) else n for k, n in enumerate(shape))
+    places, source = drawn_places(data.draw, (count,), 0, size, narrow=False), filled(given, dtype, gaps)
+    agree(lambda x, i, s: x.index_copy(dim, i, s), x, places, source)
+    agree(lambda x, i, s: x.index_copy(dim, i[0], s.narrow(dim, 0, 1)), x, places, source)
+    agree(lambda x, i: x.index_fill(dim, i - size, 1), x, places)
+    agree(lambda x, i, s: x.index_fill(dim, i, s.flatten()[0]), x, places, source)
+    smaller = tuple(count if k == dim % len(shape) else data.draw(st.integers(1, n)) for k, n in enumerate(shape))
+    own = drawn_places(data.draw, smaller, 0, size, narrow=False)
+    agree(lambda x, i, s: x.scatter(dim, i, s), x, own, source)
+    agree(lambda x, i: x.scatter(dim, i, True if dtype == torch.bool else 3), x, own)
+    if dtype not in (torch.bool, torch.float16, torch.bfloat16):
+        agree(lambda x, i, s: (x * 2).scatter_add(dim, i, s), x, own, source)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_replaced_by_advanced_indices(data: st.DataObject) -> None:
+    rows, columns, depth = (data.draw(st.integers(2, 9)) for _ in range(3))
+    x = filled((rows, columns, depth), data.draw(st.sampled_from(DTYPES)))
+    count = data.draw(st.integers(2, 30))
+    i, j = (drawn_places(data.draw, (count,), -n, n) for n in (rows, columns))
+    value, whole = filled((count, depth), x.dtype), filled((count, columns, depth), x.dtype)
+    agree(lambda x, i, j, v: x.index_put((i, j), v), x, i, j, value)
+    agree(lambda x, i, j, v: x.index_put((i, j), v[:1]), x, i, j, value)
+    agree(lambda x, i, v: x.index_put((i,), v), x, i, whole)
+    agree(lambda x, i, v: x.index_put((i,), v[0, 0, 0]), x, i, whole)
+    agree(lambda x, j, v: torch.ops.aten.index_put(x, [None, j], v), x, j, value[0])
+    apart = drawn_places(data.draw, (data.draw(st.integers(2, 5)), 1), 0, depth)
+    agree(lambda x, i, k, v: torch.ops.aten.index_put(x, [i, None, k], v), x, i, apart, whole[0, 0, 0])
+
+
+def test_places_in_two_dimensions_are_taken_in_eagers_order() -> None:
+    """It goes by strides, of the values first; what is in another order than these stays ATen's."""
+    torch.manual_seed(0)
+    for tail in ((), (3,), (40,)):
+        x, i = torch.zeros(6, *tail), torch.randint(0, 6, (4, 5))
+        values, turned = torch.randn(4, 5, *tail), torch.randn(5, 4, *tail).transpose(0, 1)
+        far = torch.randn(*tail, 4, 5).permute(*range(len(tail), len(tail) + 2), *range(len(tail)))
+        cases = (
+            (i, values),
+            (i, far),
+            (i, values[:1]),
+            (i, values[:, :1]),
+            (i, turned),
+            (i.t(), turned.transpose(0, 1)),
+        )
+        for k, (places, value) in enumerate(cases):
+            gm = trace(lambda x, i, v: x.index_put((i,), v), (x, places, value))
+            assert [*lower_graph(gm).notes.values()] == ["places that ATen takes in another order"] * (k > 3)
+            found = CpuBackend().compile(gm, (x, places, value))([x, places, value])[0]
+            assert torch.equal(found, x.index_put((places,), value))
+
+
+def test_replaced_where_a_mask_holds() -> None:
+    x, deep, row = filled((6, 5, 4), torch.float32), torch.rand(6, 5) > 0.5, torch.rand(5) > 0.5
+    put = torch.ops.aten.index_put
+    for dtype in (torch.float32, torch.bfloat16, torch.int8, torch.bool):
+        y = x.to(dtype)
+        agree(lambda y, m: put(y, [m], y[0, 0, 0]), y, deep)
+        agree(lambda y, m: put(y.transpose(0, 1), [None, m], y[0, 0]), y, torch.rand(6) > 0.5)
+        agree(lambda y, m: put(y, [m], y[:1, 0]), y, deep)
+        agree(lambda y, m: put(y, [None, m], y[:, :1]), y, row)
+        agree(lambda y, m: put(y * 1, [None, None, m], y[0, 0, :1]), y, row[:4])
+
+
+def test_wide_rows_are_replaced_by_many_threads() -> None:
+    x, at, source = torch.randn(50, 3001), torch.randperm(50).repeat(8), torch.randn(400, 3001)
+    agree(lambda x, i, s: x.scatter(0, i[:, None].expand(s.shape), s), x, at, source)
+    agree(lambda x, i, s: x.index_copy(0, i, s), x, at, source)
+    own = torch.randint(0, 50, (400, 3001))
+    agree(lambda x, i, s: (x.scatter(0, i, s), x.scatter_add(0, i, s)), x, own, source)
+    agree(lambda x, i, s: x.scatter(1, i, s), x, torch.randint(0, 3001, (50, 400)), source[:50, :400])
+
+
+PUT: dict[str, tuple[Callable[..., Tensor], int]] = {
+    "index_copy": (lambda x, i, s: x.index_copy(0, i, s), -1),
+    "index_fill": (lambda x, i, s: x.index_fill(0, i, 2.0), -6),
+    "scatter": (lambda x, i, s: x.scatter(0, i[:, None].expand(4, 7), s), -1),
+    "scatter in columns": (lambda x, i, s: x.scatter(0, i[:, None] + torch.zeros_like(s, dtype=torch.int64), s), -1),
+    "scatter in rows": (lambda x, i, s: x.t().scatter(1, i.expand(7, 4), 3.0), -1),
+    "index_put": (lambda x, i, s: x.index_put((i,), s), -6),
+    "index_put of elements": (lambda x, i, s: x.index_put((i, i), s[:, 0]), -6),
+}
+
+
+@pytest.mark.parametrize("name", PUT)
+def test_what_is_replaced_outside_is_an_error(name: str) -> None:
+    """Nothing is written there: not even memory that lies beside the result."""
+    function, below = PUT[name]
+    x, good, source = torch.randn(5, 7), torch.tensor([0, 1, 2, 0]), torch.randn(4, 7)
+    call = compiled(function, x, good, source)
+    assert torch.equal(call(x, good, source)[0], function(x, good, source))
+    for far in (70, 1 << 61, below, -(1 << 61)):
+        bad = torch.tensor([0, 1, 2, far])
+        with pytest.raises((IndexError, RuntimeError)) as theirs:
+            function(x, bad, source)
+        with pytest.raises(theirs.type, match=r"out of bounds"):
+            call(x, bad, source)
+
+
+def test_numbers_that_a_type_does_not_hold_are_eagers_errors() -> None:
+    at = torch.tensor([1])
+    for value, dtype in ((300, torch.uint8), (float("nan"), torch.int8), (1e6, torch.float16), (1e39, torch.float32)):
+        x = torch.zeros(3, dtype=dtype)
+        notes = lower_graph(trace(lambda x, i, value=value: x.index_fill(0, i, value), (x, at))).notes
+        assert "a number that the type may not hold" in notes.values()
+    agree(lambda x, i: x.index_fill(0, i, 2.9) + x.scatter(0, i, -3), torch.zeros(3, dtype=torch.int8), at)
+    agree(lambda x, i: x.index_fill(0, i, float("inf")), torch.zeros(3, dtype=torch.float16), at)
+    wide = torch.full((), 2.5, dtype=torch.float64)
+    notes = lower_graph(trace(lambda x, i, v: x.index_fill(0, i, v), (torch.zeros(3), at, wide))).notes
+    assert "a number of another type" in notes.values()
+
+
+def test_what_replaces_is_computed_where_it_is_written() -> None:
+    x, at, source = torch.randn(50, 30), torch.randint(0, 50, (400,)), torch.randn(400, 30)
+    program = lambda x, i, s: torch.zeros_like(x).index_copy(0, i, x[i.flip(0)] * s) + 1  # noqa: E731
+    plan = make_plan(lower_graph(trace(program, (x, at, source))).program)
+    assert sum(any(param.written for param in kernel.params) for kernel in plan.kernels) == 3  # nothing, rows, the rest
+    agree(program, x, at, source)
+    columns = trace(lambda x, i, s: x.scatter(0, i, s), (x, torch.randint(0, 50, (9, 30)), source))
+    kernels = [kernel for kernel in make_plan(lower_graph(columns).program).kernels if kernel.updates]
+    assert [(len(kernel.checks), kernel.lane in kernel.outer) for kernel in kernels] == [(1, True)]
+
+
+def test_a_replaced_input_is_written_by_the_call_that_replaces() -> None:
+    """Where nobody else reads the input; else the kernel's result is copied, unless a place is wrong."""
+    x, at, source = torch.zeros(5, 3), torch.tensor([0, 1, 1]), torch.arange(9.0).view(3, 3)
+    for program in (
+        lambda x, i, s: x.index_copy(0, i, s), lambda x, i, s: (x.scatter(0, i[:, None].expand(3, 3), s), x.sum()),
+        lambda x, i, s: ((y := x.index_put((i,), s)), y),
+    ):  # fmt: skip
+        gm = mutating(program, (x, at, source), [0])
+        call = CpuBackend().compile(gm, (x, at, source))
+        x.zero_()
+        call([x, at, source])
+        assert x[:3].tolist() == [[0, 1, 2], [6, 7, 8], [0, 0, 0]]
+    with pytest.raises(IndexError):
+        call([x, at + 4, source])
+    assert x[:3].tolist() == [[0, 1, 2], [6, 7, 8], [0, 0, 0]]
+
+
 REASONS: dict[str, tuple[Callable[..., Tensor], str]] = {
-    "places of each column": (lambda x, i: x.scatter_add(0, i[:, None] * x.long(), x), "each column"),
     "one place": (lambda x, i: x[:1].index_add(0, i * 0, x), "same along a dimension"),
     "a factor": (lambda x, i: x.index_add(0, i, x, alpha=2), "a factor"),
-    "half types": (lambda x, i: x.half().index_add(0, i, x.half()), "half types"),
     "bools": (lambda x, i: (x > 0).index_put((i,), x > 1, accumulate=True), "bools"),
-    "replaced": (lambda x, i: x.index_put((i,), x), "replaced"),
+    "sums where a mask holds": (lambda x, i: x.index_put((i > 1,), x[0], accumulate=True), "masks"),
+    "values of each place of a mask": (lambda x, i: x.index_put((x > 2,), x[0, :0]), "no elements"),
+    "rows of each place of a mask": (lambda x, i: x.index_put((i > 0,), x[:4]), "each place of a mask"),
+    "replaced at one place": (lambda x, i: x[:1].index_copy(0, i * 0, x), "same along a dimension"),
 }
 
 
@@ -380,6 +577,11 @@ def test_threads_in_no_order_add_what_eagers_do_in_no_order() -> None:
     assert declined(lambda x, i: x.index_put((i,), x, accumulate=True), floats, places)
     assert not declined(lambda x, i: x.index_put((i,), x, accumulate=True), whole, places)
     assert declined(lambda x, i: x.to(torch.int8).index_add(0, i, x.to(torch.int8)), whole, places)
+    assert declined(lambda x, i: x.bfloat16().index_add(0, i, x.bfloat16()), floats, places)
+    assert declined(lambda x, i: x.index_copy(0, i, x), floats, places)
+    assert declined(lambda x, i: x.index_fill(0, i, 2), floats, places)
+    assert declined(lambda x, i: x.index_put((i,), x), floats, places)
+    assert declined(lambda x, i: x.scatter(0, i[:, None], x), floats, places)
     torch.use_deterministic_algorithms(True)
     try:
         assert declined(lambda x, i: x.index_add(0, i, x), floats, places)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +53,15 @@ def nearest(value: float, name: str) -> float:
     if DTYPES[name].compute == name:
         return float(value)
     return float(torch.tensor(value, dtype=torch.float64, device="cpu").to(DTYPES[name].torch))
+
+
+def holds(name: str, value: bool | int | float) -> bool:
+    """Whether the number lies within the type's range, so that ATen converts it."""
+    row = DTYPES[name]
+    if row.kind == "f":
+        return not math.isfinite(value) or abs(value) <= torch.finfo(row.torch).max
+    least, most = (0, 1) if row.kind == "b" else (torch.iinfo(row.torch).min, torch.iinfo(row.torch).max)
+    return math.isfinite(value) and least <= value <= most
 
 
 def compute_type(name: str) -> str:

@@ -35,6 +35,11 @@ def _truncated(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.div(a, b, rounding_mode="trunc")
 
 
+def _put(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """The second operand: what an element becomes that is replaced, whatever it was."""
+    return new
+
+
 def _gelu(x: torch.Tensor) -> torch.Tensor:
     """NaN at both infinities, as where oneDNN computes it."""
     found: torch.Tensor = aten.gelu(x) + x * 0.0
@@ -128,6 +133,7 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("xor", 2, "bi", 1, torch.bitwise_xor),
     OpRow("not", 1, "bi", 1, torch.bitwise_not),
     OpRow("where", 3, "bif", 1, torch.where),
+    OpRow("put", 2, "bif", 0, _put),
     *(OpRow(name, 1, "f", cost, meaning) for name, cost, meaning in _UNARY_FLOAT),
 )
 

@@ -97,22 +97,37 @@ class Scope:
     ) -> Tensor:
         """`start` with `value` added to its element `where`, at each of the canonical points of `shape` in order.
 
-        Points differ in place by variables that are a place themselves; those run side by side. With `repeatable`
-        ATen's sums on a GPU are the same each time, too.
+        With `repeatable` ATen's sums on a GPU are the same each time, too.
         """
         if start.dtype == "b1":
             raise Decline("additions of bools")
-        if not all(surely_positive(size) for ix, size in zip(where, start.shape, strict=True) if index.picked(ix)):
-            raise Decline("additions to what may have no elements")
         loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
+        if self.in_order:
+            return self._updated("add", start, loops, _serial(loops, where), where, value)
+        _decline_in_no_order(start.dtype, repeatable)
+        if not any(map(index.picked, where)) and any(index.of(v) not in where for v in loops):
+            raise Decline("additions to a single place")
+        return self._updated("add", start, loops, loops, where, value)
+
+    def replaced(self, start: Tensor, shape: Shape, where: Sequence[Ix], value: Expr) -> Tensor:
+        """`start` with `value` as its element `where`, at each of the canonical points of `shape` in order."""
         if not self.in_order:
-            _decline_in_no_order(start.dtype, repeatable)
-            if not any(map(index.picked, where)) and any(index.of(v) not in where for v in loops):
-                raise Decline("additions to a single place")
-        serial = _serial(loops, where) if self.in_order else loops
+            raise Decline("elements replaced by threads in no order")
+        loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
+        return self._updated("put", start, loops, _serial(loops, where), where, value)
+
+    def _updated(
+        self, kind: str, start: Tensor, loops: Sequence[Var], serial: Sequence[Var], where: Sequence[Ix], value: Expr
+    ) -> Tensor:
+        """`start` with the operation `kind` of its element `where` and `value` there, at each point of the loops.
+
+        Points differ in place by variables that are a place themselves; those run side by side, `serial` ones in order.
+        """
+        if not all(surely_positive(size) for ix, size in zip(where, start.shape, strict=True) if index.picked(ix)):
+            raise Decline("updates of what may have no elements")
         copied = self.compute(lambda v: v, start, dtype=start.dtype, within=compute_type(start.dtype))
         inner, old = compute_type(start.dtype), Load(copied.source, tuple(where), start.dtype)
-        body = cast(Op("add", cast(old, inner), cast(value, inner)), start.dtype)
+        body = cast(Op(kind, cast(old, inner), cast(value, inner)), start.dtype)
         name, made = self.fresh(), self.program.defs[copied.source]
         self.program.defs[copied.source] = replace(made, buffer=name)
         self.program.defs[name] = Def(
@@ -276,9 +291,6 @@ def _serial(loops: Sequence[Var], where: Sequence[Ix]) -> list[Var]:
     apart = {v for v in loops if index.of(v) in where}
     if set(loops) - {v for ix in where for v in index.variables(ix)}:
         raise Decline("places that are the same along a dimension")
-    columns = {v for k, v in enumerate(loops) if v in apart and not apart.issuperset(loops[:k])}
-    if any(part.inner & columns for ix in where for part in index.picked(ix)):
-        raise Decline("other places in each column")
     return [v for v in loops if v not in apart]
 
 

@@ -24,7 +24,7 @@ from framesmith_backends.rewrite.regions import Region, region_of
 
 
 def with_calls_in_place(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with such calls in place; the same graph if it has none. (No kernel replaces elements by place.)"""
+    """The graph with such calls in place; the same graph if it has none. Kernels replace elements beside an input."""
     writes = {
         write: write.args[1]
         for write in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)

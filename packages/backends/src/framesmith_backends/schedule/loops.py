@@ -176,7 +176,7 @@ def choose_lane(kernel: Kernel) -> Var | None:
     candidates = [v for v in (*reversed(kernel.row), *reversed(kernel.outer)) if hint(v.size) > 1]
     if kernel.updates:
         places = [store.index for one in kernel.passes for store in one.stores]
-        candidates = [v for v in kernel.outer if all(index.coefficient(ix, v) == 1 for ix in places)]
+        candidates = [v for v in kernel.outer if all(index.coefficient(_as_known(ix), v) == 1 for ix in places)]
     if not candidates:
         return None
     return max(candidates, key=lambda v: (lane_score(kernel, v), hint(v.size) >= 8, -candidates.index(v)))

@@ -130,7 +130,7 @@ def _cast(r: Rendering, node: Cast) -> Value:
 
 
 # What gives one of its operands, or a whole number near it, with either sign.
-CHOOSING = frozenset(("where", "max", "min", "neg", "abs", "copysign", "floor", "ceil", "round", "trunc"))
+CHOOSING = frozenset(("where", "put", "max", "min", "neg", "abs", "copysign", "floor", "ceil", "round", "trunc"))
 
 
 def _is_held_by(dtype: str, node: Expr) -> bool:

@@ -104,7 +104,7 @@ def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
         return 0
     if not kernel.updates and (lanes >= 4 * target.float_lanes or not any(one.reductions for one in kernel.passes)):
         return 0
-    if kernel.checks:
+    if kernel.checks and not _updates_across(kernel):
         return 0
     if any(a.value.dtype == "b1" for one in kernel.passes for a in one.reductions):
         return 0  # a vector of bits is packed in memory, single bits are not
@@ -113,6 +113,12 @@ def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
         return 0
     shared = -(-count // (FEWEST_TILES * lanes)) * lanes
     return min(shared if kernel.outer == (kernel.lane,) else TILE_LANES, TILE_LANES)
+
+
+def _updates_across(kernel: Kernel) -> bool:
+    """Whether each column has places of its own: what lies between these in memory is the other columns'."""
+    stores = [store for one in kernel.passes for store in one.stores]
+    return any(kernel.lane in part.inner for store in stores for part in index.picked(store.index))
 
 
 def render_kernel(

@@ -106,6 +106,7 @@ PLAIN: dict[str, Emit] = {
     "xor": lambda b, a, c: b.binary("xor", a, c),
     "not": _not,
     "where": Builder.select,
+    "put": lambda b, old, new: new,
     "sqrt": _rounding("sqrt"),
     "floor": _rounding("floor"),
     "ceil": _rounding("ceil"),

@@ -15,7 +15,7 @@ from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.size import surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
-from framesmith_backends.render.llvm.emit import emit, emit_store, tile_address
+from framesmith_backends.render.llvm.emit import emit, emit_check, emit_store, tile_address
 from framesmith_backends.render.llvm.loops import lane_blocks, opened_loop
 from framesmith_backends.render.llvm.memory import tile_load
 from framesmith_backends.render.llvm.ops import emit_op
@@ -201,6 +201,8 @@ def _step(r: Rendering, tile: Tile, one: Pass, columns: list[Column]) -> None:
         before = tile_load(r, tile_address(r, c.running, tile.first, c.kind), c.kind)
         value = r.b.splat(emit(r, base), r.lanes)
         _put(r, tile, c.kind, c.running, r.b.fma(value, value, before))
+    for check in one.checks:
+        emit_check(r, check, r.kernel.checks.index(check))
     _stores(r, one.stores)
 
 

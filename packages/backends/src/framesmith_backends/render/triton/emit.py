@@ -104,6 +104,8 @@ def operation(name: str, args: tuple[str, ...], dtype: str) -> str:
         return f"({args[0]} {INFIX[name]} {args[1]})"
     if name == "where":
         return f"tl.where({', '.join(args)})"
+    if name == "put":
+        return args[1]
     if name == "neg":
         return f"(-{args[0]})"
     if name == "not":
