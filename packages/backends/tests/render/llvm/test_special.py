@@ -9,9 +9,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from accuracy import errors
+from torch._subclasses.fake_tensor import FakeTensorMode
 from tracing import trace
 
 from framesmith_backends import CpuBackend
+from framesmith_backends.ir.ops import CPU_ONLY
 from framesmith_backends.launch import native
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.target import Target
@@ -160,6 +162,17 @@ def test_float64_stays_atens() -> None:
         assert any("float64" in why for why in lower_graph(gm).notes.values())
         (found,) = CpuBackend().compile(gm, [x])([x])
         assert torch.equal(found, function(x))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_no_device_library_has_stays_atens_on_gpus(name: str) -> None:
+    gm = trace(FUNCTIONS[name], [torch.rand(20)])
+    with FakeTensorMode():
+        for node in gm.graph.nodes:
+            if "val" in node.meta:
+                node.meta["val"] = torch.empty(20, device="cuda")
+    notes = lower_graph(gm, "cuda").notes
+    assert [*notes.values()] == ([f"{name} on a GPU"] if name in CPU_ONLY else [])
 
 
 SIGNS: dict[str, Function] = {
