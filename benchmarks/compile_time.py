@@ -77,11 +77,6 @@ def keep_caches_in(folder: Path) -> None:
             shutil.copy(table, mine)
 
 
-def new_caches() -> str:
-    """An empty folder for what is kept between processes."""
-    return tempfile.mkdtemp(prefix="caches-")
-
-
 def measure(case: str, candidate: str, caches: str, **settings: Any) -> float:
     """`first_call` in a fresh interpreter."""
     call = f"first_call({case!r}, {candidate!r}, {chosen()!r}, {caches!r}, **{settings!r})"
@@ -97,7 +92,8 @@ def of_symbols(case: str, rounds: int) -> list[Row]:
     times: dict[str, list[float]] = {"static": [], "dynamic": []}
     for _ in range(rounds):
         for name, mine in times.items():
-            mine.append(measure(case, "framesmith", new_caches(), dynamic=name == "dynamic"))
+            with tempfile.TemporaryDirectory(prefix="caches-") as caches:
+                mine.append(measure(case, "framesmith", caches, dynamic=name == "dynamic"))
     least = {name: [min(mine)] for name, mine in times.items()}
     return [Row(f"first call, {case}, symbols", n, s[0], ratios(s, least, n), rounds) for n, s in least.items()]
 
@@ -113,9 +109,9 @@ def run(selection: Selection | None = None) -> list[Row]:
         again: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(rounds):
             for name in names:
-                caches = new_caches()
-                first[name].append(measure(case, name, caches))
-                again[name].append(measure(case, name, caches))
+                with tempfile.TemporaryDirectory(prefix="caches-") as caches:
+                    first[name].append(measure(case, name, caches))
+                    again[name].append(measure(case, name, caches))
         for title, times in (("first call", first), ("again", again)):
             medians = {name: statistics.median(mine) for name, mine in times.items()}
             found = [

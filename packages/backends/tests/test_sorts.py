@@ -375,3 +375,30 @@ def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch
                     check(numbers(shape, dtype), dim)
     finally:
         code.cache_clear()
+
+
+def test_few_long_lines_side_by_side_take_no_more_scratch_than_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(1 << 19, 2, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    asked = []
+    empty = torch.empty
+
+    def counting(*sizes: Any, **settings: Any) -> torch.Tensor:
+        made = empty(*sizes, **settings)
+        asked.append(made.nbytes)
+        return made
+
+    monkeypatch.setattr(torch, "empty", counting)
+    values, places = torch.ops.framesmith_backends.sorted(x, 0, False, True)
+    monkeypatch.undo()
+    wanted = torch.sort(x, dim=0, stable=True)
+    assert torch.equal(values, wanted.values) and torch.equal(places, wanted.indices)
+    assert max(asked, default=0) <= 1 << 26
+
+
+def test_under_another_default_device() -> None:
+    sorts.short_lines_are_stable.cache_clear()
+    x = torch.randn(2000, 8)
+    with torch.device("meta"):
+        values, places = torch.ops.framesmith_backends.sorted(x, 1, False, False)
+    wanted = torch.sort(x, 1)
+    assert torch.equal(values, wanted.values) and torch.equal(places, wanted.indices)

@@ -1,6 +1,7 @@
 """Garbage collections while something is compiled."""
 
 import gc
+import os
 import threading
 
 import pytest
@@ -73,3 +74,35 @@ def test_the_last_thread_brings_them_back():
     leave.set()
     thread.join()
     assert gc.get_threshold() == (500, 3, 2)
+
+
+def test_thresholds_saved_while_something_is_compiled_are_not_taken_for_the_programs():
+    gc.set_threshold(500, 3, 2)
+    with full_collections_postponed():
+        saved = gc.get_threshold()
+    gc.set_threshold(*saved)
+    with full_collections_postponed():
+        pass
+    assert gc.get_threshold() == (500, 3, 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+def test_a_process_forked_by_another_thread_collects_again():
+    gc.set_threshold(500, 3, 2)
+    inside, leave = threading.Event(), threading.Event()
+
+    def compiling():
+        with full_collections_postponed():
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=compiling)
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if gc.get_threshold() == (500, 3, 2) else 1)
+    status = os.waitpid(child, 0)[1]
+    leave.set()
+    thread.join()
+    assert status == 0

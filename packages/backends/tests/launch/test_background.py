@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from tracing import mutating, trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch import background, native
-from framesmith_backends.launch.background import begin, wait_for_all
+from framesmith_backends.launch.background import at_work, begin
 
 
 @pytest.fixture(autouse=True)
@@ -98,9 +101,15 @@ def test_what_fails_is_raised_where_nobody_is_to_be_told(monkeypatch: pytest.Mon
     monkeypatch.setattr(native, "machine_code", fail)
     x = torch.randn(15)
     call = CpuBackend().compile(trace(lambda a: a * 15 + 2, [x]), [x])
-    for _ in range(2):
+    given = []
+    for _ in range(3):
+        one = x.clone()
+        given.append(weakref.ref(one))
         with pytest.raises(MemoryError, match="no code"):
-            call([x])
+            call([one])
+        del one
+    gc.collect()
+    assert sum(one() is not None for one in given) <= 1  # what the last error's frames hold
 
 
 def test_attention_that_cannot_be_compiled_is_atens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,10 +183,71 @@ CpuBackend().compile(trace(lambda a: (torch.softmax(a * 19, -1), a.sum(), a.sin(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_all_threads_are_waited_for() -> None:
-    release, ended = threading.Event(), []
-    future = begin(lambda: (release.wait(30), ended.append(1)))
-    assert not future.done()
+def test_a_fork_waits_for_all_that_is_at_work() -> None:
+    release, inside, order = threading.Event(), threading.Event(), []
+
+    def working() -> None:
+        with at_work():
+            inside.set()
+            release.wait(30)
+            order.append("worked")
+
+    def forking() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        order.append("forked")
+        os.waitpid(child, 0)
+
+    threads = [threading.Thread(target=working), threading.Thread(target=forking)]
+    threads[0].start()
+    assert inside.wait(30)
+    threads[1].start()
+    begun = begin(lambda: order.append("begun"))  # before or after the fork, not beside it
     release.set()
-    wait_for_all()
-    assert ended == [1] and future.done()
+    for thread in threads:
+        thread.join()
+    begun.result()
+    assert sorted(order) == ["begun", "forked", "worked"] and order.index("worked") < order.index("forked")
+
+
+def test_who_is_at_work_may_fork() -> None:
+    with at_work():
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_launcher_that_is_never_called_lets_go_of_its_graph(gate: Gate) -> None:
+    x = torch.randn(20)
+    graph = trace(lambda a: a * 20 + 2, [x])
+    call = CpuBackend().compile(graph, [x])
+    alive = weakref.ref(graph)
+    del graph
+    gate.open.set()
+    with at_work():
+        pass
+    for _ in range(200):
+        if call.__globals__["_begin_call"] is call:  # type: ignore[attr-defined]
+            break
+        time.sleep(0.05)
+    gc.collect()
+    assert alive() is None
+    assert torch.equal(call([x])[0], x * 20 + 2)
+
+
+def test_attention_that_failed_once_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from framesmith_backends.launch import attention
+
+    attention.code.cache_clear()
+    attention.call_of.cache_clear()
+    q, k, v = torch.randn(3, 1, 2, 64, 32)
+    function = lambda a, b, c: (torch.nn.functional.scaled_dot_product_attention(a, b, c) + 1,)  # noqa: E731
+    with monkeypatch.context() as patched:
+        patched.setattr(native, "machine_code", fail)
+        CpuBackend().compile(trace(function, [q, k, v]), [q, k, v], on_error=lambda *what: None)([q, k, v])
+    told: list[str] = []
+    call = CpuBackend().compile(trace(function, [q, k, v]), [q, k, v], on_error=lambda where, _: told.append(where))
+    torch.testing.assert_close(call([q, k, v]), function(q, k, v))
+    assert not told

@@ -611,3 +611,39 @@ def test_a_place_is_an_operand_of_the_read() -> None:
     assert through is Index(picked(inner, 4)) and inner in set(walk(through))
     with pytest.raises(TypeError, match="i64"):
         picked(number(1, "i32"), 3)
+
+
+def test_many_single_elements_beside_many_threads() -> None:
+    """ATen's threads keep no order, and are faster than one; where order is asked for, there is a kernel."""
+    x, places, values = torch.zeros(1 << 16), torch.randperm(1 << 16)[: 1 << 15], torch.randn(1 << 15)
+    graph = trace(lambda a, p, v: a.index_put((p,), v), [x, places, values])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        assert lower_graph(graph).notes
+        torch.use_deterministic_algorithms(True)
+        assert not lower_graph(graph).notes
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+    assert not lower_graph(graph).notes
+
+
+OF_ANOTHER_TYPE: dict[str, Callable[..., Any]] = {
+    "index_put": lambda x, p, v: x.index_put((p,), v),
+    "index_put, added": lambda x, p, v: x.index_put((p,), v, accumulate=True),
+    "index_copy": lambda x, p, v: x.index_copy(0, p, v),
+    "index_add": lambda x, p, v: x.index_add(0, p, v),
+    "mask": lambda x, p, v: x.index_put((x[:, 0] > 0,), v[:1]),
+}
+
+
+@pytest.mark.parametrize("name", OF_ANOTHER_TYPE)
+def test_values_of_another_type_are_refused_as_in_eager_mode(name: str) -> None:
+    function, inputs = OF_ANOTHER_TYPE[name], (torch.randn(9, 3), torch.tensor([1, 5]), torch.randn(2, 3).double())
+    with pytest.raises(RuntimeError) as wanted:
+        function(*inputs)
+    call = CpuBackend().compile(trace(function, inputs), inputs)
+    with pytest.raises(RuntimeError) as found:
+        call(list(inputs))
+    assert str(found.value).split(",")[0] == str(wanted.value).split(",")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ class _Postponement:
     """How many threads compile, and the thresholds that the program had when the first one began."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a young collection within may end something that compiles
         self.count = 0
         self.before: Thresholds = gc.get_threshold()
         self.during = self.before
@@ -26,18 +27,31 @@ class _Postponement:
         with self.lock:
             self.count += 1
             if self.count == 1:
-                self.before = young, middle, _ = gc.get_threshold()
+                now = gc.get_threshold()
+                if now != self.during:  # else somebody has brought back what they were during an earlier compilation
+                    self.before = now
+                young, middle, _ = self.before
                 self.during = (max(young, YOUNG) if young else 0, middle, NEVER)
                 gc.set_threshold(*self.during)
 
     def end(self) -> None:
         with self.lock:
-            self.count -= 1
+            self.count = max(self.count - 1, 0)
             if self.count == 0 and gc.get_threshold() == self.during:
                 gc.set_threshold(*self.before)
 
+    def end_all(self) -> None:
+        """In a forked process, which has none of the other threads."""
+        self.lock = threading.RLock()
+        if self.count:
+            self.count = 1
+            self.end()
+
 
 _postponement = _Postponement()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_postponement.end_all)
 
 
 @contextmanager

@@ -91,8 +91,18 @@ _Words: Any = ctypes.c_int64 * len(JOB)
 
 @once
 def code(widths: tuple[int, ...]) -> Code:
-    """Made where it is first asked for."""
-    return Code(widths)
+    """Begun where it is first asked for; again where that has failed."""
+    begun = Code(widths)
+    if begun.engine.done():
+        begun.engine.result()
+
+    def forget(done: Future[Any]) -> None:
+        if done.exception() is not None:
+            code.forget(widths)
+            call_of.cache_clear()
+
+    begun.engine.add_done_callback(forget)
+    return begun
 
 
 @functools.cache

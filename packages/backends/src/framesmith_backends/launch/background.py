@@ -4,16 +4,19 @@ Note [In the background]: LLVM takes a third of a first call, and no interpreter
 is lowered, its guards are written, the graph of its gradients is compiled. A launcher begins with the code of `_begin`,
 which waits, puts in the entries and leaves the launcher with its own code: later calls cost what they would otherwise.
 What fails in the background is told there, before anything of the graph has run, and the graph runs in another way.
+LLVM itself works for one thread at a time: llvmlite holds a lock of its own in every call.
 
-A process that forks waits first: the child would have LLVM's locks as they are, and nobody to open them.
+A process that forks waits until nobody is at work, and nobody begins meanwhile: the child would have LLVM's locks as
+they are, and nobody to open them.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -21,7 +24,45 @@ from framesmith_aten.contract import BoxedFn
 
 Made = TypeVar("Made")
 
-_at_work: set[threading.Thread] = set()
+
+class _Work:
+    """What is at work on machine code, and by which threads; `changed` is held by a process that forks."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.count = 0
+        self.mine = threading.local()
+
+    def add(self, count: int) -> None:
+        with self.changed:
+            self.count += count
+            self.changed.notify_all()
+
+    def before_fork(self) -> None:
+        self.changed.acquire()
+        own = getattr(self.mine, "count", 0)
+        self.changed.wait_for(lambda: self.count <= own)
+
+    def after_fork(self) -> None:
+        self.changed.release()
+
+
+_work = _Work()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_work.before_fork, after_in_parent=_work.after_fork, after_in_child=_work.after_fork)
+
+
+@contextmanager
+def at_work() -> Iterator[None]:
+    """While this thread makes machine code, no process is forked by another one."""
+    _work.add(1)
+    _work.mine.count = getattr(_work.mine, "count", 0) + 1
+    try:
+        yield
+    finally:
+        _work.mine.count -= 1
+        _work.add(-1)
 
 
 def begin(make: Callable[[], Made]) -> Future[Made]:
@@ -29,19 +70,17 @@ def begin(make: Callable[[], Made]) -> Future[Made]:
     future: Future[Made] = Future()
 
     def work() -> None:
-        try:
-            future.set_result(make())
-        except BaseException as error:
-            future.set_exception(error)
-        finally:
-            _at_work.discard(threading.current_thread())
+        with at_work():
+            _work.add(-1)
+            try:
+                future.set_result(make())
+            except BaseException as error:
+                future.set_exception(error)
 
-    thread = threading.Thread(target=work, name="framesmith-machine-code")
-    _at_work.add(thread)
+    _work.add(1)  # until the thread counts itself
     try:
-        thread.start()
+        threading.Thread(target=work, name="framesmith-machine-code").start()
     except RuntimeError:  # too many of them, or the interpreter is about to end
-        _at_work.discard(thread)
         work()
     return future
 
@@ -51,16 +90,6 @@ def made(value: Made) -> Future[Made]:
     future: Future[Made] = Future()
     future.set_result(value)
     return future
-
-
-def wait_for_all() -> None:
-    """Until no thread makes anything."""
-    for thread in tuple(_at_work):
-        thread.join()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=wait_for_all)
 
 
 def waiting(
@@ -75,25 +104,33 @@ def waiting(
     """
     function = launcher
     assert isinstance(function, FunctionType)
-    own, space = function.__code__, function.__globals__
+    own, space, lock = function.__code__, function.__globals__, threading.RLock()
 
-    def begin_call(args: list[Any]) -> Sequence[Any]:
-        try:
-            for one in needed:
-                one.result()
-            space.update(entries.result())
-        except Exception as error:
-            space["_begin_call"] = instead = otherwise(error)
-            return instead(args)
+    def settle() -> None:
+        for one in needed:
+            one.result()
+        space.update(entries.result())
         function.__code__ = own
         space["_begin_call"] = launcher  # for threads that are in `_begin` at this moment
-        return launcher(args)
 
-    if all(one.done() and one.exception() is None for one in (entries, *needed)):
-        space.update(entries.result())
-    else:
-        space["_begin_call"] = begin_call
-        function.__code__ = _begin.__code__
+    def begin_call(args: list[Any]) -> Sequence[Any]:
+        with lock:
+            if space["_begin_call"] is begin_call:
+                try:
+                    settle()
+                except Exception as error:  # the same at each call: its frames would hold what each was given
+                    space["_begin_call"] = otherwise(error.with_traceback(None))
+        call: BoxedFn = space["_begin_call"]
+        return call(args)
+
+    def settle_early(future: Future[Mapping[str, object]]) -> None:
+        """Without a call, too: what runs otherwise need not be kept for it."""
+        if all(one.done() and one.exception() is None for one in (entries, *needed)):
+            settle()
+
+    space["_begin_call"] = begin_call
+    function.__code__ = _begin.__code__
+    entries.add_done_callback(settle_early)
     return launcher
 
 

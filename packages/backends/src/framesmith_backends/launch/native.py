@@ -11,7 +11,6 @@ function that enters it. An engine's target machine is its own too: LLVM's engin
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import threading
 from collections.abc import Mapping
@@ -25,10 +24,11 @@ from llvmlite import binding
 from llvmlite.utils import get_library_name
 
 from framesmith_backends import storage
-from framesmith_backends.launch.background import begin, made
+from framesmith_backends.launch.background import at_work, begin, made
 from framesmith_backends.launch.compiler_pages import give_back
 from framesmith_backends.launch.heap import keep_freed_pages
 from framesmith_backends.launch.libraries import PRODUCTS, address, find, torch_libraries, why_no_products
+from framesmith_backends.launch.once import once
 from framesmith_backends.render.target import Target, host
 
 METH_FASTCALL = 0x0080
@@ -83,7 +83,7 @@ _bind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, c
 )
 
 
-@functools.cache
+@once
 def machine() -> Machine:
     """Make the compiler once for the process."""
     binding.initialize_native_target()
@@ -171,10 +171,11 @@ def _compiled(m: Machine, key: str, text: str, entries: list[str]) -> Mapping[st
 
 def engine_of(kind: str, text: str) -> Any:
     """An engine that holds the module's machine code, loaded; `kind` is for the name of the file."""
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine().target_machine())
-    engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(kind, text)))
-    engine.finalize_object()
-    give_back(get_library_name())
+    with at_work():
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine().target_machine())
+        engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(kind, text)))
+        engine.finalize_object()
+        give_back(get_library_name())
     return engine
 
 
@@ -195,7 +196,7 @@ def machine_code(kind: str, text: str) -> bytes:
     return found
 
 
-@functools.cache
+@once
 def optimizer() -> tuple[Any, Any]:
     """The few passes the renderer's text needs: cells to registers, common parts, instruction patterns, tidy loops.
 

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from framesmith_backends.launch.background import at_work
+
 Made = TypeVar("Made")
 
 
@@ -19,10 +21,15 @@ class once(Generic[Made]):
 
     def __call__(self, *given: Hashable) -> Made:
         if given not in self._made:
-            with self._lock:
+            with at_work(), self._lock:
                 if given not in self._made:
                     self._made[given] = self._make(*given)
         return self._made[given]
+
+    def forget(self, *given: Hashable) -> None:
+        """What was made of these, so that it is made again."""
+        with self._lock:
+            self._made.pop(given, None)
 
     def cache_clear(self) -> None:
         """Forget all of it."""

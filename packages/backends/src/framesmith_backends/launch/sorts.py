@@ -21,7 +21,7 @@ import torch
 from framesmith_backends.ir.dtypes import FROM_TORCH
 from framesmith_backends.launch.once import once
 from framesmith_backends.render.llvm.long_sorts import LONG_JOB, counts_bytes, render_long_sort
-from framesmith_backends.render.llvm.sorts import GROUP, ITEMS, SLOT, Sort, arrays, render_sort
+from framesmith_backends.render.llvm.sorts import GROUP, ITEMS, SLOT, SLOTS, Sort, arrays, render_sort
 
 aten = torch.ops.aten
 
@@ -35,6 +35,8 @@ SHORTEST_CUT = 1 << 18
 MOST_RANKED = {1: 64, 2: 96, 4: 112, 8: 128}
 #: Bytes of a cache line.
 LINE = 64
+#: Of scratch there are so many bytes for each of the tensor's, or so many, at most.
+MOST_TIMES, MOST_SCRATCH = 8, 1 << 26
 #: Places are of 32 bits until they are stored.
 MOST_PLACES = 2**31
 #: Tensors of one dimension that ATen sorts by digits, too, if the least are to come first.
@@ -73,7 +75,8 @@ def _ties_are_few(x: torch.Tensor, dim: int) -> bool:
 @functools.cache
 def short_lines_are_stable() -> bool:
     """Whether this torch leaves equal ones of short lines in their order where no stable sort is asked for."""
-    bits = torch.arange(1 << 8).view(-1, 1) >> torch.arange(MOST_INSERTED).remainder(8)
+    numbers, digits = torch.arange(1 << 8, device="cpu"), torch.arange(MOST_INSERTED, device="cpu")
+    bits = numbers.view(-1, 1) >> digits.remainder(8)
     for dtype in FROM_TORCH:
         for count in range(2, MOST_INSERTED + 1):
             x = (bits[:, :count] & 1).to(dtype)
@@ -115,7 +118,7 @@ def sort_into(x: torch.Tensor, dim: int, descending: bool, values: torch.Tensor 
     lines, threads = x.numel() // count, torch.get_num_threads()
     sort = Sort(FROM_TORCH[x.dtype], descending, values is not None, places is not None, ties is not None, inner > 1,
                 count <= MOST_RANKED[x.element_size()])  # fmt: skip
-    room = -(-count // LINE) * LINE * SLOT + LINE
+    room = _room(count)
     where = [0 if one is None else one.data_ptr() for one in (x, values, places)]
     if lines < threads and count >= SHORTEST_CUT and inner == 1 and ties is None:
         scratch = torch.empty(ITEMS * room + threads * counts_bytes(sort), dtype=torch.uint8, device="cpu")
@@ -125,10 +128,20 @@ def sort_into(x: torch.Tensor, dim: int, descending: bool, values: torch.Tensor 
             code(sort, True).run(_Words(*starts, 0, scratch.data_ptr(), 1, threads, count, 1, room), threads, threads)
         return
     tasks = lines // inner * -(-inner // GROUP)
-    shares = min(threads, -(-x.numel() // GRAIN), tasks)
+    most = max(_most_scratch(x) // (arrays(sort) * room), 1)
+    shares = min(threads, -(-x.numel() // GRAIN), tasks, most)
     scratch = torch.empty(shares * arrays(sort) * room, dtype=torch.uint8, device="cpu")
     where += [0 if ties is None else ties.data_ptr(), scratch.data_ptr()]
     code(sort, False).run(_Words(*where, tasks, shares, count, inner, room), shares, shares)
+
+
+def _room(count: int) -> int:
+    """Bytes of an array in scratch, for lines of so many elements."""
+    return -(-count // LINE) * LINE * SLOT + LINE
+
+
+def _most_scratch(x: torch.Tensor) -> int:
+    return max(MOST_TIMES * x.numel() * x.element_size(), MOST_SCRATCH)
 
 
 def _sorted(x: torch.Tensor, dim: int, descending: bool, stable: bool, wanted: tuple[bool, bool]
@@ -137,6 +150,8 @@ def _sorted(x: torch.Tensor, dim: int, descending: bool, stable: bool, wanted: t
     dim %= x.dim() or 1
     if x.dim() == 0 or not is_ours(x, dim, descending, stable, wanted[1]):
         return _by_aten(x, dim, descending, stable)
+    if SLOTS * _room(x.shape[dim]) > _most_scratch(x) and x.stride(dim) != 1:
+        return _by_aten(x, dim, descending, stable)  # few long lines side by side
     values = torch.empty_like(x) if wanted[0] else None
     places = torch.empty_like(x, dtype=torch.int64) if wanted[1] else None
     may_tie = _may_tie(x, dim, stable, wanted[1])

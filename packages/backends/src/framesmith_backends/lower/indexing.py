@@ -179,10 +179,17 @@ def _decline_wide_rows(x: Tensor, where: Sequence[Ix]) -> None:
         raise Decline("sums of wide rows of half types")
 
 
+def _decline_other_type(x: Tensor, values: Tensor) -> None:
+    """Declines values of another type, which fakes take and ATen refuses."""
+    if values.dtype != x.dtype:
+        raise Decline("values of another type")
+
+
 @rule("index_add")
 def index_add(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor, *, alpha: Value = 1) -> Tensor:
     if not x.shape or len(source.shape) != len(x.shape) or alpha != 1:
         raise Decline("tensors without dimensions, or a factor")
+    _decline_other_type(x, source)
     dim %= len(x.shape)
     where = list(point(source.shape))
     place = _place(places, (where[dim],) if places.shape else ())
@@ -206,6 +213,7 @@ def scatter_add(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor) -
 
 @rule("index_put")
 def index_put(s: Scope, x: Tensor, given: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    _decline_other_type(x, values)
     masks = [(dim, places) for dim, places in enumerate(given) if places is not None]
     if not accumulate and [mask.dtype for _, mask in masks] == ["b1"]:
         return _masked(s, x, *masks[0], values)
@@ -243,6 +251,8 @@ FEW_PLACES, FEW_THREADS = 1 << 15, 4
 
 def _decline_one_by_one(shape: Shape, where: Sequence[Ix]) -> None:
     """Declines many elements that one thread would replace, where ATen's are many and keep no order."""
+    if torch.are_deterministic_algorithms_enabled():
+        return
     several = any(index.of(axis(k, size)) in where for k, size in enumerate(shape) if size != 1)
     if not several and hint(product(shape)) >= FEW_PLACES and torch.get_num_threads() > FEW_THREADS:
         raise Decline("elements one after another")
@@ -279,6 +289,7 @@ def scatter(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor | Valu
 def index_copy(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor) -> Tensor:
     if not x.shape or len(source.shape) != len(x.shape):
         raise Decline("tensors without dimensions")
+    _decline_other_type(x, source)
     dim %= len(x.shape)
     here = point(source.shape)
     where, failure = list(here), _out_of_bounds("IndexError", dim, x.shape[dim])

@@ -39,10 +39,10 @@ ERF_LARGE = (
 INFINITY = math.inf
 
 
-def scale(b: Builder, x: Value, n: Value) -> Value:
-    """x * 2**n for a whole n within [-280, 254], rounding once if the result is subnormal."""
+def scale(b: Builder, x: Value, n: Value, least: float | None = None) -> Value:
+    """x * 2**n for a whole n within [-280, 254], rounding once if the result is subnormal; 0 for n below `least`."""
     if b.scalef and x.lanes % 16 == 0:
-        return scalef(b, x, n)
+        return scalef(b, x, n, least)
     whole = to_int(b, n)
     half = b.binary("ashr", whole, 1)
     for part in (half, b.sub(whole, half)):
@@ -53,17 +53,25 @@ def scale(b: Builder, x: Value, n: Value) -> Value:
 
 # What AVX-512 calls its scaling of 512 bits: lanes, the type's suffix, the type of a mask of lanes.
 SCALEF = {"float": (16, "ps", "i16"), "double": (8, "pd", "i8")}
+# Scaled by less than this power of 2, a number between sqrt(1/2) and sqrt(2) is 0.
+LEAST_POWER = -150.0
 
 
-def scalef(b: Builder, x: Value, n: Value) -> Value:
-    """The same in one AVX-512 instruction for each 16 lanes of float32, or 8 of float64."""
+def scalef(b: Builder, x: Value, n: Value, least: float | None = None) -> Value:
+    """The same in one AVX-512 instruction for each 16 lanes of float32, or 8 of float64.
+
+    Lanes below `least` are masked: where a result is found to be too small, Intel's processors go through microcode.
+    """
     lanes, suffix, mask = SCALEF[x.kind]
     vector, name = f"<{lanes} x {x.kind}>", f"@llvm.x86.avx512.mask.scalef.{suffix}.512"
     b.declare(f"declare {vector} {name}({vector}, {vector}, {vector}, {mask}, i32)")
     parts = []
     for first in range(0, x.lanes, lanes):
         a, c = (b.pick(v, range(first, first + lanes)) for v in (x, n))
-        text = f"call {vector} {name}({a.typed}, {c.typed}, {vector} zeroinitializer, {mask} -1, i32 4)"
+        kept = f"{mask} -1"
+        if least is not None:
+            kept = b.emit(f"bitcast {b.compare('uge', c, least).typed} to {mask}", mask).typed
+        text = f"call {vector} {name}({a.typed}, {c.typed}, {vector} zeroinitializer, {kept}, i32 4)"
         parts.append(b.emit(text, x.kind, lanes))
     return b.join(parts)
 
@@ -112,7 +120,7 @@ def exp(b: Builder, x: Value) -> Value:
     clamped = clamp(b, x, -104.5, 89.0)
     n, _, r = reduced_exponent(b, clamped)
     p = b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0)
-    return scale(b, p, n)
+    return scale(b, p, n, LEAST_POWER)
 
 
 def weight(b: Builder, x: Value) -> Value:
@@ -122,7 +130,7 @@ def weight(b: Builder, x: Value) -> Value:
     n, t = whole_part(b, clamped, LOG2E)
     p = b.polynomial(b.fma(n, -math.log(2.0), clamped), WEIGHT_P)
     if lowest < -100:
-        return scalef(b, p, n)
+        return scalef(b, p, n, LEAST_POWER)
     power = b.select(b.compare("olt", x, lowest), b.number(0.0, x), times_power(b, p, t))
     return b.select(b.compare("uno", x, 0.0), x, power)
 
@@ -136,7 +144,7 @@ def _exp_with_tail(b: Builder, x: Value) -> Value:
     r = b.sub(head, low)
     tail = b.sub(b.sub(head, r), low)
     p = b.add(b.add(r, b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), tail)), 1.0)
-    return scale(b, p, n)
+    return scale(b, p, n, LEAST_POWER)
 
 
 def exp2(b: Builder, x: Value) -> Value:
@@ -144,7 +152,7 @@ def exp2(b: Builder, x: Value) -> Value:
     n, _ = whole_part(b, clamped, 1.0)
     r = b.sub(clamped, n)
     p = b.fma(b.polynomial(r, EXP2_P), r, 1.0)
-    return scale(b, p, n)
+    return scale(b, p, n, LEAST_POWER)
 
 
 def expm1(b: Builder, x: Value) -> Value:
