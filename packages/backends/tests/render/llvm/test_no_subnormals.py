@@ -42,8 +42,8 @@ define void @fs.set_flags(i32 %flags) {
 }
 """
 
-#: What hidden scores and far arguments go through. Steps of gelu, mish and softplus still underflow, and of sigmoid where
-#: its result is smaller than the root of the smallest normal number.
+#: What hidden scores and far arguments go through. Steps of gelu, mish and softplus still underflow, and of sigmoid
+#: where its result is smaller than the root of the smallest normal number.
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exp": torch.exp, "exp2": torch.exp2, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "erf": torch.erf,
     "log": torch.log, "silu": F.silu,
