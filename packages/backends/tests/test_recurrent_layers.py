@@ -58,9 +58,9 @@ def by_inputs(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
 
 
 def check(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    """To some last places of the largest element."""
+    """To some last places of the largest element; of a hundredth, if all are less: they are sums of numbers near 1."""
     assert found.shape == wanted.shape
-    size = max(wanted.abs().max().item(), 1e-6)
+    size = max(wanted.abs().max().item(), 1e-2)
     torch.testing.assert_close(found.double(), wanted.double(), rtol=0, atol=3e-6 * size)
 
 

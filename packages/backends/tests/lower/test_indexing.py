@@ -465,7 +465,7 @@ def test_replaced_where_a_mask_holds() -> None:
         agree(lambda y, m: put(y.transpose(0, 1), [None, m], y[0, 0]), y, torch.rand(6) > 0.5)
         agree(lambda y, m: put(y, [m], y[:1, 0]), y, deep)
         agree(lambda y, m: put(y, [None, m], y[:, :1]), y, row)
-        agree(lambda y, m: put(y * 1, [None, None, m], y[0, 0, :1]), y, row[:4])
+        agree(lambda y, m: put(y.clone(), [None, None, m], y[0, 0, :1]), y, row[:4])
 
 
 def test_wide_rows_are_replaced_by_many_threads() -> None:
