@@ -56,6 +56,8 @@ def test_there_are_enough_programs() -> None:
 
 #: What guards ask at each call, in the C check as well.
 PREDICATES = "framesmith_guards.kinds.predicates"
+#: Called when an object dies: Python tells what these raise by itself.
+FINALIZERS = (("framesmith_aten.graphs.modules", "_forget_text"),)
 LONG = bool(os.environ.get("FRAMESMITH_LONG"))
 CASES = [(name, way) for at, name in enumerate(PROGRAMS) for k, way in enumerate(WAYS) if LONG or (at + k) % 2 == 0]
 
@@ -90,7 +92,7 @@ def test_a_failure_inside(name: str) -> None:
         assert_same_outcomes(expected, actual, f"{place}: ")
     told = [str(one.message) for one in caught if issubclass(one.category, framesmith.FramesmithWarning)]
     told = [message for message in told if "framesmith failed to compile" in message]
-    if function[0] == PREDICATES:
+    if function[0] == PREDICATES or function[:2] in FINALIZERS:
         assert len(told) <= plant.raised, (place, told)  # a guard that cannot be checked does not hold
     else:
         assert name == RECORDS_WARNINGS or len(told) == plant.raised, (place, told)
