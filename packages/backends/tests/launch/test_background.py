@@ -251,3 +251,22 @@ def test_attention_that_failed_once_is_compiled_again(monkeypatch: pytest.Monkey
     call = CpuBackend().compile(trace(function, [q, k, v]), [q, k, v], on_error=lambda where, _: told.append(where))
     torch.testing.assert_close(call([q, k, v]), function(q, k, v))
     assert not told
+
+
+def test_pages_are_found_while_another_thread_loads_libraries() -> None:
+    program = """
+import _ctypes, threading, time, torch
+from framesmith_backends.launch.compiler_pages import _constant_pages
+end = time.monotonic() + 2
+def loading():
+    while time.monotonic() < end:
+        _ctypes.dlclose(_ctypes.dlopen(torch._C.__file__, 2))
+thread = threading.Thread(target=loading)
+thread.start()
+while time.monotonic() < end:
+    _constant_pages.__wrapped__("none")
+thread.join()
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["done"]

@@ -56,7 +56,8 @@ def _constant_pages(name: str) -> tuple[tuple[int, int], ...]:
                     found.append((begin, end - begin))
         return 0
 
-    ctypes.CDLL(None).dl_iterate_phdr(_VISIT(visit), None)
+    # With the interpreter's lock, which `visit` needs: a thread that imports holds it and waits for the loader's lock.
+    ctypes.PyDLL(None).dl_iterate_phdr(_VISIT(visit), None)
     return tuple(found)
 
 
