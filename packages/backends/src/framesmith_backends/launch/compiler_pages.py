@@ -56,9 +56,18 @@ def _constant_pages(name: str) -> tuple[tuple[int, int], ...]:
                     found.append((begin, end - begin))
         return 0
 
-    # With the interpreter's lock, which `visit` needs: a thread that imports holds it and waits for the loader's lock.
-    ctypes.PyDLL(None).dl_iterate_phdr(_VISIT(visit), None)
+    ctypes.CDLL(None).dl_iterate_phdr(_VISIT(visit), None)
     return tuple(found)
+
+
+def find_pages(name: str) -> None:
+    """Look for the library's pages, once, where no thread of ours works beside the program.
+
+    The loader's lock is held meanwhile, and the interpreter's is needed: a thread that imports has the one and waits for
+    the other.
+    """
+    if sys.platform == "linux":
+        _constant_pages(name)
 
 
 def give_back(name: str) -> None:
