@@ -63,8 +63,8 @@ def _constant_pages(name: str) -> tuple[tuple[int, int], ...]:
 def find_pages(name: str) -> None:
     """Look for the library's pages, once, where no thread of ours works beside the program.
 
-    The loader's lock is held meanwhile, and the interpreter's is needed: a thread that imports has the one and waits for
-    the other.
+    The loader's lock is held meanwhile, and the interpreter's is needed: a thread that imports has the second one and
+    waits for the first.
     """
     if sys.platform == "linux":
         _constant_pages(name)
