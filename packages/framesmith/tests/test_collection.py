@@ -18,6 +18,21 @@ def thresholds():
     gc.set_threshold(*before)
 
 
+def compiling_thread():
+    """A thread that compiles until the event is set."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def compiling():
+        with full_collections_postponed():
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=compiling)
+    thread.start()
+    inside.wait()
+    return thread, leave
+
+
 def test_no_full_collection_in_a_compilation_and_thresholds_come_back():
     gc.set_threshold(500, 3, 2)
     seen = []
@@ -58,16 +73,7 @@ def test_a_program_that_collects_nothing_goes_on_so():
 
 def test_the_last_thread_brings_them_back():
     gc.set_threshold(500, 3, 2)
-    inside, leave = threading.Event(), threading.Event()
-
-    def compiling():
-        with full_collections_postponed():
-            inside.set()
-            leave.wait()
-
-    thread = threading.Thread(target=compiling)
-    thread.start()
-    inside.wait()
+    thread, leave = compiling_thread()
     with full_collections_postponed():
         pass
     assert gc.get_threshold() == (10_000, 3, 2**31 - 1)
@@ -89,16 +95,7 @@ def test_thresholds_saved_while_something_is_compiled_are_not_taken_for_the_prog
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
 def test_a_process_forked_by_another_thread_collects_again():
     gc.set_threshold(500, 3, 2)
-    inside, leave = threading.Event(), threading.Event()
-
-    def compiling():
-        with full_collections_postponed():
-            inside.set()
-            leave.wait()
-
-    thread = threading.Thread(target=compiling)
-    thread.start()
-    inside.wait()
+    thread, leave = compiling_thread()
     child = os.fork()
     if child == 0:
         os._exit(0 if gc.get_threshold() == (500, 3, 2) else 1)

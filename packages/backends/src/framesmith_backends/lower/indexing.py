@@ -200,14 +200,20 @@ def index_add(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor, *, 
     return added(s, x, source.shape, where, source.at(point(source.shape)))
 
 
-@rule("scatter_add")
-def scatter_add(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor) -> Tensor:
-    if not x.shape or not places.shape:
-        raise Decline("tensors without dimensions")
+def _along(s: Scope, x: Tensor, dim: int, places: Tensor) -> tuple[tuple[Ix, ...], list[Ix]]:
+    """The points of the places, and where in `x` each is written to: along `dim` at the place."""
     dim %= len(x.shape)
     here = point(places.shape)
     where, failure = list(here), _out_of_bounds("RuntimeError", dim, x.shape[dim])
     where[dim] = _checked(s, places.shape, _place(places, here), x.shape[dim], failure)
+    return here, where
+
+
+@rule("scatter_add")
+def scatter_add(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor) -> Tensor:
+    if not x.shape or not places.shape:
+        raise Decline("tensors without dimensions")
+    here, where = _along(s, x, dim, places)
     return _added_wide(s, x, places.shape, where, source.at(here))
 
 
@@ -278,10 +284,7 @@ def _masked(s: Scope, x: Tensor, first: int, mask: Tensor, values: Tensor) -> Te
 def scatter(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor | Value) -> Tensor:
     if not x.shape or not places.shape:
         raise Decline("tensors without dimensions")
-    dim %= len(x.shape)
-    here = point(places.shape)
-    where, failure = list(here), _out_of_bounds("RuntimeError", dim, x.shape[dim])
-    where[dim] = _checked(s, places.shape, _place(places, here), x.shape[dim], failure)
+    here, where = _along(s, x, dim, places)
     return s.replaced(x, places.shape, where, source.at(here) if isinstance(source, Tensor) else _filling(x, source))
 
 
