@@ -5,69 +5,123 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import struct
 import sys
+from collections.abc import Iterator
+from typing import NamedTuple
 
 #: From Linux's headers: elf.h, asm-generic/mman-common.h.
-PT_LOAD, PF_W, MADV_DONTNEED = 1, 2, 4
+PT_LOAD, PT_DYNAMIC, PF_W, ET_DYN, MADV_DONTNEED = 1, 2, 2, 3, 4
+DT_TEXTREL, DT_FLAGS, DF_TEXTREL = 22, 30, 4
+
+#: How the one kind of file that is read here begins: ELF, of 64 bits, little-endian, of the first version.
+_BEGINNING = b"\x7fELF\x02\x01\x01"
+
+#: Of Elf64_Ehdr: what it begins with, the kind of file, where the program headers are, the size of each, how many.
+_HEADER = struct.Struct("<7s9xH14xQ14xHH")
+#: Elf64_Phdr and Elf64_Dyn.
+_SEGMENT, _ENTRY = struct.Struct("<IIQQQQQQ"), struct.Struct("<QQ")
 
 
-class _Segment(ctypes.Structure):
+class _Mapping(NamedTuple):
+    """A line of /proc/self/maps: addresses, the place in the file that they show, and which file that is."""
+
+    begin: int
+    end: int
+    offset: int
+    allowed: bytes
+    file: tuple[bytes, bytes]
+
+
+class _Segment(NamedTuple):
     """Elf64_Phdr."""
 
-    _fields_ = [
-        ("type", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("offset", ctypes.c_uint64),
-        ("address", ctypes.c_uint64),
-        ("physical", ctypes.c_uint64),
-        ("file_size", ctypes.c_uint64),
-        ("size", ctypes.c_uint64),
-        ("alignment", ctypes.c_uint64),
-    ]
+    type: int
+    flags: int
+    offset: int
+    address: int
+    physical: int
+    file_size: int
+    size: int
+    alignment: int
 
 
-class _Library(ctypes.Structure):
-    """The part of dl_phdr_info that every C library has."""
+def _images(name: str) -> list[list[_Mapping]]:
+    """What is mapped of each file of this name, from where its beginning is mapped on.
 
-    _fields_ = [
-        ("base", ctypes.c_uint64),
-        ("name", ctypes.c_char_p),
-        ("segments", ctypes.POINTER(_Segment)),
-        ("count", ctypes.c_uint16),
-    ]
+    A file that has been deleted or replaced since bears another name there, one that ends in "(deleted)".
+    """
+    found: list[list[_Mapping]] = []
+    with open("/proc/self/maps", "rb") as lines:
+        for line in lines:
+            where, allowed, offset, device, inode, *path = line.rstrip(b"\n").split(maxsplit=5)
+            if path and os.path.basename(path[0]) == os.fsencode(name):
+                begin, end = (int(address, 16) for address in where.split(b"-"))
+                one = _Mapping(begin, end, int(offset, 16), allowed, (device, inode))
+                if one.offset == 0:
+                    found.append([one])
+                elif found and found[-1][0].file == one.file:
+                    found[-1].append(one)
+    return found
 
 
-_VISIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p)
+def _segments(memory: int, base: int) -> list[_Segment]:
+    """What the loader was told about the library whose beginning lies at `base`, if that is a library as we know it."""
+    beginning, kind, table, size, count = _HEADER.unpack(os.pread(memory, _HEADER.size, base))
+    if (beginning, kind, size) != (_BEGINNING, ET_DYN, _SEGMENT.size):
+        return []
+    return [_Segment(*one) for one in _SEGMENT.iter_unpack(os.pread(memory, size * count, base + table))]
+
+
+def _wrote_constants(memory: int, moved: int, segments: list[_Segment]) -> bool:
+    """Whether the loader wrote addresses into segments that are not to be written to ("text relocations")."""
+    for segment in segments:
+        if segment.type == PT_DYNAMIC:
+            entries = os.pread(memory, segment.size, moved + segment.address)
+            for tag, value in _ENTRY.iter_unpack(entries):
+                if tag == DT_TEXTREL or (tag == DT_FLAGS and value & DF_TEXTREL):
+                    return True
+    return False
+
+
+def _pages_of(memory: int, image: list[_Mapping]) -> Iterator[tuple[int, int]]:
+    """The pages of one library that show its file, and always will."""
+    segments = _segments(memory, image[0].begin)
+    loaded = [segment for segment in segments if segment.type == PT_LOAD]
+    if not loaded or loaded[0].offset != 0:
+        return
+    page = os.sysconf("SC_PAGE_SIZE")
+    moved = image[0].begin - loaded[0].address
+    if _wrote_constants(memory, moved, segments):
+        return
+    for segment in loaded:
+        if segment.flags & PF_W:
+            continue
+        first = moved + segment.address
+        for one in image:
+            begin = max(one.begin, -(-first // page) * page)
+            end = min(one.end, (first + segment.file_size) // page * page)
+            in_place = one.offset - one.begin == segment.offset - first
+            if begin < end and in_place and one.allowed in (b"r--p", b"r-xp"):
+                yield begin, end - begin
 
 
 @functools.cache
 def _constant_pages(name: str) -> tuple[tuple[int, int], ...]:
-    """Address and length of the whole pages of a loaded library that nothing ever writes to."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    found: list[tuple[int, int]] = []
+    """Address and length of the whole pages of a loaded library that nothing ever writes to; none where in doubt.
 
-    def visit(library: ctypes._Pointer[_Library], size: int, data: int) -> int:
-        one = library.contents
-        if os.path.basename((one.name or b"").decode(errors="replace")) == name:
-            for segment in one.segments[: one.count]:
-                if segment.type == PT_LOAD and not segment.flags & PF_W:
-                    begin = -(-(one.base + segment.address) // page) * page
-                    end = (one.base + segment.address + segment.size) // page * page
-                    found.append((begin, end - begin))
-        return 0
-
-    ctypes.CDLL(None).dl_iterate_phdr(_VISIT(visit), None)
-    return tuple(found)
-
-
-def find_pages(name: str) -> None:
-    """Look for the library's pages, once, where no thread of ours works beside the program.
-
-    The loader's lock is held meanwhile, and the interpreter's is needed: a thread that imports has the second one and
-    waits for the first.
+    What is mapped is asked, not the loader: that calls back, with a lock held for which every thread that imports
+    waits, and such a thread has the interpreter's lock, without which the call does not begin. And memory is read, not
+    the file, which could be another one by now; through the system, for which an address that has gone is an error.
     """
-    if sys.platform == "linux":
-        _constant_pages(name)
+    try:
+        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return tuple(pages for image in _images(name) for pages in _pages_of(memory, image))
+        finally:
+            os.close(memory)
+    except (OSError, struct.error):
+        return ()
 
 
 def give_back(name: str) -> None:
@@ -76,8 +130,8 @@ def give_back(name: str) -> None:
     Note [Compiler pages]: LLVM is a library of 130 MB, of which a compile touches 30 to 70. They are pages of the
     file, which the system keeps for whoever else has it loaded and maps again within a microsecond, but they count as
     this process's own for as long as it lives. So each compile ends with giving them back. Other threads that are
-    in the library meanwhile map them again, too. Pages that the loader wrote addresses to lie in segments that can be
-    written to, and stay.
+    in the library meanwhile map them again, too. Pages that the loader wrote addresses to would lose them: they lie in
+    segments that can be written to, though the loader may forbid it in the end, and stay.
     """
     if sys.platform != "linux":
         return

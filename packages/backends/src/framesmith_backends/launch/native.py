@@ -25,7 +25,7 @@ from llvmlite.utils import get_library_name
 
 from framesmith_backends import storage
 from framesmith_backends.launch.background import at_work, begin, made
-from framesmith_backends.launch.compiler_pages import find_pages, give_back
+from framesmith_backends.launch.compiler_pages import give_back
 from framesmith_backends.launch.heap import keep_freed_pages
 from framesmith_backends.launch.libraries import PRODUCTS, address, find, torch_libraries, why_no_products
 from framesmith_backends.launch.once import once
@@ -88,7 +88,6 @@ def machine() -> Machine:
     """Make the compiler once for the process."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    find_pages(get_library_name())
     keep_freed_pages()
     _add_symbols()
     llvm = binding.Target.from_default_triple()
