@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.runtime import RUNTIME
-from framesmith_backends.render.llvm.sorts import BITS, ITEMS, JOB, Items, Line, Sort, Sorts, attributes_of
+from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
+from framesmith_backends.render.llvm.sorts import BITS, ITEMS, JOB, Items, Line, Sort, Sorts
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.render.target import Target
 
@@ -36,7 +36,7 @@ def render_long_sort(sort: Sort, target: Target) -> str:
 
     phases = [writer().phase(name) for name in PHASES]
     functions = [*phases, writer().join(), writer().all_phases()]
-    return "\n\n".join([*declarations, RUNTIME, *functions, attributes_of(target)])
+    return "\n\n".join([*declarations, RUNTIME, *functions, attributes(target)])
 
 
 def counts_bytes(sort: Sort) -> int:

@@ -12,6 +12,7 @@ generator", ACM TOMACS 8 (1998).
 from __future__ import annotations
 
 from framesmith_backends.render.llvm.builder import Value, constant
+from framesmith_backends.render.llvm.runtime import attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 from framesmith_backends.render.target import Target
 
@@ -38,12 +39,7 @@ def render_draws(target: Target) -> str:
         return Writer(declared=declarations)
 
     parts = [_temper(writer()), _renew(writer()), _take(writer()), _give(writer()), _mask(writer()), _floats(writer())]
-    width = target.bytes * 8
-    attributes = (
-        f'attributes #0 = {{ nounwind "target-cpu"="{target.name}" "prefer-vector-width"="{width}" '
-        f'"min-legal-vector-width"="{width}" }}'
-    )
-    return "\n\n".join([*declarations, *parts, attributes])
+    return "\n\n".join([*declarations, *parts, attributes(target)])
 
 
 def _word(value: int) -> Value:

@@ -19,7 +19,7 @@ from framesmith_backends.ir.size import Sym, Symbol, hint
 from framesmith_backends.render.llvm.blas import BLAS, PRODUCTS_BEGIN, PRODUCTS_END, emit_product, emit_too_large
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.kernel import Shape, render_kernel
-from framesmith_backends.render.llvm.runtime import FAILURES, INNER, NUMBERS, RUNTIME
+from framesmith_backends.render.llvm.runtime import FAILURES, INNER, NUMBERS, RUNTIME, attributes
 from framesmith_backends.render.llvm.sizes import emit_size
 from framesmith_backends.render.target import Target
 
@@ -53,14 +53,9 @@ class Module:
     entries: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        width = self.target.bytes * 8
-        attributes = (
-            f'attributes #0 = {{ nounwind "target-cpu"="{self.target.name}" "prefer-vector-width"="{width}" '
-            f'"min-legal-vector-width"="{width}" "no-trapping-math"="true" }}'
-        )
         metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
         parts = [*self.declarations, RUNTIME, _pointers(self), *self.functions.values(), *self.entries]
-        return "\n\n".join([*parts, attributes, metadata])
+        return "\n\n".join([*parts, attributes(self.target), metadata])
 
 
 def _pointers(m: Module) -> str:

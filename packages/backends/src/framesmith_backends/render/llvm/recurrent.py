@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from framesmith_backends.render.llvm import math
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.products.pack import pack
-from framesmith_backends.render.llvm.runtime import RUNTIME
+from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 from framesmith_backends.render.target import Target
 
@@ -97,12 +97,7 @@ def render_layer(layer: Layer, target: Target) -> str:
         "  call void @fs.parallel(ptr @fs.weights, ptr %job, i64 %blocks, i32 %threads)\n"
         "  call void @fs.parallel(ptr @fs.steps, ptr %job, i64 %batch, i32 %threads)\n  ret void\n}"
     )
-    width = target.bytes * 8
-    attributes = (
-        f'attributes #0 = {{ nounwind "target-cpu"="{target.name}" "prefer-vector-width"="{width}" '
-        f'"min-legal-vector-width"="{width}" }}'
-    )
-    return "\n\n".join([*declarations, RUNTIME, *parts, enter, attributes])
+    return "\n\n".join([*declarations, RUNTIME, *parts, enter, attributes(target)])
 
 
 def _job(w: Writer) -> dict[str, Value]:

@@ -1,6 +1,11 @@
-"""What entries call, as LLVM text: declarations of what Python, OpenMP and torch give, and functions of our own."""
+"""What modules have in common, as LLVM text.
+
+That is what entries call: declarations of what Python, OpenMP and torch give, and functions of our own; and `#0`.
+"""
 
 from __future__ import annotations
+
+from framesmith_backends.render.target import Target
 
 # What entries that take numbers call.
 NUMBERS = (
@@ -112,3 +117,12 @@ team:
   call void @GOMP_parallel(ptr @fs.worker, ptr %job, i32 %n, i32 0)
   ret void
 }"""
+
+
+def attributes(target: Target) -> str:
+    """`#0`: what functions are compiled for."""
+    width = target.bytes * 8
+    return (
+        f'attributes #0 = {{ nounwind "target-cpu"="{target.name}" "prefer-vector-width"="{width}" '
+        f'"min-legal-vector-width"="{width}" "no-trapping-math"="true" }}'
+    )

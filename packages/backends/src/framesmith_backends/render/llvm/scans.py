@@ -19,7 +19,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.render.llvm import double
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant, element_bytes
 from framesmith_backends.render.llvm.ops import emit_cast, from_memory, memory_kind, to_memory
-from framesmith_backends.render.llvm.runtime import RUNTIME
+from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.turned import transposed
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.render.target import Target
@@ -133,12 +133,7 @@ def render_scan(scan: Scan, target: Target) -> str:
         "define void @fs_scan(ptr %job, i64 %extent, i32 %threads) {\n"
         "  call void @fs.parallel(ptr @fs.part, ptr %job, i64 %extent, i32 %threads)\n  ret void\n}"
     )
-    width = target.bytes * 8
-    attributes = (
-        f'attributes #0 = {{ nounwind "target-cpu"="{target.name}" "prefer-vector-width"="{width}" '
-        f'"min-legal-vector-width"="{width}" }}'
-    )
-    return "\n\n".join([*declarations, RUNTIME, body, join, enter, attributes])
+    return "\n\n".join([*declarations, RUNTIME, body, join, enter, attributes(target)])
 
 
 class _Scans:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
-from framesmith_backends.render.llvm.runtime import RUNTIME
+from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.render.target import Target
 
@@ -89,16 +89,7 @@ def render_sort(sort: Sort, target: Target) -> str:
         "define void @fs_sort(ptr %job, i64 %extent, i32 %threads) {\n"
         "  call void @fs.parallel(ptr @fs.part, ptr %job, i64 %extent, i32 %threads)\n  ret void\n}"
     )
-    return "\n\n".join([*declarations, RUNTIME, body, enter, attributes_of(target)])
-
-
-def attributes_of(target: Target) -> str:
-    """What functions are compiled for."""
-    width = target.bytes * 8
-    return (
-        f'attributes #0 = {{ nounwind "target-cpu"="{target.name}" "prefer-vector-width"="{width}" '
-        f'"min-legal-vector-width"="{width}" }}'
-    )
+    return "\n\n".join([*declarations, RUNTIME, body, enter, attributes(target)])
 
 
 #: Where keys, or items that are one word, and the places of others lie.

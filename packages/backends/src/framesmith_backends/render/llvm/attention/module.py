@@ -10,7 +10,7 @@ from framesmith_backends.render.llvm.attention.softmax import softmax
 from framesmith_backends.render.llvm.attention.tiles import scores_tile, values_tile
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.products.pack import pack
-from framesmith_backends.render.llvm.runtime import RUNTIME
+from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.scratch import SCRATCH
 from framesmith_backends.render.llvm.writer import Writer
 from framesmith_backends.render.target import Target
@@ -35,12 +35,7 @@ def render_attention(target: Target, widths: tuple[int, ...]) -> str:
         parts += [softmax(writer(), shape, vectors), block(writer(), shape, vectors)]
     parts += [spread(writer(), shape), finish(writer(), shape)] if widths else [row(writer(), shape)]
     parts += [_part(writer(), shape, widths), _entry()]
-    width = target.bytes * 8
-    attributes = (
-        f'attributes #0 = {{ nounwind "target-cpu"="{target.name}" "prefer-vector-width"="{width}" '
-        f'"min-legal-vector-width"="{width}" "no-trapping-math"="true" }}'
-    )
-    return "\n\n".join([*declarations, RUNTIME, SCRATCH, *parts, attributes])
+    return "\n\n".join([*declarations, RUNTIME, SCRATCH, *parts, attributes(target)])
 
 
 def _part(w: Writer, shape: Shape, widths: tuple[int, ...]) -> str:

@@ -8,7 +8,7 @@ from framesmith_backends.render.llvm.products import dot, rectangle
 from framesmith_backends.render.llvm.products.blocking import Blocking, blocking
 from framesmith_backends.render.llvm.products.micro import Element, micro_kernel, tile_shapes
 from framesmith_backends.render.llvm.products.pack import pack
-from framesmith_backends.render.llvm.runtime import RUNTIME
+from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.scratch import SCRATCH
 from framesmith_backends.render.llvm.writer import Writer, parameters
 from framesmith_backends.render.target import Target
@@ -40,12 +40,7 @@ def render_products(target: Target, element: Element | None = None, cut: Blockin
     parts.append(dot.totals(writer(), cut.lanes))
     parts += [dot.dot_kernel(writer(), cut.lanes, r, element) for r in dot.dot_heights(cut.lanes)]
     parts += [rectangle.rectangle(writer(), cut), _part(writer(), cut), _entry(writer(), cut)]
-    width = target.bytes * 8
-    attributes = (
-        f'attributes #0 = {{ nounwind "target-cpu"="{target.name}" "prefer-vector-width"="{width}" '
-        f'"min-legal-vector-width"="{width}" "no-trapping-math"="true" }}'
-    )
-    return "\n\n".join([*declarations, RUNTIME, SCRATCH, *parts, attributes])
+    return "\n\n".join([*declarations, RUNTIME, SCRATCH, *parts, attributes(target)])
 
 
 def _slot(w: Writer, job: Value, name: str) -> Value:
