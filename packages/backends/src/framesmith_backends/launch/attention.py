@@ -18,6 +18,7 @@ import torch
 from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.launch.background import begin
 from framesmith_backends.launch.once import once
+from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.attention.module import render_attention
 from framesmith_backends.render.llvm.attention.shape import (
     FEW,
@@ -141,12 +142,6 @@ def call_of(query: Laid, key: Laid, value: Laid, mask: Laid | None, is_causal: b
     return Call(code(widths_of(shape(), queries)), bytes(job), tasks, threads, lse, depth**-0.5)
 
 
-_library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define(  # type: ignore[no-untyped-call]
-    "attention(Tensor query, Tensor key, Tensor value, bool is_causal, Tensor? mask, float? scale) -> (Tensor, Tensor)"
-)
-
-
 def _are_floats(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> bool:
     return query.dtype == key.dtype == value.dtype == (query.dtype if mask is None else mask.dtype) == torch.float32
 
@@ -180,6 +175,7 @@ def _shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_caus
     return torch.empty_like(query), lse
 
 
-_library.impl("attention", attention, "CPU")  # type: ignore[no-untyped-call]
-_library.impl("attention", _shapes, "Meta")  # type: ignore[no-untyped-call]
-ATTENTION = torch.ops.framesmith_backends.attention.default
+ATTENTION = operator(
+    "attention(Tensor query, Tensor key, Tensor value, bool is_causal, Tensor? mask, float? scale) -> (Tensor, Tensor)",
+    attention, _shapes,
+)  # fmt: skip

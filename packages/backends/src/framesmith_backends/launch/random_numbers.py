@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.mersenne import DOUBLE_BITS, FLOAT_NAMES, MASK_NAMES, render_draws
 
 #: Below this many elements ATen's call takes less time than taking the state and putting it back.
@@ -107,12 +108,6 @@ def _bytes(state: torch.Tensor) -> bytes:
     return ctypes.string_at(state.data_ptr(), state.numel())
 
 
-_library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
-_SEEDED = (torch.Tag.nondeterministic_seeded,)
-_library.define("drawn_mask(Tensor like, float p) -> Tensor", tags=_SEEDED)  # type: ignore[no-untyped-call]
-_library.define("drawn_uniform(SymInt[] size) -> Tensor", tags=_SEEDED)  # type: ignore[no-untyped-call]
-
-
 def drawn_mask(like: torch.Tensor, p: float) -> torch.Tensor:
     """Contiguous bools of the tensor's shape: where `torch.bernoulli` of that probability would give 1."""
     out = torch.empty(like.shape, dtype=torch.bool, device="cpu")
@@ -129,7 +124,8 @@ def drawn_uniform(size: Sequence[int]) -> torch.Tensor:
     return out.uniform_()
 
 
-_library.impl("drawn_mask", drawn_mask, "CPU")  # type: ignore[no-untyped-call]
-_library.impl("drawn_uniform", drawn_uniform, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-MASK = torch.ops.framesmith_backends.drawn_mask.default
-UNIFORM = torch.ops.framesmith_backends.drawn_uniform.default
+_SEEDED = (torch.Tag.nondeterministic_seeded,)
+MASK = operator("drawn_mask(Tensor like, float p) -> Tensor", drawn_mask, tags=_SEEDED)
+UNIFORM = operator(
+    "drawn_uniform(SymInt[] size) -> Tensor", drawn_uniform, key="CompositeExplicitAutograd", tags=_SEEDED
+)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_aten.tracing.recurrent import mark_of, register
 from framesmith_backends.launch.once import once
+from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.recurrent import (
     CELLS,
     WORDS,
@@ -309,46 +309,31 @@ def _shape_of_states(
     return gates.new_empty((steps, batch, hidden)), gates.new_empty(first.shape), kept
 
 
-_library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
-
-
-def _operator(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> OpOverload:
-    _library.define(name + schema)  # type: ignore[no-untyped-call]
-    _library.impl(name, run, "CPU")  # type: ignore[no-untyped-call]
-    _library.impl(name, shape, "Meta")  # type: ignore[no-untyped-call]
-    made: OpOverload = getattr(torch.ops.framesmith_backends, name).default
-    return made
-
-
-LSTM = _operator(
-    "lstm",
-    "(Tensor gates, Tensor weight, Tensor? bias, Tensor state, Tensor cell, bool reverse, bool keep,"
-    " Tensor? input)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
+LSTM = operator(
+    "lstm(Tensor gates, Tensor weight, Tensor? bias, Tensor state, Tensor cell, bool reverse, bool keep,"
+    " Tensor? input) -> (Tensor, Tensor, Tensor, Tensor)",
     lstm, _shape_of_lstm,
 )  # fmt: skip
-LSTM_BACKWARD = _operator(
-    "lstm_backward",
-    "(Tensor input, Tensor[] weights, Tensor state, Tensor cell, Tensor? grad, Tensor? grad_state, Tensor? grad_cell,"
-    " bool reverse, Tensor output, Tensor workspace) -> (Tensor, Tensor, Tensor)",
+LSTM_BACKWARD = operator(
+    "lstm_backward(Tensor input, Tensor[] weights, Tensor state, Tensor cell, Tensor? grad, Tensor? grad_state,"
+    " Tensor? grad_cell, bool reverse, Tensor output, Tensor workspace) -> (Tensor, Tensor, Tensor)",
     lstm_backward, _shape_of_lstm_backward,
 )  # fmt: skip
-LSTM_OPERANDS = _operator(
-    "lstm_operands", "(Tensor input, Tensor state, Tensor output, Tensor workspace) -> (Tensor, Tensor)",
+LSTM_OPERANDS = operator(
+    "lstm_operands(Tensor input, Tensor state, Tensor output, Tensor workspace) -> (Tensor, Tensor)",
     lstm_operands, _shape_of_operands,
 )  # fmt: skip
-STATES = _operator(
-    "recurrent_states",
-    "(str kind, Tensor gates, Tensor weight, Tensor? bias, Tensor first, bool keep) -> (Tensor, Tensor, Tensor)",
+STATES = operator(
+    "recurrent_states(str kind, Tensor gates, Tensor weight, Tensor? bias, Tensor first, bool keep)"
+    " -> (Tensor, Tensor, Tensor)",
     states, _shape_of_states,
 )  # fmt: skip
-GRU_BACKWARD = _operator(
-    "gru_backward",
-    "(Tensor grad, Tensor update, Tensor new, Tensor gate, Tensor reset, Tensor by_reset, Tensor weight)"
+GRU_BACKWARD = operator(
+    "gru_backward(Tensor grad, Tensor update, Tensor new, Tensor gate, Tensor reset, Tensor by_reset, Tensor weight)"
     " -> (Tensor, Tensor, Tensor)",
     gru_backward, recurrent_loops.gru_backward(),
 )  # fmt: skip
-RNN_BACKWARD = _operator(
-    "rnn_backward", "(Tensor grad, Tensor slope, Tensor weight) -> (Tensor, Tensor)", rnn_backward,
+RNN_BACKWARD = operator(
+    "rnn_backward(Tensor grad, Tensor slope, Tensor weight) -> (Tensor, Tensor)", rnn_backward,
     recurrent_loops.rnn_backward(),
 )  # fmt: skip

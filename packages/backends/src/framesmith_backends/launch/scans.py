@@ -16,6 +16,7 @@ import torch
 
 from framesmith_backends.ir.dtypes import FROM_TORCH, is_float
 from framesmith_backends.launch.once import once
+from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.scans import JOB, KINDS, MOST_WIDTH, SLOT, Scan, lanes_of, render_scan
 
 aten = torch.ops.aten
@@ -150,15 +151,6 @@ def _in_pieces(where: Where, count: int, kind: str, x: torch.Tensor, values: tor
         rest.scan(left, 1, count - done, 1, 1, **given)
 
 
-_library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define(  # type: ignore[no-untyped-call]
-    "scanned(Tensor x, int dim, str kind, ScalarType dtype, bool reverse) -> Tensor"
-)
-_library.define(  # type: ignore[no-untyped-call]
-    "scanned_extremes(Tensor x, int dim, str kind) -> (Tensor, Tensor)"
-)
-
-
 def scanned(x: torch.Tensor, dim: int, kind: str, dtype: torch.dtype, reverse: bool) -> torch.Tensor:
     """A running sum, product or logarithm of sums along a dimension, of that type; from its end on if `reverse`."""
     given = _readable(x, dtype)
@@ -205,9 +197,9 @@ def _shape_of_extremes(x: torch.Tensor, dim: int, kind: str) -> tuple[torch.Tens
     )
 
 
-_library.impl("scanned", scanned, "CPU")  # type: ignore[no-untyped-call]
-_library.impl("scanned_extremes", scanned_extremes, "CPU")  # type: ignore[no-untyped-call]
-_library.impl("scanned", _shape_of_scanned, "Meta")  # type: ignore[no-untyped-call]
-_library.impl("scanned_extremes", _shape_of_extremes, "Meta")  # type: ignore[no-untyped-call]
-SCANNED = torch.ops.framesmith_backends.scanned.default
-EXTREMES_SCANNED = torch.ops.framesmith_backends.scanned_extremes.default
+SCANNED = operator(
+    "scanned(Tensor x, int dim, str kind, ScalarType dtype, bool reverse) -> Tensor", scanned, _shape_of_scanned
+)
+EXTREMES_SCANNED = operator(
+    "scanned_extremes(Tensor x, int dim, str kind) -> (Tensor, Tensor)", scanned_extremes, _shape_of_extremes
+)

@@ -20,6 +20,7 @@ import torch
 
 from framesmith_backends.ir.dtypes import FROM_TORCH
 from framesmith_backends.launch.once import once
+from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.long_sorts import LONG_JOB, counts_bytes, render_long_sort
 from framesmith_backends.render.llvm.sorts import GROUP, ITEMS, SLOT, SLOTS, Sort, arrays, render_sort
 
@@ -185,13 +186,6 @@ def _by_aten(x: torch.Tensor, dim: int, descending: bool, stable: bool) -> tuple
     return values, places
 
 
-_library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
-for name, results in (("sorted", "(Tensor, Tensor)"), ("sorted_values", "Tensor"), ("sorted_places", "Tensor")):
-    _library.define(  # type: ignore[no-untyped-call]
-        f"{name}(Tensor x, int dim, bool descending, bool stable) -> {results}"
-    )
-
-
 def sorted_both(x: torch.Tensor, dim: int, descending: bool, stable: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """What lies along a dimension in order, and where it was."""
     values, places = _sorted(x, dim, descending, stable, (True, True))
@@ -225,12 +219,7 @@ def _shape_of_both(x: torch.Tensor, dim: int, descending: bool, stable: bool) ->
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.int64)
 
 
-_library.impl("sorted", sorted_both, "CPU")  # type: ignore[no-untyped-call]
-_library.impl("sorted_values", sorted_values, "CPU")  # type: ignore[no-untyped-call]
-_library.impl("sorted_places", sorted_places, "CPU")  # type: ignore[no-untyped-call]
-_library.impl("sorted", _shape_of_both, "Meta")  # type: ignore[no-untyped-call]
-_library.impl("sorted_values", _shape_of_values, "Meta")  # type: ignore[no-untyped-call]
-_library.impl("sorted_places", _shape_of_places, "Meta")  # type: ignore[no-untyped-call]
-SORTED = torch.ops.framesmith_backends.sorted.default
-VALUES_SORTED = torch.ops.framesmith_backends.sorted_values.default
-PLACES_SORTED = torch.ops.framesmith_backends.sorted_places.default
+_TAKEN = "(Tensor x, int dim, bool descending, bool stable)"
+SORTED = operator(f"sorted{_TAKEN} -> (Tensor, Tensor)", sorted_both, _shape_of_both)
+VALUES_SORTED = operator(f"sorted_values{_TAKEN} -> Tensor", sorted_values, _shape_of_values)
+PLACES_SORTED = operator(f"sorted_places{_TAKEN} -> Tensor", sorted_places, _shape_of_places)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from framesmith_backends.launch.native import engine_of, machine
+from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.products.product import NAMES, render_products
 
 _KINDS: dict[str, Any] = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "float": ctypes.c_float}
@@ -53,10 +54,6 @@ def own_product() -> OwnProduct:
     return OwnProduct(render_products(machine().target))
 
 
-_library = torch.library.Library("framesmith_backends", "DEF")  # type: ignore[no-untyped-call]
-_library.define("product(Tensor a, Tensor b, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
-
-
 def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """a @ b + bias for float32 matrices on the CPU; the operands may have any strides."""
     for one in (a, b) if bias is None else (a, b, bias):
@@ -78,6 +75,4 @@ def product_shape(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
-_library.impl("product", product_shape, "Meta")  # type: ignore[no-untyped-call]
-_library.impl("product", product, "CPU")  # type: ignore[no-untyped-call]
-OPERATOR = torch.ops.framesmith_backends.product.default
+OPERATOR = operator("product(Tensor a, Tensor b, Tensor? bias) -> Tensor", product, product_shape)
