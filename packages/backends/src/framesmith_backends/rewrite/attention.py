@@ -16,6 +16,7 @@ from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.symbolic import all_equal
 from framesmith_backends.ir.operators import CPU_ATTENTION
+from framesmith_backends.rewrite.replacing import Copies, replaced
 
 aten = torch.ops.aten
 
@@ -31,12 +32,13 @@ def with_cheaper_attention(gm: fx.GraphModule) -> fx.GraphModule:
     }
     if not changed:
         return gm
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-        if node in changed:
-            copies[node].args = fx.node.map_arg(changed[node], copies.__getitem__)
+
+    def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+        copy = graph.node_copy(node, copies.__getitem__)
+        copy.args = fx.node.map_arg(changed[node], copies.__getitem__)
+        return copy
+
+    graph = replaced(gm.graph, dict.fromkeys(changed, write))
     eliminate_dead(graph)
     return new_module(gm, graph)
 

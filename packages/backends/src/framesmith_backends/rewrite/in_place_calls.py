@@ -21,6 +21,7 @@ from framesmith_aten.graphs.nodes import view_root, view_source
 from framesmith_aten.operators import in_place_form, is_view, overwrites
 from framesmith_aten.symbolic import all_equal
 from framesmith_backends.rewrite.regions import Region, region_of
+from framesmith_backends.rewrite.replacing import Copies, Write, dropped, replaced
 
 
 def with_calls_in_place(gm: fx.GraphModule) -> fx.GraphModule:
@@ -32,18 +33,18 @@ def with_calls_in_place(gm: fx.GraphModule) -> fx.GraphModule:
     }
     if not writes:
         return gm
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        if node in writes:
-            continue
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-        if node in writes.values():
-            form = in_place_form(node.target)
-            assert form is not None
-            copies[node].target = form
-            copies[node].meta = dict(node.meta)
-    return new_module(gm, graph)
+    instead = dict[fx.Node, Write].fromkeys(writes.values(), _write)
+    return new_module(gm, replaced(gm.graph, instead | dict.fromkeys(writes, dropped)))
+
+
+def _write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+    """The call in place."""
+    form = in_place_form(node.target)
+    assert form is not None
+    copy = graph.node_copy(node, copies.__getitem__)
+    copy.target = form
+    copy.meta = dict(node.meta)
+    return copy
 
 
 def why_not_in_place(write: fx.Node) -> str | None:

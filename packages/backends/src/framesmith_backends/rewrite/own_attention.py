@@ -17,6 +17,7 @@ from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.render.llvm.attention.shape import MOST_DEPTH
+from framesmith_backends.rewrite.replacing import Copies, replaced
 
 Args = tuple[Argument, ...]
 #: Under what a node's meta has the code of its attention.
@@ -31,16 +32,13 @@ def with_own_attention(gm: fx.GraphModule) -> fx.GraphModule:
         return gm
     from framesmith_backends.launch.attention import ATTENTION
 
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        if node in found:
-            args, code = found[node]
-            copies[node] = graph.call_function(ATTENTION, fx.node.map_arg(args, copies.__getitem__))
-            copies[node].meta = node.meta | {CODE: code}
-        else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    return new_module(gm, graph)
+    def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+        args, code = found[node]
+        call = graph.call_function(ATTENTION, fx.node.map_arg(args, copies.__getitem__))
+        call.meta = node.meta | {CODE: code}
+        return call
+
+    return new_module(gm, replaced(gm.graph, dict.fromkeys(found, write)))
 
 
 def codes_begun(gm: fx.GraphModule) -> list[Future[Any]]:

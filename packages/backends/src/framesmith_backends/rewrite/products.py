@@ -15,6 +15,7 @@ from torch.fx.node import Argument
 
 from framesmith_aten.graphs.modules import new_module
 from framesmith_backends.products.table import ProductClass, class_of, cost_table, why_not
+from framesmith_backends.rewrite.replacing import Copies, erase_unread, replaced
 
 aten = torch.ops.aten
 
@@ -121,22 +122,19 @@ def _moved(gm: fx.GraphModule, provider: Callable[[Product], str]) -> fx.GraphMo
             chosen[node] = (match, name)
     if not chosen:
         return gm
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        if node in chosen:
-            match, name = chosen[node]
-            copies[node] = WRITERS[name](graph, match, copies)
-        else:
-            copies[node] = graph.node_copy(node, lambda n: copies[n])
-        copies[node].meta = dict(node.meta)
-    for node in reversed(graph.nodes):
-        if not node.users and _before_transposing(node) is not None:
-            graph.erase_node(node)
+
+    def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+        match, name = chosen[node]
+        made = WRITERS[name](graph, match, copies)
+        made.meta = dict(node.meta)
+        return made
+
+    graph = replaced(gm.graph, dict.fromkeys(chosen, write))
+    erase_unread(graph, lambda node: _before_transposing(node) is not None)
     return new_module(gm, graph)
 
 
-def _onednn(graph: fx.Graph, match: Product, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+def _onednn(graph: fx.Graph, match: Product, copies: Copies) -> fx.Node:
     """oneDNN's call, which takes the transpose of the second operand."""
     if match.weight is not None:
         weight = copies[match.weight]
@@ -148,7 +146,7 @@ def _onednn(graph: fx.Graph, match: Product, copies: dict[fx.Node, fx.Node]) -> 
     return graph.call_function(torch.ops.mkldnn._linear_pointwise.default, args)
 
 
-def _own(graph: fx.Graph, match: Product, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+def _own(graph: fx.Graph, match: Product, copies: Copies) -> fx.Node:
     """Our own kernel's operator, which takes operands of any strides."""
     from framesmith_backends.products.own import OPERATOR
 
@@ -157,4 +155,4 @@ def _own(graph: fx.Graph, match: Product, copies: dict[fx.Node, fx.Node]) -> fx.
 
 
 # How the call of each provider but ATen is written.
-WRITERS: dict[str, Callable[[fx.Graph, Product, dict[fx.Node, fx.Node]], fx.Node]] = {"onednn": _onednn, "own": _own}
+WRITERS: dict[str, Callable[[fx.Graph, Product, Copies], fx.Node]] = {"onednn": _onednn, "own": _own}

@@ -7,7 +7,6 @@ that are not contiguous stay with ATen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,9 +15,9 @@ from torch import fx
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
+from framesmith_backends.rewrite.replacing import Copies, Write, erase_unread, replaced
 
 aten = torch.ops.aten
-Copies = Mapping[fx.Node, fx.Node]
 
 
 def with_drawn_numbers(gm: fx.GraphModule) -> fx.GraphModule:
@@ -31,18 +30,8 @@ def with_drawn_numbers(gm: fx.GraphModule) -> fx.GraphModule:
     found = [node for node in found if _is_drawn(node, FEWEST)]
     if not found or not are_atens():
         return gm
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        if node in copies:  # a comparison that a mask stands for
-            continue
-        if node in found:
-            copies[node] = _WRITERS[node.target](graph, node, copies)
-        else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    for node in graph.find_nodes(op="call_function", target=aten.empty_like.default):
-        if not node.users:
-            graph.erase_node(node)
+    graph = replaced(gm.graph, {node: _WRITERS[node.target] for node in found})
+    erase_unread(graph, lambda node: node.target is aten.empty_like.default)
     return new_module(gm, graph)
 
 
@@ -61,7 +50,7 @@ def _is_drawn(node: fx.Node, fewest: int) -> bool:
     return value.dtype == torch.float32 and not has_symbols(value)
 
 
-def _mask(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+def _mask(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
     """Bools, and numbers made of them for what reads more than whether they are 0."""
     from framesmith_backends.launch.random_numbers import MASK
 
@@ -97,6 +86,6 @@ def _uniform(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
     return drawn
 
 
-_WRITERS: dict[Any, Callable[[fx.Graph, fx.Node, dict[fx.Node, fx.Node]], fx.Node]] = {
+_WRITERS: dict[Any, Write] = {
     aten.bernoulli.p: _mask, aten.rand.default: _uniform, aten.rand_like.default: _uniform,
 }  # fmt: skip

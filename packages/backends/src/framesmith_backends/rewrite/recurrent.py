@@ -20,6 +20,7 @@ from framesmith_aten.operators import OWN_NAMESPACE, arguments
 from framesmith_aten.symbolic import all_equal
 from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
+from framesmith_backends.rewrite.replacing import Copies, replaced
 
 aten = torch.ops.aten
 
@@ -42,22 +43,17 @@ def with_recurrent_layers(gm: fx.GraphModule) -> fx.GraphModule:
     found = {node: rows[node.target] for node in gm.graph.nodes if node.target in rows and _is_plain(node)}
     if not found:
         return gm
-    graph = fx.Graph()
-    copies: dict[fx.Node, Node] = {}
-    parts: dict[fx.Node, Mapping[int, Node]] = {}
-    for node in gm.graph.nodes:
-        if node in found:
-            made = found[node](_Writing(graph, copies), node)
-            if isinstance(made, fx.Node):
-                made.meta = dict(node.meta)
-                copies[node] = made
-            else:
-                parts[node] = made
-        elif node.target is operator.getitem and node.args[0] in parts:
-            copies[node] = parts[node.args[0]][node.args[1]]
-        else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    return new_module(gm, graph)
+
+    def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node | None:
+        made = found[node](_Writing(graph, copies), node)
+        if isinstance(made, fx.Node):
+            made.meta = dict(node.meta)
+            return made
+        parts = (part for part in node.users if part.target is operator.getitem)
+        copies.update({part: made[part.args[1]] for part in parts})  # type: ignore[index]
+        return None
+
+    return new_module(gm, replaced(gm.graph, dict.fromkeys(found, write)))
 
 
 def _may_be_recurrent(node: fx.Node) -> bool:

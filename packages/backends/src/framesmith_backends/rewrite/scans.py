@@ -6,14 +6,13 @@ derivative of a running sum, is scanned from its end on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import fx
 
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
+from framesmith_backends.rewrite.replacing import Copies, Write, dropped, erase_unread, replaced
 
 aten = torch.ops.aten
 
@@ -28,22 +27,18 @@ def with_scans(gm: fx.GraphModule) -> fx.GraphModule:
         return gm
     backwards = {node: flips for node in found if (flips := _flips(node)) is not None}
     flipped = {last: node for node, (_, last) in backwards.items()}
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        if node in backwards:
-            continue
-        if node in flipped:
-            scan = flipped[node]
-            copies[node] = _written(graph, scan, found[scan], copies, backwards[scan][0])
-            copies[node].meta = dict(node.meta)
-        elif node in found:
-            copies[node] = _written(graph, node, found[node], copies)
-        else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    for first in {first: None for first, _ in backwards.values()}:
-        if not copies[first].users:
-            graph.erase_node(copies[first])
+
+    def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+        scan = flipped.get(node)
+        if scan is None:
+            return _written(graph, node, found[node], copies)
+        call = _written(graph, scan, found[scan], copies, backwards[scan][0])
+        call.meta = dict(node.meta)
+        return call
+
+    instead = dict[fx.Node, Write].fromkeys((*found, *flipped), write)
+    graph = replaced(gm.graph, instead | dict.fromkeys(backwards, dropped))
+    erase_unread(graph, lambda node: node.target is aten.flip.default)
     return new_module(gm, graph)
 
 
@@ -79,7 +74,7 @@ def _flips(scan: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     return (first, last) if has_symbols(value) or last.meta["val"].is_contiguous() else None
 
 
-def _written(graph: fx.Graph, node: fx.Node, kind: str, copies: Mapping[fx.Node, fx.Node],
+def _written(graph: fx.Graph, node: fx.Node, kind: str, copies: Copies,
              flip: fx.Node | None = None) -> fx.Node:  # fmt: skip
     """The call of our own; `flip` is what need not be flipped before, nor behind it."""
     from framesmith_backends.launch.scans import EXTREMES_SCANNED, SCANNED

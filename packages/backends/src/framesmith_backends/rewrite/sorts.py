@@ -14,6 +14,7 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.dtypes import FROM_TORCH
+from framesmith_backends.rewrite.replacing import Copies, Write, dropped, replaced
 
 aten = torch.ops.aten
 
@@ -25,18 +26,9 @@ def with_sorts(gm: fx.GraphModule) -> fx.GraphModule:
     ours = {node for node in found if _is_ours(node)}
     if not ours:
         return gm
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        if node in ours:
-            _write(graph, node, copies)
-        elif node not in copies and not _is_unused_part(node, ours):
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    return new_module(gm, graph)
-
-
-def _is_unused_part(node: fx.Node, calls: set[fx.Node]) -> bool:
-    return node.target is operator.getitem and node.args[0] in calls and not node.users
+    parts = [part for node in ours for part in node.users if part.target is operator.getitem]
+    unread = dict[fx.Node, Write].fromkeys((part for part in parts if not part.users), dropped)
+    return new_module(gm, replaced(gm.graph, unread | dict.fromkeys(ours, _write)))
 
 
 def _parts(node: fx.Node) -> dict[int, list[fx.Node]] | None:
@@ -70,7 +62,7 @@ def _is_ours(node: fx.Node) -> bool:
     return has_symbols(value) or is_ours(value, dim % value.dim(), descending, stable, parts is None or 1 in parts)
 
 
-def _write(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> None:
+def _write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node | None:
     """The call of our own, which stands for the one part of the results that is read, if it is one."""
     from framesmith_backends.launch.sorts import PLACES_SORTED, SORTED, VALUES_SORTED
 
@@ -78,10 +70,11 @@ def _write(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> No
     assert isinstance(source, fx.Node)
     given = (copies[source], *_call(node))
     if parts is None or len(parts) > 1:
-        copies[node] = graph.call_function(SORTED, given)
-        copies[node].meta = dict(node.meta)
-        return
+        call = graph.call_function(SORTED, given)
+        call.meta = dict(node.meta)
+        return call
     [(which, readers)] = parts.items()
     call = graph.call_function(PLACES_SORTED if which else VALUES_SORTED, given)
     call.meta = dict(readers[0].meta)
     copies.update(dict.fromkeys(readers, call))
+    return None

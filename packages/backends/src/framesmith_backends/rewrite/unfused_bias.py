@@ -13,6 +13,7 @@ from torch import fx
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import is_view
 from framesmith_backends.lower.graph import has_rule
+from framesmith_backends.rewrite.replacing import Copies, replaced
 
 aten = torch.ops.aten
 
@@ -23,17 +24,15 @@ def without_bias(gm: fx.GraphModule) -> fx.GraphModule:
     found = {node for node in nodes if why_not(node) is None}
     if not found:
         return gm
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        if node in found:
-            bias, first, second = map(copies.__getitem__, node.args)
-            product = graph.call_function(aten.mm.default, (first, second))
-            copies[node] = graph.create_node("call_function", aten.add.Tensor, (product, bias), name=node.name)
-            product.meta, copies[node].meta = dict(node.meta), dict(node.meta)
-        else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    return new_module(gm, graph)
+    return new_module(gm, replaced(gm.graph, dict.fromkeys(found, _write)))
+
+
+def _write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+    bias, first, second = map(copies.__getitem__, node.args)  # type: ignore[arg-type]
+    product = graph.call_function(aten.mm.default, (first, second))
+    total = graph.create_node("call_function", aten.add.Tensor, (product, bias), name=node.name)
+    product.meta, total.meta = dict(node.meta), dict(node.meta)
+    return total
 
 
 def why_not(node: fx.Node) -> str | None:

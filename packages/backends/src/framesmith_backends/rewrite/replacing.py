@@ -1,0 +1,39 @@
+"""Graphs made anew with other calls in the place of some nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import fx
+
+Copies = dict[fx.Node, fx.Node]
+#: Writes into the new graph what stands for a node, and tells it; None where nothing does, or `copies` tells already.
+Write = Callable[[fx.Graph, fx.Node, Copies], fx.Node | None]
+
+
+def replaced(graph: fx.Graph, instead: Mapping[fx.Node, Write]) -> fx.Graph:
+    """A copy of the graph, but for what is written instead of these nodes.
+
+    `copies` are what stands for the nodes met so far. Nodes to come that are told there are not met again.
+    """
+    new = fx.Graph()
+    copies: Copies = {}
+    for node in graph.nodes:
+        if node in copies:
+            continue
+        made = instead[node](new, node, copies) if node in instead else new.node_copy(node, copies.__getitem__)
+        if made is not None:
+            copies[node] = made
+    return new
+
+
+def dropped(new: fx.Graph, node: fx.Node, copies: Copies) -> None:
+    """Nothing stands for a node that nobody reads."""
+    return
+
+
+def erase_unread(graph: fx.Graph, where: Callable[[fx.Node], bool]) -> None:
+    """Drop nodes of this kind that nobody reads any more."""
+    for node in reversed(graph.nodes):
+        if not node.users and where(node):
+            graph.erase_node(node)
