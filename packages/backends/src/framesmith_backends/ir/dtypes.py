@@ -55,12 +55,24 @@ def nearest(value: float, name: str) -> float:
     return float(torch.tensor(value, dtype=torch.float64, device="cpu").to(DTYPES[name].torch))
 
 
+def whole_numbers(name: str) -> tuple[int, int]:
+    """The least and the greatest value of a type that is not floating."""
+    row = DTYPES[name]
+    if row.kind == "i":
+        return -(1 << (row.bits - 1)), (1 << (row.bits - 1)) - 1
+    return 0, (1 << row.bits) - 1
+
+
+def extremes(name: str) -> tuple[int, int] | tuple[float, float]:
+    """The same of any type: of a floating one the infinities."""
+    return (-math.inf, math.inf) if is_float(name) else whole_numbers(name)
+
+
 def holds(name: str, value: bool | int | float) -> bool:
     """Whether the number lies within the type's range, so that ATen converts it."""
-    row = DTYPES[name]
-    if row.kind == "f":
-        return not math.isfinite(value) or abs(value) <= torch.finfo(row.torch).max
-    least, most = (0, 1) if row.kind == "b" else (torch.iinfo(row.torch).min, torch.iinfo(row.torch).max)
+    if is_float(name):
+        return not math.isfinite(value) or abs(value) <= torch.finfo(DTYPES[name].torch).max
+    least, most = whole_numbers(name)
     return math.isfinite(value) and least <= value <= most
 
 

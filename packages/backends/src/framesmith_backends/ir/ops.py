@@ -5,12 +5,13 @@ Every renderer has its own table keyed by the same names.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from framesmith_backends.ir.dtypes import extremes
 
 aten = torch.ops.aten
 
@@ -167,22 +168,11 @@ def _product(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     return x
 
 
-def _limit(name: str, sign: int) -> int | float:
-    table: dict[str, tuple[int | float, int | float]] = {
-        "u8": (0, 255),
-        "i8": (-128, 127),
-        "i16": (-(2**15), 2**15 - 1),
-        "i32": (-(2**31), 2**31 - 1),
-        "i64": (-(2**63), 2**63 - 1),
-    }
-    return table.get(name, (-math.inf, math.inf))[0 if sign < 0 else 1]
-
-
 _REDUCTIONS: tuple[ReductionRow, ...] = (
     ReductionRow("sum", "add", "if", lambda d: 0.0 if d[0] == "f" else 0, lambda x, dims: x.sum(dims, dtype=x.dtype)),
     ReductionRow("prod", "mul", "if", lambda d: 1.0 if d[0] == "f" else 1, _product),
-    ReductionRow("max", "max", "if", lambda d: _limit(d, -1), lambda x, dims: x.amax(dims)),
-    ReductionRow("min", "min", "if", lambda d: _limit(d, 1), lambda x, dims: x.amin(dims)),
+    ReductionRow("max", "max", "if", lambda d: extremes(d)[0], lambda x, dims: x.amax(dims)),
+    ReductionRow("min", "min", "if", lambda d: extremes(d)[1], lambda x, dims: x.amin(dims)),
     ReductionRow("any", "or", "b", lambda d: False, lambda x, dims: torch.any(x, dims)),
     ReductionRow("all", "and", "b", lambda d: True, lambda x, dims: torch.all(x, dims)),
 )

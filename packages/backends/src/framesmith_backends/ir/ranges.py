@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.dtypes import DTYPES, is_integer
+from framesmith_backends.ir.dtypes import is_integer, whole_numbers
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Op, walk
 from framesmith_backends.ir.size import Size
 
@@ -22,15 +22,10 @@ def range_of(root: Expr) -> Range:
     known: dict[Expr, Range] = {}
     for node in walk(root):
         if is_integer(node.dtype):
-            whole = _of_type(node.dtype)
+            whole = whole_numbers(node.dtype)
             found = _range(node, known)
             known[node] = found if found is not None and whole[0] <= found[0] and found[1] <= whole[1] else whole
     return known[root]
-
-
-def _of_type(dtype: str) -> Range:
-    row = DTYPES[dtype]
-    return (-(1 << (row.bits - 1)), (1 << (row.bits - 1)) - 1) if row.kind == "i" else (0, (1 << row.bits) - 1)
 
 
 def _range(node: Expr, known: dict[Expr, Range]) -> Range | None:

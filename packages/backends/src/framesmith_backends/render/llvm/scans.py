@@ -11,11 +11,12 @@ computed ("totals"), these are joined, and then each piece goes on from what sta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.dtypes import DTYPES, extremes
 from framesmith_backends.render.llvm import double
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant, element_bytes
 from framesmith_backends.render.llvm.ops import emit_cast, from_memory, memory_kind, to_memory
@@ -62,21 +63,13 @@ def held_kind(scan: Scan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How states are joined, of which the first stands before the second, and what there is before all elements."""
+    """How states are joined, of which the first stands before the second, and what there is before those of a type."""
 
     start: Callable[[str], tuple[float, ...]]
     joined: Callable[[Writer, State, State], State]
     value: Callable[[Writer, State], Value] = lambda w, state: state[0]
     has_places: bool = False
     is_long: bool = False
-
-
-def _lowest(kind: str) -> float:
-    return float("-inf") if kind in ("float", "double") else -(1 << (int(kind[1:]) - 1))
-
-
-def _highest(kind: str) -> float:
-    return float("inf") if kind in ("float", "double") else (1 << (int(kind[1:]) - 1)) - 1
 
 
 def _extreme(floating: str, integer: str) -> Callable[[Writer, State, State], State]:
@@ -105,11 +98,11 @@ def _joined_logarithms(w: Writer, before: State, after: State) -> State:
 
 
 KINDS: dict[str, Kind] = {
-    "total": Kind(lambda kind: (0,), lambda w, a, b: (w.add(a[0], b[0]),)),
-    "product": Kind(lambda kind: (1,), lambda w, a, b: (w.mul(a[0], b[0]),)),
-    "greatest": Kind(lambda kind: (_lowest(kind), 0), _extreme("oge", "sge"), has_places=True),
-    "least": Kind(lambda kind: (_highest(kind), 0), _extreme("ole", "sle"), has_places=True),
-    "log_sum_exp": Kind(lambda kind: (float("-inf"), 0.0), _joined_logarithms,
+    "total": Kind(lambda dtype: (0,), lambda w, a, b: (w.add(a[0], b[0]),)),
+    "product": Kind(lambda dtype: (1,), lambda w, a, b: (w.mul(a[0], b[0]),)),
+    "greatest": Kind(lambda dtype: (extremes(dtype)[0], 0), _extreme("oge", "sge"), has_places=True),
+    "least": Kind(lambda dtype: (extremes(dtype)[1], 0), _extreme("ole", "sle"), has_places=True),
+    "log_sum_exp": Kind(lambda dtype: (-math.inf, 0.0), _joined_logarithms,
                         lambda w, state: w.add(state[0], double.log1p(w, state[1])), is_long=True),
 }  # fmt: skip
 
@@ -145,7 +138,7 @@ class _Scans:
         self.read, self.written = memory_kind(scan.source), memory_kind(scan.result)
         self.squares = max(1, min(MOST_SQUARES, LINE // (lanes * element_bytes(self.written))))
         self.starts = [
-            constant(one, kind, lanes) for one, kind in zip(self.kind.start(self.held), self.kinds, strict=True)
+            constant(one, kind, lanes) for one, kind in zip(self.kind.start(scan.result), self.kinds, strict=True)
         ]
         self.job = {
             name: w.load(w.at(Value("%job", "ptr"), k, "i64"), "ptr" if k < 4 else "i64", align=8)
@@ -155,7 +148,7 @@ class _Scans:
     @property
     def kinds(self) -> list[str]:
         """The LLVM types of a state's parts."""
-        count = len(self.kind.start(self.held))
+        count = len(self.kind.start(self.scan.result))
         return [self.held] if count == 1 else [self.held, "i32" if self.kind.has_places else self.held]
 
     # One vector of elements.
