@@ -10,7 +10,7 @@ from tracing import trace
 
 from framesmith_backends.ir.expr import Const, Expr, Load, Op, transform, walk
 from framesmith_backends.ir.index import Ix, Var, of
-from framesmith_backends.ir.ops import CPU_ONLY, FLOAT32_ONLY, OPS
+from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.verify import Malformed, verify_program
 from framesmith_backends.lower.graph import lower_graph
@@ -71,13 +71,13 @@ def test_transform_shares_what_it_keeps() -> None:
 
 def test_every_operation_has_a_row_in_each_renderer() -> None:
     special = {"max", "min", "idiv", "shr", "where", "put", "neg", "not", "abs", "isnan"}
-    for name in OPS:
+    for name, row in OPS.items():
         for dtype, functions in ELEMENTARY.items():
-            unknown = dtype == "f64" and name in FLOAT32_ONLY
+            unknown = dtype == "f64" and not row.float64
             known = name in PLAIN or name in COMPARISONS or name in functions or name in special
             assert known or unknown, (name, dtype)
             assert not unknown or name not in functions, name
-        assert (name in INFIX or name in CALLS or name in special) != (name in CPU_ONLY), name
+        assert (name in INFIX or name in CALLS or name in special) == row.on_gpus, name
 
 
 def test_broken_programs_are_found() -> None:

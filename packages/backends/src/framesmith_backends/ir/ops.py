@@ -21,7 +21,8 @@ class OpRow:
     """`kinds`: the operand kinds taken (b, i for integers signed or not, f); `result`: "same" or "b1".
 
     `cost` is in cycles per vector, roughly; `meaning` is the operation on torch tensors of equal dtype. Shifts are by
-    less than the number of bits, and not by negative numbers.
+    less than the number of bits, and not by negative numbers. A node that needs an operation of float64 that renderers
+    do not have, or one on GPUs that their device library does not have, runs as an ATen call.
     """
 
     name: str
@@ -30,6 +31,8 @@ class OpRow:
     cost: int
     meaning: Callable[..., Any]
     result: str = "same"
+    float64: bool = True
+    on_gpus: bool = True
 
 
 def _truncated(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -55,7 +58,9 @@ def _derivative(backward: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor
     return lambda x: backward(torch.ones_like(x), x)
 
 
-_UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
+#: Of floating numbers: name, cost and meaning. Renderers have no float64 form of the second and the third ones, and on
+#: GPUs none of the third ones.
+_UNARY: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("sqrt", 12, torch.sqrt),
     ("rsqrt", 20, torch.rsqrt),
     ("exp", 20, torch.exp),
@@ -67,26 +72,30 @@ _UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("log1p", 32, torch.log1p),
     ("sin", 40, torch.sin),
     ("cos", 40, torch.cos),
+    ("tanh", 30, torch.tanh),
+    ("erf", 45, torch.erf),
+    ("sigmoid", 26, torch.sigmoid),
+    ("floor", 2, torch.floor),
+    ("ceil", 2, torch.ceil),
+    ("round", 2, torch.round),
+    ("trunc", 2, torch.trunc),
+)
+
+_UNARY_FLOAT32: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("tan", 50, torch.tan),
     ("asin", 50, torch.asin),
     ("acos", 50, torch.acos),
     ("atan", 50, torch.atan),
     ("sinh", 45, torch.sinh),
     ("cosh", 40, torch.cosh),
-    ("tanh", 30, torch.tanh),
     ("asinh", 80, torch.asinh),
     ("acosh", 80, torch.acosh),
     ("atanh", 45, torch.atanh),
-    ("erf", 45, torch.erf),
     ("erfc", 50, torch.erfc),
     ("erfinv", 60, torch.erfinv),
     ("lgamma", 100, torch.lgamma),
-    ("digamma", 70, torch.digamma),
     ("i0", 130, torch.special.i0),
-    ("i0e", 130, torch.special.i0e),
     ("i1", 130, torch.special.i1),
-    ("i1e", 130, torch.special.i1e),
-    ("sigmoid", 26, torch.sigmoid),
     ("gelu", 45, _gelu),
     ("gelu_tanh", 45, lambda x: aten.gelu(x, approximate="tanh")),
     ("silu", 35, aten.silu),
@@ -95,10 +104,12 @@ _UNARY_FLOAT: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("dgelu_tanh", 60, _dgelu("tanh")),
     ("dsilu", 45, _derivative(aten.silu_backward)),
     ("dmish", 55, _derivative(aten.mish_backward)),
-    ("floor", 2, torch.floor),
-    ("ceil", 2, torch.ceil),
-    ("round", 2, torch.round),
-    ("trunc", 2, torch.trunc),
+)
+
+_UNARY_FLOAT32_ON_CPU: tuple[tuple[str, int, Callable[..., Any]], ...] = (
+    ("digamma", 70, torch.digamma),
+    ("i0e", 130, torch.special.i0e),
+    ("i1e", 130, torch.special.i1e),
 )
 
 _ROWS: tuple[OpRow, ...] = (
@@ -109,13 +120,13 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("idiv", 2, "i", 30, _truncated),
     OpRow("shl", 2, "i", 1, torch.bitwise_left_shift),
     OpRow("shr", 2, "i", 1, torch.bitwise_right_shift),
-    OpRow("fmod", 2, "if", 30, torch.fmod),
-    OpRow("floordiv", 2, "f", 20, torch.floor_divide),
-    OpRow("pow", 2, "f", 80, torch.pow),
-    OpRow("atan2", 2, "f", 60, torch.atan2),
-    OpRow("hypot", 2, "f", 30, torch.hypot),
-    OpRow("logaddexp", 2, "f", 45, torch.logaddexp),
-    OpRow("logaddexp2", 2, "f", 45, torch.logaddexp2),
+    OpRow("fmod", 2, "if", 30, torch.fmod, float64=False),
+    OpRow("floordiv", 2, "f", 20, torch.floor_divide, float64=False),
+    OpRow("pow", 2, "f", 80, torch.pow, float64=False),
+    OpRow("atan2", 2, "f", 60, torch.atan2, float64=False),
+    OpRow("hypot", 2, "f", 30, torch.hypot, float64=False),
+    OpRow("logaddexp", 2, "f", 45, torch.logaddexp, float64=False),
+    OpRow("logaddexp2", 2, "f", 45, torch.logaddexp2, float64=False),
     OpRow("neg", 1, "if", 1, torch.neg),
     OpRow("abs", 1, "if", 1, torch.abs),
     OpRow("max", 2, "if", 3, torch.maximum),
@@ -135,20 +146,15 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("not", 1, "bi", 1, torch.bitwise_not),
     OpRow("where", 3, "bif", 1, torch.where),
     OpRow("put", 2, "bif", 0, _put),
-    *(OpRow(name, 1, "f", cost, meaning) for name, cost, meaning in _UNARY_FLOAT),
+    *(OpRow(name, 1, "f", cost, meaning) for name, cost, meaning in _UNARY),
+    *(OpRow(name, 1, "f", cost, meaning, float64=False) for name, cost, meaning in _UNARY_FLOAT32),
+    *(
+        OpRow(name, 1, "f", cost, meaning, float64=False, on_gpus=False)
+        for name, cost, meaning in _UNARY_FLOAT32_ON_CPU
+    ),
 )
 
 OPS: dict[str, OpRow] = {row.name: row for row in _ROWS}
-
-# Operations whose float64 form no renderer has: a node that needs one runs as an ATen call.
-FLOAT32_ONLY = frozenset((
-    "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "erfinv",
-    "pow", "fmod", "hypot", "floordiv", "logaddexp", "logaddexp2", "lgamma", "digamma", "i0", "i0e", "i1", "i1e",
-    "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
-))  # fmt: skip
-
-# Operations that the device library of GPUs does not have: there they are ATen calls.
-CPU_ONLY = frozenset(("digamma", "i0e", "i1e"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from framesmith_aten.operators import is_mutable
 from framesmith_aten.symbolic import has_symbols, is_symbolic, is_taken_for_another
 from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Number, Op, walk
-from framesmith_backends.ir.ops import CPU_ONLY, FLOAT32_ONLY
+from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.program import Call, Layout, Place, Program, is_dense
 from framesmith_backends.ir.size import Sym, Undecided
 from framesmith_backends.ir.splitting import Splitting
@@ -311,9 +311,9 @@ def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], b
     for name in list(low.program.defs)[before:]:
         one = low.program.defs[name]
         for part in walk(one.body):
-            if isinstance(part, Op) and part.dtype == "f64" and part.name in FLOAT32_ONLY:
+            if isinstance(part, Op) and part.dtype == "f64" and not OPS[part.name].float64:
                 raise Decline(f"{part.name} in float64")
-            if isinstance(part, Op) and part.name in CPU_ONLY and one.layout.device != "cpu":
+            if isinstance(part, Op) and not OPS[part.name].on_gpus and one.layout.device != "cpu":
                 raise Decline(f"{part.name} on a GPU")
     return finished if many else finished[0]
 
