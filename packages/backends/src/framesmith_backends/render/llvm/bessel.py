@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.double import LN2, times_power, whole_part
-from framesmith_backends.render.llvm.gamma import in_parts
 from framesmith_backends.render.llvm.math import INFINITY, LOG2E
+from framesmith_backends.render.llvm.wide import in_parts, narrowed, widened
 
 # Where the large arguments begin.
 FAR = 8.0
@@ -67,7 +67,7 @@ def _power(b: Builder, y: Value) -> Value:
 def _bessel(order: Order, scaled: bool) -> Callable[[Builder, Value], Value]:
     def function(b: Builder, x: Value) -> Value:
         size = b.intrinsic("fabs", x)
-        t = b.convert("fpext", size, "double")
+        t = widened(b, size)
         near = b.polynomial(b.mul(t, t), order.near)
         if order.odd:
             near = b.mul(near, t)
@@ -79,7 +79,7 @@ def _bessel(order: Order, scaled: bool) -> Callable[[Builder, Value], Value]:
         else:
             end = b.number(END, t)
             far = b.mul(far, _power(b, b.select(b.compare("ogt", t, end), end, t)))
-        result = b.convert("fptrunc", b.select(is_near, near, far), "float")
+        result = narrowed(b, b.select(is_near, near, far))
         if not scaled:
             # As eager's quotient of e**t and sqrt(t).
             result = b.select(b.compare("oeq", size, INFINITY), b.number(math.nan, x), result)

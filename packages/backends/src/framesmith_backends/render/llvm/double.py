@@ -84,7 +84,7 @@ def whole_part(b: Builder, x: Value, factor: float) -> tuple[Value, Value]:
     return b.sub(t, ROUNDING), t
 
 
-def _power_of_two(b: Builder, t: Value, more: int = 0) -> Value:
+def power_of_two(b: Builder, t: Value, more: int = 0) -> Value:
     """2**(n + more), with n as `whole_part` left it in t, where that is a normal number."""
     return b.bits(b.binary("shl", b.add(b.bits(t, "i64"), 1023 + more), 52), "double")
 
@@ -100,7 +100,7 @@ def _scale(b: Builder, x: Value, n: Value) -> Value:
         return scalef(b, x, n)
     half, t = whole_part(b, n, 0.5)
     rest = b.add(b.sub(n, half), ROUNDING)
-    return b.mul(b.mul(x, _power_of_two(b, t)), _power_of_two(b, rest))
+    return b.mul(b.mul(x, power_of_two(b, t)), power_of_two(b, rest))
 
 
 def _reduced_exponent(b: Builder, x: Value) -> tuple[Value, Value, Value, Value]:
@@ -135,7 +135,7 @@ def expm1(b: Builder, x: Value) -> Value:
     n, t, r, tail = _reduced_exponent(b, clamp(b, x, -40.0, 710.0))
     q = b.fma(b.polynomial(r, EXPM1_Q), b.mul(r, r), tail)
     # 2 * (s (r + q) + (s - 1/2)) with s = 2**(n-1), which stays finite for n = 1024.
-    s = _power_of_two(b, t, -1)
+    s = power_of_two(b, t, -1)
     half = b.fma(s, q, b.fma(s, r, b.sub(s, 0.5)))
     result = b.select(b.compare("oeq", n, 0.0), b.add(r, q), b.mul(half, 2.0))
     return b.select(b.compare("oeq", x, 0.0), x, result)

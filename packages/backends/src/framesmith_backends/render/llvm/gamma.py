@@ -16,9 +16,9 @@ import math
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.double import split as split_wide
 from framesmith_backends.render.llvm.library import instead, out_of_line
 from framesmith_backends.render.llvm.math import INFINITY, LN2_HIGH, LN2_LOW, log_parts, rounded, split
+from framesmith_backends.render.llvm.wide import in_parts, log_terms, narrowed, widened
 
 # From here on functions are computed by the series of Stirling, below by polynomials.
 FAR = 2.5
@@ -71,25 +71,10 @@ RISING_SLOPE = tuple(k * c for k, c in enumerate(RISING))[1:]
 LARGE = 2.0**60
 
 
-def _wide(b: Builder, x: Value) -> Value:
-    return b.convert("fpext", x, "double")
-
-
-def _narrow(b: Builder, x: Value) -> Value:
-    return b.convert("fptrunc", x, "float")
-
-
-def in_parts(b: Builder, function: Callable[[Value], Value], x: Value) -> Value:
-    """The function of so many lanes at a time that the processor's registers hold them in double precision."""
-    lanes = min(x.lanes, 32 if b.scalef else 8)
-    return b.join([function(b.pick(x, range(first, first + lanes))) for first in range(0, x.lanes, lanes)])
-
-
 def _log(b: Builder, x: Value) -> Value:
     """log of a positive normal number in double precision, off by few units of the last place of 1."""
-    k, m = split_wide(b, x)
-    s = b.div(b.sub(m, 1.0), b.add(m, 1.0))
-    return b.fma(k, math.log(2.0), b.mul(s, b.polynomial(b.mul(s, s), LOG)))
+    k, s, p = log_terms(b, x, LOG)
+    return b.fma(k, math.log(2.0), b.mul(s, p))
 
 
 def _least(b: Builder, x: Value, end: float) -> Value:
@@ -131,25 +116,25 @@ def _lgamma_of_positive(b: Builder, x: Value) -> Value:
     one, zero = b.number(1.0, x), b.number(0.0, x)
     k, m = split(b, x)
     f, tail = log_parts(b, b.sub(m, one))
-    log = b.add(b.fma(_wide(b, k), math.log(2.0), _wide(b, f)), _wide(b, tail))
+    log = b.add(b.fma(widened(b, k), math.log(2.0), widened(b, f)), widened(b, tail))
     # log(x) is subtracted from the value of 1 + x in the first interval.
     first = b.compare("olt", x, 1.5)
     d = b.sub(x, b.select(first, one, b.number(2.0, x)))
-    wide_d = _wide(b, d)
-    p = b.fma(_wide(b, b.polynomial(d, LGAMMA_P[1:])), wide_d, LGAMMA_P[0])
-    both = b.mul(_wide(b, b.select(first, x, b.sub(x, one))), wide_d)
-    near = b.fma(both, p, b.mul(log, _wide(b, b.select(first, b.neg(one), zero))))
+    wide_d = widened(b, d)
+    p = b.fma(widened(b, b.polynomial(d, LGAMMA_P[1:])), wide_d, LGAMMA_P[0])
+    both = b.mul(widened(b, b.select(first, x, b.sub(x, one))), wide_d)
+    near = b.fma(both, p, b.mul(log, widened(b, b.select(first, b.neg(one), zero))))
     r = b.div(one, _least(b, x, LARGE))
     series = b.mul(r, b.polynomial(b.mul(r, r), LGAMMA_Q))
-    wide = _wide(b, x)
-    rest = b.add(b.sub(b.number(HALF_LOG_TAU, wide), wide), _wide(b, series))
+    wide = widened(b, x)
+    rest = b.add(b.sub(b.number(HALF_LOG_TAU, wide), wide), widened(b, series))
     far = b.fma(b.sub(wide, 0.5), log, rest)
-    return _narrow(b, b.select(b.compare("olt", x, FAR), near, far))
+    return narrowed(b, b.select(b.compare("olt", x, FAR), near, far))
 
 
 def _lgamma_of_negative(b: Builder, x: Value, n: Value) -> Value:
     """log(pi / |x sin(pi x)|) - lgamma(|x|), given x to the nearest whole number."""
-    t, u = _wide(b, b.intrinsic("fabs", x)), _wide(b, b.intrinsic("fabs", b.sub(x, n)))
+    t, u = widened(b, b.intrinsic("fabs", x)), widened(b, b.intrinsic("fabs", b.sub(x, n)))
     sine = b.mul(u, b.polynomial(b.mul(u, u), SINE))
     far = b.add(t, float(SHIFT))
     r = b.div(b.number(1.0, t), far)
@@ -157,7 +142,7 @@ def _lgamma_of_negative(b: Builder, x: Value, n: Value) -> Value:
     positive = b.fma(b.sub(far, 0.5), _log(b, far), series)
     # Of the factors that lead from the first number to the second t itself is divided by.
     rising = b.mul(b.polynomial(t, RISING[1:]), math.pi)
-    return _narrow(b, b.sub(_log(b, b.div(rising, sine)), positive))
+    return narrowed(b, b.sub(_log(b, b.div(rising, sine)), positive))
 
 
 def digamma(b: Builder, x: Value) -> Value:
@@ -195,15 +180,15 @@ def _digamma_of_positive(b: Builder, x: Value) -> Value:
 
 def _digamma_of_negative(b: Builder, x: Value, n: Value) -> Value:
     """digamma(1 - x) - pi / tan(pi x), given x to the nearest whole number."""
-    u = _wide(b, b.sub(x, n))
+    u = widened(b, b.sub(x, n))
     cotangent = b.div(b.polynomial(b.mul(u, u), COTANGENT), u)
-    wide = _wide(b, x)
+    wide = widened(b, x)
     t = b.sub(b.number(1.0, wide), wide)
     step = b.div(b.polynomial(t, RISING_SLOPE), b.polynomial(t, RISING))
     far = b.add(t, float(SHIFT))
     r = b.div(b.number(1.0, t), far)
     series = b.mul(r, b.fma(r, b.polynomial(b.mul(r, r), DIGAMMA_WIDE_Q), 0.5))
-    return _narrow(b, b.sub(b.sub(_log(b, far), b.add(series, step)), cotangent))
+    return narrowed(b, b.sub(b.sub(_log(b, far), b.add(series, step)), cotangent))
 
 
 GAMMA: dict[str, Callable[..., Value]] = {"lgamma": lgamma, "digamma": digamma}

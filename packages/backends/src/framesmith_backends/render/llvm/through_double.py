@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.double import power_of_two, whole_part
 from framesmith_backends.render.llvm.math import INFINITY, LOG2E, clamp
+from framesmith_backends.render.llvm.wide import log_terms, narrowed, widened
 
 # log2 of m in [sqrt(1/2), sqrt(2)] as s * L(s*s), s = (m-1)/(m+1): the series of atanh.
 LOG_L = tuple(2.0 * LOG2E / (2 * k + 1) for k in range(10))
@@ -15,21 +17,10 @@ EXP_P = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(11))
 SMALL = 2.0**-12
 
 
-def _double(b: Builder, x: Value) -> Value:
-    return b.convert("fpext", x, "double")
-
-
-def _float(b: Builder, x: Value) -> Value:
-    return b.convert("fptrunc", x, "float")
-
-
 def _log2(b: Builder, x: Value) -> Value:
     """log2 of a positive normal double."""
-    shifted = b.add(b.bits(x, "i64"), 0x3FF0000000000000 - 0x3FE6A09E667F3BCD)
-    k = b.convert("sitofp", b.sub(b.binary("lshr", shifted, 52), 1023), "double")
-    m = b.bits(b.add(b.binary("and", shifted, 0xFFFFFFFFFFFFF), 0x3FE6A09E667F3BCD), "double")
-    s = b.div(b.sub(m, 1.0), b.add(m, 1.0))
-    return b.fma(b.polynomial(b.mul(s, s), LOG_L), s, k)
+    k, s, p = log_terms(b, x, LOG_L)
+    return b.fma(p, s, k)
 
 
 def _log(b: Builder, x: Value) -> Value:
@@ -38,12 +29,10 @@ def _log(b: Builder, x: Value) -> Value:
 
 def pow(b: Builder, x: Value, y: Value) -> Value:
     x, y = b.same(x, y)
-    power = b.mul(_log2(b, _double(b, b.intrinsic("fabs", x))), _double(b, y))
+    power = b.mul(_log2(b, widened(b, b.intrinsic("fabs", x))), widened(b, y))
     power = clamp(b, power, -200.0, 200.0)
-    n = b.intrinsic("rint", power)
-    whole = b.convert("fptosi", b.select(b.compare("uno", n, 0.0), b.number(0.0, n), n), "i64")
-    scale = b.bits(b.binary("shl", b.add(whole, 1023), 52), "double")
-    result = _float(b, b.mul(b.polynomial(b.sub(power, n), EXP_P), scale))
+    n, t = whole_part(b, power, 1.0)
+    result = narrowed(b, b.mul(b.polynomial(b.sub(power, n), EXP_P), power_of_two(b, t)))
     return _pow_range(b, x, y, result)
 
 
@@ -75,8 +64,8 @@ def _pow_range(b: Builder, x: Value, y: Value, result: Value) -> Value:
 def hypot(b: Builder, x: Value, y: Value) -> Value:
     """sqrt(x*x + y*y); infinite where one of them is, be the other NaN."""
     x, y = b.same(x, y)
-    one, two = _double(b, x), _double(b, y)
-    result = _float(b, b.intrinsic("sqrt", b.fma(one, one, b.mul(two, two))))
+    one, two = widened(b, x), widened(b, y)
+    result = narrowed(b, b.intrinsic("sqrt", b.fma(one, one, b.mul(two, two))))
     infinite = (b.compare("oeq", b.intrinsic("fabs", value), INFINITY) for value in (x, y))
     return b.select(b.binary("or", *infinite), b.number(INFINITY, x), result)
 
@@ -87,8 +76,8 @@ def _root_beside_one(b: Builder, x: Value, one: float) -> Value:
 
 
 def asinh(b: Builder, x: Value) -> Value:
-    size = _double(b, b.intrinsic("fabs", x))
-    result = _float(b, _log(b, b.add(size, _root_beside_one(b, size, 1.0))))
+    size = widened(b, b.intrinsic("fabs", x))
+    result = narrowed(b, _log(b, b.add(size, _root_beside_one(b, size, 1.0))))
     result = b.select(b.compare("ult", b.intrinsic("fabs", x), INFINITY), result, b.intrinsic("fabs", x))
     result = b.select(b.compare("uno", x, 0.0), x, result)
     size = b.intrinsic("fabs", x)
@@ -97,8 +86,8 @@ def asinh(b: Builder, x: Value) -> Value:
 
 
 def acosh(b: Builder, x: Value) -> Value:
-    wide = _double(b, x)
-    result = _float(b, _log(b, b.add(wide, _root_beside_one(b, wide, -1.0))))
+    wide = widened(b, x)
+    result = narrowed(b, _log(b, b.add(wide, _root_beside_one(b, wide, -1.0))))
     result = b.select(b.compare("oeq", x, INFINITY), x, result)
     return b.select(b.compare("ult", x, 1.0), b.number(math.nan, x), result)
 
