@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
-from framesmith_backends.render.llvm.sorts import BITS, ITEMS, JOB, Items, Line, Sort, Sorts
+from framesmith_backends.render.llvm.sorts import BITS, ITEMS, JOB, Digits, Items, Line, Sort
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.render.target import Target
 
@@ -44,7 +44,7 @@ def counts_bytes(sort: Sort) -> int:
     return 4 * sort.digits << BITS
 
 
-class _LongSort(Sorts):
+class _LongSort(Digits):
     """Writes one of the functions."""
 
     def __init__(self, sort: Sort, w: Writer, target: Target) -> None:

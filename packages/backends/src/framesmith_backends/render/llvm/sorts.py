@@ -84,7 +84,8 @@ def arrays(sort: Sort) -> int:
 def render_sort(sort: Sort, target: Target) -> str:
     """A module with `void fs_sort(ptr job, i64 shares, i32 threads)`."""
     declarations: dict[str, None] = {}
-    body = Sorts(sort, Writer(declared=declarations), target).shares()
+    lines = (Ranks if sort.ranks else Digits)(sort, Writer(declared=declarations), target)
+    body = _Shares(lines).function()
     enter = (
         "define void @fs_sort(ptr %job, i64 %extent, i32 %threads) {\n"
         "  call void @fs.parallel(ptr @fs.part, ptr %job, i64 %extent, i32 %threads)\n  ret void\n}"
@@ -105,92 +106,23 @@ class Line(NamedTuple):
     number: Value
 
 
-class Sorts:
-    """Writes the functions of one sort."""
+class Elements:
+    """Writes what both ways to sort a line do with its elements, in a function that has a job."""
 
-    def __init__(self, sort: Sort, w: Writer, target: Target) -> None:
+    def __init__(self, sort: Sort, w: Writer) -> None:
         self.sort, self.w = sort, w
-        self.lanes, self.count_lanes = target.bytes // element_bytes(sort.key), target.bytes // 4
         self.job = {
             name: w.load(w.at(Value("%job", "ptr"), k, "i64"), "ptr" if k < POINTERS else "i64", align=8)
             for k, name in enumerate(JOB)
         }
         self.count = self.job["count"]
-        if not sort.ranks:
-            self.counts = self.array(sort.digits << BITS, "i32")
         self.scratch = ZERO
-        self.more_ties = w.cell(ZERO)
-
-    def array(self, count: int, kind: str) -> Value:
-        place = Value(self.w.name(), "ptr")
-        self.w.entry.append(f"{place.text} = alloca [{count} x {kind}], align 64")
-        return place
 
     def slot(self, which: int | Value) -> Value:
         """An array of the share's scratch."""
         w = self.w
         slot = which if isinstance(which, Value) else constant(which, "i64")
         return w.at(self.scratch, w.mul(slot, self.job["room"]), "i8")
-
-    # Shares of lines.
-
-    def shares(self) -> str:
-        w, job, sort = self.w, self.job, self.sort
-        with w.loop(Value("%begin", "i64"), Value("%end", "i64")) as share:
-            self.scratch = w.at(job["scratch"], w.mul(w.mul(share, arrays(sort)), job["room"]), "i8")
-            first, last = (
-                w.binary("udiv", w.mul(one, job["tasks"]), job["shares"]) for one in (share, w.add(share, 1))
-            )
-            with w.loop(first, last) as task:
-                if sort.across:
-                    self.group(task)
-                else:
-                    start = w.mul(task, self.count)
-                    memory = (w.at(job["source"], start, sort.memory), w.at(job["values"], start, sort.memory))
-                    self.line(Line(*memory, w.at(job["places"], start, "i64"), task))
-        return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
-
-    def group(self, task: Value) -> None:
-        """Lines side by side, which are sorted one behind the other in scratch."""
-        w, job, sort = self.w, self.job, self.sort
-        groups = w.binary("udiv", w.add(job["inner"], GROUP - 1), GROUP)
-        first = w.mul(w.binary("urem", task, groups), GROUP)
-        width = w.least(w.sub(job["inner"], first), GROUP)
-        outer = w.mul(w.binary("udiv", task, groups), job["inner"])
-        start = w.add(w.mul(outer, self.count), first)
-        with self.turned(start, width) as (lane, row, place):
-            element = w.load(w.at(job["source"], place, sort.memory), sort.memory, align=1)
-            w.store(element, w.at(self.lane_of(0, lane), row, sort.memory), 1)
-        with w.loop(ZERO, width) as lane:
-            lanes = [self.lane_of(which, lane) for which in range(3)]
-            self.line(Line(lanes[0], lanes[1], lanes[2], w.add(w.add(outer, first), lane)))
-        for which, name, kind, wanted in ((1, "values", sort.memory, sort.values), (2, "places", "i64", sort.places)):
-            if wanted:
-                with self.turned(start, width) as (lane, row, place):
-                    found = w.load(w.at(self.lane_of(which, lane), row, kind), kind, align=1)
-                    w.store(found, w.at(job[name], place, kind), 1)
-
-    def lane_of(self, which: int, lane: Value) -> Value:
-        return self.slot(self.w.add(lane, ITEMS + which * GROUP))
-
-    @contextmanager
-    def turned(self, start: Value, width: Value) -> Iterator[tuple[Value, Value, Value]]:
-        """All elements of a group: their line in it, their place there, and in memory."""
-        w = self.w
-        with w.loop(ZERO, self.count) as row:
-            across = w.add(start, w.mul(row, self.job["inner"]))
-            with w.loop(ZERO, width) as lane:
-                yield lane, row, w.add(across, lane)
-
-    def line(self, line: Line) -> None:
-        """One line; where ties were told of most, the rest is left as it is, which is to be sorted again anyway."""
-        w, sort = self.w, self.sort
-        by = self.by_ranks if sort.ranks else self.by_digits
-        if not sort.ties:
-            by(line)
-            return
-        with w.when(w.compare("sle", w.read(self.more_ties, "i64"), MOST_TIES)):
-            by(line)
 
     # Keys: see Note [Keys].
 
@@ -233,7 +165,47 @@ class Sorts:
         key = w.load(w.at(items[0], at, self.sort.key), self.sort.key, align=element_bytes(self.sort.key))
         return key, w.load(w.at(items[1], at, "i32"), "i32")
 
-    # Digits: see Note [Digits].
+    # Results.
+
+    def write(self, line: Line, items: Items, first: Value, last: Value) -> None:
+        """Write the results of sorted items."""
+        w = self.w
+        with w.loop(first, last) as at:
+            _, place = self.item(items, at)
+            self.write_one(line, w.convert("zext", place, "i64"), at)
+
+    def write_one(self, line: Line, place: Value, at: Value) -> None:
+        """Write the results for the element of a place."""
+        w, sort = self.w, self.sort
+        if sort.values:
+            w.store(self.element(line, place), w.at(line.values, at, sort.memory), 1)
+        if sort.places:
+            w.store(place, w.at(line.places, at, "i64"), 8)
+
+    def tell(self, line: Line, items: Items) -> Value:
+        """Whether two neighbours have one key, and can be told apart: by their places, or by their bits. A byte."""
+        w, sort = self.w, self.sort
+        found = w.cell(constant(0, "i8"))
+        with w.loop(ZERO, w.sub(self.count, 1)) as at:
+            (key, place), (next_key, next_place) = self.item(items, at), self.item(items, w.add(at, 1))
+            same = w.compare("eq", key, next_key)
+            if not sort.places:
+                one, other = (self.element(line, w.convert("zext", k, "i64")) for k in (place, next_place))
+                same = w.binary("and", same, w.compare("ne", one, other))
+            w.store(w.binary("or", w.read(found, "i8"), w.convert("zext", same, "i8")), found, 0)
+        tied = w.read(found, "i8")
+        w.store(tied, w.at(self.job["ties"], line.number, "i8"), 1)
+        return tied
+
+
+class Digits(Elements):
+    """Writes sorts by digits: see Note [Digits]."""
+
+    def __init__(self, sort: Sort, w: Writer, target: Target) -> None:
+        super().__init__(sort, w)
+        self.lanes = target.bytes // 4
+        self.counts = Value(w.name(), "ptr")
+        w.entry.append(f"{self.counts.text} = alloca [{sort.digits << BITS} x i32], align 64")
 
     def digit(self, key: Value, which: Value) -> Value:
         w, kind = self.w, self.sort.key
@@ -245,7 +217,8 @@ class Sorts:
     def counter(self, base: Value, digit: Value) -> Value:
         return self.w.at(self.counts, self.w.add(digit, base), "i32")
 
-    def by_digits(self, line: Line) -> None:
+    def sort_line(self, line: Line) -> Value | None:
+        """One line; whether it has ties, where that is to be told."""
         w, sort = self.w, self.sort
         self.clear(self.counts, 4 * sort.digits << BITS)
         cells = [w.cell(self.slot(k)) for k in range(ITEMS)]
@@ -264,8 +237,7 @@ class Sorts:
                     w.store(value, cell, 0)
         if sort.ties:
             self.write(line, lies(), *whole)
-            self.tell(line, lies())
-            return
+            return self.tell(line, lies())
         highest = constant(sort.digits - 1, "i64")
         differs = self.differs(lies(), highest)
         with w.when(differs):
@@ -273,6 +245,7 @@ class Sorts:
             self.deal_out(line, lies(), highest, *whole)
         with w.when(w.binary("xor", differs, True)):
             self.write(line, lies(), *whole)
+        return None
 
     def differs(self, items: Items, which: Value) -> Value:
         """Whether not all items have the same digit."""
@@ -318,7 +291,7 @@ class Sorts:
 
     def add_up(self, base: Value) -> None:
         """Of each digit, how many items have lower ones, in place of how many have it: a vector of digits at a time."""
-        w, lanes = self.w, self.count_lanes
+        w, lanes = self.w, self.lanes
         total = w.cell(constant(0, "i32", lanes))
         with w.loop(ZERO, constant(1 << BITS, "i64"), lanes) as digit:
             place = self.counter(base, digit)
@@ -336,41 +309,16 @@ class Sorts:
         text = f"shufflevector {value.typed}, {value.type} zeroinitializer, <{len(lanes)} x i32> <{picks}>"
         return self.w.emit(text, value.kind, len(lanes))
 
-    def write(self, line: Line, items: Items, first: Value, last: Value) -> None:
-        """Write the results of sorted items."""
-        w = self.w
-        with w.loop(first, last) as at:
-            _, place = self.item(items, at)
-            self.write_one(line, w.convert("zext", place, "i64"), at)
 
-    def write_one(self, line: Line, place: Value, at: Value) -> None:
-        """Write the results for the element of a place."""
-        w, sort = self.w, self.sort
-        if sort.values:
-            w.store(self.element(line, place), w.at(line.values, at, sort.memory), 1)
-        if sort.places:
-            w.store(place, w.at(line.places, at, "i64"), 8)
+class Ranks(Elements):
+    """Writes sorts of short lines by ranks: see Note [Ranks]."""
 
-    def tell(self, line: Line, items: Items) -> None:
-        """Whether two neighbours have one key, and can be told apart: by their places, or by their bits."""
-        w, sort = self.w, self.sort
-        found = w.cell(constant(0, "i8"))
-        with w.loop(ZERO, w.sub(self.count, 1)) as at:
-            (key, place), (next_key, next_place) = self.item(items, at), self.item(items, w.add(at, 1))
-            same = w.compare("eq", key, next_key)
-            if not sort.places:
-                one, other = (self.element(line, w.convert("zext", k, "i64")) for k in (place, next_place))
-                same = w.binary("and", same, w.compare("ne", one, other))
-            w.store(w.binary("or", w.read(found, "i8"), w.convert("zext", same, "i8")), found, 0)
-        tied = w.read(found, "i8")
-        w.store(tied, w.at(self.job["ties"], line.number, "i8"), 1)
-        step = w.sub(w.binary("shl", w.convert("zext", tied, "i64"), 1), 1)
-        w.store(w.add(w.read(self.more_ties, "i64"), step), self.more_ties, 0)
+    def __init__(self, sort: Sort, w: Writer, target: Target) -> None:
+        super().__init__(sort, w)
+        self.lanes = target.bytes // element_bytes(sort.key)
 
-    # Ranks: see Note [Ranks].
-
-    def by_ranks(self, line: Line) -> None:
-        """Of short lines."""
+    def sort_line(self, line: Line) -> Value | None:
+        """One line; whether it has ties, where that is to be told."""
         w, sort, lanes, count = self.w, self.sort, self.lanes, self.count
         keys, ranks, size = self.slot(0), self.slot(1), element_bytes(sort.key)
         whole = w.binary("and", count, -lanes)
@@ -403,5 +351,73 @@ class Sorts:
                 key = w.load(w.at(keys, at, sort.key), sort.key, align=size)
                 self.put(key, w.convert("trunc", at, "i32"), sorted_items, rank)
             self.write_one(line, at, rank)
-        if sort.ties:
-            self.tell(line, sorted_items)
+        return self.tell(line, sorted_items) if sort.ties else None
+
+
+class _Shares:
+    """Writes the function that sorts shares of the lines, one line after another."""
+
+    def __init__(self, lines: Digits | Ranks) -> None:
+        self.lines, self.sort, self.w = lines, lines.sort, lines.w
+        self.job, self.count = lines.job, lines.count
+        self.more_ties = self.w.cell(ZERO)
+
+    def function(self) -> str:
+        w, job, sort = self.w, self.job, self.sort
+        with w.loop(Value("%begin", "i64"), Value("%end", "i64")) as share:
+            self.lines.scratch = w.at(job["scratch"], w.mul(w.mul(share, arrays(sort)), job["room"]), "i8")
+            first, last = (
+                w.binary("udiv", w.mul(one, job["tasks"]), job["shares"]) for one in (share, w.add(share, 1))
+            )
+            with w.loop(first, last) as task:
+                if sort.across:
+                    self.group(task)
+                else:
+                    start = w.mul(task, self.count)
+                    memory = (w.at(job["source"], start, sort.memory), w.at(job["values"], start, sort.memory))
+                    self.line(Line(*memory, w.at(job["places"], start, "i64"), task))
+        return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
+
+    def group(self, task: Value) -> None:
+        """Lines side by side, which are sorted one behind the other in scratch."""
+        w, job, sort = self.w, self.job, self.sort
+        groups = w.binary("udiv", w.add(job["inner"], GROUP - 1), GROUP)
+        first = w.mul(w.binary("urem", task, groups), GROUP)
+        width = w.least(w.sub(job["inner"], first), GROUP)
+        outer = w.mul(w.binary("udiv", task, groups), job["inner"])
+        start = w.add(w.mul(outer, self.count), first)
+        with self.turned(start, width) as (lane, row, place):
+            element = w.load(w.at(job["source"], place, sort.memory), sort.memory, align=1)
+            w.store(element, w.at(self.lane_of(0, lane), row, sort.memory), 1)
+        with w.loop(ZERO, width) as lane:
+            lanes = [self.lane_of(which, lane) for which in range(3)]
+            self.line(Line(lanes[0], lanes[1], lanes[2], w.add(w.add(outer, first), lane)))
+        for which, name, kind, wanted in ((1, "values", sort.memory, sort.values), (2, "places", "i64", sort.places)):
+            if wanted:
+                with self.turned(start, width) as (lane, row, place):
+                    found = w.load(w.at(self.lane_of(which, lane), row, kind), kind, align=1)
+                    w.store(found, w.at(job[name], place, kind), 1)
+
+    def lane_of(self, which: int, lane: Value) -> Value:
+        return self.lines.slot(self.w.add(lane, ITEMS + which * GROUP))
+
+    @contextmanager
+    def turned(self, start: Value, width: Value) -> Iterator[tuple[Value, Value, Value]]:
+        """All elements of a group: their line in it, their place there, and in memory."""
+        w = self.w
+        with w.loop(ZERO, self.count) as row:
+            across = w.add(start, w.mul(row, self.job["inner"]))
+            with w.loop(ZERO, width) as lane:
+                yield lane, row, w.add(across, lane)
+
+    def line(self, line: Line) -> None:
+        """One line; where ties were told of most, the rest is left as it is, which is to be sorted again anyway."""
+        w = self.w
+        if not self.sort.ties:
+            self.lines.sort_line(line)
+            return
+        with w.when(w.compare("sle", w.read(self.more_ties, "i64"), MOST_TIES)):
+            tied = self.lines.sort_line(line)
+            assert tied is not None
+            step = w.sub(w.binary("shl", w.convert("zext", tied, "i64"), 1), 1)
+            w.store(w.add(w.read(self.more_ties, "i64"), step), self.more_ties, 0)
