@@ -7,13 +7,14 @@ hidden]; `rewrite/recurrent.py` writes the products around them. See docs/design
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_aten.tracing.recurrent import mark_of, register
+from framesmith_backends.launch.calls import Calls, Operand
 from framesmith_backends.launch.once import once
 from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.recurrent import (
@@ -25,8 +26,11 @@ from framesmith_backends.render.llvm.recurrent import (
     vectors_of,
 )
 
+aten = torch.ops.aten
+
 #: Multiplications for each thread, at least.
 GRAIN = 1 << 18
+END = torch.iinfo(torch.int64).max
 
 
 class Code:
@@ -218,22 +222,47 @@ def lstm_operands(
     return met.clone(memory_format=torch.contiguous_format), first.clone(memory_format=torch.contiguous_format)
 
 
+def lstm_gradients(w: Calls, given: Mapping[str, Any], wanted: Collection[object]) -> dict[int, Operand]:
+    """What is wanted of the gradients of the input, both weights, both biases, the first state and cell.
+
+    `given` are the operands of `aten::mkldnn_rnn_layer_backward`, with a workspace of ours. What eager mode reads of
+    them when the backward pass runs is read here: all but gates and cells, and, of what goes from the last step to the
+    first, the input and the first state.
+    """
+    input, output, state = given["input"], given["output"], given["hx_"]
+    grads = [given[name] for name in ("grad_output", "grad_hy", "grad_cy")]
+    weights = [given[f"weight{k}"] for k in range(1, 5 if given["has_biases"] else 3)]
+    operands = (input, weights, state, given["cx_tmp"], *grads, given["reverse"], output, given["workspace"])
+    loop = w.call(LSTM_BACKWARD, *operands)
+    gates, first_state, first_cell = (w.part(loop, k) for k in range(3))
+    found: dict[int, Operand] = {5: first_state, 6: first_cell}
+    if 0 in wanted:
+        sizes = [w.size(input, dim) for dim in range(3)]
+        found[0] = w.call(aten.view.default, w.product(gates, given["weight1"]), sizes)
+    if given["reverse"] and (1 in wanted or 2 in wanted):
+        met = w.call(LSTM_OPERANDS, input, state, output, given["workspace"])
+        input, state = w.part(met, 0), w.part(met, 1)
+    if 1 in wanted:
+        found[1] = w.product(w.turned(gates), w.flat(input))
+    if 2 in wanted:
+        found[2] = w.product(w.turned(gates), w.flat(_states_before(w, output, state, given["reverse"])))
+    if 3 in wanted or 4 in wanted:
+        found[3] = w.call(aten.sum.dim_IntList, gates, [0])
+        found[4] = w.call(aten.clone.default, found[3])
+    return found
+
+
+def _states_before(w: Calls, output: Operand, state: Operand, reverse: bool) -> Operand:
+    """Each step's state before it."""
+    first = w.call(aten.unsqueeze.default, state, 0)
+    others = w.call(aten.slice.Tensor, output, 0, 1, END) if reverse else w.call(aten.slice.Tensor, output, 0, 0, -1)
+    return w.call(aten.cat.default, [others, first] if reverse else [first, others])
+
+
 def _derivative(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
     """All that `aten::mkldnn_rnn_layer_backward` gives, of a workspace of ours."""
-    input, state, output = given["input"], given["hx_"], given["output"]
-    weights = [given[f"weight{k}"] for k in range(1, 5 if given["has_biases"] else 3)]
-    reverse, workspace = given["reverse"], given["workspace"]
-    gates, of_state, of_cell = lstm_backward(
-        input, weights, state, given["cx_tmp"], given["grad_output"], given["grad_hy"], given["grad_cy"], reverse,
-        output, workspace,
-    )  # fmt: skip
-    of_input = (gates @ weights[0]).view(input.shape)
-    if reverse:
-        input, state = lstm_operands(input, state, output, workspace)
-    before = [output[1:], state[None]] if reverse else [state[None], output[:-1]]
-    of_weights = gates.t() @ input.flatten(0, 1), gates.t() @ torch.cat(before).flatten(0, 1)
-    of_bias = gates.sum(0)
-    return of_input, *of_weights, of_bias, of_bias.clone(), of_state, of_cell
+    found = lstm_gradients(Calls(), given, range(7))
+    return tuple(found[which] for which in range(7))
 
 
 register(MARK, _derivative)

@@ -15,11 +15,11 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.graphs.modules import new_module
-from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.operators import OWN_NAMESPACE, arguments
 from framesmith_aten.symbolic import all_equal
 from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
+from framesmith_backends.launch.calls import Calls
 from framesmith_backends.rewrite.replacing import Copies, replaced
 
 aten = torch.ops.aten
@@ -29,7 +29,6 @@ LSTM_MODE = 2
 #: Where nothing is kept for gradients, oneDNN takes LSTMs of more rows and more units than these in 0.9 of our time
 #: (measured on a Zen 4): its products are of more rows at once.
 MOST_UNITS, MOST_ROWS = 96, 16
-END = torch.iinfo(torch.int64).max
 
 Node = Any
 Written = Mapping[int, Node] | Node
@@ -135,7 +134,7 @@ def _made(kind: str, backward: bool, weight: Node) -> None:
         code(kind, backward, hidden)
 
 
-class _Writing:
+class _Writing(Calls):
     """Writes calls into a graph, with their fake results. `copies` stand there for the nodes of another one."""
 
     def __init__(self, graph: fx.Graph, copies: Mapping[fx.Node, Node]) -> None:
@@ -150,28 +149,14 @@ class _Writing:
         made.meta["val"] = target(*fx.node.map_arg(args, lambda node: node.meta["val"]), **kwargs)
         return made
 
-    def part(self, node: Node, which: int) -> Node:
-        made = self.graph.call_function(operator.getitem, (node, which))
-        made.meta["val"] = node.meta["val"][which]
+    def part(self, results: Node, which: int) -> Node:
+        made = self.graph.call_function(operator.getitem, (results, which))
+        made.meta["val"] = results.meta["val"][which]
         return made
 
-    def flat(self, x: Node) -> Node:
-        """[steps, batch, size] as a matrix."""
-        value = x.meta["val"]
-        if not is_contiguous(value):
-            x = self.call(aten.clone.default, x, memory_format=torch.contiguous_format)
-        return self.call(aten.view.default, x, [-1, self.size(x, 2)])
-
-    def turned(self, x: Node) -> Node:
-        return self.call(aten.permute.default, x, [1, 0])
-
-    def size(self, x: Node, dim: int) -> Node:
-        """A size, as an operand."""
-        size = x.meta["val"].shape[dim]
-        return size if isinstance(size, int) else self.call(aten.sym_size.int, x, dim)
-
-    def product(self, a: Node, b: Node, bias: Node | None = None) -> Node:
-        return self.call(aten.mm.default, a, b) if bias is None else self.call(aten.addmm.default, bias, a, b)
+    def value(self, x: Node) -> torch.Tensor:
+        found: torch.Tensor = x.meta["val"]
+        return found
 
 
 def _loop(kind: str, name: str) -> Callable[[_Writing, fx.Node], Node]:
@@ -221,40 +206,9 @@ def _named(w: _Writing, node: fx.Node) -> dict[str, Any]:
 
 
 def _lstm_backward(w: _Writing, node: fx.Node) -> dict[int, Node]:
-    """The gradients that somebody reads: of the input, both weights, both biases, the first state and cell.
+    """The gradients that somebody reads."""
+    from framesmith_backends.launch.recurrent import lstm_gradients
 
-    What eager mode reads of the operands when the backward pass runs is read here: all but gates and cells, and, of
-    what goes from the last step to the first, the input and the first state.
-    """
-    from framesmith_backends.launch.recurrent import LSTM_BACKWARD, LSTM_OPERANDS
-
-    given, wanted = _named(w, node), _parts_of(node)
-    input, output, state = given["input"], given["output"], given["hx_"]
-    grads = [given[name] for name in ("grad_output", "grad_hy", "grad_cy")]
-    weights = [given[f"weight{k}"] for k in range(1, 5 if given["has_biases"] else 3)]
-    operands = (input, weights, state, given["cx_tmp"], *grads, given["reverse"], output, given["workspace"])
-    _made("lstm", True, weights[1])
-    loop = w.call(LSTM_BACKWARD, *operands)
-    gates, first_state, first_cell = (w.part(loop, k) for k in range(3))
-    found: dict[int, Node] = {5: first_state, 6: first_cell}
-    if 0 in wanted:
-        sizes = [w.size(input, dim) for dim in range(3)]
-        found[0] = w.call(aten.view.default, w.product(gates, given["weight1"]), sizes)
-    if given["reverse"] and {1, 2} & wanted:
-        met = w.call(LSTM_OPERANDS, input, state, output, given["workspace"])
-        input, state = w.part(met, 0), w.part(met, 1)
-    if 1 in wanted:
-        found[1] = w.product(w.turned(gates), w.flat(input))
-    if 2 in wanted:
-        found[2] = w.product(w.turned(gates), w.flat(_states_before(w, output, state, given["reverse"])))
-    if {3, 4} & wanted:
-        found[3] = w.call(aten.sum.dim_IntList, gates, [0])
-        found[4] = w.call(aten.clone.default, found[3])
-    return found
-
-
-def _states_before(w: _Writing, output: Node, state: Node, reverse: bool) -> Node:
-    """Each step's state before it."""
-    first = w.call(aten.unsqueeze.default, state, 0)
-    others = w.call(aten.slice.Tensor, output, 0, 1, END) if reverse else w.call(aten.slice.Tensor, output, 0, 0, -1)
-    return w.call(aten.cat.default, [others, first] if reverse else [first, others])
+    given = _named(w, node)
+    _made("lstm", True, given["weight2"])
+    return lstm_gradients(w, given, _parts_of(node))
