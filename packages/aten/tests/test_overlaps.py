@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.operators import is_view, shows_part
-from framesmith_aten.overlaps import OVERLAPPING_MUTATION, Overlaps
+from framesmith_aten.overlaps import OVERLAPPING_MUTATION, READ_LATE, Overlaps
 from framesmith_aten.recording import OperatorLog
+from framesmith_aten.table import TABLE
 
 
 def places(tensor):
@@ -54,6 +56,43 @@ def test_views_show_parts_unless_the_table_says_otherwise():
     run_samples(seen, 8)
     assert not wrong
     assert len(kinds) > 20
+
+
+AT = torch.tensor([1, 2, 0, 3, 4])
+
+#: In-place forms of all operators that write by place, with an operand that is what they write to.
+BY_PLACE = {
+    "index_copy_": lambda y: [(0, y, y + 1), (0, AT, y)],
+    "index_fill_": lambda y: [(0, y, 1), (0, y, y[0])],
+    "index_add_": lambda y: [(0, y, y + 1), (0, AT, y)],
+    "index_reduce_": lambda y: [(0, y, y + 1, "amax"), (0, AT, y, "amax")],
+    "index_put_": lambda y: [((y,), y + 1), ((AT,), y), ((AT,), y, True)],
+    "_index_put_impl_": lambda y: [((y,), y + 1), ((AT,), y)],
+    "put_": lambda y: [(y, y + 1), (AT, y)],
+    "scatter_": lambda y: [(0, y, y + 1), (0, AT, y), (0, y, 1)],
+    "scatter_add_": lambda y: [(0, y, y + 1), (0, AT, y)],
+    "scatter_reduce_": lambda y: [(0, y, y + 1, "amax"), (0, AT, y, "amax")],
+}
+
+
+def test_all_operators_that_write_by_place_are_tried():
+    assert {name.removesuffix("_") for name in BY_PLACE} == {name for name, row in TABLE.items() if row.by_place}
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("name", BY_PLACE)
+def test_places_and_values_are_not_written_to(name):
+    operator = getattr(torch.ops.aten, name)
+    for which in range(len(BY_PLACE[name](torch.arange(5)))):
+        for apart in (False, True):
+            y = torch.arange(5)
+            args = BY_PLACE[name](y.clone() if apart else y)[which]
+            with OperatorLog(), nullcontext() if apart else pytest.raises(TraceUnsupported) as refused:
+                operator(y, *args)
+            if not apart:
+                assert refused.value.id == READ_LATE
+                with pytest.raises(RuntimeError, match="single memory location"):
+                    operator(y, *args)
 
 
 class Symbols:

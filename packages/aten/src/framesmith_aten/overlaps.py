@@ -27,7 +27,7 @@ from framesmith_aten.layouts import (
     spanned,
     storage_id,
 )
-from framesmith_aten.operators import shows_part, tensors_in, written
+from framesmith_aten.operators import arguments, row, shows_part, tensors_in, written
 from framesmith_aten.symbolic import as_expressions, has_symbols, holds, holds_at_present
 
 #: The ids of what is refused.
@@ -43,6 +43,11 @@ def check_operands(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
     of tensors, one is done after the other.
     """
     changed = written(op, args, kwargs)
+    if by_place := row(op).by_place:
+        given = arguments(op, args, kwargs)
+        told = tensors_in([given.get(name) for name in by_place])
+        if any(may_overlap(one, other) for other in told for one in changed):
+            raise TraceUnsupported(READ_LATE, str(op), "it writes to memory in which its places or values lie")
     written_to = {id(tensor) for tensor in changed}
     storages = {storage_id(tensor): list[tuple[int, torch.Tensor]]() for tensor in changed}
     lists = [value if isinstance(value, (list, tuple)) else [value] for value in (*args, *kwargs.values())]

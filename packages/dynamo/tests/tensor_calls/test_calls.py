@@ -30,6 +30,32 @@ def overlapping_copy(x: Any) -> Any:
     return y
 
 
+def copied_to_its_own_elements(x: Any) -> Any:
+    y = x.flatten().long()
+    try:
+        y.index_copy_(0, y, y + 1)
+    except RuntimeError as error:
+        return y + 1, str(error)[:60]
+    return y
+
+
+def put_at_its_own_elements(x: Any) -> Any:
+    y = x.flatten().long()
+    try:
+        y[y] = 3
+    except RuntimeError as error:
+        return y + 2, str(error)[:60]
+    return y
+
+
+def apart_by_place(x: Any) -> Any:
+    y = x.flatten().long()
+    y[:3].index_add_(0, y[:3].clone(), y[3:6])
+    y[:4].scatter_(0, y[8:] - 5, y[4:6])
+    y[2:4] = y[4:6]
+    return y
+
+
 def expanded(x: Any) -> Any:
     y = (x * 2)[0].expand(3, 3)
     try:
@@ -66,13 +92,20 @@ def beyond(x: Any) -> Any:
         return x - 1
 
 
-@pytest.mark.parametrize("program", [overlapping_add, overlapping_copy, expanded, allowed, too_large, beyond])
+PROGRAMS = [
+    overlapping_add, overlapping_copy, copied_to_its_own_elements, put_at_its_own_elements, apart_by_place, expanded,
+    allowed, too_large, beyond,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_refused_by_eager(program: Callable[..., Any]) -> None:
     check(program, torch.arange(9.0).view(3, 3))
 
 
-def test_plain_item_assignment_does_not_break() -> None:
-    assert not check(allowed, torch.arange(9.0).view(3, 3)).of_kind("break")
+@pytest.mark.parametrize("program", [allowed, apart_by_place])
+def test_plain_item_assignment_does_not_break(program: Callable[..., Any]) -> None:
+    assert not check(program, torch.arange(9.0).view(3, 3)).of_kind("break")
 
 
 def wrong_shapes(x: Any) -> Any:
