@@ -134,6 +134,45 @@ def native_group_norm(
     return out, _copied(s, reshaped(flat_mean, (n, group))), _copied(s, reshaped(flat_rstd, (n, group)))
 
 
+@rule("native_group_norm_backward")
+def native_group_norm_backward(
+    s: Scope, grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Maybe,
+    n: Size, c: Size, hw: Size, group: int, mask: Sequence[bool],
+) -> tuple[Maybe, ...]:  # fmt: skip
+    """One pass over both tensors adds up each channel of each image; of those sums everything else is made."""
+    shape = (n, group, c // group, hw)
+    one, channel = (n, group, 1, 1), (1, group, c // group, 1)
+    within = compute_type(x.dtype)
+    gradient, image = reshaped(grad, shape), reshaped(x, shape)
+    center, scale = reshaped(mean, one), reshaped(rstd, one)
+    hat = s.compute(_standardized, image, center, scale, dtype=within)
+    total = s.reduce("sum", gradient, (3,), True, within)
+    along = s.reduce_formula("sum", lambda g, h: g * h, (gradient, hat), shape, (3,), True, within)
+    dx = dw = db = None
+    if mask[0]:
+        factor = None if weight is None else reshaped(weight, channel)
+        count_of = as_divisor(hw * (c // group))
+        sums = [_over_group(s, sum_of, factor, one, within) for sum_of in (total, along)]
+
+        def of_input(g: Expr, h: Expr, t: Expr, a: Expr, r: Expr, *w: Expr) -> Expr:
+            return ((g * w[0] if w else g) - t / count_of - h * (a / count_of)) * r
+
+        scaled = () if factor is None else (factor,)
+        flat = s.compute(of_input, gradient, hat, *sums, scale, *scaled, dtype=s.result.dtype, within=within)
+        dx = reshaped(flat, x.shape)
+    if mask[1]:
+        dw = _summed(s, lambda v: v, (along,), (0,), along.shape, (c,), s.results[1].dtype, within)
+    if mask[2]:
+        db = _summed(s, lambda v: v, (total,), (0,), total.shape, (c,), s.results[-1].dtype, within)
+    return dx, dw, db
+
+
+def _over_group(s: Scope, sums: Tensor, weight: Maybe, shape: Shape, within: str) -> Tensor:
+    """The sums of a group's channels, each by its weight, put together."""
+    operands = (sums,) if weight is None else (sums, weight)
+    return s.reduce_formula("sum", lambda v, *w: v * w[0] if w else v, operands, sums.shape, (2,), True, within)
+
+
 def _copied(s: Scope, x: Tensor) -> Tensor:
     return s.compute(lambda v: v, x, dtype=x.dtype)
 
