@@ -23,6 +23,7 @@ from framesmith_backends.ir.index import Div, Ix, Mod, Var
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.size import Sym
+from framesmith_backends.render.triton.joined import joined
 from framesmith_backends.render.triton.tile import ENOUGH_PROGRAMS, Tile, tile_of
 
 SECTOR, CACHE, SMALL = 32, 32 << 20, 4 << 20
@@ -89,7 +90,7 @@ class Group:
 def modelled(kernel: Kernel) -> Traffic:
     """The traffic of a kernel that `why_not_modelled` has nothing against."""
     tile = tile_of(kernel)
-    passes = [list(accesses(one)) for one in kernel.passes]
+    passes = [list(some) for some in _passes(kernel, tile)]
     groups: dict[Group, list[Access]] = {}
     for access in dict.fromkeys(itertools.chain(*passes)):
         outer = access.variables.intersection(kernel.outer)
@@ -101,6 +102,19 @@ def modelled(kernel: Kernel) -> Traffic:
             again = max(sum(access in some for some in passes) for access in found) - 1
             total += 0 if group.written else again * once[group]
     return Traffic(total, _least(kernel, [access for found in groups.values() for access in found]))
+
+
+def _passes(kernel: Kernel, tile: Tile) -> Iterator[Iterator[Access]]:
+    """The accesses of each pass; those of two passes that are written as one together."""
+    joined_to = -1
+    for number, one in enumerate(kernel.passes):
+        if number == joined_to:
+            continue
+        if joined(kernel, tile, number):
+            joined_to = number + 1
+            yield itertools.chain(accesses(one), accesses(kernel.passes[joined_to]))
+        else:
+            yield accesses(one)
 
 
 def _is_read_again(kernel: Kernel, tile: Tile) -> bool:

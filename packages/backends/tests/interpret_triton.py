@@ -28,7 +28,7 @@ if os.environ.get("FRAMESMITH_LONG"):
 def symbolic() -> int:
     """The programs at all sizes; the number of those that fail."""
     tile.LEAST_BLOCK, tile.WHOLE_ROW, tile.ROW_BLOCK, tile.LANE_BLOCK = 4, 16, 16, 64
-    tile.FEW_BLOCK = 16
+    tile.LARGEST_BLOCK = 16
     tile.LONGER_ROWS.clear()
     triton_jit.MOST_PROGRAMS = 3
     failures = 0

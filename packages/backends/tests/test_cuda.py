@@ -140,12 +140,11 @@ def test_a_short_row_that_grows_has_a_second_form() -> None:
     assert whole.block < longer.block
 
 
-def interpreted(*arguments: str) -> str:
-    """The output of `interpret_triton.py`, in a process of its own: Triton decides at import whether to interpret."""
-    script = Path(__file__).with_name("interpret_triton.py")
+def interpreted(*arguments: str, script: str = "interpret_triton.py") -> str:
+    """The output of the script, in a process of its own: Triton decides at import whether to interpret."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(
-        [sys.executable, str(script), *arguments],
+        [sys.executable, str(Path(__file__).with_name(script)), *arguments],
         env=environment, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -155,6 +154,11 @@ def interpreted(*arguments: str) -> str:
 @needs_triton
 def test_interpreted_numbers_equal_eager() -> None:
     assert interpreted().count("ok ") == len(SAMPLES)
+
+
+@needs_triton
+def test_interpreted_passes_that_are_joined_equal_eager() -> None:
+    assert interpreted(script="interpret_joined.py").count("ok ") >= 100
 
 
 @needs_triton

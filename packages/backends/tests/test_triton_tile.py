@@ -52,7 +52,21 @@ def test_a_thread_has_few_elements_where_they_lie_apart(dtype: torch.dtype) -> N
     assert dense.warps * 4 == kernel.warps
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(32, 256), (8192, 64)])
-def test_few_programs_read_more_at_once(columns: int, rows: int) -> None:
+@pytest.mark.parametrize(("columns", "rows", "warps"), [(32, 256, 16), (8192, 256, 16), (1 << 17, 16, 8)])
+def test_few_programs_read_more_at_once(columns: int, rows: int, warps: int) -> None:
     (kernel,) = CudaBackend().explain(trace(lambda x: x.sum(0), [torch.randn(640, columns)])).kernels
-    assert f"range(0, 640, {rows})" in kernel.source and kernel.warps == min(rows * 32 // 256, 16)
+    assert f"range(0, 640, {rows})" in kernel.source and kernel.warps == warps
+
+
+def test_rows_in_blocks_are_read_once_for_the_largest_element_and_what_is_below() -> None:
+    (kernel,) = CudaBackend().explain(trace(lambda x: x.softmax(-1), [torch.randn(400, 65536)])).kernels
+    assert kernel.source.count("tl.load") == 2
+    (held,) = CudaBackend().explain(trace(lambda x: x.softmax(-1), [torch.randn(4, 4096)])).kernels
+    assert "fs.apart" not in held.source
+
+
+def test_rows_in_blocks_are_read_once_for_their_moments() -> None:
+    x = torch.randn(400, 1 << 16)
+    (kernel,) = CudaBackend().explain(trace(lambda x: F.layer_norm(x, (1 << 16,)), [x])).kernels
+    loops = re.findall(r"for \w+ in range\(0, (\d+), (\d+)\)", kernel.source)
+    assert [int(end) // int(block) for end, block in loops] == [1, 16, 16]

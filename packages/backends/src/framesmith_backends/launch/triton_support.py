@@ -235,19 +235,26 @@ def dmish(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _apart(x, y):  # type: ignore[no-untyped-def]
+def apart(x, y):  # type: ignore[no-untyped-def]
     # Infinities of one sign have no difference.
     return tl.where(x == y, 0.0, -tl.abs(x - y))
 
 
 @triton.jit
+def less_square(squares, rest, count):  # type: ignore[no-untyped-def]
+    # Squares of distances from the mean, of those from something else; what is infinite or NaN stays so.
+    exact = squares - rest * div(rest, count)
+    return tl.where(squares < float("inf"), max(exact, 0.0), squares)
+
+
+@triton.jit
 def logaddexp(x, y):  # type: ignore[no-untyped-def]
-    return max(x, y) + log1p(exp(_apart(x, y)))
+    return max(x, y) + log1p(exp(apart(x, y)))
 
 
 @triton.jit
 def logaddexp2(x, y):  # type: ignore[no-untyped-def]
-    return max(x, y) + log1p(exp2(_apart(x, y))) * 1.4426950408889634
+    return max(x, y) + log1p(exp2(apart(x, y))) * 1.4426950408889634
 
 
 @triton.jit

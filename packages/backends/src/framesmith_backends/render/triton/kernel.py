@@ -6,9 +6,10 @@ known only at the call are parameters; a kernel of a short row that may become l
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from framesmith_backends.ir.expr import Number, loads
+from framesmith_backends.ir.expr import Expr, Number, Ref, loads, walk
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
@@ -16,9 +17,10 @@ from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton import tile as tiles
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
+from framesmith_backends.render.triton.joined import Distances, Exponentials, joined
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
-from framesmith_backends.render.triton.tile import Axis, Tile, reaches, row_block, tile_of
+from framesmith_backends.render.triton.tile import Axis, Tile, holds_row, reaches, row_block, tile_of
 from framesmith_backends.schedule.loops import lane_score
 
 # Pointer types of a compiled signature. Bools are stored as bytes.
@@ -28,8 +30,8 @@ POINTERS = {
 }  # fmt: skip
 # A launch has no more programs than this.
 MOST_PROGRAMS = (1 << 31) - 1
-# Elements of a thread, and where they lie apart in memory.
-PER_THREAD, PER_THREAD_APART = 8, 2
+# Elements of a thread, where they lie apart in memory, and bytes of those that it reads at once where it reads on.
+PER_THREAD, PER_THREAD_APART, BYTES_PER_THREAD = 8, 2, 32
 # Sizes divisible by this let whole vectors be read and written.
 ALIGNMENT = 16
 
@@ -98,7 +100,7 @@ def render_triton(kernel: Kernel, name: str) -> TritonKernel:
         raise ValueError(f"kernel {kernel.name} has no Triton form: {problem}")
     kernel = _in_no_order(kernel) if kernel.updates else kernel
     tile, lane = tile_of(kernel), kernel.lane
-    if lane is None or not _held_while_short(kernel, row_block(kernel, lane)):
+    if lane is None or lane not in kernel.row or not _held_while_short(kernel, row_block(kernel, lane)):
         return _render(kernel, name, tile)
     longer = _render(kernel, f"{name}_longer", Tile((Axis(lane, tiles.ROW_BLOCK),)))
     return replace(_render(kernel, name, tile, True), row=lane.size, longer=longer)
@@ -114,7 +116,7 @@ def _in_no_order(kernel: Kernel) -> Kernel:
 def _held_while_short(kernel: Kernel, block: int) -> bool:
     """Whether several passes are over a row that was short enough to be held, but need not stay so."""
     lane = kernel.lane
-    if lane not in kernel.row or not isinstance(lane.size, Sym) or surely_at_least(block, lane.size):
+    if lane is None or not isinstance(lane.size, Sym) or surely_at_least(block, lane.size):
         return False
     return hint(lane.size) <= block and sum(one.has_loop for one in kernel.passes) > 1
 
@@ -150,6 +152,8 @@ def warps_of(kernel: Kernel, tile: Tile) -> int:
     """
     elements = tile.elements
     per_thread = PER_THREAD_APART if tiles.reads_apart(kernel, tile) else PER_THREAD
+    if per_thread == PER_THREAD and kernel.row and not holds_row(kernel, tile):
+        per_thread = max(BYTES_PER_THREAD // max(tiles.bytes_of_point(kernel), 1), PER_THREAD)
     return min(max(elements // (32 * per_thread), 1), 16 if elements <= 1 << 14 else 32)
 
 
@@ -183,14 +187,19 @@ def _program(w: Writing) -> None:
         else:
             _open_lanes(w, var, w.fresh(f"{number} * {axis.block} + {tile.lanes(var)}.to({w.integer})", w.here))
     stored: set[str] = set()
-    for one in k.passes:
+    written = -1
+    for at, one in enumerate(k.passes):
+        if at <= written:
+            continue
         if stored & _read(one):
             # What other threads of the program have written is seen after this.
             w.line("tl.debug_barrier()")
             stored.clear()
         for store in one.before:
             emit_store(w, store)
-        if one.has_loop:
+        if _joined_passes(w, at):
+            written = at + 1
+        elif one.has_loop:
             _pass(w, one)
         stored |= {store.buffer for store in (*one.before, *one.stores)}
 
@@ -219,17 +228,9 @@ def _is_held(w: Writing, axis: Axis) -> bool:
 
 def _pass(w: Writing, one: Pass) -> None:
     k = w.kernel
-    inner = next((axis for axis in w.tile.axes if axis.var in k.row), None)
     cells = [_start(w, a) for a in one.reductions]
     depth = len(w.scopes)
-    w.rows = k.row
-    for var in (v for v in k.row if inner is None or v is not inner.var):
-        _open_loop(w, f"range({size_of(w, var.size)})", f"r_{var.name}")
-        w.level_of[var] = len(w.scopes) - 1
-        # A loop's number has 32 bits where its end has.
-        w.variables[var] = w.fresh(f"tl.full([], r_{var.name}, {w.integer})", w.here)
-    if inner is not None:
-        _row_lanes(w, inner)
+    inner = _open_row(w)
     for cell, a in zip(cells, one.reductions, strict=True):
         _accumulate(w, cell, a, inner)
     for check in one.checks:
@@ -239,20 +240,110 @@ def _pass(w: Writing, one: Pass) -> None:
             emit(w, store.value)
     for store in one.stores:
         emit_store(w, store)
+    _close_row(w, depth, inner)
+    for cell, a in zip(cells, one.reductions, strict=True):
+        w.refs[a.name] = _reduced(w, a.kind, cell, inner)
+
+
+def _reduced(w: Writing, kind: str, cell: str, along: Axis | None) -> str:
+    """The sum of a tile, or whatever the reduction is, along an axis that stays, of one element."""
+    if along is None:
+        return cell
+    return w.fresh(f"fs.reduce_{kind}({cell}, {w.tile.axes.index(along)}, {len(w.tile.axes) > 1})", w.here)
+
+
+def _joined_passes(w: Writing, number: int) -> bool:
+    """Write that pass and the next as one, where they may be and the tile does not hold what both read."""
+    how = () if w.whole else joined(w.kernel, w.tile, number)
+    if not how:
+        return False
+    pairs = [pair for pair in how if isinstance(pair, Exponentials)]
+    if pairs:
+        _exponentials(w, pairs)
+    distances = [d for d in how if isinstance(d, Distances)]
+    if distances:
+        _estimates(w, distances)
+        _pass(w, w.kernel.passes[number + 1])
+        for d in distances:
+            _exact(w, d)
+        _forget(w, {a.name for d in distances for a in (d.total, d.rest, d.squares) if a is not None})
+    return True
+
+
+def _exponentials(w: Writing, pairs: Sequence[Exponentials]) -> None:
+    """Each lane's largest element and its sum of exponentials below that; a row's of those of its lanes."""
+    tops, totals = [_start(w, pair.top) for pair in pairs], [_start(w, pair.total) for pair in pairs]
+    depth = len(w.scopes)
+    inner = _open_row(w)
+    for pair, top, total in zip(pairs, tops, totals, strict=True):
+        value = w.fresh(_within(w, pair.top, inner), w.here)
+        power = w.fresh(f"fs.exp(fs.apart({value}, {top}))", w.here)
+        w.line(f"{total} = tl.where({value} > {top}, {total} * {power} + 1.0, {total} + {power})")
+        w.line(f"{top} = fs.max({value}, {top})")
+    _close_row(w, depth, inner)
+    for pair, top, total in zip(pairs, tops, totals, strict=True):
+        w.refs[pair.top.name] = whole = _reduced(w, "max", top, inner)
+        # No more than this tells a row that has an infinity, or nothing but those below: there the sum is NaN.
+        scaled = w.fresh(f"{total} * fs.exp({top} - {whole})", w.here)
+        w.refs[pair.total.name] = _reduced(w, "sum", scaled, inner)
+
+
+def _estimates(w: Writing, distances: Sequence[Distances]) -> None:
+    """Of each sum what the first block of the row tells."""
+    cells = [_start(w, d.total) for d in distances]
+    depth = len(w.scopes)
+    inner = _open_row(w, part=True)
+    for cell, d in zip(cells, distances, strict=True):
+        _accumulate(w, cell, d.total, inner)
+    _close_row(w, depth, inner)
+    seen = 1 if inner is None else min(inner.block, hint(inner.var.size))
+    for cell, d in zip(cells, distances, strict=True):
+        found = _reduced(w, "sum", cell, inner)
+        w.refs[d.total.name] = w.fresh(f"{found} * {d.count / seen}", w.here)
+
+
+def _exact(w: Writing, d: Distances) -> None:
+    """The sums about the mean of those about its estimate: nothing is left of the distances themselves."""
+    rest = w.refs[d.rest.name]
+    if d.squares is not None:
+        squares = w.refs[d.squares.name]
+        count = f"tl.full([], {float(d.count)}, {TYPES[d.rest.value.dtype]})"
+        w.refs[d.squares.name] = w.fresh(f"fs.less_square({squares}, {rest}, {count})", w.here)
+    w.refs[d.total.name] = w.fresh(f"{w.refs[d.total.name]} + {rest}", w.here)
+    w.refs[d.rest.name] = w.fresh(f"{rest} * 0.0", w.here)
+
+
+def _forget(w: Writing, changed: Collection[str]) -> None:
+    """Drop the names of what was computed of these reductions' results."""
+    for scope in w.scopes:
+        for key in [key for key in scope.names if isinstance(key, tuple) and isinstance(key[0], Expr)]:
+            if any(isinstance(node, Ref) and node.name in changed for node in walk(key[0])):
+                del scope.names[key]
+
+
+def _open_row(w: Writing, part: bool = False) -> Axis | None:
+    """Open the loops over the row, those of its first block alone for a `part`; the axis of its lanes."""
+    k = w.kernel
+    inner = next((axis for axis in w.tile.axes if axis.var in k.row), None)
+    w.rows = k.row
+    for var in (v for v in k.row if inner is None or v is not inner.var):
+        _open_loop(w, f"range({1 if part else size_of(w, var.size)})", f"r_{var.name}")
+        w.level_of[var] = len(w.scopes) - 1
+        # A loop's number has 32 bits where its end has.
+        w.variables[var] = w.fresh(f"tl.full([], r_{var.name}, {w.integer})", w.here)
+    if inner is not None:
+        _row_lanes(w, inner, part)
+    return inner
+
+
+def _close_row(w: Writing, depth: int, inner: Axis | None) -> None:
     _close(w, depth)
     w.rows = ()
     if inner is not None:
         w.masks.pop(inner.var, None)
-    for cell, a in zip(cells, one.reductions, strict=True):
-        w.refs[a.name] = cell if inner is None else w.fresh(_reduced(w, a, cell, inner), w.here)
 
 
-def _reduced(w: Writing, a: Accumulate, cell: str, along: Axis) -> str:
-    """The sum of a tile, or whatever the reduction is, along an axis that stays, of one element."""
-    return f"fs.reduce_{a.kind}({cell}, {w.tile.axes.index(along)}, {len(w.tile.axes) > 1})"
-
-
-def _row_lanes(w: Writing, axis: Axis) -> None:
+def _row_lanes(w: Writing, axis: Axis, part: bool) -> None:
     """The lanes along the row: all at once if the tile covers the row, else in a loop."""
     lanes = f"{w.tile.lanes(axis.var)}.to({w.integer})"
     if _is_held(w, axis):
@@ -262,7 +353,8 @@ def _row_lanes(w: Writing, axis: Axis) -> None:
         _open_lanes(w, axis.var, known)
         return
     start = f"start{w.count}"
-    _open_loop(w, f"range(0, {size_of(w, axis.var.size)}, {axis.block})", start)
+    end = axis.block if part else size_of(w, axis.var.size)
+    _open_loop(w, f"range(0, {end}, {axis.block})", start)
     _open_lanes(w, axis.var, w.fresh(f"{start} + {lanes}", w.here))
 
 
@@ -287,9 +379,14 @@ def _start(w: Writing, a: Accumulate) -> str:
 
 
 def _accumulate(w: Writing, cell: str, a: Accumulate, along: Axis | None) -> None:
+    value = _within(w, a, along)
+    w.line(f"{cell} = {operation(REDUCTIONS[a.kind].combine, (value, cell), a.value.dtype)}")
+
+
+def _within(w: Writing, a: Accumulate, along: Axis | None) -> str:
+    """The value that is accumulated; beyond the end of the row what changes nothing."""
     value = emit(w, a.value)
-    dtype = a.value.dtype
     mask = None if along is None else w.mask((along.var,))
-    if mask is not None:
-        value = f"tl.where({mask}, {value}, {number_text(REDUCTIONS[a.kind].start(dtype), dtype)})"
-    w.line(f"{cell} = {operation(REDUCTIONS[a.kind].combine, (value, cell), dtype)}")
+    if mask is None:
+        return value
+    return f"tl.where({mask}, {value}, {number_text(REDUCTIONS[a.kind].start(a.value.dtype), a.value.dtype)})"

@@ -10,16 +10,17 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.size import Size, Sym, hint, product
+from framesmith_backends.ir.size import Size, Sym, hint, product, surely_at_least
 from framesmith_backends.ir.splitting import LEAST_COLUMNS
 from framesmith_backends.schedule.loops import accesses
 
 # Rows up to this long are held in registers at once, or up to the other where several passes read this many elements of
-# them at most; longer ones go in blocks.
-WHOLE_ROW, LONGER_ROWS, ROW_BLOCK = 4096, {1: 32768, 2: 16384}, 2048
+# them at most; longer ones go in blocks, of these sizes.
+WHOLE_ROW, LONGER_ROWS, ROW_BLOCK, LARGEST_BLOCK = 4096, {1: 32768, 2: 16384}, 2048, 8192
 # Elements that a program computes at once, where rows do not say; of a row that is shorter it takes several.
 LANE_BLOCK = 1024
 # Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
@@ -30,8 +31,8 @@ MOST_COLUMNS = 128
 SIDE = 32
 # So many programs keep every processor of a GPU at work.
 ENOUGH_PROGRAMS = 264
-# So few programs wait for memory most of their time: each reads more at once.
-FEW_PROGRAMS, FEW_BLOCK = 32, 8192
+# A processor of a GPU has so many programs at a time, and waits for memory while they have asked for fewer bytes.
+PROCESSORS, PROGRAMS_AT_ONCE, IN_FLIGHT = 132, 8, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +107,30 @@ def tile_of(kernel: Kernel) -> Tile:
 def row_block(kernel: Kernel, lane: Var) -> int:
     """How much of a row is taken at once."""
     block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
-    return block if block <= _longest_whole(kernel, lane) else ROW_BLOCK
+    return block if block <= _longest_whole(kernel, lane) else min(block, streamed(kernel))
+
+
+def streamed(kernel: Kernel) -> int:
+    """How many elements a program reads at once where it goes through a row in blocks: the fewer programs, the more."""
+    programs = hint(product(v.size for v in kernel.outer if v is not kernel.lane))
+    if kernel.lane in kernel.outer:
+        programs *= -(-hint(kernel.lane.size) // columns_of(kernel, kernel.lane))
+    at_once = min(max(programs // PROCESSORS, 1), PROGRAMS_AT_ONCE)
+    wanted = IN_FLIGHT // at_once // max(bytes_of_point(kernel), 1)
+    return min(max(1 << wanted.bit_length() - 1, ROW_BLOCK), LARGEST_BLOCK)
+
+
+def bytes_of_point(kernel: Kernel) -> int:
+    """Bytes that the pass which reads most reads for a step along the row."""
+    along = kernel.lane if kernel.lane in kernel.row else down_of(kernel)
+    read = [{load for load in loads(*one.values) if along in _moving(load)} for one in kernel.passes]
+    return max(sum(DTYPES[load.dtype].itemsize for load in some) for some in read)
 
 
 def _longest_whole(kernel: Kernel, lane: Var) -> int:
     """Up to which length rows are held: read once, they need not be."""
+    if any(v.size != 1 for v in kernel.row if v is not lane):
+        return 0  # other loops over the row go through it anew in each pass
     if sum(one.has_loop for one in kernel.passes) < 2:
         return WHOLE_ROW
     read = {load for one in kernel.passes for load in loads(*one.values) if lane in _moving(load)}
@@ -137,15 +157,25 @@ def _of_rows(kernel: Kernel, lane: Var) -> Tile:
 
 def _of_columns(kernel: Kernel, lane: Var) -> Tile:
     """Columns side by side, each added up by several threads."""
+    columns = columns_of(kernel, lane)
+    down = down_of(kernel)
+    rows = min(max(streamed(kernel) // columns, 1), covering(down.size))
+    return Tile((Axis(down, rows), Axis(lane, columns))) if rows > 1 else Tile((Axis(lane, columns),))
+
+
+def down_of(kernel: Kernel) -> Var:
+    """The loop over the row of which a program takes several steps at once."""
+    return max(reversed(kernel.row), key=lambda v: hint(v.size))
+
+
+def columns_of(kernel: Kernel, lane: Var) -> int:
+    """How many columns a program adds up: fewer where there would be too few programs."""
     covered = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
     columns = min(covered, MOST_COLUMNS)
     others = hint(product(v.size for v in kernel.outer if v is not lane))
     while columns > LEAST_COLUMNS and others * -(-hint(lane.size) // columns) < ENOUGH_PROGRAMS:
         columns //= 2
-    down = max(reversed(kernel.row), key=lambda v: hint(v.size))
-    programs = others * -(-hint(lane.size) // columns)
-    rows = min((ROW_BLOCK if programs >= FEW_PROGRAMS else FEW_BLOCK) // columns, covering(down.size))
-    return Tile((Axis(down, rows), Axis(lane, columns))) if rows > 1 else Tile((Axis(lane, columns),))
+    return columns
 
 
 def _of_points(kernel: Kernel, lane: Var) -> Tile:
@@ -181,6 +211,11 @@ def _across(kernel: Kernel, lane: Var) -> Var | None:
                 if var is not lane and index.coefficient(ix, var) == 1 and hint(var.size) >= LEAST_COLUMNS // 4:
                     return var
     return None
+
+
+def holds_row(kernel: Kernel, tile: Tile) -> bool:
+    """Whether the tile spans the whole row, which is then read once."""
+    return {axis.var for axis in tile.axes if surely_at_least(axis.block, axis.var.size)}.issuperset(kernel.row)
 
 
 def reads_apart(kernel: Kernel, tile: Tile) -> bool:

@@ -1,0 +1,106 @@
+"""Two passes over rows that are not held, as one: what the second needs of the first is mended afterwards.
+
+The largest element and the sum of exponentials below it: each lane scales its sum anew where it finds a larger element
+(Milakov and Gimelshein, 2018). A sum and the distances from its mean: these may be from any number nearby, which a part
+of the row tells, since `sum (v - k)^2 = sum (v - mean)^2 + n (mean - k)^2`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import Const, Expr, Op, Ref, walk
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass
+from framesmith_backends.ir.size import product
+from framesmith_backends.render.triton.tile import Tile, holds_row
+
+#: A part of the row is this part of it at least. Where its mean is far from the row's, so are its elements from those,
+#: and rounding counts by no more than this: `(mean - k)^2 <= n / part * variance`.
+LEAST_PART = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Exponentials:
+    """`top` is the maximum of a value `v`, `total` the sum of `exp(v - top)`."""
+
+    top: Accumulate
+    total: Accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class Distances:
+    """`total` is the sum of a value `v` over `count` elements, `rest` that of `d = v - total / count`, `squares` that
+    of `d * d`; there may be no `squares`."""
+
+    total: Accumulate
+    rest: Accumulate
+    squares: Accumulate | None
+    count: int
+
+
+Joined = tuple[Exponentials, ...] | tuple[Distances, ...]
+
+
+def joined(kernel: Kernel, tile: Tile, number: int) -> Joined:
+    """How that pass and the next are one; () where they are not, or the tile holds what both read."""
+    if number + 1 == len(kernel.passes) or holds_row(kernel, tile):
+        return ()
+    how = _joined(kernel.passes[number], kernel.passes[number + 1], kernel.row)
+    at_once = math.prod(axis.block for axis in tile.axes if axis.var in kernel.row)
+    return () if any(isinstance(d, Distances) and d.count > LEAST_PART * at_once for d in how) else how
+
+
+def _joined(first: Pass, second: Pass, row: Sequence[Var]) -> Joined:
+    if not first.reductions or any((first.stores, first.checks, second.before, second.stores, second.checks)):
+        return ()
+    return _exponentials(first, second) or _distances(first, second, row)
+
+
+def _exponentials(first: Pass, second: Pass) -> tuple[Exponentials, ...]:
+    found: list[Exponentials] = []
+    for a in second.reductions:
+        top = next((top for top in first.reductions if _is_sum_below(a, top)), None)
+        if top is None:
+            return ()
+        found.append(Exponentials(top, a))
+    tops = [pair.top.name for pair in found]
+    return tuple(found) if tops == [a.name for a in first.reductions] else ()
+
+
+def _is_sum_below(a: Accumulate, top: Accumulate) -> bool:
+    if (a.kind, top.kind) != ("sum", "max") or DTYPES[top.value.dtype].kind != "f":
+        return False
+    return a.value is Op("exp", Op("sub", top.value, _ref(top)))
+
+
+def _distances(first: Pass, second: Pass, row: Sequence[Var]) -> tuple[Distances, ...]:
+    count = product(v.size for v in row)
+    if not isinstance(count, int):
+        return ()
+    found: list[Distances] = []
+    taken: set[str] = set()
+    for total in first.reductions:
+        if total.kind != "sum" or total.value.dtype not in ("f32", "f64"):
+            return ()
+        distance = total.value - Op("div", _ref(total), Const(float(count), total.value.dtype))
+        rest = _sum_of(distance, second)
+        squares = _sum_of(distance * distance, second)
+        if rest is None:
+            return ()
+        taken |= {a.name for a in (rest, squares) if a is not None}
+        found.append(Distances(total, rest, squares, count))
+    sums = {_ref(d.total) for d in found}
+    others = [a.value for a in second.reductions if a.name not in taken]
+    return () if any(node in sums for node in walk(*others)) else tuple(found)
+
+
+def _ref(a: Accumulate) -> Ref:
+    return Ref(a.name, a.value.dtype)
+
+
+def _sum_of(value: Expr, one: Pass) -> Accumulate | None:
+    return next((a for a in one.reductions if a.kind == "sum" and a.value is value), None)
