@@ -23,8 +23,7 @@ from framesmith_backends.ir.index import Div, Ix, Mod, Var
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.size import Sym
-from framesmith_backends.render.triton.joined import joined
-from framesmith_backends.render.triton.tile import ENOUGH_PROGRAMS, Tile, tile_of
+from framesmith_backends.render.triton.tile import ENOUGH_PROGRAMS, Tile, joined, tile_of
 
 SECTOR, CACHE, SMALL = 32, 32 << 20, 4 << 20
 #: Kernels of more points than this are not modelled.

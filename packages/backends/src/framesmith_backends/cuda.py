@@ -22,6 +22,7 @@ from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
+from framesmith_backends.rewrite.log_probabilities import with_log_softmax_apart
 from framesmith_backends.rewrite.preferred_layouts import ON_CUDA
 from framesmith_backends.rewrite.unfused_bias import without_bias
 from framesmith_backends.rewrite.written_parts import with_parts_written
@@ -76,9 +77,14 @@ class CudaBackend:
         return has_rule(op)
 
     def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
-        """The graph of a training step, before it is cut into forward and backward, with images laid out anew."""
+        """The graph of a training step, before it is cut into forward and backward, with images laid out anew.
+
+        In it logarithms of probabilities are taken apart.
+        """
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        return with_channels_last(graph, ON_CUDA) if chosen["images"] == "auto" else None
+        changed = with_log_softmax_apart(graph)
+        laid_out = with_channels_last(graph, ON_CUDA) if chosen["images"] == "auto" else None
+        return graph if laid_out is None and changed else laid_out
 
     def compile(
         self,

@@ -181,8 +181,7 @@ def reduce_all(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-un
 
 @triton.jit
 def sigmoid(x):  # type: ignore[no-untyped-def]
-    e = exp(-tl.abs(x))
-    return div(tl.where(x >= 0, 1.0, e), 1.0 + e)
+    return div(1.0, 1.0 + exp(-x))
 
 
 @triton.jit

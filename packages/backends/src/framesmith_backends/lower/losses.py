@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Const, Expr, Index, Op, Value, number
+from framesmith_backends.ir.expr import Const, Expr, Index, Op, Value, number, picked
+from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.size import product
 from framesmith_backends.lower import formulas
-from framesmith_backends.lower.reductions import as_divisor
+from framesmith_backends.lower.reductions import as_divisor, stored
 from framesmith_backends.lower.registry import add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, as_stored, broadcast_shape, cast
 from framesmith_backends.lower.tensor import Shape, Tensor, broadcast, element, point
 
 NONE, MEAN, SUM = 0, 1, 2
+OUT_OF_CLASSES = Failure("IndexError", "a target is out of bounds")
 
 
 def reduced_loss(s: Scope, formula: Callable[..., Expr], operands: tuple[Tensor, ...], reduction: int) -> Tensor:
@@ -105,12 +107,37 @@ def smooth_l1_loss_backward(s: Scope, grad: Tensor, x: Tensor, y: Tensor, reduct
     return s.compute(formula, grad, x, y, shape=s.result.shape, dtype=s.result.dtype)
 
 
+@rule("nll_loss_forward", "nll_loss2d_forward")
+def nll_loss_forward(
+    s: Scope, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore: int
+) -> tuple[Tensor, Tensor]:
+    """The targets' classes read off, each once, and their sum; `ignore` counts for nothing, not for the mean either."""
+    if target.dtype != "i64" or len(x.shape) < 2 or not isinstance(ignore, int):
+        raise Decline("a target that is not int64, or a single one")
+    if reduction == NONE:
+        raise Decline("losses that are not put together, whose total weight ATen leaves as it is")
+    shape, classes, within = target.shape, x.shape[1], compute_type(s.result.dtype)
+    here = point(shape)
+    wanted = target.at(here)
+    counts = Op("ne", wanted, Const(ignore, "i64"))
+    s.check(shape, Op("or", Op("not", counts), Op("and", wanted >= 0, wanted < classes)), OUT_OF_CLASSES)
+    place = picked(wanted, classes)
+    factor = number(1, within) if weight is None else cast(weight.at((place,)), within)
+    nothing = Const(0, within)
+    each = s.elementwise(shape, Op("where", counts, -cast(x.at((here[0], place, *here[1:])), within) * factor, nothing))
+    weights = s.elementwise(shape, Op("where", counts, factor, nothing))
+    dims = tuple(range(len(shape)))
+    total, divisor = (s.reduce("sum", one, dims, False, within) for one in (each, weights))
+    loss = s.compute(lambda t, d: t / d if reduction == MEAN else t, total, divisor, dtype=s.result.dtype)
+    return loss, stored(s, divisor, s.results[1].dtype)
+
+
 @rule("nll_loss_backward")
 def nll_loss_backward(
     s: Scope, grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore: int,
     total_weight: Tensor,
 ) -> Tensor:  # fmt: skip
-    """-grad at the target's class, 0 elsewhere. Targets were checked by the forward pass, an ATen call."""
+    """-grad at the target's class, 0 elsewhere. Targets were checked by the forward pass."""
     if weight is not None or target.dtype != "i64" or len(x.shape) not in (1, 2):
         raise Decline("class weights, or a target that is not int64")
     shape, within = x.shape, compute_type(s.result.dtype)

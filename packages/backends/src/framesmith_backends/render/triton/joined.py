@@ -7,20 +7,14 @@ of the row tells, since `sum (v - k)^2 = sum (v - mean)^2 + n (mean - k)^2`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Const, Expr, Op, Ref, walk
+from framesmith_backends.ir.expr import Const, Expr, Op, Ref, loads, walk
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass
 from framesmith_backends.ir.size import product
-from framesmith_backends.render.triton.tile import Tile, holds_row
-
-#: A part of the row is this part of it at least. Where its mean is far from the row's, so are its elements from those,
-#: and rounding counts by no more than this: `(mean - k)^2 <= n / part * variance`.
-LEAST_PART = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +39,17 @@ class Distances:
 Joined = tuple[Exponentials, ...] | tuple[Distances, ...]
 
 
-def joined(kernel: Kernel, tile: Tile, number: int) -> Joined:
-    """How that pass and the next are one; () where they are not, or the tile holds what both read."""
-    if number + 1 == len(kernel.passes) or holds_row(kernel, tile):
-        return ()
-    how = _joined(kernel.passes[number], kernel.passes[number + 1], kernel.row)
-    at_once = math.prod(axis.block for axis in tile.axes if axis.var in kernel.row)
-    return () if any(isinstance(d, Distances) and d.count > LEAST_PART * at_once for d in how) else how
+def joinable(kernel: Kernel, number: int) -> Joined:
+    """How that pass and the next may be one; () where they may not."""
+    passes = kernel.passes[number : number + 2]
+    return () if len(passes) < 2 else _joined(passes[0], passes[1], kernel.row)
 
 
 def _joined(first: Pass, second: Pass, row: Sequence[Var]) -> Joined:
-    if not first.reductions or any((first.stores, first.checks, second.before, second.stores, second.checks)):
+    if not first.reductions or any((first.stores, first.checks, second.stores, second.checks)):
+        return ()
+    written = {store.buffer for store in second.before}  # behind both passes then
+    if any(load.source in written for load in loads(*first.values, *second.values)):
         return ()
     return _exponentials(first, second) or _distances(first, second, row)
 

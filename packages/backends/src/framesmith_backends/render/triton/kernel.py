@@ -17,10 +17,10 @@ from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton import tile as tiles
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
-from framesmith_backends.render.triton.joined import Distances, Exponentials, joined
+from framesmith_backends.render.triton.joined import Distances, Exponentials
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
-from framesmith_backends.render.triton.tile import Axis, Tile, holds_row, reaches, row_block, tile_of
+from framesmith_backends.render.triton.tile import Axis, Tile, holds_row, joined, reaches, row_block, tile_of
 from framesmith_backends.schedule.loops import lane_score
 
 # Pointer types of a compiled signature. Bools are stored as bytes.
@@ -199,6 +199,9 @@ def _program(w: Writing) -> None:
             emit_store(w, store)
         if _joined_passes(w, at):
             written = at + 1
+            for store in k.passes[written].before:
+                emit_store(w, store)
+                stored.add(store.buffer)
         elif one.has_loop:
             _pass(w, one)
         stored |= {store.buffer for store in (*one.before, *one.stores)}

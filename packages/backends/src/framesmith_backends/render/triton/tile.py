@@ -6,6 +6,7 @@ would leave idle, lets a column be added up by many, and lets what is read acros
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Size, Sym, hint, product, surely_at_least
 from framesmith_backends.ir.splitting import LEAST_COLUMNS
+from framesmith_backends.render.triton.joined import Distances, Joined, joinable
 from framesmith_backends.schedule.loops import accesses
 
 # Rows up to this long are held in registers at once, or up to the other where several passes read this many elements of
@@ -31,8 +33,12 @@ MOST_COLUMNS = 128
 SIDE = 32
 # So many programs keep every processor of a GPU at work.
 ENOUGH_PROGRAMS = 264
-# A processor of a GPU has so many programs at a time, and waits for memory while they have asked for fewer bytes.
-PROCESSORS, PROGRAMS_AT_ONCE, IN_FLIGHT = 132, 8, 1 << 16
+# A processor of a GPU has so many programs at a time, and waits for memory while they have asked for fewer bytes; the
+# narrow elements of rows take as long as others.
+PROCESSORS, PROGRAMS_AT_ONCE, IN_FLIGHT, IN_FLIGHT_NARROW = 132, 8, 1 << 15, 1 << 16
+# Sums about the mean of a part of a row, which has no more than so many such parts, tell those about its own mean:
+# where the means are far apart, so are the elements from theirs, `(mean - k)^2 <= n / part * variance`.
+LEAST_PART = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,9 @@ def streamed(kernel: Kernel) -> int:
     if kernel.lane in kernel.outer:
         programs *= -(-hint(kernel.lane.size) // columns_of(kernel, kernel.lane))
     at_once = min(max(programs // PROCESSORS, 1), PROGRAMS_AT_ONCE)
-    wanted = IN_FLIGHT // at_once // max(bytes_of_point(kernel), 1)
+    bytes_read = max(bytes_of_point(kernel), 1)
+    in_flight = IN_FLIGHT_NARROW if kernel.lane in kernel.row and bytes_read < 4 else IN_FLIGHT
+    wanted = in_flight // at_once // bytes_read
     return min(max(1 << wanted.bit_length() - 1, ROW_BLOCK), LARGEST_BLOCK)
 
 
@@ -131,7 +139,8 @@ def _longest_whole(kernel: Kernel, lane: Var) -> int:
     """Up to which length rows are held: read once, they need not be."""
     if any(v.size != 1 for v in kernel.row if v is not lane):
         return 0  # other loops over the row go through it anew in each pass
-    if sum(one.has_loop for one in kernel.passes) < 2:
+    through = sum(one.has_loop for one in kernel.passes)
+    if through < 2 or (through == 2 and joinable(kernel, 0)):
         return WHOLE_ROW
     read = {load for one in kernel.passes for load in loads(*one.values) if lane in _moving(load)}
     return max(WHOLE_ROW, LONGER_ROWS.get(len(read), 0))
@@ -216,6 +225,15 @@ def _across(kernel: Kernel, lane: Var) -> Var | None:
 def holds_row(kernel: Kernel, tile: Tile) -> bool:
     """Whether the tile spans the whole row, which is then read once."""
     return {axis.var for axis in tile.axes if surely_at_least(axis.block, axis.var.size)}.issuperset(kernel.row)
+
+
+def joined(kernel: Kernel, tile: Tile, number: int) -> Joined:
+    """How that pass and the next are one; () where they are not, or the tile holds what both read."""
+    if holds_row(kernel, tile):
+        return ()
+    how = joinable(kernel, number)
+    at_once = math.prod(axis.block for axis in tile.axes if axis.var in kernel.row)
+    return () if any(isinstance(d, Distances) and d.count > LEAST_PART * at_once for d in how) else how
 
 
 def reads_apart(kernel: Kernel, tile: Tile) -> bool:

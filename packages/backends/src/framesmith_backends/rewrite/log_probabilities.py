@@ -1,0 +1,57 @@
+"""Logarithms of probabilities in training steps, taken apart: a number of each row is kept for the backward pass.
+
+Autograd keeps the result of `_log_softmax`, for a language model as many numbers as tokens times words, written for
+that alone: a loss reads one of each row. Made of the scores, a row's largest and the logarithm of its sum, they are
+computed again where they are read, and what is kept may be the scores, which are there in any case.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type
+
+aten = torch.ops.aten
+
+
+def with_log_softmax_apart(graph: fx.Graph) -> bool:
+    """Take apart those of which a gradient is computed and which nobody else is given; whether there were any."""
+    found = [node for node in graph.nodes if node.target is aten._log_softmax.default and _is_worth_it(node)]
+    for node in found:
+        with graph.inserting_before(node):
+            value = _written(graph, node)
+        node.replace_all_uses_with(value)
+        graph.erase_node(node)
+    return bool(found)
+
+
+def _is_worth_it(node: fx.Node) -> bool:
+    value, dim = node.meta["val"], node.args[1]
+    users = [user.target for user in node.users]
+    size = value.shape[dim] if value.dim() else 0
+    is_result = any(user.op == "output" for user in node.users)
+    return not is_result and aten._log_softmax_backward_data.default in users and isinstance(size, int) and size > 0
+
+
+def _written(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """`(x - max) - log(sum(exp(x - max)))` in float32 or float64, rounded at the end, as ATen's kernels have it."""
+    scores, dims, kind = node.args[0], [node.args[1]], node.meta["val"].dtype
+    assert isinstance(scores, fx.Node)
+
+    def call(target: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
+        made = graph.call_function(target, args, kwargs)
+        values: Any = fx.map_arg(args, lambda n: n.meta["val"])
+        made.meta = {**node.meta, "val": target(*values, **kwargs)}
+        return made
+
+    def converted(one: fx.Node, dtype: torch.dtype) -> fx.Node:
+        return one if one.meta["val"].dtype == dtype else call(aten._to_copy.default, one, dtype=dtype)
+
+    wide = converted(scores, DTYPES[compute_type(FROM_TORCH[kind])].torch)
+    below = call(aten.sub.Tensor, wide, call(aten.amax.default, wide, dims, True))
+    total = call(aten.sum.dim_IntList, call(aten.exp.default, below), dims, True)
+    return converted(call(aten.sub.Tensor, below, call(aten.log.default, total)), kind)
