@@ -97,6 +97,7 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
             lambda x: F.mse_loss(x, x * 2) + F.smooth_l1_loss(x, x * 2) + F.huber_loss(x, x * 2),
             lambda x: F.binary_cross_entropy_with_logits(x, x * 2),
             lambda x: F.nll_loss(x.log_softmax(1), torch.arange(4)),
+            lambda x: F.nll_loss(x.reshape(2, -1, 1, 1).log_softmax(1), torch.zeros(2, 1, 1, dtype=torch.int64)),
 
             written_parts,
             lambda x: F.pad(x, (1, 2)) + 1, lambda x: torch.cat([x, x * 2]) + torch.stack([x, x * 2]).view(8, 6),
