@@ -1,9 +1,9 @@
 """A static model of the memory traffic of a CUDA kernel, beside the least that any kernel would have.
 
 Memory is read and written in sectors of 32 bytes. A program asks for every sector that it touches, whatever it needs of
-it: what is read across rows shows. Counted once are what a program holds from one pass to the next; what it reads again
-while all programs at work fit into the cache; and what many programs read alike, if that is small. The least is every
-element once.
+it: what is read across rows shows. Counted once are what a program holds from one pass to the next, or over the rows
+that it takes in turn; what it reads again while all programs at work fit into the cache; and what many programs read
+alike, if that is small. The least is every element once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Const, Expr, Index, Op, loads, variables
 from framesmith_backends.ir.index import Div, Ix, Mod, Var
-from framesmith_backends.ir.kernel import Kernel, Pass
+from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.size import Sym
 from framesmith_backends.render.triton.tile import ENOUGH_PROGRAMS, Tile, joined, tile_of
@@ -73,8 +73,17 @@ def accesses(one: Pass) -> Iterator[Access]:
     for load in loads(*one.values):
         found[Access(load.source, load.index[0], DTYPES[load.dtype].itemsize, load.guard, False)] = None
     for store in (*one.before, *one.stores):
-        found[Access(store.buffer, store.index, DTYPES[store.value.dtype].itemsize, None, True)] = None
+        found[_write(store)] = None
     yield from found
+
+
+def _write(store: Store) -> Access:
+    return Access(store.buffer, store.index, DTYPES[store.value.dtype].itemsize, None, True)
+
+
+def loops_of_programs(kernel: Kernel) -> list[Var]:
+    """The loops of which each program has a point, or a block of points."""
+    return [v for v in kernel.outer if v not in kernel.down]
 
 
 @dataclass(frozen=True)
@@ -89,10 +98,10 @@ class Group:
 def modelled(kernel: Kernel) -> Traffic:
     """The traffic of a kernel that `why_not_modelled` has nothing against."""
     tile = tile_of(kernel)
-    passes = [list(some) for some in _passes(kernel, tile)]
+    passes = [*(list(some) for some in _passes(kernel, tile)), [*map(_write, kernel.after)]]
     groups: dict[Group, list[Access]] = {}
     for access in dict.fromkeys(itertools.chain(*passes)):
-        outer = access.variables.intersection(kernel.outer)
+        outer = access.variables.intersection(loops_of_programs(kernel))
         groups.setdefault(Group(access.buffer, access.written, outer), []).append(access)
     once = {group: _requested(kernel, tile, group, found) for group, found in groups.items()}
     total = sum(once.values())
@@ -123,7 +132,7 @@ def _is_read_again(kernel: Kernel, tile: Tile) -> bool:
 
 
 def _programs(kernel: Kernel, tile: Tile) -> int:
-    return math.prod(_parts(v, tile) for v in kernel.outer)
+    return math.prod(_parts(v, tile) for v in loops_of_programs(kernel))
 
 
 def _parts(var: Var, tile: Tile) -> int:
@@ -133,8 +142,9 @@ def _parts(var: Var, tile: Tile) -> int:
 
 def _requested(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access]) -> int:
     """Bytes of the sectors that all programs ask for; what they ask for alike counts once if it is small."""
-    alike = math.prod(_parts(v, tile) for v in kernel.outer if v not in group.outer)
-    different = math.prod(_parts(v, tile) for v in kernel.outer if v in group.outer)
+    loops = loops_of_programs(kernel)
+    alike = math.prod(_parts(v, tile) for v in loops if v not in group.outer)
+    different = math.prod(_parts(v, tile) for v in loops if v in group.outer)
     first, middle, last = (_sectors(kernel, tile, group, found, at) for at in (0, different // 2, different - 1))
     inner = max(different - 2, 0)
     once = (first + middle * inner + (last if different > 1 else 0)) * SECTOR
@@ -151,7 +161,7 @@ def _sectors(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], 
         outer[var] = np.arange(here * block, min((here + 1) * block, int(var.size)))
     touched = []
     for access in found:
-        inner = {v: np.arange(int(v.size)) for v in kernel.row if v in access.variables}
+        inner = {v: np.arange(int(v.size)) for v in (*kernel.down, *kernel.row) if v in access.variables}
         touched.append(_places(access, outer | inner) * access.size // SECTOR)
     return int(np.unique(np.concatenate(touched)).size)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,13 +15,16 @@ from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import GPU, Plan, Target, make_plan
 from framesmith_backends.schedule.steps import Run
 
+#: Rows are reduced along with columns by Triton kernels alone.
+ROWS_ALONE = replace(GPU, both_ways=False)
 
-def plan_for_gpus(gm: fx.GraphModule, target: Target = GPU) -> Plan:
+
+def plan_for_gpus(gm: fx.GraphModule, target: Target = ROWS_ALONE) -> Plan:
     """Its launch list, kernels taking points in order as the CPU's do."""
     return make_plan(lower_graph(gm, splitting=target.splitting).program, target=target)
 
 
-def scheduled_for_gpus(gm: fx.GraphModule, target: Target = GPU) -> Callable[[list[torch.Tensor]], Any]:
+def scheduled_for_gpus(gm: fx.GraphModule, target: Target = ROWS_ALONE) -> Callable[[list[torch.Tensor]], Any]:
     """The graph by that list."""
     plan = plan_for_gpus(gm, target)
     source, space = write(plan, gm)

@@ -1,6 +1,7 @@
 """Run by test_cuda.py with TRITON_INTERPRET=1: every sample through the cuda backend on CPU tensors.
 
-With the argument "symbolic", every program of test_symbolic.py at one size after another, in small blocks: several of
+With the argument "both_ways", what reduces rows and columns in one kernel, rows taken one by one and several at a time.
+With "symbolic", every program of test_symbolic.py at one size after another, in small blocks: several of
 them to a row, several launches to a grid.
 """
 
@@ -11,11 +12,13 @@ import sys
 import traceback
 
 import torch
+from both_ways import CASES
 from samples import SAMPLES
 from test_symbolic import PROGRAMS, compilations
 from tracing import trace
 
 from framesmith_backends import CudaBackend
+from framesmith_backends.ir import splitting
 from framesmith_backends.launch import triton_jit
 from framesmith_backends.render.triton import tile
 
@@ -23,6 +26,10 @@ from framesmith_backends.render.triton import tile
 SIZES = ((3, 5), (4, 7), (0, 5), (1, 6), (8, 16), (5, 35))
 if os.environ.get("FRAMESMITH_LONG"):
     SIZES += ((5, 0), (6, 1), (1, 1), (2, 2), (19, 3), (20, 50))
+
+#: Rows by columns: one at a time, the last lanes masked; several at a time, which they are a multiple of.
+ROWS = ((16, 1500, torch.float32), (48, 96, torch.float32))
+HALF = (1024, 64, torch.bfloat16)
 
 
 def symbolic() -> int:
@@ -40,6 +47,29 @@ def symbolic() -> int:
             failures += 1
             print("FAILED", program.name)
             traceback.print_exc(file=sys.stdout, limit=-4)
+    return failures
+
+
+def both_ways() -> int:
+    """Rows and columns of some shapes, in few parts; the number of cases that fail."""
+    splitting.PARTS_DOWN, splitting.LEAST_PARTS_DOWN, splitting.LEAST_ROWS_DOWN = 4, 2, 2
+    failures = 0
+    for case in CASES:
+        for rows, columns, dtype in (*ROWS, HALF) if case in CASES[:3] else ROWS:
+            inputs = case.inputs(rows, columns, dtype)
+            wanted = case.function(*(t.double() for t in inputs))
+            gm = trace(case.function, inputs)
+            try:
+                assert sum("tl.range(" in kernel.source for kernel in CudaBackend().explain(gm).kernels) == 1
+                for one, other in zip(CudaBackend().compile(gm, inputs)(list(inputs)), wanted, strict=True):
+                    tolerance = 1e-4 if dtype == torch.float32 else 0.02
+                    scale = tolerance * float(other.abs().max())
+                    torch.testing.assert_close(one.double(), other, rtol=tolerance, atol=scale)
+                print("ok", case.function.__name__, rows, columns, flush=True)
+            except Exception:
+                failures += 1
+                print("FAILED", case.function.__name__, rows, columns)
+                traceback.print_exc(file=sys.stdout, limit=-4)
     return failures
 
 
@@ -64,4 +94,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(symbolic() if sys.argv[1:] == ["symbolic"] else main())
+    sys.exit({(): main, ("symbolic",): symbolic, ("both_ways",): both_ways}[tuple(sys.argv[1:])]())

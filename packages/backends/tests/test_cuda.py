@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import both_ways
 import pytest
 import torch
 from samples import BY_NAME, SAMPLES, Sample
@@ -159,6 +160,11 @@ def test_interpreted_numbers_equal_eager() -> None:
 @needs_triton
 def test_interpreted_passes_that_are_joined_equal_eager() -> None:
     assert interpreted(script="interpret_joined.py").count("ok ") >= 100
+
+
+@needs_triton
+def test_interpreted_rows_and_columns_equal_eager() -> None:
+    assert interpreted("both_ways").count("ok ") == 2 * len(both_ways.CASES) + 3
 
 
 @needs_triton

@@ -4,6 +4,9 @@ A pass runs over every point of the row loops, accumulating its reductions and d
 pass may use the results of earlier reductions as `Ref`s. Statements `before` a pass run once for each
 outer point. Stores of a point happen when all its values are known: a pass may read what it writes, at the
 same point. `Load` indices are flat: one expression, in elements from the buffer's data pointer.
+
+Of a kernel that also reduces down columns some of the outer loops go `down`, innermost and in order: `columns` of a
+pass are combined over these, each point of the row on its own, and stored `after` them.
 """
 
 from __future__ import annotations
@@ -75,24 +78,29 @@ class Pass:
     reductions: tuple[Accumulate, ...]
     stores: tuple[Store, ...]
     checks: tuple[Check, ...] = ()
+    columns: tuple[Accumulate, ...] = ()
 
     @property
     def has_loop(self) -> bool:
-        return bool(self.reductions or self.stores or self.checks)
+        return bool(self.reductions or self.stores or self.checks or self.columns)
 
     @property
     def values(self) -> list[Expr]:
         """All that the pass computes."""
         stored = [s.value for s in (*self.before, *self.stores)]
-        return [*stored, *(a.value for a in self.reductions), *(c.holds for c in self.checks)]
+        return [*stored, *(a.value for a in (*self.reductions, *self.columns)), *(c.holds for c in self.checks)]
 
     def rewritten(self, value: Callable[[Expr], Expr], store: Callable[[Store], Store]) -> Pass:
         """The pass with other values; `store` is given those that it stores, with their places."""
+        reductions, columns = (
+            tuple(Accumulate(a.name, a.kind, value(a.value)) for a in some) for some in (self.reductions, self.columns)
+        )
         return Pass(
             tuple(map(store, self.before)),
-            tuple(Accumulate(a.name, a.kind, value(a.value)) for a in self.reductions),
+            reductions,
             tuple(map(store, self.stores)),
             tuple(Check(value(c.holds), c.failure) for c in self.checks),
+            columns,
         )
 
 
@@ -100,7 +108,8 @@ class Pass:
 class Kernel:
     """`lane` is the loop variable whose consecutive values are computed side by side; it may be outer or row.
 
-    `numbers` are those known only at the call, which are parameters too.
+    `numbers` are those known only at the call, which are parameters too. `down` are loops of `outer`, the last of them;
+    stores `after` these are of what was combined down columns.
     """
 
     name: str
@@ -111,6 +120,8 @@ class Kernel:
     passes: tuple[Pass, ...]
     scratch: tuple[Scratch, ...] = ()
     numbers: tuple[Symbol | Number, ...] = ()
+    down: tuple[Var, ...] = ()
+    after: tuple[Store, ...] = ()
 
     @property
     def points(self) -> Size:
@@ -118,6 +129,16 @@ class Kernel:
         for var in (*self.outer, *self.row):
             count *= var.size
         return count
+
+    @property
+    def takes_rows_in_turn(self) -> bool:
+        """Whether it reduces rows as well as columns, each row side by side and one after another."""
+        return len(self.down) == 1 and len(self.row) == 1 and self.lane is self.row[0] and isinstance(self.points, int)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """All that it writes."""
+        return (*(store for one in self.passes for store in (*one.before, *one.stores)), *self.after)
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -135,7 +156,7 @@ class Kernel:
     @property
     def writes_what_it_reads(self) -> bool:
         """Whether a buffer is both read and written: then at each point it is read first."""
-        told = told_by_data(*(store.index for one in self.passes for store in (*one.before, *one.stores)))
+        told = told_by_data(*(store.index for store in self.stores))
         read = {load.source for load in loads(*(value for one in self.passes for value in one.values), *told)}
         return any(param.written and param.name in read for param in self.params)
 
@@ -145,7 +166,7 @@ class Kernel:
         lines += [f"  scratch {s.name}: {s.dtype}[{s.numel}]" for s in self.scratch]
         indent = "  "
         for var in self.outer:
-            lines.append(f"{indent}for {var.name} < {var.size}{_lane_mark(self, var)}:")
+            lines.append(f"{indent}for {var.name} < {var.size}{_lane_mark(self, var)}{' (down)' * (var in self.down)}:")
             indent += "  "
         for one in self.passes:
             lines += [f"{indent}{line}" for line in _statements(one.before, ())]
@@ -155,7 +176,13 @@ class Kernel:
             for var in self.row:
                 lines.append(f"{inner}for {var.name} < {var.size}{_lane_mark(self, var)}:")
                 inner += "  "
-            lines += [f"{inner}{line}" for line in _statements(one.stores, one.reductions, one.checks)]
+            lines += [f"{inner}{line}" for line in _statements(one.stores, one.reductions, one.checks, one.columns)]
+        if self.after:
+            indent = indent.removesuffix("  " * len(self.down))
+            for var in self.row:
+                lines.append(f"{indent}for {var.name} < {var.size}{_lane_mark(self, var)}:")
+                indent += "  "
+            lines += [f"{indent}{line}" for line in _statements(self.after, ())]
         return "\n".join(lines)
 
 
@@ -163,10 +190,9 @@ def with_numbers(kernel: Kernel) -> Kernel:
     """The kernel with the numbers that its loops, places and values are made of."""
     sizes = set(symbols_of((*(v.size for v in (*kernel.outer, *kernel.row)), *(s.numel for s in kernel.scratch))))
     floats: set[Number] = set()
+    for store in kernel.stores:
+        sizes |= index.symbols(store.index)
     for one in kernel.passes:
-        stores = (*one.before, *one.stores)
-        for store in stores:
-            sizes |= index.symbols(store.index)
         for node in walk(*one.values):
             if isinstance(node, Number):
                 floats.add(node)
@@ -183,12 +209,17 @@ def _param_text(p: Param) -> str:
 
 
 def _statements(
-    stores: tuple[Store, ...], reductions: tuple[Accumulate, ...], checks: tuple[Check, ...] = ()
+    stores: tuple[Store, ...],
+    reductions: tuple[Accumulate, ...],
+    checks: tuple[Check, ...] = (),
+    columns: tuple[Accumulate, ...] = (),
 ) -> list[str]:
-    """Reductions, then checks, then stores, after names for what they share."""
-    lines, values = named_text([a.value for a in reductions] + [c.holds for c in checks] + [s.value for s in stores])
+    """Reductions, then those down columns, then checks, then stores, after names for what they share."""
+    combined = [a.value for a in (*reductions, *columns)]
+    lines, values = named_text(combined + [c.holds for c in checks] + [s.value for s in stores])
     texts = iter(values)
     lines += [f"{a.name} = {a.kind} {next(texts)}" for a in reductions]
+    lines += [f"{a.name} = {a.kind} down {next(texts)}" for a in columns]
     lines += [f"check {next(texts)} else {c.failure.exception}" for c in checks]
     return lines + [f"{s.buffer}[{s.index}] = {next(texts)}" for s in stores]
 

@@ -17,7 +17,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Ref, transform, walk
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Div, Ix, Picked, Var
-from framesmith_backends.ir.kernel import Kernel, Pass, Store
+from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS, REDUCTIONS
 from framesmith_backends.ir.program import Def, Layout, Program, updated_place
 from framesmith_backends.ir.size import hint
@@ -186,7 +186,22 @@ def run_kernel(kernel: Kernel, memory: Memory) -> None:
     scratch: dict[str, torch.Tensor] = {}
     names = {s.name for s in kernel.scratch}
     for one in kernel.passes:
+        columns = {a.name: _combined_down(kernel, a, grid, memory, refs) for a in one.columns}
         _run_pass(one, grid, memory, refs, scratch, names, full, outer_rank)
+        refs.update(columns)
+    behind = tuple(1 if v in kernel.down else hint(v.size) for v in (*kernel.outer, *kernel.row))
+    for store in kernel.after:
+        _write(store, evaluate(store.value, grid, memory, refs), grid, memory, behind)
+
+
+def _combined_down(
+    kernel: Kernel, a: Accumulate, grid: Grid, memory: Memory, refs: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
+    """The accumulation over the loops that go down, for each point of the others."""
+    loops = (*kernel.outer, *kernel.row)
+    value = evaluate(a.value, grid, memory, refs).expand([hint(v.size) for v in loops])
+    combined = REDUCTIONS[a.kind].meaning(value, tuple(k for k, v in enumerate(loops) if v in kernel.down))
+    return combined.reshape([1 if v in kernel.down else hint(v.size) for v in loops])
 
 
 def _run_updates(kernel: Kernel, grid: Grid, memory: Memory) -> None:

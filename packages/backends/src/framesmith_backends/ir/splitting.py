@@ -53,6 +53,9 @@ ON_GPU = Splitting(
     columns=LEAST_COLUMNS,
     balanced=True,
 )
+#: Where rows are reduced as well, a program takes those of a part in turn: there are so many parts, or more where rows
+#: have no such divisor, and fewer where these would have fewer rows. Fewer than the least leave processors idle.
+PARTS_DOWN, LEAST_PARTS_DOWN, LEAST_ROWS_DOWN = 256, 128, 8
 #: Where parts are balanced there are up to so many times as many as wanted: sizes have the divisors that they have.
 SLACK = 4
 
@@ -78,12 +81,25 @@ def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by:
     wanted = max(2, min(by.wanted, elements // by.fewest) // max(units, 1))
     if by.balanced and results > 1:
         wanted = min(wanted, max(2, math.isqrt(elements // results // 2)))
-    most = SLACK * wanted if by.balanced else elements
+    return _cut(reduced, wanted, SLACK * wanted if by.balanced else elements, by.most_parts)
+
+
+def cut_down(reduced: Sequence[Size]) -> Cut | None:
+    """How a reduction down columns is cut whose rows are reduced by the same programs; None if there are few rows."""
+    rows = product(reduced)
+    if not isinstance(rows, int) or rows < LEAST_PARTS_DOWN * LEAST_ROWS_DOWN:
+        return None
+    wanted = min(PARTS_DOWN, rows // LEAST_ROWS_DOWN)
+    return _cut(reduced, wanted, max(4 * PARTS_DOWN, wanted), 4 * PARTS_DOWN)
+
+
+def _cut(reduced: Sequence[Size], wanted: int, most: int, most_parts: int) -> Cut | None:
+    """Outer loops first: whole ones, and parts of the next, until there are at least as many as wanted."""
     whole: list[int] = []
     made = 1
     loops = [(place, size) for place, size in enumerate(reduced) if size != 1]
     for place, size in loops:
-        parts = _number_of_parts(size, -(-wanted // made), min(most // made, by.most_parts))
+        parts = _number_of_parts(size, -(-wanted // made), min(most // made, most_parts))
         if parts is not None:
             return Cut(tuple(whole), {place: parts})
         if made * hint(size) <= most:

@@ -103,8 +103,24 @@ def verify_kernel(kernel: Kernel) -> None:
         for problem in _pass_problems(kernel, one, written, readable, done):
             raise Malformed(f"kernel {kernel.name}, pass {number}: {problem}")
         done |= {a.name for a in one.reductions}
+    for problem in _column_problems(kernel, written):
+        raise Malformed(f"kernel {kernel.name}: {problem}")
     if kernel.lane is not None and kernel.lane not in (*kernel.outer, *kernel.row):
         raise Malformed(f"kernel {kernel.name}: lanes along {kernel.lane}, which is no loop")
+
+
+def _column_problems(kernel: Kernel, written: set[str]) -> Iterable[str]:
+    """What is combined down columns is stored once for each of these."""
+    made = [a.name for one in kernel.passes for a in one.columns]
+    if kernel.outer[len(kernel.outer) - len(kernel.down) :] != kernel.down:
+        yield "loops that go down are the last of the outer ones"
+    if bool(kernel.down) != bool(made) or sorted(made) != sorted(getattr(s.value, "name", "") for s in kernel.after):
+        yield f"{len(kernel.down)} loops go down, of {made} are stored {[s.buffer for s in kernel.after]}"
+    for store in kernel.after:
+        if store.buffer not in written or not isinstance(store.value, Ref):
+            yield f"{store.buffer} behind the loops that go down"
+        if not index.variables(store.index) <= {*kernel.outer, *kernel.row} - {*kernel.down}:
+            yield f"the place {store.index} behind the loops that go down"
 
 
 def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[str], done: set[str]) -> Iterable[str]:
@@ -118,7 +134,7 @@ def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[s
     for roots, allowed in (
         ([s.value for s in one.before] + [Index(s.index) for s in one.before], outer),
         ([s.value for s in one.stores] + [Index(s.index) for s in one.stores], everywhere),
-        ([a.value for a in one.reductions] + [c.holds for c in one.checks], everywhere),
+        ([a.value for a in (*one.reductions, *one.columns)] + [c.holds for c in one.checks], everywhere),
     ):
         for node in walk(*roots):
             if isinstance(node, Load) and node.source not in readable:

@@ -36,6 +36,7 @@ class Building:
     first: dict[str, int] = field(default_factory=dict)
     uses: dict[str, set[int]] = field(default_factory=dict)
     row: tuple[Var, ...] = ()
+    down: tuple[Var, ...] = ()
     scratch: dict[str, Scratch] = field(default_factory=dict)
     memo: dict[tuple[str, int], Expr] = field(default_factory=dict)
 
@@ -47,6 +48,7 @@ def build_kernel(name: str, program: Program, group: Group, stored: frozenset[st
     variables = variables_of(group.sizes)
     b.row = tuple(v for v, flag in zip(variables, flags, strict=True) if flag)
     outer = tuple(v for v, flag in zip(variables, flags, strict=True) if not flag)
+    b.down = tuple(v for v, flag in zip(variables, group.down or (), strict=False) if flag)
     for d in group.members:
         b.members[d.name] = d
         b.where[d.name] = positions(d, group.sizes, group.reduced)
@@ -54,8 +56,10 @@ def build_kernel(name: str, program: Program, group: Group, stored: frozenset[st
     if scratch:
         _choose_scratch(b)
     passes = tuple(_make_pass(b, p) for p in range(_last_pass(b) + 1))
-    params = _params(b, passes)
-    kernel = arrange(Kernel(name, params, outer, b.row, None, passes, tuple(b.scratch.values())))
+    after = tuple(Store(d.name, _address(b, d), Ref(d.name, d.dtype)) for d in group.members if _goes_down(b, d))
+    params = _params(b, passes, after)
+    kernel = Kernel(name, params, outer, b.row, None, passes, tuple(b.scratch.values()), down=b.down, after=after)
+    kernel = arrange(kernel)
     if kernel.scratch and kernel.lane in kernel.outer and _pages(kernel) > MOST_PAGES:
         return build_kernel(name, program, group, stored, scratch=False)
     return with_numbers(kernel) if program.is_symbolic else kernel
@@ -74,6 +78,11 @@ def _pages(kernel: Kernel) -> int:
 def _is_full(b: Building, d: Def) -> bool:
     """Whether the member runs over the row loops (a reduction's result does not)."""
     return d.reduction is None and _covers_row(b, d)
+
+
+def _goes_down(b: Building, d: Def) -> bool:
+    """Whether the member is reduced down columns, in a kernel that reduces rows as well."""
+    return bool(b.down) and any(index.variables(b.where[d.name][v]) & {*b.down} for v in d.reduced)
 
 
 def _covers_row(b: Building, d: Def) -> bool:
@@ -115,7 +124,10 @@ def _choose_scratch(b: Building) -> None:
 
 
 def _last_pass(b: Building) -> int:
-    return max(b.first[d.name] + (d.reduction is not None and d.name in b.stored) for d in b.group.members)
+    return max(
+        b.first[d.name] + (d.reduction is not None and d.name in b.stored and not _goes_down(b, d))
+        for d in b.group.members
+    )
 
 
 def _make_pass(b: Building, number: int) -> Pass:
@@ -123,7 +135,12 @@ def _make_pass(b: Building, number: int) -> Pass:
     reductions: list[Accumulate] = []
     stores: list[Store] = []
     checks: list[Check] = []
+    columns: list[Accumulate] = []
     for d in b.group.members:
+        if _goes_down(b, d):
+            if b.first[d.name] == number:
+                columns.append(Accumulate(d.name, str(d.reduction), _expand_body(b, d, number)))
+            continue
         if d.failure is not None and b.first[d.name] == number:
             checks.append(Check(_expand_body(b, d, number), d.failure))
         if d.reduction is not None and b.first[d.name] == number:
@@ -140,7 +157,7 @@ def _make_pass(b: Building, number: int) -> Pass:
             value = _expand_member(b, d, number)
             where = _address(b, d) if d.updates is None else _updated(b, d, value)
             place.append(Store(d.buffer or d.name, where, value))
-    return Pass(tuple(before), tuple(reductions), tuple(stores), tuple(checks))
+    return Pass(tuple(before), tuple(reductions), tuple(stores), tuple(checks), tuple(columns))
 
 
 def _row_index(b: Building) -> Ix:
@@ -166,7 +183,8 @@ def _expand_member(b: Building, d: Def, number: int) -> Expr:
     if d.reduction is not None:
         return Ref(d.name, d.dtype)
     if _is_full(b, d) and number > min(b.uses[d.name], default=number):
-        if d.name in b.stored and number > b.first[d.name]:
+        # Of rows that are taken in turn the next one is read before this one is written: nothing is read back.
+        if d.name in b.stored and number > b.first[d.name] and not b.down:
             return Load(d.name, (_address(b, d),), d.dtype)
         if d.name in b.scratch:
             return Load(b.scratch[d.name].name, (_row_index(b),), d.dtype)
@@ -194,7 +212,7 @@ def _resolve(b: Building, e: Expr, number: int) -> Expr | None:
     return Load(e.source if made is None else made.buffer or e.source, (flat,), e.dtype, e.guard)
 
 
-def _params(b: Building, passes: tuple[Pass, ...]) -> tuple[Param, ...]:
+def _params(b: Building, passes: tuple[Pass, ...], after: tuple[Store, ...]) -> tuple[Param, ...]:
     """Every buffer once: those read in order of first use, then those written."""
     own = {s.name for s in b.scratch.values()}
     read: dict[str, str] = {}
@@ -206,6 +224,7 @@ def _params(b: Building, passes: tuple[Pass, ...]) -> tuple[Param, ...]:
         for load in loads(*one.values):
             if load.source not in own:
                 read[load.source] = load.dtype
+    written.update((store.buffer, store.value.dtype) for store in after)
     return (
         *(Param(name, dtype, False) for name, dtype in read.items() if name not in written),
         *(Param(name, dtype, True) for name, dtype in written.items()),

@@ -30,7 +30,10 @@ FEW_REDUCED = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Members in order; `reduced` has a flag for each axis, or is None while nothing is reduced."""
+    """Members in order; `reduced` has a flag for each axis, or is None while nothing is reduced.
+
+    With `down`, flags of other axes, some members are reduced along these instead, for each point of the rest.
+    """
 
     number: int
     members: list[Def]
@@ -39,6 +42,7 @@ class Group:
     before: int = 0
     position: int = 0
     cost: int = 0
+    down: tuple[bool, ...] | None = None
 
     @property
     def outer_sizes(self) -> Sizes:
@@ -136,6 +140,17 @@ def _add_def(g: Grouping, d: Def) -> None:
     _register(g, fresh, d, sources)
 
 
+def stored_names(program: Program, nodes: Sequence[Node]) -> frozenset[str]:
+    """Definitions that need memory: those kept, and those a kernel other than their own reads."""
+    owner = {d.name: node for node in nodes if isinstance(node, Group) for d in node.members}
+    stored = set(program.kept)
+    for d in program.defs.values():
+        for load in loads(d.body):
+            if load.source in owner and owner[load.source] is not owner[d.name]:
+                stored.add(load.source)
+    return frozenset(stored)
+
+
 def _checks_only(host: Group, d: Def) -> bool:
     """Whether the group holds nothing but checks, of all points of a definition that updates what others wrote."""
     return d.updates is not None and all(m.failure is not None and m.domain == d.domain for m in host.members)
@@ -194,7 +209,7 @@ def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | 
     sizes, reduced = placed
     if reduced is not None and host.reduced is None and _too_serial(sizes, reduced, host):
         return "the group would lose its parallel loops"
-    return _why_not_same_point(host, d, sizes, reduced)
+    return why_not_same_point(host, d, sizes, reduced)
 
 
 def _too_serial(sizes: Sizes, reduced: tuple[bool, ...], host: Group) -> bool:
@@ -247,7 +262,7 @@ def positions(d: Def, sizes: Sizes, reduced: tuple[bool, ...] | None) -> dict[Va
     return dict(zip(d.domain, where, strict=True))
 
 
-def _why_not_same_point(
+def why_not_same_point(
     host: Group, d: Def, sizes: Sizes, reduced: tuple[bool, ...] | None, others: list[Def] | None = None
 ) -> str | None:
     members = {m.name: m for m in (others if others is not None else host.members)}
@@ -290,19 +305,18 @@ def _merge_others(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
     """Merge the other groups the definition reads into its group, where they fit."""
     for number in sorted({g.owner[s] for s in sources if s in g.owner} - {host.number}, reverse=True):
         other = g.nodes[number]
-        if isinstance(other, Group) and _why_not_merge(g, host, other) is None:
-            _merge(g, host, other)
+        if isinstance(other, Group) and why_not_merge(g, host, other) is None:
+            merge(g, host, other)
 
 
-def _why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
+def why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
     if _is_closed(g, host) or _is_closed(g, other):
         return "a kernel of its own"
     if len(host.members) + len(other.members) > MOST_MEMBERS or host.cost + other.cost > MOST_COST:
         return "together too large"
     if other.before >> host.number & 1:
         return "the other group needs this one"
-    between = [n for n in g.nodes.values() if host.before >> n.number & 1 and n is not other]
-    if any(n.before >> other.number & 1 for n in between):
+    if is_between(g, host, other):
         return "something between the two"
     trial = Group(host.number, list(host.members), host.sizes, host.reduced)
     for member in other.members:
@@ -314,18 +328,29 @@ def _why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
         return "the group would lose its parallel loops"
     everyone = [*other.members, *host.members]
     for member in everyone:
-        problem = _why_not_same_point(trial, member, trial.sizes, trial.reduced, everyone)
+        problem = why_not_same_point(trial, member, trial.sizes, trial.reduced, everyone)
         if problem is not None:
             return problem
     return None
 
 
-def _merge(g: Grouping, host: Group, other: Group) -> None:
+def is_between(g: Grouping, host: Group, other: Group) -> bool:
+    """Whether the group needs something else that needs the other one."""
+    between = [n for n in g.nodes.values() if host.before >> n.number & 1 and n is not other]
+    return any(n.before >> other.number & 1 for n in between)
+
+
+def merge(g: Grouping, host: Group, other: Group) -> None:
     for member in other.members:
         placed = placement(host, member)
         assert placed is not None
         host.sizes, host.reduced = placed
     host.members = [*other.members, *host.members]
+    absorb(g, host, other)
+
+
+def absorb(g: Grouping, host: Group, other: Group) -> None:
+    """The other group is gone, its members are the host's."""
     host.cost += other.cost
     for member in other.members:
         g.owner[member.name] = host.number

@@ -189,7 +189,7 @@ class _Items:
         kernel = self.items[at]
         if not isinstance(kernel, Kernel) or target in _names(kernel, written=True):
             return False
-        stores = [store for one in kernel.passes for store in (*one.before, *one.stores)]
+        stores = kernel.stores
         values = [value for one in kernel.passes for value in one.values]
         values += told_by_data(*(store.index for store in stores))
         written = [store.index for store in stores if store.buffer == source]
@@ -234,4 +234,4 @@ def _with_names(kernel: Item, names: dict[str, str]) -> Item:
         known = params.get(name)
         params[name] = Param(name, param.dtype, param.written or (known is not None and known.written))
     passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in kernel.passes)
-    return replace(kernel, params=tuple(params.values()), passes=passes)
+    return replace(kernel, params=tuple(params.values()), passes=passes, after=tuple(map(store, kernel.after)))

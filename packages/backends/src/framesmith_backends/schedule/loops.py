@@ -23,6 +23,8 @@ def arrange(kernel: Kernel) -> Kernel:
 
 def accesses(kernel: Kernel) -> Iterator[tuple[Ix, bool]]:
     """Every index expression of the kernel, and whether it addresses memory."""
+    for store in kernel.after:
+        yield store.index, True
     for one in kernel.passes:
         for store in (*one.before, *one.stores):
             yield store.index, True
@@ -47,7 +49,7 @@ def rewrite_indices(kernel: Kernel, change: Callable[[Ix], Ix]) -> Kernel:
         return Store(s.buffer, s.place(lambda e: transform(e, rule)), transform(s.value, rule))
 
     passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in kernel.passes)
-    return replace(kernel, passes=passes)
+    return replace(kernel, passes=passes, after=tuple(map(store, kernel.after)))
 
 
 def _divided(kernel: Kernel) -> tuple[Var, Size] | None:
@@ -89,7 +91,7 @@ def split_divided(kernel: Kernel) -> Kernel:
             return index.substitute(ix, values)
 
         kernel = rewrite_indices(kernel, change)
-        kernel = replace(kernel, outer=expand(kernel.outer), row=expand(kernel.row))
+        kernel = replace(kernel, outer=expand(kernel.outer), row=expand(kernel.row), down=expand(kernel.down))
     return kernel
 
 
@@ -164,7 +166,10 @@ def _merged(kernel: Kernel, name: str, k: int) -> Kernel:
 
     kernel = rewrite_indices(kernel, change)
     fresh = (*loops[:k], joined, *loops[k + 2 :])
-    return replace(kernel, outer=fresh) if name == "outer" else replace(kernel, row=fresh)
+    if name == "row":
+        return replace(kernel, row=fresh)
+    down = tuple(v for v in fresh if v in kernel.down or (v is joined and b in kernel.down))
+    return replace(kernel, outer=fresh, down=down)
 
 
 # Weight of an access by its stride along the lanes: next to each other, all the same, or scattered.

@@ -14,9 +14,10 @@ from framesmith_backends.ir.program import Call, Layout, Place, Program, Teller,
 from framesmith_backends.ir.size import Symbol
 from framesmith_backends.ir.splitting import ON_CPU, ON_GPU, Splitting
 from framesmith_backends.schedule.arena import with_arenas
+from framesmith_backends.schedule.both_ways import with_both_ways
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.cuts import run_of, with_runs_cut
-from framesmith_backends.schedule.group import CallNode, Group, Node, group, with_counts_together
+from framesmith_backends.schedule.group import CallNode, Group, Node, group, stored_names, with_counts_together
 from framesmith_backends.schedule.in_place import copy_by_kernels, with_copies_together, write_in_place
 from framesmith_backends.schedule.inline import Cheap, inline
 from framesmith_backends.schedule.liveness import needed
@@ -59,20 +60,21 @@ class Target:
     """What the passes weigh by the machine.
 
     Which reductions are done in two halves, what is computed again, whether copies onto inputs are kernels (otherwise
-    they are one call for each type, and counts share a kernel), and whether values that only kernels see are laid out
-    in rows where these are reduced.
+    they are one call for each type, and counts share a kernel), whether values that only kernels see are laid out in
+    rows where these are reduced, and whether rows and columns of the same points are reduced in one kernel.
     """
 
     splitting: Splitting
     cheap: Cheap
     copies_by_kernels: bool
     rows: bool
+    both_ways: bool
 
 
 #: On a GPU computing takes less time than a launch, and than what is stored and read back. There a copy is a launch in
 #: any case, and a kernel of ours one more to compile. On a CPU vectors along other dimensions than rows are as fast.
-CPU = Target(ON_CPU, Cheap(cost=4, loads=2, users=4), copies_by_kernels=True, rows=False)
-GPU = Target(ON_GPU, Cheap(cost=32, loads=2, users=4), copies_by_kernels=False, rows=True)
+CPU = Target(ON_CPU, Cheap(cost=4, loads=2, users=4), copies_by_kernels=True, rows=False, both_ways=False)
+GPU = Target(ON_GPU, Cheap(cost=32, loads=2, users=4), copies_by_kernels=False, rows=True, both_ways=True)
 
 
 def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Node]]:
@@ -80,21 +82,18 @@ def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Nod
     program = needed(program)
     if target.rows:
         program = with_rows(program)
-    program = inline(split_reductions(program, target.splitting), target.cheap)
-    program = needed(program)
-    nodes = group(program)
+    whole = program
+    program, nodes = _grouped(program, target)
+    if target.both_ways:
+        program, nodes = with_both_ways(program, nodes, lambda names: _grouped(whole, target, names))
     return program, nodes if target.copies_by_kernels else with_counts_together(nodes, program)
 
 
-def stored_names(program: Program, nodes: list[Node]) -> frozenset[str]:
-    """Definitions that need memory: those kept, and those a kernel other than their own reads."""
-    owner = {d.name: node for node in nodes if isinstance(node, Group) for d in node.members}
-    stored = set(program.kept)
-    for d in program.defs.values():
-        for load in loads(d.body):
-            if load.source in owner and owner[load.source] is not owner[d.name]:
-                stored.add(load.source)
-    return frozenset(stored)
+def _grouped(program: Program, target: Target, both_ways: frozenset[str] = frozenset()) -> tuple[Program, list[Node]]:
+    """Its kernels and calls; reductions of these names are cut so that rows may be reduced along with their parts."""
+    program = inline(split_reductions(program, target.splitting, both_ways), target.cheap)
+    program = needed(program)
+    return program, group(program)
 
 
 def make_plan(

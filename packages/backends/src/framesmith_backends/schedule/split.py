@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from framesmith_backends.ir import index
@@ -10,10 +11,11 @@ from framesmith_backends.ir.expr import Load, loads, substitute
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
 from framesmith_backends.ir.size import hint, product
-from framesmith_backends.ir.splitting import Splitting, cut_of, lies_along
+from framesmith_backends.ir.splitting import Cut, Splitting, cut_down, cut_of, lies_along
 
 
-def split_reductions(program: Program, by: Splitting) -> Program:
+def split_reductions(program: Program, by: Splitting, both_ways: Collection[str] = ()) -> Program:
+    """The program with long reductions in two; those `both_ways` by so many rows as a program takes in turn."""
     read: dict[object, int] = {}  # through the same points of a buffer: such reductions are cut alike
     for d in program.defs.values():
         for points in _points(d):
@@ -21,7 +23,8 @@ def split_reductions(program: Program, by: Splitting) -> Program:
     defs: dict[str, Def] = {}
     layouts = dict(program.layouts)
     for d in program.defs.values():
-        parts = _parts(d, program, max((read[points] for points in _points(d)), default=0), by)
+        most = max((read[points] for points in _points(d)), default=0)
+        parts = _parts_down(d) if d.name in both_ways else _parts(d, program, most, by)
         if parts is None:
             defs[d.name] = d
             continue
@@ -49,7 +52,18 @@ def _parts(d: Def, program: Program, read: int, by: Splitting) -> tuple[list[Var
     reduced = [v for v in d.domain if v in d.reduced]
     lane = lies_along(d.body, program.layouts, d.domain) or d.domain[-1]
     cut = cut_of([v.size for v in reduced], product(v.size for v in d.kept), lane in d.kept, read, by)
-    return None if cut is None else ([reduced[k] for k in cut.whole], {reduced[k]: n for k, n in cut.parts.items()})
+    return None if cut is None else _of_variables(reduced, cut)
+
+
+def _parts_down(d: Def) -> tuple[list[Var], dict[Var, int]] | None:
+    """The same for programs that take rows in turn."""
+    reduced = [v for v in d.domain if v in d.reduced]
+    cut = cut_down([v.size for v in reduced])
+    return None if cut is None else _of_variables(reduced, cut)
+
+
+def _of_variables(reduced: Sequence[Var], cut: Cut) -> tuple[list[Var], dict[Var, int]]:
+    return [reduced[k] for k in cut.whole], {reduced[k]: n for k, n in cut.parts.items()}
 
 
 def _halves(d: Def, whole: list[Var], parts: dict[Var, int]) -> tuple[Def, Def]:

@@ -45,6 +45,8 @@ def _depths(w: Writing, root: Expr) -> dict[Expr, int]:
             depth = max(depth, _ix_depth(w, node.index[0]))
         elif isinstance(node, Index):
             depth = max(depth, _ix_depth(w, node.ix))
+        elif isinstance(node, Ref):
+            depth = w.base
         found[node] = depth
     return found
 

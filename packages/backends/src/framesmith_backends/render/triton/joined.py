@@ -46,7 +46,8 @@ def joinable(kernel: Kernel, number: int) -> Joined:
 
 
 def _joined(first: Pass, second: Pass, row: Sequence[Var]) -> Joined:
-    if not first.reductions or any((first.stores, first.checks, second.stores, second.checks)):
+    others = (*first.stores, *first.checks, *first.columns, *second.stores, *second.checks, *second.columns)
+    if not first.reductions or others:
         return ()
     written = {store.buffer for store in second.before}  # behind both passes then
     if any(load.source in written for load in loads(*first.values, *second.values)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Number, Ref, loads, walk
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass
@@ -30,8 +31,12 @@ POINTERS = {
 }  # fmt: skip
 # A launch has no more programs than this.
 MOST_PROGRAMS = (1 << 31) - 1
-# Elements of a thread, where they lie apart in memory, and bytes of those that it reads at once where it reads on.
+# Elements of a thread, where they lie apart in memory, and bytes of those that it reads at once of a row that goes on or
+# is one of several that are taken in turn.
 PER_THREAD, PER_THREAD_APART, BYTES_PER_THREAD = 8, 2, 32
+# Where a program takes rows in turn: while one is reduced, all but one of so many are on their way to shared memory, if
+# they have no more bytes than this. (A launch gives a program 48 KB, and the reductions want some.)
+STAGES, STAGED_BYTES = 3, 32 << 10
 # Sizes divisible by this let whole vectors be read and written.
 ALIGNMENT = 16
 
@@ -90,7 +95,9 @@ def may_need_launches(grid: Size) -> bool:
 
 def why_not_triton(kernel: Kernel) -> str | None:
     """Why the kernel cannot be rendered, or None."""
-    return "it keeps rows in scratch memory" if kernel.scratch else None
+    if kernel.scratch:
+        return "it keeps rows in scratch memory"
+    return "it goes down, and not by rows" if kernel.down and not kernel.takes_rows_in_turn else None
 
 
 def render_triton(kernel: Kernel, name: str) -> TritonKernel:
@@ -152,14 +159,16 @@ def warps_of(kernel: Kernel, tile: Tile) -> int:
     """
     elements = tile.elements
     per_thread = PER_THREAD_APART if tiles.reads_apart(kernel, tile) else PER_THREAD
-    if per_thread == PER_THREAD and kernel.row and not holds_row(kernel, tile):
+    if kernel.down:
+        per_thread = BYTES_PER_THREAD // tiles.widest(kernel)
+    elif per_thread == PER_THREAD and kernel.row and not holds_row(kernel, tile):
         per_thread = max(BYTES_PER_THREAD // max(tiles.bytes_of_point(kernel), 1), PER_THREAD)
     return min(max(elements // (32 * per_thread), 1), 16 if elements <= 1 << 14 else 32)
 
 
 def grid_of(kernel: Kernel, tile: Tile) -> Size:
     """The number of programs."""
-    return product(_parts(var, tile) for var in kernel.outer)
+    return product(_parts(var, tile) for var in kernel.outer if var not in kernel.down)
 
 
 def _parts(var: Var, tile: Tile) -> Size:
@@ -171,8 +180,8 @@ def _parts(var: Var, tile: Tile) -> Size:
 def _program(w: Writing) -> None:
     """Name the outer variables from the program's number, those of the tile's axes last; write the passes."""
     k, tile = w.kernel, w.tile
-    along = [v for v in tile.variables if v in k.outer]
-    loops = [*(v for v in k.outer if v not in along), *along]
+    along = [v for v in tile.variables if v in k.outer and v not in k.down]
+    loops = [*(v for v in k.outer if v not in (*along, *k.down)), *along]
     point = "pid"
     for position, var in enumerate(reversed(loops)):
         w.level_of[var] = 0
@@ -186,6 +195,48 @@ def _program(w: Writing) -> None:
             w.variables[var] = w.fresh(number, w.here)
         else:
             _open_lanes(w, var, w.fresh(f"{number} * {axis.block} + {tile.lanes(var)}.to({w.integer})", w.here))
+    if k.down:
+        _rows_in_turn(w)
+    else:
+        _passes(w)
+
+
+def _rows_in_turn(w: Writing) -> None:
+    """The passes for one row after another, and what is combined down columns."""
+    (down,), (lane,) = w.kernel.down, w.kernel.row
+    axis, row = w.tile.of(down), w.tile.of(lane)
+    assert row is not None
+    _row_lanes(w, row, False)
+    columns = [a for one in w.kernel.passes for a in one.columns]
+    w.cells.update((a.name, _start(w, a)) for a in columns)
+    number, depth = f"r_{down.name}", len(w.scopes)
+    step = 1 if axis is None else axis.block
+    _open_loop(w, f"tl.range(0, {size_of(w, down.size)}, {step}, num_stages={_stages(w)})", number)
+    if axis is None:
+        w.level_of[down] = depth
+        w.variables[down] = w.fresh(f"tl.full([], {number}, {w.integer})", w.here)
+    else:
+        _open_lanes(w, down, w.fresh(f"{number} + {w.tile.lanes(down)}.to({w.integer})", w.here))
+    w.base = depth
+    _passes(w)
+    w.base = 0
+    _close(w, depth)
+    for a in columns:
+        cell = w.cells[a.name]
+        w.refs[a.name] = _reduced(w, a.kind, cell, axis)
+    _row_lanes(w, row, False)
+    for store in w.kernel.after:
+        emit_store(w, store)
+
+
+def _stages(w: Writing) -> int:
+    """How many rows are there at once."""
+    read = sum(DTYPES[load.dtype].itemsize for load in tiles.read_in_turn(w.kernel)) * w.tile.elements
+    return STAGES if (STAGES - 1) * read <= STAGED_BYTES else 1
+
+
+def _passes(w: Writing) -> None:
+    k = w.kernel
     stored: set[str] = set()
     written = -1
     for at, one in enumerate(k.passes):
@@ -211,16 +262,20 @@ def _read(one: Pass) -> set[str]:
     return {load.source for load in loads(*one.values)}
 
 
-def _open_lanes(w: Writing, var: Var, name: str) -> None:
-    """The variable as the lanes of that name along its axis, and what of them lies in the loop."""
-    w.level_of[var] = len(w.scopes) - 1
+def _open_lanes(w: Writing, var: Var, name: str, level: int | None = None) -> None:
+    """The variable as the lanes of that name along its axis, and what of them lies in the loop.
+
+    `level` is the scope in which they are known, otherwise this one.
+    """
+    w.level_of[var] = len(w.scopes) - 1 if level is None else level
+    scope = w.scopes[w.level_of[var]]
     w.variables[var] = name
     axis = w.tile.of(var)
     assert axis is not None
     if (axis.block != var.size) if _is_held(w, axis) and var in w.kernel.row else (var.size % axis.block != 0):
-        known = w.here.names.get(("mask", name))
+        known = scope.names.get(("mask", name))
         if known is None:
-            known = w.here.names["mask", name] = w.fresh(f"{name} < {step_of(w, var.size)}", w.here)
+            known = scope.names["mask", name] = w.fresh(f"{name} < {step_of(w, var.size)}", scope)
         w.masks[var] = known
 
 
@@ -236,6 +291,8 @@ def _pass(w: Writing, one: Pass) -> None:
     inner = _open_row(w)
     for cell, a in zip(cells, one.reductions, strict=True):
         _accumulate(w, cell, a, inner)
+    for a in one.columns:
+        _accumulate(w, w.cells[a.name], a, None)
     for check in one.checks:
         emit_check(w, check)
     if k.writes_what_it_reads and not k.updates:
@@ -350,10 +407,11 @@ def _row_lanes(w: Writing, axis: Axis, part: bool) -> None:
     """The lanes along the row: all at once if the tile covers the row, else in a loop."""
     lanes = f"{w.tile.lanes(axis.var)}.to({w.integer})"
     if _is_held(w, axis):
-        known = w.here.names.get(("lanes", axis))
+        level = 0 if w.kernel.down else len(w.scopes) - 1
+        known = w.scopes[level].names.get(("lanes", axis))
         if known is None:
-            known = w.here.names["lanes", axis] = w.fresh(lanes, w.here)
-        _open_lanes(w, axis.var, known)
+            known = w.scopes[level].names["lanes", axis] = w.fresh(lanes, w.scopes[level])
+        _open_lanes(w, axis.var, known, level)
         return
     start = f"start{w.count}"
     end = axis.block if part else size_of(w, axis.var.size)

@@ -32,7 +32,8 @@ class Writing:
 
     `numbers` names what is known only at the call, in 64 bits. With `whole` a row of symbolic size is one block.
     `integer` is the type of places in memory, `masks` has for axes of the tile what of it lies in the loop, `rows` are
-    the variables over which a row is gone through at present.
+    the variables over which a row is gone through at present, `cells` what is combined down columns, `base` is the
+    scope of the passes, which knows what they reduced.
     """
 
     kernel: Kernel
@@ -48,6 +49,8 @@ class Writing:
     stepping: set[Symbol] = field(default_factory=set)
     masks: dict[Var, str] = field(default_factory=dict)
     rows: tuple[Var, ...] = ()
+    cells: dict[str, str] = field(default_factory=dict)
+    base: int = 0
     count: int = 0
 
     @property

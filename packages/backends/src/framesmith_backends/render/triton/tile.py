@@ -27,6 +27,8 @@ WHOLE_ROW, LONGER_ROWS, ROW_BLOCK, LARGEST_BLOCK = 4096, {1: 32768, 2: 16384}, 2
 LANE_BLOCK = 1024
 # Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
 LEAST_BLOCK = 256
+# Bytes of a tensor that a program reads at once where it takes rows in turn.
+STEP_BYTES = 8192
 # Columns side by side, at most.
 MOST_COLUMNS = 128
 # Tiles that are turned have sides like this.
@@ -105,6 +107,8 @@ def tile_of(kernel: Kernel) -> Tile:
     lane = kernel.lane
     if lane is None:
         return Tile()
+    if kernel.down:
+        return _of_rows_in_turn(kernel, lane)
     if lane in kernel.row:
         return _of_rows(kernel, lane)
     return _of_columns(kernel, lane) if kernel.row else _of_points(kernel, lane)
@@ -162,6 +166,26 @@ def _of_rows(kernel: Kernel, lane: Var) -> Tile:
     while several > 1 and rows // several < ENOUGH_PROGRAMS:
         several //= 2
     return Tile((Axis(other, several), along)) if several > 1 else Tile((along,))
+
+
+def _of_rows_in_turn(kernel: Kernel, lane: Var) -> Tile:
+    """A row at a time, or several where they are short."""
+    (down,), block = kernel.down, covering(lane.size)
+    several = max(STEP_BYTES // widest(kernel) // block, 1)
+    while hint(down.size) % several:
+        several //= 2
+    return Tile((Axis(down, several), Axis(lane, block))) if several > 1 else Tile((Axis(lane, block),))
+
+
+def read_in_turn(kernel: Kernel) -> frozenset[Load]:
+    """What a kernel that takes rows in turn reads of each of them, a value for each lane."""
+    read = loads(*(value for one in kernel.passes for value in one.values))
+    return frozenset(load for load in read if {*kernel.down, *kernel.row} <= _moving(load))
+
+
+def widest(kernel: Kernel) -> int:
+    """Bytes of an element of what is read in turn, the most."""
+    return max((DTYPES[load.dtype].itemsize for load in read_in_turn(kernel)), default=4)
 
 
 def _of_columns(kernel: Kernel, lane: Var) -> Tile:

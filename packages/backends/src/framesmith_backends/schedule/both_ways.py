@@ -1,0 +1,233 @@
+"""Rows and columns of the same points reduced in one kernel (GPU): each of its programs takes rows in turn.
+
+The backward pass of a norm reduces every row, and sums down all columns for its weight and bias. As two kernels these
+read the same large buffers twice. A program that holds a row can add it to sums down the columns, which it keeps until
+its last row. Each program's sums are results of the first half of a reduction cut in two; design 0026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from framesmith_backends.ir import index, splitting
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import loads, substitute
+from framesmith_backends.ir.index import Ix
+from framesmith_backends.ir.program import Def, Program
+from framesmith_backends.ir.size import product
+from framesmith_backends.schedule.build import build_kernel
+from framesmith_backends.schedule.domains import Sizes, flags_of, refine, variables_of
+from framesmith_backends.schedule.group import (
+    MOST_COST,
+    MOST_MEMBERS,
+    Group,
+    Grouping,
+    Node,
+    absorb,
+    is_between,
+    merge,
+    ordered,
+    positions,
+    stored_names,
+    why_not_merge,
+    why_not_same_point,
+)
+
+#: Rows are no longer than this, and have no more bytes at a point that a thread keeps: what is read, and sums.
+LONGEST_ROW, MOST_BYTES = 4096, 48
+
+Flags = tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Axes of both groups, which of them are reduced within rows, and which down columns."""
+
+    sizes: Sizes
+    row: Flags
+    down: Flags
+
+    def numel(self, flags: Iterable[bool]) -> int:
+        found = product(size for size, flag in zip(self.sizes, flags, strict=True) if flag)
+        assert isinstance(found, int)
+        return found
+
+
+def with_both_ways(
+    program: Program, nodes: list[Node], cut: Callable[[frozenset[str]], tuple[Program, list[Node]]]
+) -> tuple[Program, list[Node]]:
+    """The program and its kernels, those that fit reducing rows and columns at once.
+
+    `cut` gives them with column reductions of these names cut for that. What does not come to share a kernel then is
+    cut as before.
+    """
+    wanted = _merged(program, nodes, 1)[1]
+    while wanted:
+        other, found = cut(wanted)
+        found, done = _merged(other, found, splitting.LEAST_PARTS_DOWN)
+        if wanted <= done:
+            return other, found
+        wanted &= done
+    return program, nodes
+
+
+def _merged(program: Program, nodes: list[Node], programs: int) -> tuple[list[Node], frozenset[str]]:
+    """Kernels merged so that each has so many programs, and the reductions down columns that are in them."""
+    pairs = [node for node in nodes if isinstance(node, Group) and node.reduced is not None]
+    if len(pairs) < 2:
+        return nodes, frozenset()
+    g = Grouping(program, {node.number: _own(node) if isinstance(node, Group) else node for node in nodes})
+    done: set[str] = set()
+    for number in [node.number for node in pairs]:
+        rows = g.nodes.get(number)
+        if isinstance(rows, Group) and _reduces_rows(rows):
+            done |= _with_columns(g, rows, programs)
+    if not done:
+        return nodes, frozenset()
+    _merge_second_halves(g, done)
+    return ordered(g), frozenset(name.removesuffix(".part") for name in done)
+
+
+def _own(node: Group) -> Group:
+    return replace(node, members=list(node.members))
+
+
+def _reduces_rows(group: Group) -> bool:
+    """Whether a group reduces its last axes and no others."""
+    flags = group.reduced or ()
+    return any(flags) and not all(flags) and flags == tuple(sorted(flags))
+
+
+def _with_columns(g: Grouping, rows: Group, programs: int) -> set[str]:
+    """Merge what reduces columns of the same points; the names of these reductions."""
+    done: set[str] = set()
+    for columns in [node for node in g.nodes.values() if isinstance(node, Group)]:
+        shape = _common(rows, columns)
+        if shape is not None and _why_not_together(g, rows, columns, shape, programs) is None:
+            together = _together(g.program, rows, columns, shape)
+            rows.members, rows.sizes, rows.reduced, rows.down = together.members, shape.sizes, shape.row, shape.down
+            rows.position = max(rows.position, columns.position)
+            done |= {d.name for d in columns.members if d.reduced}
+            absorb(g, rows, columns)
+    return done
+
+
+def _common(rows: Group, columns: Group) -> Shape | None:
+    """Axes along which one group reduces rows, and the other columns; None if they have none."""
+    if rows is columns or rows.reduced is None or columns.reduced is None or columns.down is not None:
+        return None
+    if not all(isinstance(size, int) for size in (*rows.sizes, *columns.sizes)):
+        return None
+    sizes = refine(rows.sizes, columns.sizes)
+    if sizes is None:
+        return None
+    row, down = flags_of(rows.sizes, rows.reduced, sizes), flags_of(columns.sizes, columns.reduced, sizes)
+    last = len(sizes) - sum(row)
+    first = last - sum(down)
+    if first < 0 or not all(row[last:]) or not all(down[first:last]):
+        return None  # rows are not right inside of what goes down
+    if rows.down is not None and flags_of(rows.sizes, rows.down, sizes) != down:
+        return None
+    return Shape(sizes, row, down)
+
+
+def _why_not_together(g: Grouping, rows: Group, columns: Group, shape: Shape, programs: int) -> str | None:
+    """Why the two do not become one kernel of at least so many programs, or None."""
+    members = _in_order(g.program, rows, columns)
+    if len(members) > MOST_MEMBERS or rows.cost + columns.cost > MOST_COST:
+        return "together too large"
+    if not splitting.LEAST_COLUMNS <= shape.numel(shape.row) <= LONGEST_ROW:
+        return "rows are short or long"
+    if shape.numel(not (r or d) for r, d in zip(shape.row, shape.down, strict=True)) < programs:
+        return "few programs"
+    if any(d.failure is not None or d.updates is not None or d.name in g.program.alone for d in members):
+        return "checks and updates"
+    problem = _why_not_columns(columns, shape)
+    if problem is not None:
+        return problem
+    if is_between(g, rows, columns) or is_between(g, columns, rows):
+        return "something between the two"
+    trial = Group(rows.number, members, shape.sizes, shape.row)
+    for member in members:
+        problem = why_not_same_point(trial, member, shape.sizes, shape.row)
+        if problem is not None:
+            return problem
+    if not _reads_in_common(rows, columns, shape):
+        return "they read nothing in common"
+    return _why_not_held(g, rows, columns, shape)
+
+
+def _why_not_columns(columns: Group, shape: Shape) -> str | None:
+    """Sums over rows, and what is computed at every point for them."""
+    sums = {d.name for d in columns.members if d.reduced}
+    for d in columns.members:
+        if product(v.size for v in d.domain) != product(shape.sizes):
+            return f"{d.name} is not computed at every point"
+        if d.reduced and (d.reduction != "sum" or DTYPES[d.dtype].kind != "f"):
+            return f"{d.name} is no sum of numbers"
+        if any(load.source in sums for load in loads(d.body)):
+            return f"{d.name} goes on with a sum"
+    return None
+
+
+def _reads_in_common(rows: Group, columns: Group, shape: Shape) -> bool:
+    """Whether a point of one reads what the same point of the other reads or has computed."""
+    made = {d.name for d in (*rows.members, *columns.members) if not d.reduced and _is_full(d, shape)}
+    mine, others = (_read_at(group, shape) for group in (rows, columns))
+    return not mine.isdisjoint(others) or any(source in made for source, _ in mine | others)
+
+
+def _is_full(d: Def, shape: Shape) -> bool:
+    return product(v.size for v in d.domain) == product(shape.sizes)
+
+
+def _read_at(group: Group, shape: Shape) -> set[tuple[str, tuple[Ix, ...]]]:
+    """What the group's members read at every point, each element once, and where."""
+    everywhere = {v for v in variables_of(shape.sizes) if v.size != 1}
+    found = set()
+    for d in group.members:
+        if _is_full(d, shape):
+            where = positions(d, shape.sizes, shape.row)
+            for load in loads(substitute(d.body, where)):
+                if everywhere <= {v for ix in load.index for v in index.variables(ix)}:
+                    found.add((load.source, load.index))
+    return found
+
+
+def _why_not_held(g: Grouping, rows: Group, columns: Group, shape: Shape) -> str | None:
+    """Why no kernel holds a row and the sums: as it has loops of another form, or keeps too much."""
+    together = _together(g.program, rows, columns, shape)
+    nodes = [together, *(node for node in g.nodes.values() if node not in (rows, columns))]
+    kernel = build_kernel("trial", g.program, together, stored_names(g.program, nodes), scratch=False)
+    if not kernel.takes_rows_in_turn:
+        return "its loops have another form"
+    (lane,) = kernel.row
+    read = {load for one in kernel.passes for load in loads(*one.values) if lane in index.variables(load.index[0])}
+    kept = [load.dtype for load in read] + [store.value.dtype for store in kernel.after]
+    if sum(DTYPES[DTYPES[dtype].compute].itemsize for dtype in kept) > MOST_BYTES:
+        return "too much is held at a point"
+    return None
+
+
+def _together(program: Program, rows: Group, columns: Group, shape: Shape) -> Group:
+    members = _in_order(program, rows, columns)
+    return replace(rows, members=members, sizes=shape.sizes, reduced=shape.row, down=shape.down)
+
+
+def _in_order(program: Program, rows: Group, columns: Group) -> list[Def]:
+    place = {name: k for k, name in enumerate(program.defs)}
+    return sorted([*rows.members, *columns.members], key=lambda d: place[d.name])
+
+
+def _merge_second_halves(g: Grouping, done: set[str]) -> None:
+    """Merge what sums the parts, however many elements these are: they were read by nobody else."""
+    halves = [n for n in g.nodes.values() if isinstance(n, Group) and _sums_parts(n, done)]
+    for k, host in enumerate(halves):
+        for other in halves[:k]:
+            if other.number in g.nodes and why_not_merge(g, host, other) is None:
+                merge(g, host, other)
+
+
+def _sums_parts(group: Group, done: set[str]) -> bool:
+    return any(d.reduced and any(load.source in done for load in loads(d.body)) for d in group.members)
