@@ -88,6 +88,7 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
             lambda x: torch.logical_and(x, x > 0) | torch.logical_or(x, x > 0) | torch.logical_xor(x, x > 0),
             lambda x: torch.logical_not(x), lambda x: x.double() + 1, lambda x: x.t().clone() + 1,
             lambda x: torch.softmax(x, -1) + torch.log_softmax(x, 0), lambda x: torch.logsumexp(x, 1),
+            lambda x: (x.cumsum(0), x.cumprod(1), x.logcumsumexp(1), x.cummax(0).values, x.cummin(1).values),
             lambda x: x.sum() + x.sum(0) + x.mean() + x.mean(0) + x.prod() + x.prod(0),
             lambda x: (x.argmax(1), x.argmin(), *x.max(0), *x.min(1)),
             lambda x: x.amax(1) + x.amin(1) + x.max() + x.min(), lambda x: (x.var(0), x.std(0)),
@@ -203,7 +204,7 @@ def drive(function: Callable[[torch.Tensor], object], example: torch.Tensor) -> 
     """Send the function through aot, forward and (for floating point) backward, and lower what comes out."""
 
     def lower(gm: fx.GraphModule, inputs: object, role: str) -> Callable[..., object]:
-        graph.lower_graph(gm)
+        graph.lower_graph(gm, scans=True)
         return lambda args: gm(*args)
 
     with torch.no_grad():

@@ -129,7 +129,7 @@ def _laid_out(gm: fx.GraphModule, role: Role, chosen: Mapping[str, object]) -> f
 def _stages(gm: fx.GraphModule, on_error: OnError | None = None, mode: str = "default") -> TritonStages:
     recording = _recording_text(gm, mode)
     gm = with_calls_in_place(with_parts_written(without_bias(gm)))
-    lowering = lower_graph(gm, device_of(gm), on_error, in_order=False, splitting=GPU.splitting)
+    lowering = lower_graph(gm, device_of(gm), on_error, in_order=False, splitting=GPU.splitting, scans=True)
     plan = make_plan(lowering.program, scratch=False, apart=False, target=GPU)
     kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
     return TritonStages(gm, lowering, plan, kernels, write(plan, gm)[0], recording)

@@ -1,8 +1,9 @@
 """The kernel form: loops over `outer` (each point on its own) and, inside, passes over the `row` loops.
 
 A pass runs over every point of the row loops, accumulating its reductions and doing its stores; a later
-pass may use the results of earlier reductions as `Ref`s. Statements `before` a pass run once for each
-outer point. Stores of a point happen when all its values are known: a pass may read what it writes, at the
+pass may use the results of earlier reductions as `Ref`s. What a pass scans is a `Ref` at the same point of the same
+pass, for scans behind it, reductions and stores; there is one row loop then. Statements `before` a pass run once
+for each outer point. Stores of a point happen when all its values are known: a pass may read what it writes, at the
 same point. `Load` indices are flat: one expression, in elements from the buffer's data pointer.
 
 Of a kernel that also reduces down columns some of the outer loops go `down`, innermost and in order: `columns` of a
@@ -65,6 +66,16 @@ class Accumulate:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """Ref(name) is, at a point of the row loop, `value` combined as `kind` says over all up to it, or from it on."""
+
+    name: str
+    kind: str
+    value: Expr
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """The kernel fails where `holds`, a bool, is false. It goes on all the same: its caller sees it at the end."""
 
@@ -79,6 +90,7 @@ class Pass:
     stores: tuple[Store, ...]
     checks: tuple[Check, ...] = ()
     columns: tuple[Accumulate, ...] = ()
+    scans: tuple[Scan, ...] = ()
 
     @property
     def has_loop(self) -> bool:
@@ -88,7 +100,8 @@ class Pass:
     def values(self) -> list[Expr]:
         """All that the pass computes."""
         stored = [s.value for s in (*self.before, *self.stores)]
-        return [*stored, *(a.value for a in (*self.reductions, *self.columns)), *(c.holds for c in self.checks)]
+        scanned, combined = (s.value for s in self.scans), (a.value for a in (*self.reductions, *self.columns))
+        return [*stored, *scanned, *combined, *(c.holds for c in self.checks)]
 
     def rewritten(self, value: Callable[[Expr], Expr], store: Callable[[Store], Store]) -> Pass:
         """The pass with other values; `store` is given those that it stores, with their places."""
@@ -101,6 +114,7 @@ class Pass:
             tuple(map(store, self.stores)),
             tuple(Check(value(c.holds), c.failure) for c in self.checks),
             columns,
+            tuple(Scan(s.name, s.kind, value(s.value), s.reverse) for s in self.scans),
         )
 
 
@@ -145,6 +159,10 @@ class Kernel:
         return tuple(check for one in self.passes for check in one.checks)
 
     @property
+    def scans(self) -> bool:
+        return any(one.scans for one in self.passes)
+
+    @property
     def updates(self) -> bool:
         """Whether data tell where it writes: the row loops are then in order, and lanes are never along them."""
         return any(index.picked(store.index) for one in self.passes for store in one.stores)
@@ -169,20 +187,20 @@ class Kernel:
             lines.append(f"{indent}for {var.name} < {var.size}{_lane_mark(self, var)}{' (down)' * (var in self.down)}:")
             indent += "  "
         for one in self.passes:
-            lines += [f"{indent}{line}" for line in _statements(one.before, ())]
+            lines += [f"{indent}{line}" for line in _statements(Pass((), (), one.before))]
             if not one.has_loop:
                 continue
             inner = indent
             for var in self.row:
                 lines.append(f"{inner}for {var.name} < {var.size}{_lane_mark(self, var)}:")
                 inner += "  "
-            lines += [f"{inner}{line}" for line in _statements(one.stores, one.reductions, one.checks, one.columns)]
+            lines += [f"{inner}{line}" for line in _statements(one)]
         if self.after:
             indent = indent.removesuffix("  " * len(self.down))
             for var in self.row:
                 lines.append(f"{indent}for {var.name} < {var.size}{_lane_mark(self, var)}:")
                 indent += "  "
-            lines += [f"{indent}{line}" for line in _statements(self.after, ())]
+            lines += [f"{indent}{line}" for line in _statements(Pass((), (), self.after))]
         return "\n".join(lines)
 
 
@@ -208,20 +226,16 @@ def _param_text(p: Param) -> str:
     return f"{'out ' if p.written else ''}{p.name}: {p.dtype}"
 
 
-def _statements(
-    stores: tuple[Store, ...],
-    reductions: tuple[Accumulate, ...],
-    checks: tuple[Check, ...] = (),
-    columns: tuple[Accumulate, ...] = (),
-) -> list[str]:
-    """Reductions, then those down columns, then checks, then stores, after names for what they share."""
-    combined = [a.value for a in (*reductions, *columns)]
-    lines, values = named_text(combined + [c.holds for c in checks] + [s.value for s in stores])
+def _statements(one: Pass) -> list[str]:
+    """Scans, reductions, those down columns, checks and stores, after names for what they share."""
+    combined = [s.value for s in one.scans] + [a.value for a in (*one.reductions, *one.columns)]
+    lines, values = named_text(combined + [c.holds for c in one.checks] + [s.value for s in one.stores])
     texts = iter(values)
-    lines += [f"{a.name} = {a.kind} {next(texts)}" for a in reductions]
-    lines += [f"{a.name} = {a.kind} down {next(texts)}" for a in columns]
-    lines += [f"check {next(texts)} else {c.failure.exception}" for c in checks]
-    return lines + [f"{s.buffer}[{s.index}] = {next(texts)}" for s in stores]
+    lines += [f"{s.name} = {'reverse ' if s.reverse else ''}{s.kind} scan {next(texts)}" for s in one.scans]
+    lines += [f"{a.name} = {a.kind} {next(texts)}" for a in one.reductions]
+    lines += [f"{a.name} = {a.kind} down {next(texts)}" for a in one.columns]
+    lines += [f"check {next(texts)} else {c.failure.exception}" for c in one.checks]
+    return lines + [f"{s.buffer}[{s.index}] = {next(texts)}" for s in one.stores]
 
 
 def _lane_mark(kernel: Kernel, var: Var) -> str:

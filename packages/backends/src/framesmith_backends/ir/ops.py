@@ -184,3 +184,11 @@ _REDUCTIONS: tuple[ReductionRow, ...] = (
 )
 
 REDUCTIONS: dict[str, ReductionRow] = {row.name: row for row in _REDUCTIONS}
+
+_SCANS: tuple[ReductionRow, ...] = (
+    *(REDUCTIONS[name] for name in ("sum", "prod", "max", "min")),
+    ReductionRow("logsumexp", "logaddexp", "f", lambda d: extremes(d)[0], torch.logsumexp),
+)
+
+# What may be combined up to each point: running sums and their like.
+SCANS: dict[str, ReductionRow] = {row.name: row for row in _SCANS}

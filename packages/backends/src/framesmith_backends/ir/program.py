@@ -60,6 +60,9 @@ class Def:
     One that `updates` another takes over its memory, and writes its body to where this reads the other one, point by
     point. Points that differ in variables of `reduced` may have the same place, and are taken in order. The other has
     its `buffer` under this one's name, and no other reader.
+
+    With a `scan` it is at each point what the body comes to at all points of the variable `scanned` up to this one,
+    or, in `reverse`, from this one on.
     """
 
     name: str
@@ -74,6 +77,9 @@ class Def:
     failure: Failure | None = None
     updates: str | None = None
     buffer: str | None = None
+    scan: str | None = None
+    scanned: Var | None = None
+    reverse: bool = False
 
     @property
     def dtype(self) -> str:
@@ -82,6 +88,11 @@ class Def:
     @property
     def kept(self) -> tuple[Var, ...]:
         return tuple(v for v in self.domain if v not in self.reduced)
+
+    @property
+    def in_rows(self) -> frozenset[Var]:
+        """The variables along which points belong together: a kernel goes along them in rows."""
+        return self.reduced if self.scanned is None else self.reduced | {self.scanned}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,6 +253,8 @@ def describe_def(d: Def, kept: bool) -> str:
     if d.reduction is not None:
         over = ", ".join(f"{v.name}<{v.size}" for v in d.domain if v in d.reduced)
         right = f"{d.reduction}[{over}] {right}"
+    if d.scan is not None:
+        right = f"{'reverse ' if d.reverse else ''}{d.scan} scan[{d.scanned}] {right}"
     mark = "check" if d.failure is not None else "store" if kept else "def"
     head = f"{mark} {d.name}: {describe(d.layout)}  {d.name}[{left}] = {right}"
     return "\n".join([head, *(f"    where {line}" for line in reversed(lines))])

@@ -18,7 +18,7 @@ from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, 
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Div, Ix, Picked, Var
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
-from framesmith_backends.ir.ops import OPS, REDUCTIONS
+from framesmith_backends.ir.ops import OPS, REDUCTIONS, SCANS
 from framesmith_backends.ir.program import Def, Layout, Program, updated_place
 from framesmith_backends.ir.size import hint
 
@@ -147,6 +147,8 @@ def _run_def(d: Def, program: Program, memory: Memory) -> torch.Tensor:
     if d.reduction is not None:
         dims = tuple(k for k, v in enumerate(d.domain) if v in d.reduced)
         value = REDUCTIONS[d.reduction].meaning(value, dims)
+    if d.scan is not None and d.scanned is not None:
+        value = _scanned(d.scan, value, d.domain.index(d.scanned), d.reverse)
     kept = grid_of(d.kept)
     where = sum(
         (kept[a] * hint(s) for a, s in zip(d.axes, d.layout.strides, strict=True) if a is not None), torch.tensor(0)
@@ -155,6 +157,13 @@ def _run_def(d: Def, program: Program, memory: Memory) -> torch.Tensor:
     out = torch.zeros(hint(reach), dtype=DTYPES[d.dtype].torch)
     out[where.expand(value.shape)] = value.to(out.dtype)
     return out
+
+
+def _scanned(kind: str, value: torch.Tensor, dim: int, reverse: bool) -> torch.Tensor:
+    """At each place what is combined up to it, or from it on."""
+    lines = value.unbind(dim)
+    found = list(itertools.accumulate(lines[::-1] if reverse else lines, OPS[SCANS[kind].combine].meaning))
+    return torch.stack(found[::-1] if reverse else found, dim)
 
 
 def raise_unless(holds: torch.Tensor, failure: Failure) -> None:
@@ -225,6 +234,8 @@ def _run_pass(
     for store in one.before:
         _write(store, value_of(store.value), grid, memory, outer)
     row = tuple(range(outer_rank, len(full)))
+    for s in one.scans:
+        refs[s.name] = _scanned(s.kind, value_of(s.value).expand(full), outer_rank, s.reverse)
     fresh = {}
     for a in one.reductions:
         value = value_of(a.value).expand(full)

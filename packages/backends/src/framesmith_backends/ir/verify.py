@@ -8,7 +8,7 @@ from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Index, Load, Op, Ref, loads, variables, walk, why_not_op
 from framesmith_backends.ir.kernel import Kernel, Pass
-from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.ops import REDUCTIONS, SCANS
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.size import surely_at_least
 
@@ -45,6 +45,10 @@ def _def_problems(d: Def, program: Program, known: set[str]) -> Iterable[str]:
         yield "a check that is no plain bool, or that is to be kept"
     if d.reduction is not None and d.reduction not in REDUCTIONS:
         yield f"unknown reduction {d.reduction}"
+    if (d.scan is None) != (d.scanned is None) or (d.scan is not None and d.scan not in SCANS):
+        yield f"a scan {d.scan} along {d.scanned}"
+    if d.scanned is not None and (d.scanned not in d.axes or d.reduced or d.updates is not None):
+        yield f"a scan along {d.scanned}, which is no axis of it, or that is something else besides"
     for load in loads(d.body):
         if load.source not in known:
             yield f"{load.source} is read before it is defined"
@@ -95,7 +99,7 @@ def _op_problems(*roots: Expr) -> Iterable[str]:
 
 
 def verify_kernel(kernel: Kernel) -> None:
-    """Loops cover all variables, buffers are parameters, references are to earlier passes' reductions."""
+    """Loops cover all variables, buffers are parameters, references are to earlier reductions and scans."""
     written = {p.name for p in kernel.params if p.written} | {s.name for s in kernel.scratch}
     readable = {p.name for p in kernel.params} | {s.name for s in kernel.scratch}
     done: set[str] = set()
@@ -125,24 +129,29 @@ def _column_problems(kernel: Kernel, written: set[str]) -> Iterable[str]:
 
 def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[str], done: set[str]) -> Iterable[str]:
     outer, everywhere = set(kernel.outer), {*kernel.outer, *kernel.row}
+    if one.scans and len(kernel.row) != 1:
+        yield f"a scan along {len(kernel.row)} loops"
     for store in (*one.before, *one.stores):
         if store.buffer not in written:
             yield f"a store to {store.buffer}, which is not an output"
     for check in one.checks:
         if check.holds.dtype != "b1":
             yield f"a check of {check.holds.dtype}"
-    for roots, allowed in (
-        ([s.value for s in one.before] + [Index(s.index) for s in one.before], outer),
-        ([s.value for s in one.stores] + [Index(s.index) for s in one.stores], everywhere),
-        ([a.value for a in (*one.reductions, *one.columns)] + [c.holds for c in one.checks], everywhere),
+    scanned = [s.name for s in one.scans]
+    combined = (*one.reductions, *one.columns)
+    for roots, allowed, known in (
+        ([s.value for s in one.before] + [Index(s.index) for s in one.before], outer, done),
+        *(([s.value], everywhere, done.union(scanned[:k])) for k, s in enumerate(one.scans)),
+        ([s.value for s in one.stores] + [Index(s.index) for s in one.stores], everywhere, done.union(scanned)),
+        ([a.value for a in combined] + [c.holds for c in one.checks], everywhere, done.union(scanned)),
     ):
         for node in walk(*roots):
             if isinstance(node, Load) and node.source not in readable:
                 yield f"{node!r} reads what is not a parameter"
             if isinstance(node, Load) and len(node.index) != 1:
                 yield f"{node!r} is not flat"
-            if isinstance(node, Ref) and node.name not in done:
-                yield f"{node!r} refers to no earlier reduction"
+            if isinstance(node, Ref) and node.name not in known:
+                yield f"{node!r} refers to no earlier reduction or scan"
         stray = frozenset().union(*(variables(r) for r in roots)) - allowed
         if stray:
             yield f"variables {sorted(v.name for v in stray)} where only {sorted(v.name for v in allowed)} are known"

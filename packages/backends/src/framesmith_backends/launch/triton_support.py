@@ -67,6 +67,19 @@ def read_one_at_a_time() -> None:
     JITCallable.parse = parse_alone
 
 
+def _by_accumulating(function: np.ufunc) -> Callable[..., Any]:
+    """A scan on the interpreter's tensors; its own takes a while for each element."""
+    from triton.runtime.interpreter import TensorHandle
+
+    def apply(x: Any, axis: int, reverse: bool) -> Any:
+        data = np.flip(x.handle.data, axis) if reverse else x.handle.data
+        with np.errstate(all="ignore"):
+            found = function.accumulate(data, axis=axis, dtype=data.dtype)
+        return tl.tensor(TensorHandle(np.flip(found, axis).copy() if reverse else found, x.dtype.scalar), x.type)
+
+    return apply
+
+
 def _torchs(name: str) -> Callable[[Any], Any]:
     """A function that NumPy does not have."""
     import torch
@@ -82,6 +95,11 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "erfinv": _torchs("erfinv"), "lgamma": _torchs("gammaln"), "i0": _torchs("i0"), "i1": _torchs("i1"),
     "pow": np.power, "fmod": np.fmod,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "copysign": np.copysign,
+}  # fmt: skip
+
+
+_SCANS = {
+    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "logsumexp": np.logaddexp,
 }  # fmt: skip
 
 
@@ -139,13 +157,13 @@ def _and(a, b):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _larger(a, b):  # type: ignore[no-untyped-def]
-    # NaN wins: it is the value that is not equal to itself.
+def larger(a, b):  # type: ignore[no-untyped-def]
+    # NaN wins: it is the value that is not equal to itself. Of equal ones the later is taken.
     return tl.where((a > b) | (a != a), a, b)
 
 
 @triton.jit
-def _smaller(a, b):  # type: ignore[no-untyped-def]
+def smaller(a, b):  # type: ignore[no-untyped-def]
     return tl.where((a < b) | (a != a), a, b)
 
 
@@ -161,12 +179,12 @@ def reduce_prod(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-u
 
 @triton.jit  # type: ignore[untyped-decorator]
 def reduce_max(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
-    return tl.reduce(x, axis, _larger, keep_dims=keep)
+    return tl.reduce(x, axis, larger, keep_dims=keep)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def reduce_min(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
-    return tl.reduce(x, axis, _smaller, keep_dims=keep)
+    return tl.reduce(x, axis, smaller, keep_dims=keep)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -177,6 +195,43 @@ def reduce_any(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-un
 @triton.jit  # type: ignore[untyped-decorator]
 def reduce_all(x, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
     return tl.reduce(x.to(tl.int32), axis, _and, keep_dims=keep) != 0
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def scan_sum(x, axis: tl.constexpr, reverse: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.associative_scan(x, axis, _add, reverse=reverse)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def scan_prod(x, axis: tl.constexpr, reverse: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.associative_scan(x, axis, _mul, reverse=reverse)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def scan_max(x, axis: tl.constexpr, reverse: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.associative_scan(x, axis, larger, reverse=reverse)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def scan_min(x, axis: tl.constexpr, reverse: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.associative_scan(x, axis, smaller, reverse=reverse)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def scan_logsumexp(x, axis: tl.constexpr, reverse: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.associative_scan(x, axis, logaddexp, reverse=reverse)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def picked(x, which, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
+    # The one element along the axis, bit by bit.
+    if x.dtype == tl.float32:
+        bits = x.to(tl.int32, bitcast=True)
+    elif x.dtype == tl.float64:
+        bits = x.to(tl.int64, bitcast=True)
+    else:
+        bits = x
+    return tl.reduce(tl.where(which, bits, 0), axis, _or, keep_dims=keep).to(x.dtype, bitcast=True)
 
 
 @triton.jit
@@ -277,6 +332,8 @@ if INTERPRETED:
     _keep_truth_when_spread()
     for _name, _function in _NUMPY.items():
         globals()[_name] = _by_numpy(_function)
+    for _name, _ufunc in _SCANS.items():
+        globals()[f"scan_{_name}"] = _by_accumulating(_ufunc)
     integer, double = _scalar(tl.int64), _scalar(tl.float64)
 else:
 

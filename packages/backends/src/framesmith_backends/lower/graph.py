@@ -33,6 +33,7 @@ from framesmith_backends.lower import (
     pooling,
     reductions,
     resampling,
+    scans,
     search,
     softmax,
     views,
@@ -45,7 +46,7 @@ from framesmith_backends.lower.tensor import Shape, Tensor, point, whole
 # The modules whose import fills the tables.
 RULE_MODULES = (
     pointwise, views, movement, padding, reductions, softmax, normalization, losses, pooling, resampling, indexing,
-    search,
+    search, scans,
 )  # fmt: skip
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.
@@ -68,6 +69,7 @@ class Lowering:
     numbers: Numbers = field(default_factory=Numbers)
     in_order: bool = True
     splitting: Splitting | None = None
+    scans: bool = False
 
 
 def why_no_layout(value: object, device: str) -> str | None:
@@ -106,13 +108,14 @@ def lower_graph(
     on_error: OnError | None = None,
     in_order: bool = True,
     splitting: Splitting | None = None,
+    scans: bool = False,
 ) -> Lowering:
-    """Lower every node of the graph for kernels on that type of device, which may take points in order.
+    """Lower every node of the graph for kernels on that type of device, which may take points in order, and scan.
 
     Statistics of many elements are cut in parts as `splitting` says, where it is given.
     A node whose rule fails becomes an ATen call, of which `on_error` is told; without it, the error is raised.
     """
-    low = Lowering(device, on_error, in_order=in_order, splitting=splitting)
+    low = Lowering(device, on_error, in_order=in_order, splitting=splitting, scans=scans)
     low.program.tellers = low.numbers.tellers
     for node in gm.graph.nodes:
         for value in _results(node):
@@ -234,6 +237,7 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
     scope = Scope(
         low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node],
         in_order=low.in_order, splitting=low.splitting, given=tuple(_given_layout(low, arg) for arg in node.args),
+        scans=low.scans,
     )  # fmt: skip
     try:
         args, kwargs = _arguments(low, node)

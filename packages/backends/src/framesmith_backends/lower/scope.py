@@ -13,7 +13,7 @@ from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type, is_f
 from framesmith_backends.ir.expr import Cast, Expr, Load, Op, number, variables
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.ops import REDUCTIONS, SCANS
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides, is_dense
 from framesmith_backends.ir.size import Size, Sym, Undecided, product, surely_positive
 from framesmith_backends.ir.splitting import Splitting
@@ -30,6 +30,7 @@ class Scope:
 
     `in_order` says whether kernels may take points in order, one after another; others add up as threads come.
     `splitting` says into how many parts statistics are cut by their rules, where they are.
+    `scans` says whether kernels may scan.
     `given` are the layouts that the arguments have in eager mode, by which some of ATen's kernels are chosen; None
     where there is none to tell.
     """
@@ -43,6 +44,7 @@ class Scope:
     in_order: bool = True
     splitting: Splitting | None = None
     given: tuple[Layout | None, ...] = ()
+    scans: bool = False
 
     @property
     def result(self) -> Layout:
@@ -224,6 +226,22 @@ class Scope:
         if not reduced:
             return self.define(layout, variables, tuple(slots), body)
         return self.define(layout, variables, tuple(slots), body, kind, reduced)
+
+    def scan(self, kind: str, x: Tensor, dim: int, dtype: str) -> Tensor:
+        """At each point `x` as `dtype`, combined along the dimension up to it."""
+        row, sort = SCANS[kind], DTYPES[dtype].kind
+        if ("i" if sort == "u" else sort) not in row.kinds or DTYPES[dtype].compute != dtype:
+            raise Decline(f"{kind} scanned in {dtype}")
+        where = point(x.shape)
+        axes = tuple(axis(k, size) if size != 1 else None for k, size in enumerate(x.shape))
+        domain, body = tuple(v for v in axes if v is not None), cast(x.at(where), dtype)
+        layout = self.layout_for(x.shape, dtype)
+        scanned = axes[dim] if axes else None
+        found = self.define(layout, domain, axes, body)
+        if scanned is not None:
+            made = self.program.defs[found.source]
+            self.program.defs[found.source] = replace(made, scan=kind, scanned=scanned)
+        return found
 
 
 def cast(body: Expr, dtype: str) -> Expr:

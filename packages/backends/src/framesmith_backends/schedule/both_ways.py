@@ -143,6 +143,8 @@ def _why_not_together(g: Grouping, rows: Group, columns: Group, shape: Shape, pr
         return "few programs"
     if any(d.failure is not None or d.updates is not None or d.name in g.program.alone for d in members):
         return "checks and updates"
+    if any(d.scan is not None for d in members):
+        return "scans"
     problem = _why_not_columns(columns, shape)
     if problem is not None:
         return problem

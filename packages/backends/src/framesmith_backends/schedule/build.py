@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Expr, Load, Ref, cost, loads, transform
+from framesmith_backends.ir.expr import Expr, Load, Ref, cost, loads, transform, walk
 from framesmith_backends.ir.expr import substitute as substitute_expr
 from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.kernel import Accumulate, Check, Kernel, Param, Pass, Scratch, Store, with_numbers
+from framesmith_backends.ir.kernel import Accumulate, Check, Kernel, Param, Pass, Scan, Scratch, Store, with_numbers
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.size import hint, product
 from framesmith_backends.schedule.domains import variables_of
@@ -157,7 +158,21 @@ def _make_pass(b: Building, number: int) -> Pass:
             value = _expand_member(b, d, number)
             where = _address(b, d) if d.updates is None else _updated(b, d, value)
             place.append(Store(d.buffer or d.name, where, value))
-    return Pass(tuple(before), tuple(reductions), tuple(stores), tuple(checks), tuple(columns))
+    made = Pass(tuple(before), tuple(reductions), tuple(stores), tuple(checks), tuple(columns))
+    return replace(made, scans=_scans(b, made.values, number))
+
+
+def _scans(b: Building, values: Sequence[Expr], number: int) -> tuple[Scan, ...]:
+    """The scans that the values need, and those that these need, in order."""
+    found: dict[str, Expr] = {}
+    waiting = list(values)
+    while waiting:
+        for node in walk(waiting.pop()):
+            if isinstance(node, Ref) and node.name not in found and b.members[node.name].scan is not None:
+                found[node.name] = _expand_body(b, b.members[node.name], number)
+                waiting.append(found[node.name])
+    members = [d for d in b.group.members if d.name in found]
+    return tuple(Scan(d.name, d.scan, found[d.name], d.reverse) for d in members if d.scan is not None)
 
 
 def _row_index(b: Building) -> Ix:
@@ -188,7 +203,7 @@ def _expand_member(b: Building, d: Def, number: int) -> Expr:
             return Load(d.name, (_address(b, d),), d.dtype)
         if d.name in b.scratch:
             return Load(b.scratch[d.name].name, (_row_index(b),), d.dtype)
-    return _expand_body(b, d, number)
+    return Ref(d.name, d.dtype) if d.scan is not None else _expand_body(b, d, number)
 
 
 def _expand_body(b: Building, d: Def, number: int) -> Expr:

@@ -1,6 +1,6 @@
 """Fusion: definitions gathered into groups that become one kernel each, and the order of groups and calls.
 
-A group has one domain, `sizes`, some axes of which are reduced. A member is full (it runs over the whole
+A group has one domain, `sizes`, some axes of which are reduced, or scanned. A member is full (it runs over the whole
 domain) or outer (over the axes that are not reduced). A definition joins a group if its domain refines
 with the group's, it reads the group's members only at the point it is at itself, and no path leads from
 the group out and back to it.
@@ -30,7 +30,7 @@ FEW_REDUCED = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Members in order; `reduced` has a flag for each axis, or is None while nothing is reduced.
+    """Members in order; `reduced` has a flag for each axis, or is None while nothing is reduced or scanned.
 
     With `down`, flags of other axes, some members are reduced along these instead, for each point of the rest.
     """
@@ -133,8 +133,8 @@ def _add_def(g: Grouping, d: Def) -> None:
             _merge_others(g, host, d, sources)
             return
     fresh = Group(g.count, [d], tuple(v.size for v in d.domain), None, _closure(g, sources), d.position)
-    if d.reduced:
-        fresh.reduced = tuple(v in d.reduced for v in d.domain)
+    if d.in_rows:
+        fresh.reduced = tuple(v in d.in_rows for v in d.domain)
     g.nodes[fresh.number] = fresh
     g.count += 1
     _register(g, fresh, d, sources)
@@ -209,7 +209,15 @@ def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | 
     sizes, reduced = placed
     if reduced is not None and host.reduced is None and _too_serial(sizes, reduced, host):
         return "the group would lose its parallel loops"
-    return why_not_same_point(host, d, sizes, reduced)
+    return _why_not_scanned([*host.members, d], reduced) or why_not_same_point(host, d, sizes, reduced)
+
+
+def _why_not_scanned(members: Sequence[Def], reduced: tuple[bool, ...] | None) -> str | None:
+    """Why what is scanned cannot be so in one kernel with these flags of its loops, or None."""
+    directions = {m.reverse for m in members if m.scan is not None}
+    if directions and sum(reduced or ()) != 1:
+        return "what is scanned would be cut"
+    return "it is scanned in both directions" if len(directions) > 1 else None
 
 
 def _too_serial(sizes: Sizes, reduced: tuple[bool, ...], host: Group) -> bool:
@@ -220,15 +228,15 @@ def _too_serial(sizes: Sizes, reduced: tuple[bool, ...], host: Group) -> bool:
 def placement(host: Group, d: Def) -> tuple[Sizes, tuple[bool, ...] | None] | None:
     """The group's sizes and flags after the definition joins; None if the domains do not fit."""
     sizes = tuple(v.size for v in d.domain)
-    flags = tuple(v in d.reduced for v in d.domain)
+    flags = tuple(v in d.in_rows for v in d.domain)
     refined = refine(sizes, host.sizes)
     if refined is not None:
         old = None if host.reduced is None else flags_of(host.sizes, host.reduced, refined)
-        if not d.reduced:
+        if not d.in_rows:
             return refined, old
         new = flags_of(sizes, flags, refined)
         return (refined, new) if old is None or old == new else None
-    if d.reduced or d.failure is not None or host.reduced is None:
+    if d.in_rows or d.failure is not None or host.reduced is None:
         return None  # a check is made at every point
     outer = refine(sizes, host.outer_sizes)
     return None if outer is None else _with_outer(host, outer)
@@ -327,6 +335,9 @@ def why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
     if trial.reduced is not None and _too_serial(trial.sizes, trial.reduced, trial):
         return "the group would lose its parallel loops"
     everyone = [*other.members, *host.members]
+    scanned = _why_not_scanned(everyone, trial.reduced)
+    if scanned is not None:
+        return scanned
     for member in everyone:
         problem = why_not_same_point(trial, member, trial.sizes, trial.reduced, everyone)
         if problem is not None:

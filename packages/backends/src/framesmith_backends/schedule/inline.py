@@ -57,6 +57,8 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]], cheap: Cheap) -> str | 
     """Why this definition keeps a place of its own, or None."""
     if d.reduction is not None:
         return "a reduction"
+    if d.scan is not None:
+        return "a scan"
     if d.failure is not None:
         return "a check"
     scattered = any(index.picked(ix) for load in loads(d.body) for ix in load.index)

@@ -53,7 +53,7 @@ def rewrite_indices(kernel: Kernel, change: Callable[[Ix], Ix]) -> Kernel:
 
 
 def _divided(kernel: Kernel) -> tuple[Var, Size] | None:
-    """A loop variable that occurs alone under a division or remainder by a divisor of its size."""
+    """A loop variable that occurs alone under a division or remainder by a divisor of its size; not what is scanned."""
     for ix, _ in accesses(kernel):
         for atom in _atoms(ix):
             if isinstance(atom, (Var, Picked)):
@@ -62,7 +62,8 @@ def _divided(kernel: Kernel) -> tuple[Var, Size] | None:
             if base.const != 0 or len(base.terms) != 1:
                 continue
             var, k = base.terms[0]
-            if isinstance(var, Var) and k == 1 and is_multiple(var.size, atom.divisor):
+            whole = kernel.scans and var in kernel.row
+            if isinstance(var, Var) and k == 1 and is_multiple(var.size, atom.divisor) and not whole:
                 return var, atom.divisor
     return None
 

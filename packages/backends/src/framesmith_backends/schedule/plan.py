@@ -26,6 +26,7 @@ from framesmith_backends.schedule.pieces import in_pieces
 from framesmith_backends.schedule.products import native_product
 from framesmith_backends.schedule.reuse import with_drops
 from framesmith_backends.schedule.rows import with_rows
+from framesmith_backends.schedule.scans import with_scans_turned
 from framesmith_backends.schedule.split import split_reductions
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step, step_text
 
@@ -92,7 +93,7 @@ def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Nod
 def _grouped(program: Program, target: Target, both_ways: frozenset[str] = frozenset()) -> tuple[Program, list[Node]]:
     """Its kernels and calls; reductions of these names are cut so that rows may be reduced along with their parts."""
     program = inline(split_reductions(program, target.splitting, both_ways), target.cheap)
-    program = needed(program)
+    program = with_scans_turned(needed(program))
     return program, group(program)
 
 

@@ -46,7 +46,7 @@ def _depths(w: Writing, root: Expr) -> dict[Expr, int]:
         elif isinstance(node, Index):
             depth = max(depth, _ix_depth(w, node.ix))
         elif isinstance(node, Ref):
-            depth = w.base
+            depth = w.ref_levels.get(node.name, w.base)
         found[node] = depth
     return found
 

@@ -46,7 +46,7 @@ def joinable(kernel: Kernel, number: int) -> Joined:
 
 
 def _joined(first: Pass, second: Pass, row: Sequence[Var]) -> Joined:
-    others = (*first.stores, *first.checks, *first.columns, *second.stores, *second.checks, *second.columns)
+    others = [some for one in (first, second) for some in (*one.stores, *one.checks, *one.columns, *one.scans)]
     if not first.reductions or others:
         return ()
     written = {store.buffer for store in second.before}  # behind both passes then

@@ -19,6 +19,7 @@ from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton import tile as tiles
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
 from framesmith_backends.render.triton.joined import Distances, Exponentials
+from framesmith_backends.render.triton.scan import start_of, write_scan
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Tile, holds_row, joined, reaches, row_block, tile_of
@@ -31,8 +32,8 @@ POINTERS = {
 }  # fmt: skip
 # A launch has no more programs than this.
 MOST_PROGRAMS = (1 << 31) - 1
-# Elements of a thread, where they lie apart in memory, and bytes of those that it reads at once of a row that goes on or
-# is one of several that are taken in turn.
+# Elements of a thread, where they lie apart in memory, and bytes of those that it reads at once of a row that goes on,
+# or is one of several that are taken in turn.
 PER_THREAD, PER_THREAD_APART, BYTES_PER_THREAD = 8, 2, 32
 # Where a program takes rows in turn: while one is reduced, all but one of so many are on their way to shared memory, if
 # they have no more bytes than this. (A launch gives a program 48 KB, and the reductions want some.)
@@ -206,7 +207,7 @@ def _rows_in_turn(w: Writing) -> None:
     (down,), (lane,) = w.kernel.down, w.kernel.row
     axis, row = w.tile.of(down), w.tile.of(lane)
     assert row is not None
-    _row_lanes(w, row, False)
+    _row_lanes(w, row)
     columns = [a for one in w.kernel.passes for a in one.columns]
     w.cells.update((a.name, _start(w, a)) for a in columns)
     number, depth = f"r_{down.name}", len(w.scopes)
@@ -224,7 +225,7 @@ def _rows_in_turn(w: Writing) -> None:
     for a in columns:
         cell = w.cells[a.name]
         w.refs[a.name] = _reduced(w, a.kind, cell, axis)
-    _row_lanes(w, row, False)
+    _row_lanes(w, row)
     for store in w.kernel.after:
         emit_store(w, store)
 
@@ -286,9 +287,16 @@ def _is_held(w: Writing, axis: Axis) -> bool:
 
 def _pass(w: Writing, one: Pass) -> None:
     k = w.kernel
+    inner = _row_axis(w)
+    held = inner is not None and _is_held(w, inner)
     cells = [_start(w, a) for a in one.reductions]
+    carries = [None if held else start_of(w, s, inner) for s in one.scans]
+    backwards = any(s.reverse for s in one.scans)
     depth = len(w.scopes)
-    inner = _open_row(w)
+    _open_row(w, backwards=backwards)
+    for carry, s in zip(carries, one.scans, strict=True):
+        if s.name not in w.refs:  # of a row that is held it may be known
+            write_scan(w, s, carry, inner)
     for cell, a in zip(cells, one.reductions, strict=True):
         _accumulate(w, cell, a, inner)
     for a in one.columns:
@@ -301,6 +309,9 @@ def _pass(w: Writing, one: Pass) -> None:
     for store in one.stores:
         emit_store(w, store)
     _close_row(w, depth, inner)
+    if not held:
+        for s in one.scans:
+            del w.refs[s.name]
     for cell, a in zip(cells, one.reductions, strict=True):
         w.refs[a.name] = _reduced(w, a.kind, cell, inner)
 
@@ -381,18 +392,23 @@ def _forget(w: Writing, changed: Collection[str]) -> None:
                 del scope.names[key]
 
 
-def _open_row(w: Writing, part: bool = False) -> Axis | None:
+def _row_axis(w: Writing) -> Axis | None:
+    """The axis of the tile that goes along the row."""
+    return next((axis for axis in w.tile.axes if axis.var in w.kernel.row), None)
+
+
+def _open_row(w: Writing, part: bool = False, backwards: bool = False) -> Axis | None:
     """Open the loops over the row, those of its first block alone for a `part`; the axis of its lanes."""
-    k = w.kernel
-    inner = next((axis for axis in w.tile.axes if axis.var in k.row), None)
+    k, inner = w.kernel, _row_axis(w)
     w.rows = k.row
     for var in (v for v in k.row if inner is None or v is not inner.var):
         _open_loop(w, f"range({1 if part else size_of(w, var.size)})", f"r_{var.name}")
         w.level_of[var] = len(w.scopes) - 1
         # A loop's number has 32 bits where its end has.
-        w.variables[var] = w.fresh(f"tl.full([], r_{var.name}, {w.integer})", w.here)
+        number = f"{size_of(w, var.size - 1)} - r_{var.name}" if backwards else f"r_{var.name}"
+        w.variables[var] = w.fresh(f"tl.full([], {number}, {w.integer})", w.here)
     if inner is not None:
-        _row_lanes(w, inner, part)
+        _row_lanes(w, inner, part, backwards)
     return inner
 
 
@@ -403,8 +419,8 @@ def _close_row(w: Writing, depth: int, inner: Axis | None) -> None:
         w.masks.pop(inner.var, None)
 
 
-def _row_lanes(w: Writing, axis: Axis, part: bool) -> None:
-    """The lanes along the row: all at once if the tile covers the row, else in a loop."""
+def _row_lanes(w: Writing, axis: Axis, part: bool = False, backwards: bool = False) -> None:
+    """The lanes along the row: all at once if the tile covers the row, else in a loop, which may begin at its end."""
     lanes = f"{w.tile.lanes(axis.var)}.to({w.integer})"
     if _is_held(w, axis):
         level = 0 if w.kernel.down else len(w.scopes) - 1
@@ -415,7 +431,10 @@ def _row_lanes(w: Writing, axis: Axis, part: bool) -> None:
         return
     start = f"start{w.count}"
     end = axis.block if part else size_of(w, axis.var.size)
+    last = size_of(w, (axis.count - 1) * axis.block) if backwards else ""
     _open_loop(w, f"range(0, {end}, {axis.block})", start)
+    if backwards:
+        start = w.fresh(f"tl.full([], {last} - {start}, {w.integer})", w.here)
     _open_lanes(w, axis.var, w.fresh(f"{start} + {lanes}", w.here))
 
 

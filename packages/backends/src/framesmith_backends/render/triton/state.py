@@ -31,6 +31,7 @@ class Writing:
     """The state of writing one kernel; `scopes[k]` is the body of the k-th open loop, 0 the function's own.
 
     `numbers` names what is known only at the call, in 64 bits. With `whole` a row of symbolic size is one block.
+    `ref_levels` has for what is scanned in a loop which one it is.
     `integer` is the type of places in memory, `masks` has for axes of the tile what of it lies in the loop, `rows` are
     the variables over which a row is gone through at present, `cells` what is combined down columns, `base` is the
     scope of the passes, which knows what they reduced.
@@ -44,6 +45,7 @@ class Writing:
     level_of: dict[Var, int] = field(default_factory=dict)
     variables: dict[Var, str] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
+    ref_levels: dict[str, int] = field(default_factory=dict)
     pointers: dict[str, str] = field(default_factory=dict)
     numbers: dict[Symbol | Number, str] = field(default_factory=dict)
     stepping: set[Symbol] = field(default_factory=set)

@@ -23,6 +23,9 @@ from framesmith_backends.schedule.loops import accesses
 # Rows up to this long are held in registers at once, or up to the other where several passes read this many elements of
 # them at most; longer ones go in blocks, of these sizes.
 WHOLE_ROW, LONGER_ROWS, ROW_BLOCK, LARGEST_BLOCK = 4096, {1: 32768, 2: 16384}, 2048, 8192
+# Of a row that is scanned more is taken at once, as threads wait for each other in every block, but no more than fits
+# into shared memory, through which values go that are read and written by other threads than those that scan.
+WHOLE_SCAN, SCAN_BLOCK, SCAN_BYTES = 8192, 4096, 1 << 15
 # Elements that a program computes at once, where rows do not say; of a row that is shorter it takes several.
 LANE_BLOCK = 1024
 # Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
@@ -117,7 +120,8 @@ def tile_of(kernel: Kernel) -> Tile:
 def row_block(kernel: Kernel, lane: Var) -> int:
     """How much of a row is taken at once."""
     block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
-    return block if block <= _longest_whole(kernel, lane) else min(block, streamed(kernel))
+    longer = min(SCAN_BLOCK, _most_scanned(kernel)) if kernel.scans else streamed(kernel)
+    return block if block <= _longest_whole(kernel, lane) else min(block, longer)
 
 
 def streamed(kernel: Kernel) -> int:
@@ -141,6 +145,8 @@ def bytes_of_point(kernel: Kernel) -> int:
 
 def _longest_whole(kernel: Kernel, lane: Var) -> int:
     """Up to which length rows are held: read once, they need not be."""
+    if kernel.scans:
+        return _most_scanned(kernel)
     if any(v.size != 1 for v in kernel.row if v is not lane):
         return 0  # other loops over the row go through it anew in each pass
     through = sum(one.has_loop for one in kernel.passes)
@@ -148,6 +154,13 @@ def _longest_whole(kernel: Kernel, lane: Var) -> int:
         return WHOLE_ROW
     read = {load for one in kernel.passes for load in loads(*one.values) if lane in _moving(load)}
     return max(WHOLE_ROW, LONGER_ROWS.get(len(read), 0))
+
+
+def _most_scanned(kernel: Kernel) -> int:
+    """Of how many elements a tile has room in shared memory."""
+    values = [value for one in kernel.passes for value in one.values]
+    widest = max(DTYPES[e.dtype].itemsize for e in (*values, *loads(*values)))
+    return min(WHOLE_SCAN, SCAN_BYTES // widest)
 
 
 def _moving(load: Load) -> frozenset[Var]:
@@ -192,7 +205,7 @@ def _of_columns(kernel: Kernel, lane: Var) -> Tile:
     """Columns side by side, each added up by several threads."""
     columns = columns_of(kernel, lane)
     down = down_of(kernel)
-    rows = min(max(streamed(kernel) // columns, 1), covering(down.size))
+    rows = min(_rows_of_columns(kernel, lane, columns), covering(down.size))
     return Tile((Axis(down, rows), Axis(lane, columns))) if rows > 1 else Tile((Axis(lane, columns),))
 
 
@@ -204,11 +217,19 @@ def down_of(kernel: Kernel) -> Var:
 def columns_of(kernel: Kernel, lane: Var) -> int:
     """How many columns a program adds up: fewer where there would be too few programs."""
     covered = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
-    columns = min(covered, MOST_COLUMNS)
+    columns, least = min(covered, MOST_COLUMNS), LEAST_COLUMNS // 2 if kernel.scans else LEAST_COLUMNS
     others = hint(product(v.size for v in kernel.outer if v is not lane))
-    while columns > LEAST_COLUMNS and others * -(-hint(lane.size) // columns) < ENOUGH_PROGRAMS:
+    while columns > least and others * -(-hint(lane.size) // columns) < ENOUGH_PROGRAMS:
         columns //= 2
     return columns
+
+
+def _rows_of_columns(kernel: Kernel, lane: Var, columns: int) -> int:
+    """How many elements of each column a program takes at once, if there are so many."""
+    if not kernel.scans:
+        return max(streamed(kernel) // columns, 1)
+    programs = hint(product(v.size for v in kernel.outer if v is not lane)) * -(-hint(lane.size) // columns)
+    return (ROW_BLOCK if programs >= ENOUGH_PROGRAMS else min(LARGEST_BLOCK, _most_scanned(kernel))) // columns
 
 
 def _of_points(kernel: Kernel, lane: Var) -> Tile:
