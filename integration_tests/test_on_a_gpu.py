@@ -26,6 +26,8 @@ import framesmith
 from benchmarks import zoo
 from benchmarks.agreement import check, distance, joint_norm
 from framesmith_aot import AotUnsupported
+from framesmith_backends.launch import recordings
+from framesmith_backends.launch.recordings import Graphed
 from framesmith_backends.rewrite import preferred_layouts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -356,6 +358,137 @@ def test_nothing_waits_for_the_gpu_on_a_gpu() -> None:
             step().backward()
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+def deep(x: torch.Tensor, w: torch.Tensor, count: int = 4) -> torch.Tensor:
+    for _ in range(count):
+        x = F.layer_norm(F.gelu(x @ w) + x, x.shape[-1:])
+    return x
+
+
+def masked_by_the_cpu(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = deep(x, w)
+    mask = torch.arange(w.shape[0], device="cpu") % 3 == 0
+    return deep(y * mask.to(x.device), w)
+
+
+def read_in_the_middle(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = deep(x, w)
+    return deep(y * y.abs().mean().item(), w)
+
+
+def chosen_in_the_middle(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = deep(x, w)
+    rows = (x[:, 0] > 0).nonzero()[:, 0]
+    return deep(y + y[rows].sum(0), w), y[rows], y
+
+
+def scaled_by_the_cpu(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for scale in [torch.tensor(1.5), torch.tensor(2.0), torch.ones(()) / 3]:
+        x = deep(x, w, 2) * scale
+    return x
+
+
+def drawn_on_both_sides(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = F.dropout(deep(x, w), 0.3, True)
+    y = y + (y > 0).float().mean().item()
+    return F.dropout(deep(y, w), 0.3, True) + torch.rand_like(y)
+
+
+def written_in_the_middle(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = deep(x, w)
+    x.mul_(y.abs().mean().item())
+    return deep(x + y, w)
+
+
+IN_PARTS = [
+    masked_by_the_cpu, read_in_the_middle, chosen_in_the_middle, scaled_by_the_cpu, drawn_on_both_sides,
+    written_in_the_middle,
+]  # fmt: skip
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Graphed]:
+    """What is recorded from here on."""
+    made: list[Graphed] = []
+
+    class Noted(Graphed):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr(recordings, "Graphed", Noted)
+    return made
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["fixed", "changing"])
+@pytest.mark.parametrize("function", IN_PARTS)
+def test_parts_are_recorded_on_a_gpu(
+    function: Callable[..., Any], dynamic: bool | None, recorded: list[Graphed]
+) -> None:
+    framesmith.reset()
+    compiled = framesmith.compile(function, backend="cuda", mode="reduce-overhead", fullgraph=True, dynamic=dynamic)
+    w, held = R(64, 64, device=DEVICE) / 8, []
+    for step in range(10):
+        x = R(32 + step % 2 if dynamic else 32, 64, device=DEVICE)
+        mine = x.clone()
+        torch.manual_seed(step)
+        expected, state = function(x, w), torch.cuda.get_rng_state()
+        torch.manual_seed(step)
+        held.append((compiled(mine, w), expected, mine, x))
+        assert torch.equal(torch.cuda.get_rng_state(), state)
+        for found, right, *both in held:
+            torch.testing.assert_close(found, right, rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(*both, rtol=1e-3, atol=1e-3)
+        del held[: -1 - step % 3]
+    assert recorded and all(graphed.counts.replayed for graphed in recorded)
+
+
+def test_parts_that_are_recorded_wait_no_more_than_eager_mode_on_a_gpu() -> None:
+    framesmith.reset()
+    compiled = framesmith.compile(scaled_by_the_cpu, backend="cuda", mode="reduce-overhead", fullgraph=True)
+    x, w = R(32, 64, device=DEVICE), R(64, 64, device=DEVICE) / 8
+    for turn in range(5):
+        torch.cuda.set_sync_debug_mode("error" if turn > 2 else "default")
+        try:
+            compiled(x, w)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+class ReadInTheMiddle(nn.Module):
+    """A number of data between layers, in the forward pass and in the backward one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.ModuleList(nn.Linear(32, 32) for _ in range(3)) for _ in range(2))
+        self.norm = nn.BatchNorm1d(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.first:
+            x = F.gelu(layer(x)) + x
+        x = F.dropout(self.norm(x / (x.detach().abs().mean().item() + 1)), 0.2, self.training)
+        for layer in self.second:
+            x = F.gelu(layer(x)) + x
+        return x
+
+
+def test_training_in_parts_on_a_gpu(recorded: list[Graphed]) -> None:
+    def trained(wrap: Callable[[Any], Any]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        module = ReadInTheMiddle().to(DEVICE)
+        optimizer, call = torch.optim.SGD(module.parameters(), lr=1e-2), wrap(module)
+        for _ in range(8):
+            optimizer.zero_grad()
+            call(R(64, 32, device=DEVICE)).square().mean().backward()
+            optimizer.step()
+        return [x.detach().clone() for x in module.state_dict().values()]
+
+    expected = trained(lambda f: f)
+    framesmith.reset()
+    found = trained(lambda f: framesmith.compile(f, backend="cuda", mode="reduce-overhead", fullgraph=True))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)
+    assert len(recorded) >= 4 and all(graphed.counts.replayed for graphed in recorded)
 
 
 @pytest.mark.parametrize("kind", ["AdamW", "SGD", "Adagrad", "RMSprop"])

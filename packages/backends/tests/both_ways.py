@@ -18,6 +18,10 @@ def layer_norm(dy: Tensor, x: Tensor, w: Tensor, b: Tensor | None = None, needs:
     return [t for t in aten.native_layer_norm_backward(dy, x, shape, mean, rstd, w, b, mask) if t is not None]
 
 
+def given_statistics(dy: Tensor, x: Tensor, w: Tensor, b: Tensor, mean: Tensor, rstd: Tensor) -> list[Tensor]:
+    return list(aten.native_layer_norm_backward(dy, x, [x.shape[-1]], mean, rstd, w, b, [True, True, True]))
+
+
 def rms_norm(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     r = (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
     inner = dy * w
@@ -50,6 +54,26 @@ def given_on(dy: Tensor, x: Tensor, w: Tensor, b: Tensor) -> list[Tensor]:
     """What is computed before the rows are reduced is a result as well, and needed after."""
     dy = dy + x.sigmoid() * dy.tanh()
     return [dy, *layer_norm(dy, x, w, b)]
+
+
+def middle(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Columns of each matrix of many are summed: no parts, results."""
+    x = x.view(256, -1, x.shape[-1])
+    return x.softmax(-1), x.exp().sum(1)
+
+
+def middle_needed(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows go on with these."""
+    x = x.view(256, -1, x.shape[-1])
+    sums = x.exp().sum(1)
+    return (x - sums[:, None]).softmax(-1), sums
+
+
+def sums_of_sums(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """Columns whose sums are of what other columns come to."""
+    x = x.view(256, -1, x.shape[-1])
+    sums = x.exp().sum(1)
+    return x.softmax(-1), sums, (x * sums[:, None]).sum(1)
 
 
 def dropped(dy: Tensor, x: Tensor, w: Tensor, b: Tensor) -> list[Tensor]:

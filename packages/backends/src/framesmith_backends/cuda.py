@@ -15,7 +15,13 @@ from torch._ops import OpOverload
 from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.kernel_runs import KernelRun
-from framesmith_backends.launch.recordable import launches_anything, parameters, why_not_recorded
+from framesmith_backends.launch.parts import Part, cut, joined
+from framesmith_backends.launch.recordable import (
+    launches_anything,
+    parameters,
+    takes_what_data_tell,
+    why_not_recorded,
+)
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
@@ -24,6 +30,7 @@ from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
 from framesmith_backends.rewrite.log_probabilities import with_log_softmax_apart
 from framesmith_backends.rewrite.preferred_layouts import ON_CUDA
+from framesmith_backends.rewrite.scalars import with_scalars_moved
 from framesmith_backends.rewrite.unfused_bias import without_bias
 from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import GPU, Plan, make_plan
@@ -100,13 +107,15 @@ class CudaBackend:
         problem = self.why_not_here()
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
-        if why_not_functional(gm) is not None or len(_device_indices(gm)) > 1:
-            run = run_eagerly(gm)
-        else:
-            run = _launcher(_stages(_laid_out(gm, role, chosen), on_error))
         if mode in MEASURING:
             _tell_that_nothing_is_measured(mode)
-        return _recorded(run, gm, role, mode) if mode in RECORDING else run
+        if not _is_lowered(gm):
+            return _recorded(run_eagerly(gm), gm, role, mode)
+        laid_out = _laid_out(gm, role, chosen)
+        graph, parts = _cut_or_told(laid_out, mode, on_error)
+        if parts is None:
+            return _recorded(_launcher(_stages(graph, on_error)), graph, role, mode)
+        return _recorded_in_parts(graph, parts, role, mode, on_error)
 
     def why_not_here(self) -> str | None:
         """What this machine lacks, and what to install; or None."""
@@ -126,17 +135,74 @@ def _laid_out(gm: fx.GraphModule, role: Role, chosen: Mapping[str, object]) -> f
     return channels_last(gm, ON_CUDA) if role == "inference" and chosen["images"] == "auto" else gm
 
 
-def _stages(gm: fx.GraphModule, on_error: OnError | None = None, mode: str = "default") -> TritonStages:
+def _stages(
+    gm: fx.GraphModule, on_error: OnError | None = None, mode: str = "default", device: str | None = None
+) -> TritonStages:
     recording = _recording_text(gm, mode)
-    gm = with_calls_in_place(with_parts_written(without_bias(gm)))
-    lowering = lower_graph(gm, device_of(gm), on_error, in_order=False, splitting=GPU.splitting, scans=True)
-    plan = make_plan(lowering.program, scratch=False, apart=False, target=GPU)
+    gm, lowering, plan = _planned(gm, device or device_of(gm), on_error)
     kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
     return TritonStages(gm, lowering, plan, kernels, write(plan, gm)[0], recording)
 
 
+def _planned(gm: fx.GraphModule, device: str, on_error: OnError | None) -> tuple[fx.GraphModule, Lowering, Plan]:
+    gm = with_calls_in_place(with_parts_written(without_bias(gm)))
+    lowering = lower_graph(gm, device, on_error, in_order=False, splitting=GPU.splitting, scans=True)
+    return gm, lowering, make_plan(lowering.program, scratch=False, apart=False, target=GPU)
+
+
+def _cut(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Part] | None]:
+    """The graph, as it is to be recorded, and its parts; None where it is recorded as one, or not at all."""
+    if mode not in RECORDING or not launches_anything(gm):
+        return gm, None
+    if why_no_cuda_graph(gm) is None and not takes_what_data_tell(gm):
+        return gm, None
+    kind = device_of(gm)
+    if kind == "cpu":
+        return gm, None  # nothing of it is launched
+    device = torch.device(kind, *_device_indices(gm))
+    graph = with_scalars_moved(gm, device)
+    if why_no_cuda_graph(graph) is None and not takes_what_data_tell(graph):
+        return graph, None
+    parts = cut(graph, device, lambda part: _planned(part, kind, lambda *_: None)[2].launches)
+    return (gm, None) if parts is None else (graph, parts)
+
+
+def _cut_or_told(gm: fx.GraphModule, mode: str, on_error: OnError | None) -> tuple[fx.GraphModule, list[Part] | None]:
+    """The same; a graph of which that fails stays whole."""
+    try:
+        return _cut(gm, mode)
+    except Exception as error:
+        if on_error is None:
+            raise
+        on_error("cutting a graph in parts", error)
+        return gm, None
+
+
+def _recorded_in_parts(
+    gm: fx.GraphModule, parts: Sequence[Part], role: Role, mode: str, on_error: OnError | None
+) -> BoxedFn:
+    """The graph by its parts, each a launcher of its own, recorded or not."""
+    from framesmith_backends.launch.cuda_graphs import CudaRecorder
+    from framesmith_backends.launch.recordings import LOG, Graphed
+
+    about = f"mode={mode!r}: the {role} graph of {_first_operator(gm)}"
+    LOG.info("%s is recorded in parts\n%s", about, "\n".join(part.text() for part in parts))
+    kind, index = device_of(gm), device_index(gm)
+    recorder = CudaRecorder(index)
+    functions: list[BoxedFn] = []
+    for at, part in enumerate(parts):
+        run = _launcher(_stages(part.graph, on_error, device=kind), index)
+        if part.why is None:
+            what = f"{about}, part {at + 1} of {len(parts)},"
+            run = Graphed(run, parameters(part.graph), recorder, what)
+        functions.append(run)
+    return joined(gm, parts, functions)
+
+
 def _recorded(run: BoxedFn, gm: fx.GraphModule, role: Role, mode: str) -> BoxedFn:
     """The function with its launches recorded, where they may be; the user is told of graphs where they may not."""
+    if mode not in RECORDING:
+        return run
     from framesmith_backends.launch.recordings import Graphed, tell_once
 
     if not launches_anything(gm):
@@ -169,8 +235,16 @@ def why_no_cuda_graph(gm: fx.GraphModule) -> str | None:
 def _recording_text(gm: fx.GraphModule, mode: str) -> str:
     if mode not in RECORDING:
         return f"none: mode is {mode!r}"
-    why = why_no_cuda_graph(gm) if launches_anything(gm) else "nothing is launched"
+    graph, parts = _cut(gm, mode) if _is_lowered(gm) else (gm, None)
+    if parts is not None:
+        return "\n".join(["in parts, each lowered by itself", *(part.text() for part in parts)])
+    why = why_no_cuda_graph(graph) if launches_anything(gm) else "nothing is launched"
     return "recorded in the second call with the same sizes" if why is None else f"none: {why}"
+
+
+def _is_lowered(gm: fx.GraphModule) -> bool:
+    """Whether the graph is not run node by node."""
+    return why_not_functional(gm) is None and len(_device_indices(gm)) <= 1
 
 
 def _tell_that_nothing_is_measured(mode: str) -> None:
@@ -211,7 +285,8 @@ def _device_indices(gm: fx.GraphModule) -> set[int]:
     return {device.index for device in devices if device.type == "cuda" and device.index is not None}
 
 
-def _launcher(stages: TritonStages) -> BoxedFn:
+def _launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
+    """What launches it, on the device of that number; on that of the graph's tensors where none is given."""
     from framesmith_backends.launch.cuda_native import native_entries
     from framesmith_backends.launch.triton_jit import entry
 
@@ -221,7 +296,7 @@ def _launcher(stages: TritonStages) -> BoxedFn:
     if runs and not interpreting():
         from framesmith_backends.launch.cuda_driver import driver
 
-        device = device_index(stages.graph)
+        device = device_index(stages.graph) if index is None else index
         major, minor = torch.cuda.get_device_capability(device)
         instead = {name: _on_device(run, device) for name, run in entries.items()}
         space.update(native_entries(runs, instead, device, 10 * major + minor, driver()))

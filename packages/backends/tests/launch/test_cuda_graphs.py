@@ -372,6 +372,27 @@ def test_memory_comes_back_on_a_real_device() -> None:
 
 
 @real
+def test_recordings_leave_each_others_results_on_a_real_device() -> None:
+    """Those of a graph, for two sizes, while results of the last calls are held."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = torch.softmax(x.sin().flip(0).cumsum(0), -1)
+        return x
+
+    x = torch.randn(256, 64, device="cuda")
+    run = compiled(function, [x], tracing_mode="symbolic")
+    held: list[Any] = []
+    for step in range(16):
+        x = torch.randn(256 - step % 2, 64, device="cuda")
+        held.append((run([x]), [function(x)]))
+        for found, expected in held:
+            close(found, expected)
+        del held[: -2 - step % 3]
+    assert run.counts.replayed >= 8
+
+
+@real
 def test_products_before_and_after_are_right_on_a_real_device() -> None:
     a, b = (torch.randn(257, 257, device="cuda", dtype=torch.float16) for _ in range(2))
     run = compiled(lambda a, b: (a @ b).relu() @ b, [a, b])

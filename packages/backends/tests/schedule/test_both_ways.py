@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from both_ways import CASES, OTHERS, Case, summed_later, two_norms
-from tracing import trace
+from both_ways import CASES, OTHERS, Case, middle, middle_needed, summed_later, sums_of_sums, two_norms
+from tracing import mutating, trace
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import loads
@@ -16,7 +17,7 @@ from framesmith_backends.ir.spec import run_kernel
 from framesmith_backends.ir.verify import verify_kernel
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.triton.kernel import render_triton
-from framesmith_backends.schedule.plan import CPU, GPU, Plan, Target, make_plan
+from framesmith_backends.schedule.plan import CPU, GPU, Plan, Target, make_plan, scheduled
 
 Tensor = torch.Tensor
 #: Rows that come in parts, and that do not: a prime number, and too few.
@@ -133,12 +134,29 @@ def test_other_types(case: Case, dtype: torch.dtype) -> None:
     check(case, inputs, plan, 1e-4 if dtype == torch.float64 else 0.02)
 
 
-def test_sums_that_rows_need_come_first() -> None:
+@pytest.mark.parametrize("function", [summed_later, middle_needed])
+def test_sums_that_rows_need_come_first(function: Callable[..., object]) -> None:
     """The rows read what the columns come to: a kernel of their own."""
-    case = Case(summed_later, 0, False)
-    inputs = case.inputs(MANY, 64)
+    case = Case(function, 0, False)
+    inputs = case.inputs(1 << 14, 64)
     plan = planned(case, inputs)
-    assert len(plan.kernels) >= 2
+    assert len(plan.kernels) >= 2 and not merged(plan)
+    check(case, inputs, plan)
+
+
+def test_sums_that_other_sums_need_come_first() -> None:
+    case = Case(sums_of_sums, 0, False)
+    inputs = case.inputs(1 << 14, 64)
+    plan = planned(case, inputs)
+    assert all(sum(len(one.columns) for one in kernel.passes) < 2 for kernel in plan.kernels)
+    check(case, inputs, plan)
+
+
+def test_columns_of_many_matrices_are_results() -> None:
+    case = Case(middle, 1, False)
+    inputs = case.inputs(1 << 14, 64)
+    plan = planned(case, inputs)
+    assert len(plan.kernels) == len(merged(plan)) == 1
     check(case, inputs, plan)
 
 
@@ -152,3 +170,17 @@ def test_text_tells_what_goes_down() -> None:
     text = one.text()
     assert "(down)" in text and " = sum down " in text
     assert text.splitlines()[-1].startswith("      ") and ".part[" in text.splitlines()[-1]
+
+
+def test_what_was_tried_leaves_no_trace() -> None:
+    """Writes to inputs come after all that reads them, also where kernels were merged in vain."""
+
+    def changing(dy: Tensor, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return (x * 2, *CASES[0].function(dy, x, w, b))
+
+    gm = mutating(changing, CASES[0].inputs(PRIME, 64), [1])
+    found = []
+    for target in (GPU, replace(GPU, both_ways=False)):
+        _, nodes = scheduled(lower_graph(gm, in_order=False, splitting=target.splitting).program, target)
+        found.append([(node.number, node.before, node.position) for node in nodes])
+    assert found[0] == found[1]

@@ -1,7 +1,9 @@
 """Records what is launched on a CUDA device as a CUDA graph: the recorder of `recordings.py`. Note [Capture]
 
 Note [Capture]
-Nothing is launched while a graph is captured; memory comes from a pool of the graph's own. What else a capture needs:
+Nothing is launched while a graph is captured; memory comes from a pool of the graph's own. In one that several shared,
+a result of a later graph would lie where an earlier one computes, and a replay of that would write over it while
+somebody holds it. What else a capture needs:
 
 - A stream that is not the default one. It waits for the current stream, and is waited for, since torch's random
   generators keep seed and offset in memory that they fill on the stream of the capture.

@@ -12,7 +12,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_aten.graphs.nodes import value_of
-from framesmith_aten.graphs.numbers import FUNCTIONS
+from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
 from framesmith_aten.operators import (
     arguments,
     is_check_by_device,
@@ -25,10 +25,11 @@ from framesmith_aten.operators import (
     op_name,
     reads_sizes,
     row,
+    tensors_in,
     undeclared_writes,
     written_arguments,
 )
-from framesmith_aten.symbolic import has_symbols
+from framesmith_aten.symbolic import has_symbols, is_symbolic, is_taken_for_another, is_told_by_data
 
 #: Of operators that cannot be recorded: what their tags say that they do.
 ON_THE_HOST = {
@@ -53,15 +54,46 @@ class Parameters:
 
 def why_not_recorded(gm: fx.GraphModule, device: torch.device) -> str | None:
     """Why the graph's launches on the device cannot be recorded and replayed, or None."""
-    for node in gm.graph.nodes:
-        value = node.meta.get("val")
-        for tensor in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(tensor, torch.Tensor) and not _is_on(tensor, device):
-                return f"{node.name} is on {tensor.device}, and all that is recorded lies on {device}"
-        reason = _why_not_call(node) if node.op == "call_function" else None
+    return next((why for node in gm.graph.nodes if (why := _why_not_node(node, device)) is not None), None)
+
+
+def takes_what_data_tell(gm: fx.GraphModule) -> bool:
+    """Whether an input is a number, or has a size, that is another at each call: backward graphs have such inputs."""
+    return any(why_told_by_data(node) is not None for node in gm.graph.find_nodes(op="placeholder"))
+
+
+def why_not_by_itself(node: fx.Node, device: torch.device) -> str | None:
+    """Why the call cannot be recorded, whatever the rest of its graph is, or None."""
+    for operand in node.all_input_nodes:
+        reason = _why_not_value(operand, device) or why_told_by_data(operand)
         if reason is not None:
             return reason
+    return _why_not_node(node, device) or why_told_by_data(node)
+
+
+def _why_not_node(node: fx.Node, device: torch.device) -> str | None:
+    return _why_not_value(node, device) or (why_not_call(node) if node.op == "call_function" else None)
+
+
+def _why_not_value(node: fx.Node, device: torch.device) -> str | None:
+    for tensor in tensors_in(node.meta.get("val")):
+        if not _is_on(tensor, device):
+            return f"{node.name} is on {tensor.device}, and all that is recorded lies on {device}"
     return None
+
+
+def why_told_by_data(node: fx.Node) -> str | None:
+    """Of numbers, and of sizes, that are others at each call though those of the inputs are the same."""
+    value = node.meta.get("val")
+    numbers = [number for one in tensors_in(value) if _may_vary(one) for number in numbers_of(one).values()]
+    symbolic = [number for number in (value, *numbers) if is_symbolic(number)]
+    if any(is_told_by_data(number) or is_taken_for_another(number) for number in symbolic):
+        return f"data tell {node.name}, or its size"
+    return None
+
+
+def _may_vary(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and has_symbols(tensor)
 
 
 def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
@@ -69,7 +101,8 @@ def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
     return tensor.device.type == device.type and len(known) <= 1
 
 
-def _why_not_call(node: fx.Node) -> str | None:
+def why_not_call(node: fx.Node) -> str | None:
+    """Why such a call cannot be recorded wherever its tensors are, or None."""
     op = node.target
     if not isinstance(op, OpOverload):
         if op is operator.getitem or op in FUNCTIONS:
@@ -115,17 +148,21 @@ def parameters(gm: fx.GraphModule) -> Parameters:
 
 
 def _written(gm: fx.GraphModule) -> Iterator[fx.Node]:
-    """What is written to, seen through views."""
     for node in gm.graph.nodes:
-        op = node.target
-        if node.op != "call_function" or not isinstance(op, OpOverload):
-            continue
-        names = written_arguments(op)
-        if row(op).statistics:
-            names = (*names, *undeclared_writes(op, node.args, node.kwargs))
-        given = arguments(op, node.args, node.kwargs) if names else {}
-        for name in names:
-            yield from map(_base, _nodes_in(given.get(name)))
+        yield from written_by(node)
+
+
+def written_by(node: fx.Node) -> Iterator[fx.Node]:
+    """What the node writes to, seen through views."""
+    op = node.target
+    if node.op != "call_function" or not isinstance(op, OpOverload):
+        return
+    names = written_arguments(op)
+    if row(op).statistics:
+        names = (*names, *undeclared_writes(op, node.args, node.kwargs))
+    given = arguments(op, node.args, node.kwargs) if names else {}
+    for name in names:
+        yield from map(base_of, _nodes_in(given.get(name)))
 
 
 def _nodes_in(value: Any) -> list[fx.Node]:
@@ -134,7 +171,8 @@ def _nodes_in(value: Any) -> list[fx.Node]:
     return [node for item in value for node in _nodes_in(item)] if isinstance(value, (list, tuple)) else []
 
 
-def _base(node: fx.Node) -> fx.Node:
+def base_of(node: fx.Node) -> fx.Node:
+    """What the node shows, if it is a view, or gives, if it is one of several results."""
     while node.op == "call_function" and node.args and (is_view(node.target) or node.target is operator.getitem):
         source = node.args[0]
         if not isinstance(source, fx.Node):

@@ -77,7 +77,7 @@ def _merged(program: Program, nodes: list[Node], programs: int) -> tuple[list[No
     pairs = [node for node in nodes if isinstance(node, Group) and node.reduced is not None]
     if len(pairs) < 2:
         return nodes, frozenset()
-    g = Grouping(program, {node.number: _own(node) if isinstance(node, Group) else node for node in nodes})
+    g = Grouping(program, {node.number: _copied(node) for node in nodes})
     done: set[str] = set()
     for number in [node.number for node in pairs]:
         rows = g.nodes.get(number)
@@ -89,8 +89,9 @@ def _merged(program: Program, nodes: list[Node], programs: int) -> tuple[list[No
     return ordered(g), frozenset(name.removesuffix(".part") for name in done)
 
 
-def _own(node: Group) -> Group:
-    return replace(node, members=list(node.members))
+def _copied(node: Node) -> Node:
+    """The node as one that may be changed, in case that nothing comes of it."""
+    return replace(node, members=list(node.members)) if isinstance(node, Group) else replace(node)
 
 
 def _reduces_rows(group: Group) -> bool:
@@ -148,6 +149,9 @@ def _why_not_together(g: Grouping, rows: Group, columns: Group, shape: Shape, pr
     problem = _why_not_columns(columns, shape)
     if problem is not None:
         return problem
+    sums = {d.name for d in members if _goes_down(d, shape)}
+    if any(load.source in sums for d in members for load in loads(d.body)):
+        return "something goes on with a sum"
     if is_between(g, rows, columns) or is_between(g, columns, rows):
         return "something between the two"
     trial = Group(rows.number, members, shape.sizes, shape.row)
@@ -160,16 +164,19 @@ def _why_not_together(g: Grouping, rows: Group, columns: Group, shape: Shape, pr
     return _why_not_held(g, rows, columns, shape)
 
 
+def _goes_down(d: Def, shape: Shape) -> bool:
+    down = {v for v, flag in zip(variables_of(shape.sizes), shape.down, strict=True) if flag}
+    where = positions(d, shape.sizes, shape.row)
+    return any(not down.isdisjoint(index.variables(where[v])) for v in d.reduced)
+
+
 def _why_not_columns(columns: Group, shape: Shape) -> str | None:
     """Sums over rows, and what is computed at every point for them."""
-    sums = {d.name for d in columns.members if d.reduced}
     for d in columns.members:
         if product(v.size for v in d.domain) != product(shape.sizes):
             return f"{d.name} is not computed at every point"
         if d.reduced and (d.reduction != "sum" or DTYPES[d.dtype].kind != "f"):
             return f"{d.name} is no sum of numbers"
-        if any(load.source in sums for load in loads(d.body)):
-            return f"{d.name} goes on with a sum"
     return None
 
 

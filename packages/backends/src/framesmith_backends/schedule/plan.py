@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from torch._ops import OpOverload
+
 from framesmith_aten.operators import is_view
+from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
@@ -28,7 +31,7 @@ from framesmith_backends.schedule.reuse import with_drops
 from framesmith_backends.schedule.rows import with_rows
 from framesmith_backends.schedule.scans import with_scans_turned
 from framesmith_backends.schedule.split import split_reductions
-from framesmith_backends.schedule.steps import Allocate, CallStep, Run, Step, step_text
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, step_text
 
 
 @dataclass(slots=True)
@@ -50,10 +53,25 @@ class Plan:
         runs = [step for step in self.steps if isinstance(step, Run)]
         return [item for run in runs for item in run.items if isinstance(item, Product)]
 
+    @property
+    def launches(self) -> int:
+        """How many kernels, products and calls that compute there are."""
+        items = sum(len(step.items) for step in self.steps if isinstance(step, Run))
+        return items + sum(isinstance(step, Copies) or _computes(step) for step in self.steps)
+
     def text(self) -> str:
         lines = [f"inputs {', '.join(self.inputs)}"]
         lines += [step_text(step) for step in self.steps]
         return "\n".join([*lines, f"return {', '.join(map(str, self.outputs))}"])
+
+
+def _computes(step: Step) -> bool:
+    """Whether the step is a call that is no view and gives no number."""
+    if not isinstance(step, CallStep) or step.place is not None or step.call.size is not None:
+        return False
+    target, value = step.call.node.target, step.call.node.meta.get("val")
+    is_number = is_symbolic(value) or isinstance(value, (bool, int, float))
+    return isinstance(target, OpOverload) and not is_view(target) and not is_number
 
 
 @dataclass(frozen=True, slots=True)
