@@ -26,6 +26,7 @@ from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
+from framesmith_backends.render.triton.sets import Launch, launches
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
 from framesmith_backends.rewrite.log_probabilities import with_log_softmax_apart
@@ -34,6 +35,7 @@ from framesmith_backends.rewrite.scalars import with_scalars_moved
 from framesmith_backends.rewrite.unfused_bias import without_bias
 from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import GPU, Plan, make_plan
+from framesmith_backends.schedule.sets import shown_by
 from framesmith_backends.schedule.steps import Run
 
 CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES), "images": ("auto", "traced")}
@@ -45,13 +47,15 @@ RECORDING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "ma
 class TritonStages:
     """Every stage of one compilation, for reading; `graph` is what was lowered.
 
-    `recording` says whether launches are recorded as a CUDA graph, and why not.
+    `kernels` are those of the plan, each as a function of its own; `launches` are what a run's entry launches, by its
+    name. `recording` says whether launches are recorded as a CUDA graph, and why not.
     """
 
     graph: fx.GraphModule
     lowering: Lowering
     plan: Plan
     kernels: tuple[TritonKernel, ...]
+    launches: Mapping[str, Sequence[Launch]]
     source: str
     recording: str
 
@@ -61,9 +65,14 @@ class TritonStages:
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.recording),
             ("kernels", "\n\n".join(k.text() for k in self.plan.kernels)), ("plan", self.plan.text()),
-            ("launcher", self.source), ("Triton", "\n".join(form.source for k in self.kernels for form in k.forms)),
+            ("launcher", self.source), ("Triton", "\n".join(form.source for k in self.launched for form in k.forms)),
         )  # fmt: skip
         return "\n\n".join(f"# {title}\n{body}" for title, body in parts)
+
+    @property
+    def launched(self) -> list[TritonKernel]:
+        """What is launched, in order."""
+        return [launch.kernel for run in self.launches.values() for launch in run]
 
 
 class CudaBackend:
@@ -141,7 +150,10 @@ def _stages(
     recording = _recording_text(gm, mode)
     gm, lowering, plan = _planned(gm, device or device_of(gm), on_error)
     kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
-    return TritonStages(gm, lowering, plan, kernels, write(plan, gm)[0], recording)
+    rendered, shown = {k.name.removeprefix("triton_"): k for k in kernels}, shown_by(plan.steps)
+    runs = [step for step in plan.steps if isinstance(step, Run)]
+    launched = {run.entry: launches([k for k in run.kernels if k.points != 0], rendered, shown) for run in runs}
+    return TritonStages(gm, lowering, plan, kernels, launched, write(plan, gm)[0], recording)
 
 
 def _planned(gm: fx.GraphModule, device: str, on_error: OnError | None) -> tuple[fx.GraphModule, Lowering, Plan]:
@@ -292,7 +304,8 @@ def _launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
 
     source, space = write(stages.plan, stages.graph)
     runs = kernel_runs(stages)
-    entries = {run.step.entry: entry(run.kernels, run.places) for run in runs}
+    one_by_one = [] if interpreting() else kernel_runs(stages, together=False)
+    entries = {run.step.entry: entry(run.kernels, run.places) for run in one_by_one or runs}
     if runs and not interpreting():
         from framesmith_backends.launch.cuda_driver import driver
 
@@ -305,15 +318,22 @@ def _launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
     return executed(source, space)
 
 
-def kernel_runs(stages: TritonStages) -> list[KernelRun]:
-    """The runs of kernels, with their Triton forms, and where these find their arguments."""
+def kernel_runs(stages: TritonStages, together: bool = True) -> list[KernelRun]:
+    """The runs of kernels, with their Triton forms, and where these find their arguments.
+
+    Without `together` each kernel is launched by itself: Triton's own launcher compiles a kernel anew for tensors that
+    are not aligned as others are, which for many of them at once would be in ever new ways.
+    """
     rendered = {k.name: k for k in stages.kernels}
     found = []
     for run in (step for step in stages.plan.steps if isinstance(step, Run)):
-        kernels = [k for k in run.kernels if k.points != 0]
-        names = (*run.buffers, *run.numbers)
-        places = [tuple(names.index(n) for n in (*(p.name for p in k.params), *k.numbers)) for k in kernels]
-        found.append(KernelRun(run, [rendered[f"triton_{k.name}"] for k in kernels], places))
+        at = {name: k for k, name in enumerate((*run.buffers, *run.numbers))}
+        chosen = stages.launches[run.entry]
+        if not together:
+            kernels = [k for k in run.kernels if k.points != 0]
+            chosen = [Launch(rendered[f"triton_{k.name}"], tuple(p.name for p in k.params)) for k in kernels]
+        places = [tuple(at[n] for n in (*launch.buffers, *launch.kernel.numbers)) for launch in chosen]
+        found.append(KernelRun(run, [launch.kernel for launch in chosen], places))
     return found
 
 

@@ -28,7 +28,12 @@ def load(kernel: TritonKernel, aligned: bool = False) -> Any:
         # Triton reads a function's source back through `inspect`, which asks `linecache`.
         file = f"<framesmith triton {key}>"
         linecache.cache[file] = (len(kernel.source), None, kernel.source.splitlines(True), file)
-        space: dict[str, Any] = {"tl": tl, "fs": triton_support, "__name__": "framesmith_backends.generated"}
+        space: dict[str, Any] = {
+            "triton": triton,
+            "tl": tl,
+            "fs": triton_support,
+            "__name__": "framesmith_backends.generated",
+        }
         exec(compile(kernel.source, file, "exec"), space)
         some = kernel.aligned if aligned else ()
         general = [f"n{k}" for k in range(len(kernel.numbers)) if k not in some]

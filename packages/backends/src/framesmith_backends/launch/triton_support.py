@@ -335,6 +335,10 @@ if INTERPRETED:
     for _name, _ufunc in _SCANS.items():
         globals()[f"scan_{_name}"] = _by_accumulating(_ufunc)
     integer, double = _scalar(tl.int64), _scalar(tl.float64)
+
+    def since(number: Any, first: int) -> Any:
+        return number - first
+
 else:
 
     @triton.jit
@@ -344,6 +348,13 @@ else:
     @triton.jit
     def double(x):  # type: ignore[no-untyped-def]
         return x.to(tl.float64)
+
+    @tl.core.builtin  # type: ignore[untyped-decorator]
+    def since(number: Any, first: Any, _semantic: Any = None, _builder: Any = None) -> Any:
+        # No two of these are alike, and each may do more than it says: what they stand in stays a branch.
+        text = f"sub.s32 $0, $1, {getattr(first, 'value', first)};"
+        given = {"_builder": _builder} if _semantic is None else {"_semantic": _semantic}  # before Triton 3.4
+        return tl.inline_asm_elementwise(text, "=r,r", [number], dtype=tl.int32, is_pure=False, pack=1, **given)
 
     @triton.jit
     def exp(x):  # type: ignore[no-untyped-def]

@@ -206,7 +206,7 @@ class _Items:
         """Call the buffer `source` by the name `target`, too, which others may name already."""
         changed = self.naming.pop(source)
         for k in changed:
-            self.items[k] = _with_names(self.items[k], {source: target})
+            self.items[k] = with_names(self.items[k], {source: target})
         self.naming[target] = sorted({*self.naming.get(target, ()), *changed})
 
 
@@ -214,7 +214,7 @@ def _names(item: Item, written: bool = False) -> set[str]:
     return {param.name for param in item.params if param.written or not written}
 
 
-def _with_names(kernel: Item, names: dict[str, str]) -> Item:
+def with_names(kernel: Item, names: dict[str, str]) -> Item:
     """The kernel or product on buffers of other names; two parameters that get one name become one."""
     if isinstance(kernel, Product):
         return kernel.on(names)

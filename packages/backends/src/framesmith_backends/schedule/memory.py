@@ -25,8 +25,8 @@ LINEAR = "_linear_pointwise"
 def private_layouts(steps: Sequence[Step]) -> dict[str, Layout]:
     """The layouts of buffers, and of what calls make, where no call may give another name to their memory."""
     calls = [step for step in steps if isinstance(step, CallStep)]
-    shared = {name for step in calls if not (_gives_memory(step) or _is_item(step)) for name in step.call.needs}
-    makers = {step.call.name for step in calls if _gives_memory(step)}
+    shared = {name for step in calls if not (gives_memory(step) or _is_item(step)) for name in step.call.needs}
+    makers = {step.call.name for step in calls if gives_memory(step)}
     items = Counter(_item(step) for step in calls if _is_item(step))
     found = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
     for step in calls:
@@ -36,7 +36,7 @@ def private_layouts(steps: Sequence[Step]) -> dict[str, Layout]:
     return {name: layout for name, layout in found.items() if name not in shared and is_dense(layout)}
 
 
-def _gives_memory(step: CallStep) -> bool:
+def gives_memory(step: CallStep) -> bool:
     """Whether a call's results are memory of their own, whatever its operands are."""
     target = step.call.node.target
     if step.place is not None or is_custom(target):

@@ -30,6 +30,7 @@ from framesmith_backends.schedule.products import native_product
 from framesmith_backends.schedule.reuse import with_drops
 from framesmith_backends.schedule.rows import with_rows
 from framesmith_backends.schedule.scans import with_scans_turned
+from framesmith_backends.schedule.sets import in_lines
 from framesmith_backends.schedule.split import split_reductions
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, step_text
 
@@ -80,7 +81,8 @@ class Target:
 
     Which reductions are done in two halves, what is computed again, whether copies onto inputs are kernels (otherwise
     they are one call for each type, and counts share a kernel), whether values that only kernels see are laid out in
-    rows where these are reduced, and whether rows and columns of the same points are reduced in one kernel.
+    rows where these are reduced, whether rows and columns of the same points are reduced in one kernel, and whether
+    kernels that are alike are one launch.
     """
 
     splitting: Splitting
@@ -88,12 +90,13 @@ class Target:
     copies_by_kernels: bool
     rows: bool
     both_ways: bool
+    sets: bool
 
 
 #: On a GPU computing takes less time than a launch, and than what is stored and read back. There a copy is a launch in
 #: any case, and a kernel of ours one more to compile. On a CPU vectors along other dimensions than rows are as fast.
-CPU = Target(ON_CPU, Cheap(cost=4, loads=2, users=4), copies_by_kernels=True, rows=False, both_ways=False)
-GPU = Target(ON_GPU, Cheap(cost=32, loads=2, users=4), copies_by_kernels=False, rows=True, both_ways=True)
+CPU = Target(ON_CPU, Cheap(cost=4, loads=2, users=4), copies_by_kernels=True, rows=False, both_ways=False, sets=False)
+GPU = Target(ON_GPU, Cheap(cost=32, loads=2, users=4), copies_by_kernels=False, rows=True, both_ways=True, sets=True)
 
 
 def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Node]]:
@@ -140,7 +143,8 @@ def make_plan(
     for node in nodes:
         if isinstance(node, Group):
             kernel = build_kernel(f"kernel{count}", program, node, stored, scratch)
-            items += in_pieces(kernel, apart)
+            for piece in in_pieces(kernel, apart):
+                items += in_lines(piece) if target.sets else [piece]
             count += 1
         elif node.call.name in products:
             items.append(products[node.call.name])

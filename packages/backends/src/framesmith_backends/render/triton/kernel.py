@@ -88,6 +88,12 @@ class TritonKernel:
         numbers = [(f"n{k}", "fp64" if isinstance(n, Number) else "i64") for k, n in enumerate(self.numbers)]
         return (*pointers, *numbers, *([("first", "i64")] if self.has_first else []))
 
+    @property
+    def head(self) -> str:
+        """The source's first line."""
+        types = {"i64": ": tl.int64", "fp64": ": tl.float64"}
+        return f"def {self.name}({', '.join(name + types.get(kind, '') for name, kind in self.parameters)}):"
+
 
 def may_need_launches(grid: Size) -> bool:
     """Whether the grid may hold more programs than a launch."""
@@ -138,14 +144,11 @@ def _render(kernel: Kernel, name: str, tile: Tile, whole: bool = False) -> Trito
     block = tile.axes[-1].block if tile.axes else 1
     warps, checks = warps_of(kernel, tile), bool(kernel.checks)
     result = TritonKernel(name, "", grid_of(kernel, tile), block, warps, pointers, kernel.numbers, has_checks=checks)
-    types = {"i64": ": tl.int64", "fp64": ": tl.float64"}
-    arguments = [f"{parameter}{types.get(kind, '')}" for parameter, kind in result.parameters]
     for k, number in enumerate(kernel.numbers):
         w.numbers[number] = w.fresh(f"fs.{'double' if isinstance(number, Number) else 'integer'}(n{k})", w.here)
     w.line(f"pid = tl.program_id(0).to({integer}){' + fs.integer(first)' if result.has_first else ''}")
-    _program(w)
-    head = f"def {name}({', '.join(arguments)}):"
-    source = "\n".join([head, *flat(w.scopes[0].lines)]) + "\n"
+    write_program(w)
+    source = "\n".join([result.head, *flat(w.scopes[0].lines)]) + "\n"
     aligned = tuple(
         k for k, n in enumerate(kernel.numbers) if isinstance(n, Symbol) and n in w.stepping and n.hint % ALIGNMENT == 0
     )
@@ -178,7 +181,7 @@ def _parts(var: Var, tile: Tile) -> Size:
     return var.size if axis is None else axis.count
 
 
-def _program(w: Writing) -> None:
+def write_program(w: Writing) -> None:
     """Name the outer variables from the program's number, those of the tile's axes last; write the passes."""
     k, tile = w.kernel, w.tile
     along = [v for v in tile.variables if v in k.outer and v not in k.down]

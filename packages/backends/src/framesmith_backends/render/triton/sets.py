@@ -1,0 +1,189 @@
+"""Several kernels as one Triton function, each program of which is a program of one of them.
+
+A program finds by its number whose it is, and does what all of them do with that one's buffers: there is one text for
+all, also for lines of elements whose numbers differ.
+
+Note [Branches]. Which buffers a program takes is told by comparing its number with where each kernel's programs begin,
+half of what is left at a time. These are to stay branches: LLVM would read all buffers' addresses and choose among them
+one by one, which for 128 kernels takes 236 registers instead of 39. What differs in text and may have effects
+(`fs.since`) it neither merges nor does beforehand. What is chosen is known to be aligned, as all are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import gcd
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import Number
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.size import Size, symbols
+from framesmith_backends.render.nested_lines import flat
+from framesmith_backends.render.triton.kernel import (
+    ALIGNMENT,
+    MOST_PROGRAMS,
+    TritonKernel,
+    warps_of,
+    write_program,
+)
+from framesmith_backends.render.triton.state import Scope, Writing
+from framesmith_backends.render.triton.tile import LANE_BLOCK, Axis, Tile, covering
+from framesmith_backends.schedule.loops import rewrite_indices
+from framesmith_backends.schedule.sets import LINE, Form, line_form, sets_of
+
+#: A launch's parameters are no more than 4096 bytes; Triton adds two of its own.
+MOST_PARAMETERS = 4096 // 8 - 2
+#: Among so many kernels one function chooses.
+SEVERAL = 12
+#: What a program calls the number of its line's elements.
+ELEMENTS = "elements"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A Triton function and the buffers that it is launched on, in the order of its pointers."""
+
+    kernel: TritonKernel
+    buffers: tuple[str, ...]
+
+
+def launches(
+    kernels: Sequence[Kernel], rendered: Mapping[str, TritonKernel], shown: Mapping[str, frozenset[str]]
+) -> list[Launch]:
+    """What runs the kernels of a run, in order; `rendered` has each as a function of its own.
+
+    `shown` is as `sets_of` has it.
+    """
+    forms = [_form(kernel, rendered[kernel.name]) for kernel in kernels]
+    most = MOST_PARAMETERS - max((len(kernel.numbers) for kernel in kernels), default=0)
+    found: list[Launch] = []
+    for one in sets_of(kernels, forms, most, shown):
+        members = [kernels[k] for k in one.members]
+        functions = [rendered[kernel.name] for kernel in members]
+        if len(members) == 1 or sum(map(_programs, functions)) > MOST_PROGRAMS:
+            found += [Launch(f, _buffers(kernel)) for kernel, f in zip(members, functions, strict=True)]
+        else:
+            found.append(_together(one.form, members, functions))
+    return found
+
+
+def _form(kernel: Kernel, function: TritonKernel) -> Form:
+    if function.longer is not None or function.has_first or function.has_checks or not isinstance(function.grid, int):
+        return Form(kernel.name)
+    text = function.source.replace(f"def {function.name}(", "def kernel(", 1)
+    return line_form(kernel) or Form(replace(function, name="", source=text))
+
+
+def _buffers(kernel: Kernel) -> tuple[str, ...]:
+    return tuple(param.name for param in kernel.params)
+
+
+def _programs(function: TritonKernel) -> int:
+    assert isinstance(function.grid, int)
+    return function.grid
+
+
+def _together(form: Form, kernels: Sequence[Kernel], functions: Sequence[TritonKernel]) -> Launch:
+    """One function of several kernels' buffers."""
+    first, buffers = functions[0], [_buffers(kernel) for kernel in kernels]
+    kinds = {name: kind for some in buffers for name, kind in zip(some, first.pointers, strict=True)}
+    names = {name: f"p{k}" for k, name in enumerate(kinds)}
+    # What all have in common is not chosen.
+    pointers = [names[some[0]] if len({*some}) == 1 else f"q{k}" for k, some in enumerate(zip(*buffers, strict=True))]
+    chosen = [k for k, pointer in enumerate(pointers) if pointer == f"q{k}"]
+    rows = [[names[some[k]] for k in chosen] for some in buffers]
+    targets = [pointers[k] for k in chosen]
+    found = replace(first, name=f"{first.name}_and_{len(kernels) - 1}_more", pointers=tuple(kinds.values()))
+    if form.line is None:
+        programs, body = [*map(_programs, functions)], _body_of(first, pointers)
+    else:
+        counts = [kernel.points for kernel in kernels if isinstance(kernel.points, int)]
+        tile = Tile((Axis(LINE, min(LANE_BLOCK, covering(max(counts)))),))
+        found = replace(found, block=tile.elements, warps=warps_of(form.line, tile))
+        programs, body = [-(-count // tile.elements) for count in counts], _line_body(form.line, tile, pointers, counts)
+        if len({*counts}) > 1:
+            targets.append(ELEMENTS)
+            rows = [[*row, str(count)] for row, count in zip(rows, counts, strict=True)]
+    found = replace(found, grid=sum(programs))
+    starts = [*accumulate(programs, initial=0)][:-1]
+    helpers, choice = _choice([*targets, "place"], rows, starts)
+    lines = [*helpers, found.head, "    number = tl.program_id(0)", *choice, *body]
+    return Launch(replace(found, source="\n".join(lines) + "\n"), tuple(names))
+
+
+def _choice(
+    targets: Sequence[str], rows: Sequence[Sequence[str]], starts: Sequence[int]
+) -> tuple[list[str], list[str]]:
+    """Lines that name what belongs to the program of that number, and functions that they call.
+
+    Note [Branches]. Each branch costs Triton time for everything that is known there, so that of many kernels some at
+    a time are chosen among in a function of their own.
+    """
+    leaves = [", ".join((*row, f"fs.since(number, {start})")) for row, start in zip(rows, starts, strict=True)]
+    left = ", ".join(targets)
+    helpers: list[str] = []
+    if len(rows) > 2 * SEVERAL:
+        calls = []
+        for at in range(0, len(rows), SEVERAL):
+            given = ", ".join(dict.fromkeys(name for row in rows[at : at + SEVERAL] for name in row if name[0] == "p"))
+            calls.append(f"choose{at}(number, {given})")
+            inner = _branches(left, leaves[at : at + SEVERAL], starts[at : at + SEVERAL], 1)
+            helpers += ["@triton.jit", f"def choose{at}(number, {given}):", *inner, f"    return {left}", ""]
+        leaves, starts = calls, starts[::SEVERAL]
+    return helpers, _branches(left, leaves, starts, 1)
+
+
+def _branches(left: str, leaves: Sequence[str], starts: Sequence[int], indent: int) -> list[str]:
+    """Lines that give the names on the left what the leaf of the program's number has."""
+    pad, half = "    " * indent, len(leaves) // 2
+    if half == 0:
+        return [f"{pad}{left} = {leaves[0]}"]
+    return [
+        f"{pad}if number < {starts[half]}:",
+        *_branches(left, leaves[:half], starts[:half], indent + 1),
+        f"{pad}else:",
+        *_branches(left, leaves[half:], starts[half:], indent + 1),
+    ]
+
+
+def _body_of(function: TritonKernel, pointers: Sequence[str]) -> list[str]:
+    """The lines of a function that take other pointers, and a number for that of the program."""
+    lines = function.source.replace("tl.program_id(0)", "place").splitlines()[1:]
+    return [re.sub(r"\bp(\d+)\b", lambda found: pointers[int(found[1])], line) for line in lines]
+
+
+def _line_body(line: Kernel, tile: Tile, pointers: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """What is done with a block of each line, whose numbers of elements are these.
+
+    Where vectors of elements may reach beyond an end, whole blocks have lines of their own, without masks.
+    """
+    block, size = tile.elements, counts[0] if len({*counts}) == 1 else LINE.size
+    kinds = ["double" if isinstance(number, Number) else "integer" for number in line.numbers]
+    head = [*(f"    m{k} = fs.{kind}(n{k})" for k, kind in enumerate(kinds)), "    pid = place"]
+    if all(count % block == 0 for count in counts):
+        return [*head, *_block(line, block, block, pointers, 1)[0]]
+    if gcd(*counts) % ALIGNMENT == 0 or max(counts) < block:
+        return [*head, *_block(line, size, block, pointers, 1)[0]]
+    whole, known = _block(line, block, block, pointers, 2)
+    rest, _ = _block(line, size, block, pointers, 2, known)
+    end = ELEMENTS if size is LINE.size else size
+    return [*head, f"    if pid * {block} + {block} <= {end}:", *whole, "    else:", *rest]
+
+
+def _block(
+    line: Kernel, size: Size, block: int, pointers: Sequence[str], indent: int, known: int = 0
+) -> tuple[list[str], int]:
+    """Lines for a block of a line of that size, and how many names there are; `known` names are taken."""
+    var = Var(LINE.name, size)
+    moved = rewrite_indices(line, lambda ix: index.substitute(ix, {LINE: index.of(var)}))
+    kernel = replace(moved, outer=(var,), lane=var)
+    w = Writing(kernel, Tile((Axis(var, block),)), [Scope([], indent)], "tl.int32", count=known)
+    w.pointers.update(zip((param.name for param in line.params), pointers, strict=True))
+    w.numbers.update({one: f"m{k}" for k, one in enumerate(line.numbers)})
+    w.numbers.update(dict.fromkeys(symbols(LINE.size), ELEMENTS))
+    write_program(w)
+    return [*flat(w.scopes[0].lines)], w.count
