@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from torch._ops import OpOverload
 
 from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
-from framesmith_backends.launch.kernel_runs import KernelRun
+from framesmith_backends.launch.choosing import Choices
+from framesmith_backends.launch.kernel_runs import KernelRun, alone, computing, kernel_run, rendered
 from framesmith_backends.launch.parts import Part, cut, joined
 from framesmith_backends.launch.recordable import (
     launches_anything,
@@ -25,7 +27,7 @@ from framesmith_backends.launch.recordable import (
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
-from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
+from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.render.triton.sets import Launch, launches
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
@@ -38,8 +40,9 @@ from framesmith_backends.schedule.plan import GPU, Plan, make_plan
 from framesmith_backends.schedule.sets import shown_by
 from framesmith_backends.schedule.steps import Run
 
+PLANS = logging.getLogger("framesmith.plan")
 CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES), "images": ("auto", "traced")}
-#: Modes in which launches are recorded, and those that ask for what is not built.
+#: Modes in which launches are recorded, and in which products are measured.
 RECORDING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -48,7 +51,8 @@ class TritonStages:
     """Every stage of one compilation, for reading; `graph` is what was lowered.
 
     `kernels` are those of the plan, each as a function of its own; `launches` are what a run's entry launches, by its
-    name. `recording` says whether launches are recorded as a CUDA graph, and why not.
+    name. `recording` says whether launches are recorded as a CUDA graph, and why not; `products` what of those was
+    chosen by measuring, with the times.
     """
 
     graph: fx.GraphModule
@@ -58,13 +62,15 @@ class TritonStages:
     launches: Mapping[str, Sequence[Launch]]
     source: str
     recording: str
+    products: str = ""
 
     def text(self) -> str:
         """All stages, under headings."""
+        kernels = [*(k.text() for k in self.plan.kernels), *(p.text() for p in self.plan.fused_products)]
         notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.recording),
-            ("kernels", "\n\n".join(k.text() for k in self.plan.kernels)), ("plan", self.plan.text()),
+            ("products", self.products), ("kernels", "\n\n".join(kernels)), ("plan", self.plan.text()),
             ("launcher", self.source), ("Triton", "\n".join(form.source for k in self.launched for form in k.forms)),
         )  # fmt: skip
         return "\n\n".join(f"# {title}\n{body}" for title, body in parts)
@@ -79,7 +85,8 @@ class CudaBackend:
     """Compiles graphs of CUDA tensors. With TRITON_INTERPRET=1 it takes CPU tensors, slowly, to check numerics.
 
     Option `mode`: "reduce-overhead" records what a graph launches as a CUDA graph, in the second call with the same
-    sizes, and replays it in later ones; "max-autotune" does so too. Nothing is chosen by measuring yet.
+    sizes, and replays it in later ones. "max-autotune" does so too, and "max-autotune-no-cudagraphs" does not: both
+    measure on the device, while compiling, whether products run faster as one kernel with what follows.
     Option `images`: "auto" computes convolutions in channels-last where cuDNN's tensor cores take them so; "traced"
     leaves every tensor in the layout it was traced with.
     """
@@ -116,15 +123,13 @@ class CudaBackend:
         problem = self.why_not_here()
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
-        if mode in MEASURING:
-            _tell_that_nothing_is_measured(mode)
         if not _is_lowered(gm):
             return _recorded(run_eagerly(gm), gm, role, mode)
         laid_out = _laid_out(gm, role, chosen)
         graph, parts = _cut_or_told(laid_out, mode, on_error)
-        if parts is None:
-            return _recorded(_launcher(_stages(graph, on_error)), graph, role, mode)
-        return _recorded_in_parts(graph, parts, role, mode, on_error)
+        if parts is not None:
+            return _recorded_in_parts(graph, parts, role, mode, on_error)
+        return _recorded(launcher(_measured_stages(graph, on_error, mode)), graph, role, mode)
 
     def why_not_here(self) -> str | None:
         """What this machine lacks, and what to install; or None."""
@@ -136,7 +141,9 @@ class CudaBackend:
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> TritonStages:
         """Lower, schedule and render the graph, as one of inference; needs neither a GPU nor triton."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        return _stages(_laid_out(gm, "inference", chosen), mode=str(chosen["mode"]))
+        mode = str(chosen["mode"])
+        choose = _choices(gm, measured=False) if mode in MEASURING else None
+        return stages_of(_laid_out(gm, "inference", chosen), mode=mode, choose=choose)
 
 
 def _laid_out(gm: fx.GraphModule, role: Role, chosen: Mapping[str, object]) -> fx.GraphModule:
@@ -144,22 +151,42 @@ def _laid_out(gm: fx.GraphModule, role: Role, chosen: Mapping[str, object]) -> f
     return channels_last(gm, ON_CUDA) if role == "inference" and chosen["images"] == "auto" else gm
 
 
-def _stages(
-    gm: fx.GraphModule, on_error: OnError | None = None, mode: str = "default", device: str | None = None
+def _measured_stages(
+    gm: fx.GraphModule, on_error: OnError | None, mode: str, device: str | None = None
 ) -> TritonStages:
+    """All stages of the graph; where the mode asks for that, its products are measured."""
+    choose = _choices(gm, measured=not interpreting()) if mode in MEASURING else None
+    stages = stages_of(gm, on_error, mode, choose, device)
+    if choose is not None and stages.products:
+        PLANS.info("products:\n%s", stages.products)
+    return stages
+
+
+def stages_of(
+    gm: fx.GraphModule,
+    on_error: OnError | None = None,
+    mode: str = "default",
+    choose: Choices | None = None,
+    device: str | None = None,
+) -> TritonStages:
+    """All stages of the graph; `choose` says which products run as one kernel with what follows."""
     recording = _recording_text(gm, mode)
-    gm, lowering, plan = _planned(gm, device or device_of(gm), on_error)
-    kernels = tuple(render_triton(k, f"triton_{k.name}") for k in plan.kernels if k.points != 0)
-    rendered, shown = {k.name.removeprefix("triton_"): k for k in kernels}, shown_by(plan.steps)
-    runs = [step for step in plan.steps if isinstance(step, Run)]
-    launched = {run.entry: launches([k for k in run.kernels if k.points != 0], rendered, shown) for run in runs}
-    return TritonStages(gm, lowering, plan, kernels, launched, write(plan, gm)[0], recording)
+    gm, lowering, plan = _planned(gm, device or device_of(gm), on_error, choose)
+    runs, shown = [step for step in plan.steps if isinstance(step, Run)], shown_by(plan.steps)
+    items = {run.entry: computing(run) for run in runs}
+    forms = {item.name: rendered(item) for some in items.values() for item in some}
+    launched = {entry: launches(some, forms, shown) for entry, some in items.items()}
+    chosen = "mode asks for no measuring" if choose is None else choose.text()
+    source = write(plan, gm)[0]
+    return TritonStages(gm, lowering, plan, tuple(forms.values()), launched, source, recording, chosen)
 
 
-def _planned(gm: fx.GraphModule, device: str, on_error: OnError | None) -> tuple[fx.GraphModule, Lowering, Plan]:
+def _planned(
+    gm: fx.GraphModule, device: str, on_error: OnError | None, choose: Choices | None = None
+) -> tuple[fx.GraphModule, Lowering, Plan]:
     gm = with_calls_in_place(with_parts_written(without_bias(gm)))
     lowering = lower_graph(gm, device, on_error, in_order=False, splitting=GPU.splitting, scans=True)
-    return gm, lowering, make_plan(lowering.program, scratch=False, apart=False, target=GPU)
+    return gm, lowering, make_plan(lowering.program, scratch=False, apart=False, target=GPU, choose=choose)
 
 
 def _cut(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Part] | None]:
@@ -203,7 +230,7 @@ def _recorded_in_parts(
     recorder = CudaRecorder(index)
     functions: list[BoxedFn] = []
     for at, part in enumerate(parts):
-        run = _launcher(_stages(part.graph, on_error, device=kind), index)
+        run = launcher(_measured_stages(part.graph, on_error, mode, kind), index)
         if part.why is None:
             what = f"{about}, part {at + 1} of {len(parts)},"
             run = Graphed(run, parameters(part.graph), recorder, what)
@@ -259,11 +286,20 @@ def _is_lowered(gm: fx.GraphModule) -> bool:
     return why_not_functional(gm) is None and len(_device_indices(gm)) <= 1
 
 
-def _tell_that_nothing_is_measured(mode: str) -> None:
-    from framesmith_backends.launch.recordings import tell_once
+def _choices(gm: fx.GraphModule, measured: bool) -> Choices:
+    """What chooses the forms of the graph's products, on its device; not `measured`, the present ones."""
+    if not measured or device_of(gm) != "cuda":
+        return Choices(exact=not rounds_float32())
+    from framesmith_backends.launch.cuda_driver import driver
+    from framesmith_backends.launch.measuring import DeviceClock
 
-    besides = "; CUDA graphs are recorded, as in 'reduce-overhead'" if mode in RECORDING else ""
-    tell_once(f"mode={mode!r}: kernels are not chosen by measuring them yet{besides}")
+    return Choices(DeviceClock(device_index(gm), driver()), exact=not rounds_float32())
+
+
+def rounds_float32() -> bool:
+    """Whether torch's settings have products of float32 on CUDA rounded to TensorFloat-32."""
+    precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return torch._C._get_cublas_allow_tf32() if precision is None else precision("cuda", "matmul") == "tf32"
 
 
 def interpreting() -> bool:
@@ -297,7 +333,7 @@ def _device_indices(gm: fx.GraphModule) -> set[int]:
     return {device.index for device in devices if device.type == "cuda" and device.index is not None}
 
 
-def _launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
+def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
     """What launches it, on the device of that number; on that of the graph's tensors where none is given."""
     from framesmith_backends.launch.cuda_native import native_entries
     from framesmith_backends.launch.triton_jit import entry
@@ -324,17 +360,11 @@ def kernel_runs(stages: TritonStages, together: bool = True) -> list[KernelRun]:
     Without `together` each kernel is launched by itself: Triton's own launcher compiles a kernel anew for tensors that
     are not aligned as others are, which for many of them at once would be in ever new ways.
     """
-    rendered = {k.name: k for k in stages.kernels}
-    found = []
-    for run in (step for step in stages.plan.steps if isinstance(step, Run)):
-        at = {name: k for k, name in enumerate((*run.buffers, *run.numbers))}
-        chosen = stages.launches[run.entry]
-        if not together:
-            kernels = [k for k in run.kernels if k.points != 0]
-            chosen = [Launch(rendered[f"triton_{k.name}"], tuple(p.name for p in k.params)) for k in kernels]
-        places = [tuple(at[n] for n in (*launch.buffers, *launch.kernel.numbers)) for launch in chosen]
-        found.append(KernelRun(run, [launch.kernel for launch in chosen], places))
-    return found
+    forms = {k.name: k for k in stages.kernels}
+    runs = [step for step in stages.plan.steps if isinstance(step, Run)]
+    if together:
+        return [kernel_run(run, stages.launches[run.entry]) for run in runs]
+    return [kernel_run(run, [alone(item, forms[f"triton_{item.name}"]) for item in computing(run)]) for run in runs]
 
 
 def _on_device(run: Callable[..., None], device: int) -> Callable[..., None]:

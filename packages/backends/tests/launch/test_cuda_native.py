@@ -17,7 +17,7 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CudaBackend
-from framesmith_backends.cuda import TritonStages, kernel_runs
+from framesmith_backends.cuda import TritonStages, kernel_runs, stages_of
 from framesmith_backends.ir.size import Symbol, evaluate
 
 pytestmark = pytest.mark.skipif(
@@ -30,6 +30,7 @@ LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, *[ctypes.c_uint] * 7, *
 ONE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
 STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_size_t))
 LOAD = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_size_t), ctypes.c_size_t, *[ctypes.c_size_t] * 6)
+ALLOW = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * 4)
 FIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_size_t), ctypes.c_size_t, ctypes.c_char_p)
 
 
@@ -39,12 +40,14 @@ class StandIn:
     def __init__(self) -> None:
         self.launches: list[tuple[str, int, int, list[int]]] = []
         self.shared: list[int] = []
+        self.allowed: list[tuple[int, ...]] = []
         self.names: list[str] = []
         self.words, self.device, self.error = 0, 0, 0
         functions: dict[str, Any] = {
             "cuLaunchKernel": LAUNCH(self.launch), "cuCtxGetDevice": ONE(self.current),
             "aoti_torch_get_current_cuda_stream": STREAM(self.stream),
             "cuLibraryLoadData": LOAD(self.load), "cuLibraryGetKernel": FIND(self.find),
+            "cuKernelSetAttribute": ALLOW(self.allow),
         }  # fmt: skip
         self.functions = functions
 
@@ -68,6 +71,10 @@ class StandIn:
     def load(self, library: Any, code: int, *rest: int) -> int:
         library[0] = 1
         return 0 if ctypes.string_at(code, 4) == b"\x7fELF" else 200
+
+    def allow(self, *what: int) -> int:
+        self.allowed.append(what)
+        return 0
 
     def find(self, kernel: Any, library: int, name: bytes) -> int:
         self.names.append(name.decode())
@@ -131,6 +138,27 @@ def test_each_variant_has_its_own_shared_memory() -> None:
         numbers = [rows if n.hint == 64 else 32 for n in run.step.numbers if isinstance(n, Symbol)]
         call(*[torch.zeros(1 << 14) for _ in run.step.buffers], *numbers)
     assert stand_in.shared == needed
+
+
+def test_the_driver_is_told_of_kernels_with_much_shared_memory() -> None:
+    from framesmith_backends.ir.fused_product import TileShape
+    from framesmith_backends.launch.choosing import Choices
+
+    class Forced(Choices):
+        def __call__(self, found: Any, program: Any) -> dict[str, TileShape]:
+            return {one.call.name: TileShape(128, 128, 64, 8, 3) for one in found}
+
+    inputs = [torch.randn(256, 256).bfloat16(), torch.randn(256, 256).bfloat16()]
+    stages = stages_of(trace(lambda x, w: (x @ w).relu(), inputs), choose=Forced())
+    (run,) = kernel_runs(stages)
+    stand_in = StandIn()
+    stand_in.words = 3
+    call = entries(stages, stand_in.functions, never)[run.step.entry]
+    call(*(torch.zeros(1 << 15) for _ in run.step.buffers))
+    ((name, grid, threads, _),) = stand_in.launches
+    assert (grid, threads) == (4, 256) and name == run.kernels[0].name
+    (shared,) = stand_in.shared
+    assert shared >= 96 << 10 and stand_in.allowed == [(8, shared, 1, 0)]
 
 
 def test_what_entries_are_not_made_for_is_launched_otherwise() -> None:

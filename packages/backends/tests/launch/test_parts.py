@@ -326,7 +326,7 @@ def test_the_backend_compiles_each_part_by_itself(device: str, monkeypatch: pyte
         return StandIn()
 
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
-    monkeypatch.setattr(cuda, "_launcher", launcher)
+    monkeypatch.setattr(cuda, "launcher", launcher)
     monkeypatch.setattr(cuda_graphs, "CudaRecorder", recorder)
 
     def function(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> Any:
@@ -352,7 +352,7 @@ def test_what_fails_while_cutting_is_told_and_leaves_the_graph_whole(monkeypatch
 
     told: list[str] = []
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
-    monkeypatch.setattr(cuda, "_launcher", lambda stages: run_on_cpu(stages.graph))
+    monkeypatch.setattr(cuda, "launcher", lambda stages: run_on_cpu(stages.graph))
     monkeypatch.setattr(cuda, "cut", fails)
     gm, x = traced(read, [SQUARE, SQUARE]), torch.eye(4)
     options = {"mode": "reduce-overhead"}

@@ -273,6 +273,18 @@ def loads(*roots: Expr) -> list[Load]:
     return [node for node in walk(*roots) if isinstance(node, Load)]
 
 
+def rounded_at_once(root: Expr, dtype: str) -> set[Expr]:
+    """The parts of the expression that are seen but as numbers of this type."""
+    rounded: set[Expr] = set()
+    exact: set[Expr] = {root}
+    for node in walk(root):
+        if isinstance(node, Cast) and node.dtype == dtype:
+            rounded.add(node.value)
+        else:
+            exact.update(children(node))
+    return rounded - exact
+
+
 def cost(*roots: Expr) -> int:
     """Rough cycles per vector of evaluating the roots, shared parts once."""
     return sum(OPS[n.name].cost if isinstance(n, Op) else 1 for n in walk(*roots) if isinstance(n, (Op, Cast)))

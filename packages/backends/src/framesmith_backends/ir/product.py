@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.kernel import Kernel, Param
 from framesmith_backends.ir.program import Place
 from framesmith_backends.ir.size import Size, Symbol, symbols_of
@@ -70,4 +71,4 @@ class Product:
 
 
 #: What a native entry runs, one after the other.
-Item = Kernel | Product
+Item = Kernel | Product | FusedProduct

@@ -21,8 +21,8 @@ from framesmith_backends.render.triton.kernel import TritonKernel
 
 #: Triton gives each kernel, after its own parameters, two addresses of scratch memory; ours ask for none.
 SCRATCH_PARAMETERS = 2
-#: Bytes of shared memory that a launch may ask for without more ado.
-MOST_SHARED = 48 << 10
+#: Bytes of shared memory that a launch may ask for without more ado, and after the kernel is told of them.
+FREELY_SHARED, MOST_SHARED = 48 << 10, 227 << 10
 #: What Triton's metadata have to say for a launch of ours, which has no more to it than a grid and parameters.
 PLAIN: dict[str, object] = {
     "global_scratch_size": 0, "profile_scratch_size": 0, "num_ctas": 1, "launch_cooperative_grid": False,

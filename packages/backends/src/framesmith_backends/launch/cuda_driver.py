@@ -11,18 +11,24 @@ from typing import Any
 
 import torch
 
-from framesmith_backends.launch.cubins import Cubin
+from framesmith_backends.launch.cubins import FREELY_SHARED, Cubin
 
 #: What entries of runs of kernels call; the last one is torch's.
 CALLED = ("cuLaunchKernel", "cuCtxGetDevice", "aoti_torch_get_current_cuda_stream")
+#: The attribute of a kernel that says how much shared memory its launches may ask for.
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
 
 @dataclass(slots=True)
 class Driver:
-    """The driver's libraries, that of torch for streams among them. Loaded code is kept for good, each once."""
+    """The driver's libraries, that of torch for streams among them. Loaded code is kept for good, each once.
+
+    `told` are kernels that may have more shared memory on a device than others.
+    """
 
     libraries: Sequence[ctypes.CDLL]
     loaded: dict[Cubin, int] = field(default_factory=dict)
+    told: set[tuple[int, int]] = field(default_factory=set)
 
     def address(self, name: str) -> int:
         """Where the function is."""
@@ -31,8 +37,8 @@ class Driver:
                 return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
         raise RuntimeError(f"neither the CUDA driver nor torch has a function {name}")
 
-    def kernel(self, cubin: Cubin) -> int:
-        """The handle of the code's function."""
+    def kernel(self, cubin: Cubin, device: int) -> int:
+        """The handle of the code's function, which may be launched on that device."""
         found = self.loaded.get(cubin)
         if found is None:
             library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
@@ -40,6 +46,9 @@ class Driver:
             self._call("cuLibraryLoadData", ctypes.byref(library), cubin.code, *nothing)
             self._call("cuLibraryGetKernel", ctypes.byref(kernel), library, cubin.function.encode())
             found = self.loaded[cubin] = kernel.value or 0
+        if cubin.shared > FREELY_SHARED and (found, device) not in self.told:
+            self._call("cuKernelSetAttribute", MAX_DYNAMIC_SHARED_SIZE_BYTES, cubin.shared, found, device)
+            self.told.add((found, device))
         return found
 
     def _call(self, name: str, *arguments: Any) -> None:

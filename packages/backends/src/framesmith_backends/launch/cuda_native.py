@@ -30,7 +30,7 @@ def native_entries(
     add_symbols({name: driver.address(name) for name in CALLED})
     compiled = CompiledModule(engine_of("module", module.text()), list(tables))
     for name, table in tables.items():
-        addresses = [driver.kernel(cubin) for cubin in table]
+        addresses = [driver.kernel(cubin, device) for cubin in table]
         where = compiled.engine.get_global_value_address(handles_name(name))
         handles = (ctypes.c_void_p * (len(addresses) + 1)).from_address(where)
         handles[:] = [*addresses, id(instead[name])]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from framesmith_backends.render.triton.kernel import TritonKernel
+from framesmith_backends.ir.fused_product import FusedProduct
+from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
+from framesmith_backends.render.triton.product import render_product
+from framesmith_backends.render.triton.sets import Launch
 from framesmith_backends.schedule.steps import Run
 
 
@@ -16,3 +20,26 @@ class KernelRun:
     step: Run
     kernels: Sequence[TritonKernel]
     places: Sequence[tuple[int, ...]]
+
+
+def computing(run: Run) -> list[Kernel | FusedProduct]:
+    """What of the run computes anything, in order."""
+    return [item for item in run.items if isinstance(item, (Kernel, FusedProduct)) and item.points != 0]
+
+
+def rendered(item: Kernel | FusedProduct) -> TritonKernel:
+    """The Triton form of a kernel, or of a product with its epilogue."""
+    name = f"triton_{item.name}"
+    return render_product(item, name) if isinstance(item, FusedProduct) else render_triton(item, name)
+
+
+def alone(item: Kernel | FusedProduct, form: TritonKernel) -> Launch:
+    """Its launch by itself."""
+    return Launch(form, tuple(param.name for param in item.params))
+
+
+def kernel_run(run: Run, launches: Sequence[Launch]) -> KernelRun:
+    """The run with what it launches, and where that finds its arguments."""
+    at = {name: k for k, name in enumerate((*run.buffers, *run.numbers))}
+    places = [tuple(at[n] for n in (*launch.buffers, *launch.kernel.numbers)) for launch in launches]
+    return KernelRun(run, [launch.kernel for launch in launches], places)

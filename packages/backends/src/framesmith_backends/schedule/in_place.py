@@ -21,7 +21,7 @@ from framesmith_aten.operators import is_view
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Load, loads, told_by_data, transform
 from framesmith_backends.ir.kernel import Kernel, Param, Pass, Store, with_numbers
-from framesmith_backends.ir.product import Item, Product
+from framesmith_backends.ir.product import Item
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.schedule.cuts import run_of
 from framesmith_backends.schedule.domains import variables_of
@@ -216,7 +216,7 @@ def _names(item: Item, written: bool = False) -> set[str]:
 
 def with_names(kernel: Item, names: dict[str, str]) -> Item:
     """The kernel or product on buffers of other names; two parameters that get one name become one."""
-    if isinstance(kernel, Product):
+    if not isinstance(kernel, Kernel):
         return kernel.on(names)
 
     def rule(e: Expr) -> Expr | None:

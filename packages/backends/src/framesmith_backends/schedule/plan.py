@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch._ops import OpOverload
@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from framesmith_aten.operators import is_view
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.expr import loads
+from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.program import Call, Layout, Place, Program, Teller, is_dense
@@ -20,6 +21,7 @@ from framesmith_backends.schedule.arena import with_arenas
 from framesmith_backends.schedule.both_ways import with_both_ways
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.cuts import run_of, with_runs_cut
+from framesmith_backends.schedule.fused_products import Choose, fusable_products
 from framesmith_backends.schedule.group import CallNode, Group, Node, group, stored_names, with_counts_together
 from framesmith_backends.schedule.in_place import copy_by_kernels, with_copies_together, write_in_place
 from framesmith_backends.schedule.inline import Cheap, inline
@@ -59,6 +61,11 @@ class Plan:
         """How many kernels, products and calls that compute there are."""
         items = sum(len(step.items) for step in self.steps if isinstance(step, Run))
         return items + sum(isinstance(step, Copies) or _computes(step) for step in self.steps)
+
+    @property
+    def fused_products(self) -> list[FusedProduct]:
+        runs = [step for step in self.steps if isinstance(step, Run)]
+        return [item for run in runs for item in run.items if isinstance(item, FusedProduct)]
 
     def text(self) -> str:
         lines = [f"inputs {', '.join(self.inputs)}"]
@@ -119,40 +126,49 @@ def _grouped(program: Program, target: Target, both_ways: frozenset[str] = froze
 
 
 def make_plan(
-    program: Program, scratch: bool = True, native: bool = False, apart: bool = True, target: Target = CPU
+    program: Program,
+    scratch: bool = True,
+    native: bool = False,
+    apart: bool = True,
+    target: Target = CPU,
+    choose: Choose | None = None,
 ) -> Plan:
     """Schedule the program and lay out its launch list.
 
     Without `scratch`, kernels compute again instead. With `native`, matrix products run between kernels, and what
     lives within a run lies in its arena. With `apart`, parts of a concatenation may be written by kernels of their own.
-    `target` is what the kernels are for.
+    `target` is what the kernels are for. `choose` says which products run as one kernel with what follows, and how.
     """
     program, nodes = scheduled(program, target)
     stored = stored_names(program, nodes)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, tellers=program.tellers)
     products = _products(program, nodes) if native else {}
-    views = _late_views(program, nodes, products)
-    calls_made = {node.call.name for node in nodes if isinstance(node, CallNode)} - {*products, *views}
+    program, fused, gone = (program, {}, set()) if choose is None else _fused(program, nodes, stored, choose)
+    views = _late_views(program, nodes, {*products, *gone})
+    calls_made = {node.call.name for node in nodes if isinstance(node, CallNode)} - {*products, *gone, *views}
     nodes = as_late(nodes, program, stored, calls_made)
     read = {load.source for d in program.defs.values() for load in loads(d.body)}
     read.update(param.name for product in products.values() for param in product.params)
+    read.update(param.name for own in fused.values() for item in own for param in item.params)
     read.update(_shown(program, name) for name, is_needed in views.items() if is_needed)
     calls: list[CallStep] = []  # views, to be taken when the run at hand has ended
     items: list[Item] = []
     count = 0
     for node in nodes:
-        if isinstance(node, Group):
+        if node.number in fused:
+            items += fused[node.number]
+        elif isinstance(node, Group):
             kernel = build_kernel(f"kernel{count}", program, node, stored, scratch)
             for piece in in_pieces(kernel, apart):
                 items += in_lines(piece) if target.sets else [piece]
             count += 1
         elif node.call.name in products:
             items.append(products[node.call.name])
-        elif node.call.name not in views:
+        elif node.call.name not in views and node.call.name not in gone:
             layout = program.layouts.get(node.call.name) if node.call.name in read else None
             plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls, CallStep(node.call, layout)]
             items, calls = [], []
-        elif views[node.call.name]:
+        elif views.get(node.call.name, False):
             calls.append(_view_step(program, node.call))
     plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls]
     plan.steps = write_in_place(_allocated_once(plan.steps), program)
@@ -176,7 +192,24 @@ def _products(program: Program, nodes: list[Node]) -> dict[str, Product]:
     return {name: product for name, product in found.items() if isinstance(product, Product)}
 
 
-def _late_views(program: Program, nodes: list[Node], products: Mapping[str, Product]) -> dict[str, bool]:
+def _fused(
+    program: Program, nodes: list[Node], stored: frozenset[str], choose: Choose
+) -> tuple[Program, dict[int, tuple[Item, ...]], set[str]]:
+    """The program with buffers for them, the items that run at nodes by their numbers, and calls that these make."""
+    views = _late_views(program, nodes, ())
+    calls = [node.call for node in nodes if isinstance(node, CallNode) and views.get(node.call.name, True)]
+    needed = {name for call in calls for name in _view_step(program, call).call.needs}
+    found = fusable_products(program, nodes, stored, needed)
+    tiles = choose(found, program) if found else {}
+    taken = [one for one in found if one.call.name in tiles]
+    layouts = dict(program.layouts)
+    for one in taken:
+        layouts |= one.added(tiles[one.call.name], layouts[one.call.name].device)
+    items = {one.at: one.items(tiles[one.call.name]) for one in taken}
+    return replace(program, layouts=layouts), items, {one.call.name for one in taken}
+
+
+def _late_views(program: Program, nodes: list[Node], products: Collection[str]) -> dict[str, bool]:
     """Views that no kernel or product needs as a tensor, by name: whether an output or an ATen call needs them."""
     needed = {name for name in program.outputs if isinstance(name, str)}
     tellers = {teller.source for teller in program.tellers.values()}

@@ -6,7 +6,20 @@ from collections.abc import Callable
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, nearest
-from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, told_by_data, walk
+from framesmith_backends.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Number,
+    Op,
+    Ref,
+    children,
+    rounded_at_once,
+    told_by_data,
+    walk,
+)
 from framesmith_backends.ir.index import Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.ops import OPS
@@ -57,14 +70,8 @@ def emit(r: Rendering, root: Expr) -> Value:
 
 def _coarse_parts(root: Expr) -> frozenset[Expr]:
     """Operations that are rounded to bfloat16 at once, and need not be exact to the last place of float32."""
-    rounded: set[Expr] = set()
-    exact: set[Expr] = {root}
-    for node in walk(root):
-        if isinstance(node, Cast) and node.dtype == "bf16":
-            rounded.add(node.value)
-        else:
-            exact.update(children(node))
-    return frozenset(n for n in rounded - exact if isinstance(n, Op) and n.name in COARSE and n.dtype == "f32")
+    rounded = rounded_at_once(root, "bf16")
+    return frozenset(n for n in rounded if isinstance(n, Op) and n.name in COARSE and n.dtype == "f32")
 
 
 def _value(r: Rendering, node: Expr) -> Value:

@@ -113,7 +113,7 @@ def cycles(item: Item, target: Target) -> int:
 
 
 def _point_cycles(kernel: Item) -> int:
-    if isinstance(kernel, Product):
+    if not isinstance(kernel, Kernel):
         return 1
     return cost(*(value for one in kernel.passes for value in one.values)) + 4
 
@@ -345,6 +345,7 @@ def _launch_lines(m: Module, number: int, launch: Launch, head: list[str], check
         b = Builder(prefix=f"b{number}.")
         emit_product(b, launch.item, dict(zip(names, pointers, strict=True)), _known(launch))
         return [*lines, *(f"  {line}" for line in b.out)]
+    assert isinstance(launch.item, Kernel)
     return [*lines, *_kernel_lines(m, number, launch, launch.item, head, checks)]
 
 

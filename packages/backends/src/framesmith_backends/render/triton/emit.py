@@ -8,7 +8,20 @@ from collections.abc import Callable, Collection
 from framesmith_backends.ir import expr as expressions
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, told_by_data, walk
+from framesmith_backends.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Number,
+    Op,
+    Ref,
+    children,
+    rounded_at_once,
+    told_by_data,
+    walk,
+)
 from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.ranges import is_within
@@ -28,6 +41,10 @@ CALLS = frozenset((
     "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
     "pow", "fmod", "floordiv", "floor", "ceil", "round", "trunc", "copysign", "signbit", "div", "max", "min",
 ))  # fmt: skip
+
+
+#: Functions with a shorter form for results that are rounded to bfloat16 at once.
+COARSE = frozenset(("gelu", "gelu_tanh", "silu", "sigmoid"))
 
 
 def number_text(value: bool | int | float, dtype: str) -> str:
@@ -64,7 +81,10 @@ def emit(w: Writing, root: Expr) -> str:
     """The name or text of the expression's value, named in the outermost scope where it is known."""
     names: dict[Expr, str] = {}
     depths = _depths(w, root)
+    coarse = _coarse_parts(root)
     for node in depths:
+        if node in coarse:
+            continue
         if isinstance(node, Const):
             names[node] = _constant(node)
         elif isinstance(node, Ref):
@@ -81,13 +101,22 @@ def emit(w: Writing, root: Expr) -> str:
     return names[root]
 
 
+def _coarse_parts(root: Expr) -> frozenset[Expr]:
+    rounded = rounded_at_once(root, "bf16")
+    return frozenset(n for n in rounded if isinstance(n, Op) and n.name in COARSE and n.dtype == "f32")
+
+
 def _constant(node: Const) -> str:
     kind = DTYPES[node.dtype].compute
     return f"tl.full([], {number_text(node.value, node.dtype)}, {TYPES[kind]})"
 
 
 def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
-    value, target = names[node.value], node.dtype
+    inner, target = node.value, node.dtype
+    value = names.get(inner)
+    if value is None:  # one of the coarse parts
+        assert isinstance(inner, Op)
+        value = f"fs.coarse_{inner.name}({names[inner.args[0]]})"
     if target == "b1":
         return f"({value} != 0)"
     if DTYPES[node.value.dtype].kind == "f" and target in ("u8", "i8", "i16"):
@@ -137,6 +166,11 @@ def _position(w: Writing, ix: Ix) -> str:
         known = bool(parts) or isinstance(ix.const, Sym)
         parts.append(step_of(w, ix.const) if known else f"tl.full([], {ix.const}, {w.integer})")
     return f"({' + '.join(parts)})"
+
+
+def position_text(w: Writing, ix: Ix) -> str:
+    """The text of a place; what it is made of is named where it is known."""
+    return _position(w, ix)
 
 
 def _term(w: Writing, atom: Atom, k: Size) -> str:

@@ -63,6 +63,7 @@ class TritonKernel:
     row: Size = 0
     longer: TritonKernel | None = None
     has_checks: bool = False
+    stages: int = 0
 
     @property
     def options(self) -> dict[str, int | bool]:
@@ -71,7 +72,8 @@ class TritonKernel:
         (Triton's asserts for overflows of its own would come with these.)
         """
         checked: dict[str, int | bool] = {"debug": True, "sanitize_overflow": False} if self.has_checks else {}
-        return {"num_warps": self.warps, "enable_fp_fusion": False} | checked
+        staged = {"num_stages": self.stages} if self.stages else {}
+        return {"num_warps": self.warps, "enable_fp_fusion": False} | staged | checked
 
     @property
     def has_first(self) -> bool:

@@ -19,6 +19,7 @@ from math import gcd
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Number
+from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Size, symbols
@@ -52,9 +53,11 @@ class Launch:
 
 
 def launches(
-    kernels: Sequence[Kernel], rendered: Mapping[str, TritonKernel], shown: Mapping[str, frozenset[str]]
+    kernels: Sequence[Kernel | FusedProduct],
+    rendered: Mapping[str, TritonKernel],
+    shown: Mapping[str, frozenset[str]],
 ) -> list[Launch]:
-    """What runs the kernels of a run, in order; `rendered` has each as a function of its own.
+    """What runs the kernels and products of a run, in order; `rendered` has each as a function of its own.
 
     `shown` is as `sets_of` has it.
     """
@@ -67,18 +70,25 @@ def launches(
         if len(members) == 1 or sum(map(_programs, functions)) > MOST_PROGRAMS:
             found += [Launch(f, _buffers(kernel)) for kernel, f in zip(members, functions, strict=True)]
         else:
-            found.append(_together(one.form, members, functions))
+            alike = [kernel for kernel in members if isinstance(kernel, Kernel)]
+            found.append(_together(one.form, alike, functions))
     return found
 
 
-def _form(kernel: Kernel, function: TritonKernel) -> Form:
-    if function.longer is not None or function.has_first or function.has_checks or not isinstance(function.grid, int):
+def _form(kernel: Kernel | FusedProduct, function: TritonKernel) -> Form:
+    if (
+        isinstance(kernel, FusedProduct)
+        or function.longer is not None
+        or function.has_first
+        or function.has_checks
+        or not isinstance(function.grid, int)
+    ):
         return Form(kernel.name)
     text = function.source.replace(f"def {function.name}(", "def kernel(", 1)
     return line_form(kernel) or Form(replace(function, name="", source=text))
 
 
-def _buffers(kernel: Kernel) -> tuple[str, ...]:
+def _buffers(kernel: Kernel | FusedProduct) -> tuple[str, ...]:
     return tuple(param.name for param in kernel.params)
 
 

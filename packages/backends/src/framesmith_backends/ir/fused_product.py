@@ -1,0 +1,112 @@
+"""A product of matrices on a GPU as one kernel with what is computed of it: `Ref(ACCUMULATOR)` is its element.
+
+Operands are places in buffers, of three dimensions: the number of the product, rows, columns. The epilogue is a kernel
+whose loops are those of the result; it stores what is needed of each element, and reads what it needs besides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from framesmith_backends.ir.expr import Expr, Load, Number, loads, transform
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.kernel import Kernel, Param, Store
+from framesmith_backends.ir.program import Place
+from framesmith_backends.ir.size import Symbol
+
+#: The name of the sum, in float32, in an epilogue.
+ACCUMULATOR = "product"
+
+
+@dataclass(frozen=True, slots=True)
+class TileShape:
+    """How a product is cut: rows, columns and depth of a program's tile, its warps, and how far loads run ahead.
+
+    With `splits` above 1 the depth is cut in so many parts, whose sums another kernel adds up.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    splits: int = 1
+
+    def text(self) -> str:
+        parts = f" in {self.splits} parts" if self.splits > 1 else ""
+        return f"{self.rows}x{self.columns}x{self.depth}{parts}, {self.warps} warps, {self.stages} stages"
+
+
+@dataclass(frozen=True, slots=True)
+class FusedProduct:
+    """sum over k of a[z, m, k] * b[z, k, n], and the epilogue of it; z is `batch`, or `batch` within `part`.
+
+    `exact`: products of float32 are not rounded to fewer bits first. Only such tiles are asked of it as `part` allows:
+    of a depth that is cut, `part` is the loop over the parts.
+    """
+
+    name: str
+    a: Place
+    b: Place
+    dtype: str
+    batch: Var
+    rows: Var
+    columns: Var
+    depth: int
+    epilogue: Kernel
+    tile: TileShape
+    part: Var | None = None
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        found = {place.source: Param(place.source, self.dtype, False) for place in (self.a, self.b)}
+        found |= {param.name: param for param in self.epilogue.params}
+        return (*(p for p in found.values() if not p.written), *(p for p in found.values() if p.written))
+
+    @property
+    def numbers(self) -> tuple[Symbol | Number, ...]:
+        return ()
+
+    @property
+    def points(self) -> int:
+        """Multiplications."""
+        _, m, k = self.a.shape
+        count = self.a.shape[0] * m * k * self.b.shape[2]
+        assert isinstance(count, int)
+        return count
+
+    def on(self, names: dict[str, str]) -> FusedProduct:
+        """The product on buffers of other names."""
+
+        def rule(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.source in names:
+                return Load(names[e.source], e.index, e.dtype, e.guard)
+            return None
+
+        def store(s: Store) -> Store:
+            return Store(names.get(s.buffer, s.buffer), s.index, transform(s.value, rule))
+
+        def place(p: Place) -> Place:
+            return replace(p, source=names.get(p.source, p.source))
+
+        params = tuple(replace(param, name=names.get(param.name, param.name)) for param in self.epilogue.params)
+        passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in self.epilogue.passes)
+        epilogue = replace(self.epilogue, params=tuple(dict.fromkeys(params)), passes=passes)
+        return replace(self, a=place(self.a), b=place(self.b), epilogue=epilogue)
+
+    def text(self) -> str:
+        (z, m, k), n = self.a.shape, self.b.shape[2]
+        head = f"product {self.name}: {z} x [{m}, {k}] {_text(self.a)} @ [{k}, {n}] {_text(self.b)}"
+        return f"{head}, {self.dtype}, {self.tile.text()}\n{self.epilogue.text()}"
+
+
+def _text(place: Place) -> str:
+    start = f"+{place.offset}" if place.offset != 0 else ""
+    return f"{place.source}{start} by {list(place.strides)}"
+
+
+def params_of(stores: tuple[Store, ...]) -> tuple[Param, ...]:
+    """The buffers that stores of an epilogue read and write."""
+    written = {store.buffer: Param(store.buffer, store.value.dtype, True) for store in stores}
+    read = {load.source: Param(load.source, load.dtype, False) for load in loads(*(store.value for store in stores))}
+    return (*(param for name, param in read.items() if name not in written), *written.values())

@@ -1,0 +1,286 @@
+"""Products as kernels with what follows: numbers in Triton's interpreter, machine code, and how forms are chosen."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from interpret_products import attempts
+from tracing import trace
+from tracing_symbolic import trace_symbolic
+
+from framesmith_backends import CudaBackend, storage
+from framesmith_backends.cuda import TritonStages, stages_of
+from framesmith_backends.ir.fused_product import FusedProduct, TileShape
+from framesmith_backends.ir.program import Program
+from framesmith_backends.launch import recordings
+from framesmith_backends.launch.choosing import CAPABILITY, MARGIN, PRESENT, PROCESSORS, Choices, Times, Trial
+from framesmith_backends.launch.kernel_runs import rendered
+from framesmith_backends.render.triton.product_tiles import MOST_CANDIDATES, SHARED, candidates
+from framesmith_backends.schedule.fused_products import Fusable
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+BF16 = torch.bfloat16
+
+
+def inputs_of(*shapes: tuple[int, ...], dtype: torch.dtype = BF16) -> list[torch.Tensor]:
+    return [torch.randn(shape).to(dtype) for shape in shapes]
+
+
+def layer(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.gelu(F.linear(x, w, b))
+
+
+LAYER = ((256, 768), (3072, 768), (3072,))
+
+
+class StandInClock:
+    """Tells the seconds that it was given by the forms' names, and those of others as slow."""
+
+    about: tuple[object, ...] = ("a device",)
+    capability, processors = CAPABILITY, PROCESSORS
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds: dict[str, float] = {PRESENT: 1e-5, **seconds}
+        self.asked: list[Trial] = []
+        self.error: Exception | None = None
+        self.free = True
+
+    def is_free(self) -> bool:
+        return self.free
+
+    def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
+        self.asked += trials
+        if self.error is not None:
+            return [self.error] * len(trials)
+        names = [(PRESENT, *(tile.text() for tile in trial.tiles)) for trial in trials]
+        return [{name: self.seconds.get(name, 1.0) for name in own} for own in names]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    recordings.tell_once.cache_clear()
+    return tmp_path / "framesmith"
+
+
+def fusable_of(shapes: Sequence[tuple[int, ...]] = LAYER, dtype: torch.dtype = BF16) -> Fusable:
+    found: list[Fusable] = []
+
+    class Noting(Choices):
+        def __call__(self, fusable: Sequence[Fusable], program: Program) -> Mapping[str, TileShape]:
+            found.extend(fusable)
+            return {}
+
+    stages_of(trace(layer, inputs_of(*shapes, dtype=dtype)), choose=Noting())
+    return found[0]
+
+
+def tile_names() -> list[str]:
+    return [tile.text() for tile in candidates(fusable_of().product, CAPABILITY, PROCESSORS)]
+
+
+def compiled(clock: StandInClock, function: Any = layer, shapes: Any = LAYER, dtype: Any = BF16) -> TritonStages:
+    return stages_of(trace(function, inputs_of(*shapes, dtype=dtype)), choose=Choices(clock))
+
+
+def interpreted(*arguments: str) -> str:
+    script = Path(__file__).with_name("interpret_products.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        env=environment, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@needs_triton
+def test_interpreted_numbers_are_as_near_as_eagers() -> None:
+    assert interpreted().count("ok ") == len([*attempts()])
+
+
+@needs_triton
+def test_the_clock_leaves_out_what_does_not_compile_and_what_is_wrong() -> None:
+    assert "ok clock" in interpreted("clock")
+
+
+@needs_triton
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    ("shapes", "dtype", "tile"),
+    [
+        (LAYER, BF16, TileShape(128, 128, 64, 8, 3)),
+        (((70, 77), (50, 77), (50,)), torch.float16, TileShape(64, 64, 32, 4, 3)),
+        (LAYER, torch.float32, TileShape(64, 64, 32, 4, 3)),
+        (((16, 4096), (64, 4096), (64,)), BF16, TileShape(16, 32, 128, 4, 3, 4)),
+    ],
+)
+def test_products_compile_to_cubins(shapes: Any, dtype: torch.dtype, tile: TileShape, capability: int) -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("interpreted functions do not compile")
+    from framesmith_backends.launch.triton_jit import compiled as code_of
+
+    items = [item for item in fusable_of(shapes, dtype).items(tile) if isinstance(item, FusedProduct)]
+    (made,) = (code_of(rendered(item), capability) for item in items)
+    assert made.asm["cubin"][:4] == b"\x7fELF" and made.metadata.shared <= SHARED[capability]
+    wanted = "wgmma.mma_async" if capability == 90 and tile.rows >= 64 else "mma.sync"
+    assert wanted in made.asm["ptx"]
+
+
+@pytest.mark.parametrize("capability", [75, 80, 86, 90, 100])
+@pytest.mark.parametrize("shapes", [LAYER, ((1, 8), (8, 8), (8,)), ((16, 8192), (32, 8192), (32,))])
+def test_few_tiles_that_fit_the_device_are_measured(capability: int, shapes: Any) -> None:
+    product = fusable_of(shapes).product
+    tiles = candidates(product, capability, PROCESSORS)
+    assert (
+        (capability < 80 or tiles)
+        and len(tiles) <= MOST_CANDIDATES
+        and len({tile.text() for tile in tiles}) == len(tiles)
+    )
+    for tile in tiles:
+        size = (tile.rows + tile.columns) * tile.depth * 2 * tile.stages
+        assert size <= SHARED.get(capability, 64 << 10)
+        assert tile.depth >= 16 and tile.depth & (tile.depth - 1) == 0
+
+
+def test_the_fastest_form_is_taken() -> None:
+    first, second, *_ = tile_names()
+    stages = compiled(StandInClock(**{first: 8e-6, second: 7e-6}))
+    (product,) = stages.plan.fused_products
+    assert product.tile.text() == second
+    assert f"{second}: 7.00 us, chosen" in stages.products and f"{PRESENT}: 10.00 us\n" in f"{stages.products}\n"
+    assert "aten.addmm" not in stages.source and "# products\naddmm_default: aten.addmm.default and its kernel" in (
+        stages.text()
+    )
+
+
+def test_the_present_form_stays_where_nothing_is_faster_by_the_margin() -> None:
+    first, *_ = tile_names()
+    stages = compiled(StandInClock(**{first: 1e-5 * (MARGIN + 0.01)}))
+    assert not stages.plan.fused_products and f"{PRESENT}: 10.00 us, chosen" in stages.products
+    assert "op_aten_addmm" in stages.source
+
+
+def test_equal_products_are_measured_once() -> None:
+    def layers(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, v: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return layer(layer(layer(x, w, b), v, c), w, b)
+
+    clock = StandInClock(**{tile_names()[0]: 5e-6})
+    shapes = ((256, 768), (768, 768), (768,), (768, 768), (768,))
+    stages = compiled(clock, layers, shapes)
+    assert len(clock.asked) == 2  # the first reads an input of the graph, which is not in the cache
+    assert stages.products.count("and its kernel") == 3
+
+
+def test_choices_are_kept() -> None:
+    first, *_ = tile_names()
+    clock = StandInClock(**{first: 8e-6})
+    compiled(clock)
+    again = StandInClock()
+    (product,) = compiled(again).plan.fused_products
+    assert product.tile.text() == first and not again.asked
+
+
+@pytest.mark.parametrize("damage", ["bytes", "text", "format", "forms", "numbers"])
+def test_kept_choices_that_do_not_fit_are_made_anew(damage: str, own_folder: Path) -> None:
+    compiled(StandInClock())
+    (file,) = own_folder.glob("choice-*.json")
+    contents = {
+        "text": b"[", "format": json.dumps({"format": 0, "times": {PRESENT: 1.0}}).encode(),
+        "forms": json.dumps({"format": 1, "times": {PRESENT: 1.0, "another": 0.5}}).encode(),
+        "numbers": json.dumps({"format": 1, "times": {PRESENT: -1.0}}).encode(),
+    }  # fmt: skip
+    if damage == "bytes":
+        file.write_bytes(file.read_bytes()[:-3])
+    else:
+        assert storage.write(file.name, contents[damage])
+    clock = StandInClock()
+    compiled(clock)
+    assert len(clock.asked) == 1
+
+
+def test_times_of_another_device_or_version_do_not_count() -> None:
+    compiled(StandInClock())
+    other = StandInClock()
+    other.about = ("another device",)
+    compiled(other)
+    assert len(other.asked) == 1
+
+
+def test_times_depend_on_shapes_layouts_and_what_follows() -> None:
+    clock = StandInClock()
+    for function, shapes in (
+        (layer, LAYER), (layer, ((128, 768), *LAYER[1:])), (lambda x, w, b: F.relu(F.linear(x, w, b)), LAYER),
+        (lambda x, w, b: F.gelu(torch.addmm(b, x, w)), (LAYER[0], (768, 3072), LAYER[2])),
+    ):  # fmt: skip
+        compiled(clock, function, shapes)
+    compiled(clock, dtype=torch.float16)
+    assert len(clock.asked) == 5
+
+
+def test_what_fails_leaves_the_present_form_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock = StandInClock()
+    clock.error = RuntimeError("out of memory")
+    with caplog.at_level(logging.WARNING, "framesmith.plan"):
+        stages = [compiled(clock) for _ in range(2)]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1 and "out of memory" in told[0]
+    assert not any(one.plan.fused_products for one in stages) and len(clock.asked) == 2
+
+
+def test_a_clock_that_raises_leaves_the_present_form(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(StandInClock):
+        def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
+            raise RuntimeError("no device")
+
+    with caplog.at_level(logging.WARNING, "framesmith.plan"):
+        assert not compiled(Broken()).plan.fused_products
+    assert ["no device" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_nothing_is_measured_while_a_graph_is_recorded() -> None:
+    clock = StandInClock()
+    clock.free = False
+    assert not compiled(clock).plan.fused_products and not clock.asked
+
+
+def test_exact_products_of_float32_are_not_tried() -> None:
+    clock = StandInClock()
+    gm = trace(layer, inputs_of(*LAYER, dtype=torch.float32))
+    stages_of(gm, choose=Choices(clock, exact=True))
+    assert not clock.asked
+    stages_of(gm, choose=Choices(clock, exact=False))
+    assert len(clock.asked) == 1
+
+
+def test_sizes_that_change_are_not_tried() -> None:
+    clock = StandInClock()
+    stages_of(trace_symbolic(lambda x, w: (x @ w).relu(), inputs_of((20, 64), (64, 32))), choose=Choices(clock))
+    assert not clock.asked
+
+
+def test_operands_that_the_graph_writes_to_are_not_tried() -> None:
+    from tracing import mutating
+
+    clock = StandInClock()
+    gm = mutating(lambda x, w: (w + 1, (x @ w).relu()), inputs_of((20, 64), (64, 32)), [1])
+    stages_of(gm, choose=Choices(clock))
+    assert not clock.asked
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs"])
+def test_explain_names_what_would_be_measured(mode: str) -> None:
+    stages = CudaBackend().explain(trace(layer, inputs_of(*LAYER)), {"mode": mode})
+    assert f"unmeasured: {PRESENT}; to be measured: {tile_names()[0]}" in stages.products
+    assert "mode asks for no measuring" in CudaBackend().explain(trace(layer, inputs_of(*LAYER))).text()

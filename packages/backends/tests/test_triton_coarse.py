@@ -1,0 +1,49 @@
+"""Functions whose results are rounded to bfloat16 at once, in Triton: which are shorter then, and how near they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tracing import trace
+
+from framesmith_backends import CudaBackend
+from framesmith_backends.render.triton.emit import COARSE
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_shorter_functions_are_near_at_all_numbers_of_bfloat16() -> None:
+    script = Path(__file__).with_name("interpret_coarse.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("ok ") == len(COARSE)
+
+
+def source_of(function: Any, dtype: torch.dtype) -> str:
+    return CudaBackend().explain(trace(function, [torch.randn(8, 64).to(dtype)])).kernels[0].source
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("gelu", F.gelu), ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")), ("silu", F.silu),
+        ("sigmoid", torch.sigmoid),
+    ],
+)  # fmt: skip
+def test_what_is_rounded_to_bfloat16_at_once_is_shorter(name: str, function: Any) -> None:
+    assert f"fs.coarse_{name}(" in source_of(function, torch.bfloat16)
+    for dtype in (torch.float16, torch.float32):
+        assert "coarse" not in source_of(function, dtype)
+    # Read as float32, too, before it is rounded.
+    both = source_of(lambda x: (y := function(x.float())).bfloat16() * y, torch.bfloat16)
+    assert "coarse" not in both and f"fs.{name}(" in both
