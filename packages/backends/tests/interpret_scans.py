@@ -21,7 +21,15 @@ from framesmith_backends.render.triton import tile
 
 CUDA = CudaBackend()
 #: Programs that fix sizes, or compute them: ends of loops that Triton's interpreter does not take.
-FIXED = ("of what is the same", "in other shapes", "reshaped behind", "joined", "of numbers", "part")
+FIXED = (
+    "of what is the same",
+    "in other shapes",
+    "reshaped behind",
+    "joined",
+    "of numbers",
+    "part",
+    "product's gradient",
+)
 
 
 def expected(program: Program, inputs: Sequence[Any]) -> list[Any]:

@@ -156,7 +156,7 @@ def _measured_stages(
 ) -> TritonStages:
     """All stages of the graph; where the mode asks for that, its products are measured."""
     choose = _choices(gm, measured=not interpreting()) if mode in MEASURING else None
-    stages = stages_of(gm, on_error, mode, choose, device)
+    stages = stages_of(gm, on_error, choose=choose, device=device)
     if choose is not None and stages.products:
         PLANS.info("products:\n%s", stages.products)
     return stages

@@ -102,7 +102,7 @@ def _apart() -> Target:
     return replace(GPU, both_ways=False)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(PRIME, 64), (FEW, 64), (MANY, 16), (MANY, 5000)])
+@pytest.mark.parametrize(("rows", "columns"), [(PRIME, 64), (FEW, 64), (MANY, 16), (MANY, 4096), (MANY, 5000)])
 @pytest.mark.parametrize("case", CASES[:2], ids=lambda c: c.function.__name__)
 def test_rows_that_do_not_come_in_parts_stay_apart(case: Case, rows: int, columns: int) -> None:
     """What was not merged is cut as if nothing had been tried."""

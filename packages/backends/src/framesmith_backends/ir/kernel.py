@@ -150,6 +150,12 @@ class Kernel:
         return len(self.down) == 1 and len(self.row) == 1 and self.lane is self.row[0] and isinstance(self.points, int)
 
     @property
+    def read_in_turn(self) -> frozenset[Load]:
+        """What is read of each row, a value for each of its points, where rows are taken in turn."""
+        read = loads(*(value for one in self.passes for value in one.values))
+        return frozenset(load for load in read if {*self.down, *self.row} <= index.variables(load.index[0]))
+
+    @property
     def stores(self) -> tuple[Store, ...]:
         """All that it writes."""
         return (*(store for one in self.passes for store in (*one.before, *one.stores)), *self.after)

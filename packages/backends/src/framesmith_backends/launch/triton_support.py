@@ -253,7 +253,7 @@ def picked(x, which, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no
 
 @triton.jit
 def sigmoid(x):  # type: ignore[no-untyped-def]
-    return div(1.0, 1.0 + exp(-x))
+    return div(tl.full([], 1.0, x.dtype), 1.0 + exp(-x))
 
 
 @triton.jit

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index, splitting
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import loads, substitute
+from framesmith_backends.ir.expr import Load, loads, substitute
 from framesmith_backends.ir.index import Ix
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.size import product
+from framesmith_backends.ir.splitting import BYTES_IN_TURN
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.domains import Sizes, flags_of, refine, variables_of
 from framesmith_backends.schedule.group import (
@@ -36,6 +37,8 @@ from framesmith_backends.schedule.group import (
 
 #: Rows are no longer than this, and have no more bytes at a point that a thread keeps: what is read, and sums.
 LONGEST_ROW, MOST_BYTES = 4096, 48
+#: Longer rows are only worth it while others are on their way.
+SHORT_ROW = 2048
 
 Flags = tuple[bool, ...]
 
@@ -212,11 +215,17 @@ def _why_not_held(g: Grouping, rows: Group, columns: Group, shape: Shape) -> str
     if not kernel.takes_rows_in_turn:
         return "its loops have another form"
     (lane,) = kernel.row
+    if shape.numel(shape.row) > SHORT_ROW and _bytes(kernel.read_in_turn) * shape.numel(shape.row) > BYTES_IN_TURN:
+        return "the next rows cannot be on their way, and few programs are at work at once"
     read = {load for one in kernel.passes for load in loads(*one.values) if lane in index.variables(load.index[0])}
     kept = [load.dtype for load in read] + [store.value.dtype for store in kernel.after]
     if sum(DTYPES[DTYPES[dtype].compute].itemsize for dtype in kept) > MOST_BYTES:
         return "too much is held at a point"
     return None
+
+
+def _bytes(read: Iterable[Load]) -> int:
+    return sum(DTYPES[load.dtype].itemsize for load in read)
 
 
 def _together(program: Program, rows: Group, columns: Group, shape: Shape) -> Group:

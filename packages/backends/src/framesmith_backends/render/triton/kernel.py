@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Number, Ref, loads, walk
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least
+from framesmith_backends.ir.splitting import BYTES_IN_TURN
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton import tile as tiles
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
@@ -35,9 +35,10 @@ MOST_PROGRAMS = (1 << 31) - 1
 # Elements of a thread, where they lie apart in memory, and bytes of those that it reads at once of a row that goes on,
 # or is one of several that are taken in turn.
 PER_THREAD, PER_THREAD_APART, BYTES_PER_THREAD = 8, 2, 32
-# Where a program takes rows in turn: while one is reduced, all but one of so many are on their way to shared memory, if
-# they have no more bytes than this. (A launch gives a program 48 KB, and the reductions want some.)
-STAGES, STAGED_BYTES = 3, 32 << 10
+# Where a program takes rows in turn: while some are reduced, all but one of so many steps are on their way to shared
+# memory, if a launch gives as much. So many warps, if they have enough to do, and more only where a thread would have
+# more bytes of a row than the above.
+STAGES, WARPS_IN_TURN = 3, 8
 # Sizes divisible by this let whole vectors be read and written.
 ALIGNMENT = 16
 
@@ -166,7 +167,8 @@ def warps_of(kernel: Kernel, tile: Tile) -> int:
     elements = tile.elements
     per_thread = PER_THREAD_APART if tiles.reads_apart(kernel, tile) else PER_THREAD
     if kernel.down:
-        per_thread = BYTES_PER_THREAD // tiles.widest(kernel)
+        most = BYTES_PER_THREAD // tiles.widest(kernel)
+        per_thread = min(max(elements // (32 * WARPS_IN_TURN), min(most, PER_THREAD)), most)
     elif per_thread == PER_THREAD and kernel.row and not holds_row(kernel, tile):
         per_thread = max(BYTES_PER_THREAD // max(tiles.bytes_of_point(kernel), 1), PER_THREAD)
     return min(max(elements // (32 * per_thread), 1), 16 if elements <= 1 << 14 else 32)
@@ -236,9 +238,8 @@ def _rows_in_turn(w: Writing) -> None:
 
 
 def _stages(w: Writing) -> int:
-    """How many rows are there at once."""
-    read = sum(DTYPES[load.dtype].itemsize for load in tiles.read_in_turn(w.kernel)) * w.tile.elements
-    return STAGES if (STAGES - 1) * read <= STAGED_BYTES else 1
+    """How many steps there are at once."""
+    return STAGES if tiles.bytes_in_turn(w.kernel) * w.tile.elements <= BYTES_IN_TURN else 1
 
 
 def _passes(w: Writing) -> None:

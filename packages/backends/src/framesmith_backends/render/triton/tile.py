@@ -16,7 +16,7 @@ from framesmith_backends.ir.expr import Load, loads
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Size, Sym, hint, product, surely_at_least
-from framesmith_backends.ir.splitting import LEAST_COLUMNS
+from framesmith_backends.ir.splitting import BYTES_IN_TURN, LEAST_COLUMNS
 from framesmith_backends.render.triton.joined import Distances, Joined, joinable
 from framesmith_backends.schedule.loops import accesses
 
@@ -30,7 +30,7 @@ WHOLE_SCAN, SCAN_BLOCK, SCAN_BYTES = 8192, 4096, 1 << 15
 LANE_BLOCK = 1024
 # Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
 LEAST_BLOCK = 256
-# Bytes of a tensor that a program reads at once where it takes rows in turn.
+# Bytes of a tensor that a program reads at once where it takes rows in turn, at most.
 STEP_BYTES = 8192
 # Columns side by side, at most.
 MOST_COLUMNS = 128
@@ -184,21 +184,21 @@ def _of_rows(kernel: Kernel, lane: Var) -> Tile:
 def _of_rows_in_turn(kernel: Kernel, lane: Var) -> Tile:
     """A row at a time, or several where they are short."""
     (down,), block = kernel.down, covering(lane.size)
-    several = max(STEP_BYTES // widest(kernel) // block, 1)
+    elements = min(STEP_BYTES // widest(kernel), BYTES_IN_TURN // max(bytes_in_turn(kernel), 1))
+    several = 1 << max(elements // block, 1).bit_length() - 1
     while hint(down.size) % several:
         several //= 2
     return Tile((Axis(down, several), Axis(lane, block))) if several > 1 else Tile((Axis(lane, block),))
 
 
-def read_in_turn(kernel: Kernel) -> frozenset[Load]:
-    """What a kernel that takes rows in turn reads of each of them, a value for each lane."""
-    read = loads(*(value for one in kernel.passes for value in one.values))
-    return frozenset(load for load in read if {*kernel.down, *kernel.row} <= _moving(load))
+def bytes_in_turn(kernel: Kernel) -> int:
+    """Bytes that are read of each row for one of its points."""
+    return sum(DTYPES[load.dtype].itemsize for load in kernel.read_in_turn)
 
 
 def widest(kernel: Kernel) -> int:
     """Bytes of an element of what is read in turn, the most."""
-    return max((DTYPES[load.dtype].itemsize for load in read_in_turn(kernel)), default=4)
+    return max((DTYPES[load.dtype].itemsize for load in kernel.read_in_turn), default=4)
 
 
 def _of_columns(kernel: Kernel, lane: Var) -> Tile:
