@@ -109,9 +109,9 @@ def compile_all(made: list[Made], processes: int) -> Iterator[list[Row]]:
             yield [row if row.reason else replace(row, figures=row.figures | figures_moved) for row in rows]
 
 
-def traffic_figures(kernel: Kernel) -> dict[str, int]:
+def traffic_figures(kernel: Kernel | None) -> dict[str, int]:
     """The model's bytes and the least ones; nothing where it has none."""
-    if why_not_modelled(kernel) is not None:
+    if kernel is None or why_not_modelled(kernel) is not None:
         return {}
     found = modelled(kernel)
     return {MODELLED: found.bytes, LEAST: found.least}

@@ -36,10 +36,10 @@ SAMPLES = 4
 
 @dataclass(frozen=True)
 class Made:
-    """A kernel, its Triton form, and the case that it was first made for."""
+    """A kernel, its Triton form, and the case that it was first made for; of several in one form no single one."""
 
     case: str
-    kernel: Kernel
+    kernel: Kernel | None
     triton: TritonKernel
 
 
@@ -74,10 +74,11 @@ class Collector:
         if why_not_functional(gm) is None:
             stages = CUDA.explain(channels_last(gm, AS_CUDNN) if role == "inference" else gm)
             computed = [k for k in stages.plan.kernels if k.points != 0]
-            for kernel, triton in zip(computed, stages.kernels, strict=True):
-                for form in triton.forms:
-                    text = form.source.replace(f"def {form.name}(", "def kernel(")
-                    self.made.setdefault((text, form.block), Made(self.case, kernel, form))
+            forms = [(kernel, form) for kernel, t in zip(computed, stages.kernels, strict=True) for form in t.forms]
+            several = [(None, form) for form in stages.launched if form not in stages.kernels]
+            for one, form in (*forms, *several):
+                text = form.source.replace(f"def {form.name}(", "def kernel(")
+                self.made.setdefault((text, form.block), Made(self.case, one, form))
         return EAGER.compile(gm, inputs, role)
 
 
