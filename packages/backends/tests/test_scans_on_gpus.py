@@ -22,6 +22,8 @@ from framesmith_backends.ir.kernel import Scan
 from framesmith_backends.ir.spec import flat_memory, run_kernel, run_program
 from framesmith_backends.ir.verify import Malformed, verify_kernel, verify_program
 from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.render.llvm.kernel import render_kernel
+from framesmith_backends.render.target import host
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.group import Group
 from framesmith_backends.schedule.plan import GPU, scheduled, stored_names
@@ -119,6 +121,12 @@ def test_kernels_of_the_cpu_have_none(program: Program) -> None:
     stages = CpuBackend().explain(trace(program.function, program.inputs()))
     assert not any(kernel.scans for kernel in stages.plan.kernels)
     assert not any(d.scan for d in lower_graph(trace(program.function, program.inputs())).program.defs.values())
+
+
+def test_the_renderer_of_the_cpu_refuses_them() -> None:
+    (kernel,) = CUDA.explain(trace(lambda x: x.cumsum(-1), [torch.randn(4, 5)])).plan.kernels
+    with pytest.raises(ValueError, match="scans"):
+        render_kernel(kernel, "scan", host())
 
 
 def test_scans_are_checked() -> None:

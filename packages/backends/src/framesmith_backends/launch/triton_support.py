@@ -67,6 +67,23 @@ def _multiply_bfloat16() -> None:
     InterpreterBuilder.create_dot = create_dot
 
 
+def _round_to_bfloat16() -> None:
+    """Has the interpreter round to the nearest bfloat16, as devices do: it cuts off what does not fit."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    cast = InterpreterBuilder.cast_impl
+
+    def rounded(self: Any, value: Any, kind: Any) -> Any:
+        if (value.dtype.scalar, kind.scalar) != (tl.float32, tl.bfloat16):
+            return cast(self, value, kind)
+        numbers = np.ascontiguousarray(value.data, np.float32)
+        bits = numbers.view(np.uint32).astype(np.uint64)
+        found = np.where(np.isnan(numbers), (bits >> 16) | 0x40, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
+        return TensorHandle(found.astype(np.uint16), tl.bfloat16)
+
+    InterpreterBuilder.cast_impl = rounded
+
+
 def read_one_at_a_time() -> None:
     """Has Triton's compilers, in several threads, read one source at a time.
 
