@@ -69,19 +69,20 @@ def _multiply_bfloat16() -> None:
 
 def _round_to_bfloat16() -> None:
     """Has the interpreter round to the nearest bfloat16, as devices do: it cuts off what does not fit."""
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+    from triton.runtime import interpreter
 
-    cast = InterpreterBuilder.cast_impl
+    convert = interpreter._convert_float
 
-    def rounded(self: Any, value: Any, kind: Any) -> Any:
-        if (value.dtype.scalar, kind.scalar) != (tl.float32, tl.bfloat16):
-            return cast(self, value, kind)
-        numbers = np.ascontiguousarray(value.data, np.float32)
-        bits = numbers.view(np.uint32).astype(np.uint64)
-        found = np.where(np.isnan(numbers), (bits >> 16) | 0x40, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
-        return TensorHandle(found.astype(np.uint16), tl.bfloat16)
+    def converted(numbers: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if target == tl.bfloat16 and source == tl.float32:
+            bits = np.ascontiguousarray(numbers).view(np.uint32).astype(np.uint64)
+            is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
+            return np.where(is_nan, (bits >> 16) | 0x40, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        if target == tl.float32 and source == tl.bfloat16:
+            return np.ascontiguousarray(numbers).view(np.uint16).astype(np.uint32) << 16
+        return convert(numbers, source, target, rounding)
 
-    InterpreterBuilder.cast_impl = rounded
+    interpreter._convert_float = converted
 
 
 def read_one_at_a_time() -> None:
@@ -400,6 +401,7 @@ def rsqrt(x):  # type: ignore[no-untyped-def]
 read_one_at_a_time()
 if INTERPRETED:
     _keep_truth_when_spread()
+    _round_to_bfloat16()
     _multiply_bfloat16()
     for _name, _function in _NUMPY.items():
         globals()[_name] = _by_numpy(_function)
