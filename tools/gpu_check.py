@@ -70,7 +70,7 @@ def pytest(files: list[str], chosen: str) -> list[str]:
     """Tests by several processes where xdist is there, each named as it ends, so that a log cut off tells something."""
     spread = ["-n", str(min(os.cpu_count() or 1, 14))] if has("xdist") else []
     patience = ["--timeout", "120"] if has("pytest_timeout") else []
-    return [sys.executable, "-m", "pytest", "-v", "--tb=short", "-rfE", *spread, *patience, *files, "-k", chosen]
+    return [sys.executable, "-m", "pytest", "-vv", "--tb=short", "-rfE", *spread, *patience, *files, "-k", chosen]
 
 
 def command(step: Step, device: str, out: Path, seconds: float, workers: int) -> list[str]:

@@ -65,6 +65,10 @@ def numbers(shape: tuple[int, ...]) -> Iterator[tuple[str, Tensor]]:
     steps = x.clone()
     steps[:, :3], steps[:2] = -1000, 500
     yield "steps", steps
+    yield (
+        "one part of equal ones",
+        torch.where(torch.arange(shape[-1]) < -(-shape[-1] // 16), torch.tensor(3.3), 0.0).expand(shape).double(),
+    )
     for name, value in (("inf", math.inf), ("nan", math.nan)):
         changed = x.clone()
         changed[1, 2] = value

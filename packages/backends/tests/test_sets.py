@@ -200,3 +200,12 @@ def test_interpreted_numbers_equal_eager() -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.stdout.count("ok ") == len(LISTS) + 2
+
+
+def test_places_beyond_32_bits_are_no_line() -> None:
+    """Kernels of few points that lie far out in large tensors."""
+    start = (1 << 31) - 648
+    tensors = [torch.empty(start + 4096, dtype=torch.bfloat16, device="meta") for _ in range(2)]
+    graph = trace(lambda x, y: (x[start:] * 2, y[start:] * 2), tensors)
+    for kernel in CudaBackend().explain(graph).launched:
+        assert "tl.int64" in kernel.source

@@ -22,7 +22,16 @@ from framesmith_backends.render.triton.joined import Distances, Exponentials
 from framesmith_backends.render.triton.scan import start_of, write_scan
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
-from framesmith_backends.render.triton.tile import Axis, Tile, holds_row, joined, reaches, row_block, tile_of
+from framesmith_backends.render.triton.tile import (
+    Axis,
+    Tile,
+    holds_row,
+    joined,
+    part_of_row,
+    reaches,
+    row_block,
+    tile_of,
+)
 from framesmith_backends.schedule.loops import lane_score
 
 # Pointer types of a compiled signature. Bools are stored as bytes.
@@ -366,14 +375,15 @@ def _exponentials(w: Writing, pairs: Sequence[Exponentials]) -> None:
 
 
 def _estimates(w: Writing, distances: Sequence[Distances]) -> None:
-    """Of each sum what the first block of the row tells."""
+    """Of each sum what the first part of the row tells."""
     cells = [_start(w, d.total) for d in distances]
     depth = len(w.scopes)
-    inner = _open_row(w, part=True)
+    seen = part_of_row(w.kernel, w.tile)
+    assert seen is not None  # else the passes are not joined
+    inner = _open_row(w, part=seen)
     for cell, d in zip(cells, distances, strict=True):
         _accumulate(w, cell, d.total, inner)
     _close_row(w, depth, inner)
-    seen = 1 if inner is None else min(inner.block, hint(inner.var.size))
     for cell, d in zip(cells, distances, strict=True):
         found = _reduced(w, "sum", cell, inner)
         w.refs[d.total.name] = w.fresh(f"{found} * {d.count / seen}", w.here)
@@ -403,12 +413,12 @@ def _row_axis(w: Writing) -> Axis | None:
     return next((axis for axis in w.tile.axes if axis.var in w.kernel.row), None)
 
 
-def _open_row(w: Writing, part: bool = False, backwards: bool = False) -> Axis | None:
-    """Open the loops over the row, those of its first block alone for a `part`; the axis of its lanes."""
+def _open_row(w: Writing, part: int | None = None, backwards: bool = False) -> Axis | None:
+    """Open the loops over the row; for a `part` of the first step of others so far along its lanes. The lanes' axis."""
     k, inner = w.kernel, _row_axis(w)
     w.rows = k.row
     for var in (v for v in k.row if inner is None or v is not inner.var):
-        _open_loop(w, f"range({1 if part else size_of(w, var.size)})", f"r_{var.name}")
+        _open_loop(w, f"range({size_of(w, var.size) if part is None else 1})", f"r_{var.name}")
         w.level_of[var] = len(w.scopes) - 1
         # A loop's number has 32 bits where its end has.
         number = f"{size_of(w, var.size - 1)} - r_{var.name}" if backwards else f"r_{var.name}"
@@ -425,7 +435,7 @@ def _close_row(w: Writing, depth: int, inner: Axis | None) -> None:
         w.masks.pop(inner.var, None)
 
 
-def _row_lanes(w: Writing, axis: Axis, part: bool = False, backwards: bool = False) -> None:
+def _row_lanes(w: Writing, axis: Axis, part: int | None = None, backwards: bool = False) -> None:
     """The lanes along the row: all at once if the tile covers the row, else in a loop, which may begin at its end."""
     lanes = f"{w.tile.lanes(axis.var)}.to({w.integer})"
     if _is_held(w, axis):
@@ -436,7 +446,7 @@ def _row_lanes(w: Writing, axis: Axis, part: bool = False, backwards: bool = Fal
         _open_lanes(w, axis.var, known, level)
         return
     start = f"start{w.count}"
-    end = axis.block if part else size_of(w, axis.var.size)
+    end = size_of(w, axis.var.size) if part is None else part
     last = size_of(w, (axis.count - 1) * axis.block) if backwards else ""
     _open_loop(w, f"range(0, {end}, {axis.block})", start)
     if backwards:

@@ -32,7 +32,7 @@ from framesmith_backends.render.triton.kernel import (
     write_program,
 )
 from framesmith_backends.render.triton.state import Scope, Writing
-from framesmith_backends.render.triton.tile import LANE_BLOCK, Axis, Tile, covering
+from framesmith_backends.render.triton.tile import LANE_BLOCK, Axis, Tile, covering, reaches
 from framesmith_backends.schedule.loops import rewrite_indices
 from framesmith_backends.schedule.sets import LINE, Form, line_form, sets_of
 
@@ -85,7 +85,8 @@ def _form(kernel: Kernel | FusedProduct, function: TritonKernel) -> Form:
     ):
         return Form(kernel.name)
     text = function.source.replace(f"def {function.name}(", "def kernel(", 1)
-    return line_form(kernel) or Form(replace(function, name="", source=text))
+    line = None if reaches(kernel) else line_form(kernel)  # lines are walked with 32 bits
+    return line or Form(replace(function, name="", source=text))
 
 
 def _buffers(kernel: Kernel | FusedProduct) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ would leave idle, lets a column be added up by many, and lets what is read acros
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -42,8 +41,9 @@ ENOUGH_PROGRAMS = 264
 # narrow elements of rows take as long as others.
 PROCESSORS, PROGRAMS_AT_ONCE, IN_FLIGHT, IN_FLIGHT_NARROW = 132, 8, 1 << 15, 1 << 16
 # Sums about the mean of a part of a row, which has no more than so many such parts, tell those about its own mean:
-# where the means are far apart, so are the elements from theirs, `(mean - k)^2 <= n / part * variance`.
-LEAST_PART = 512
+# where the means are far apart, so are the elements from theirs, `(mean - k)^2 <= parts * variance`, and rounding
+# counts by as much more.
+MOST_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +277,21 @@ def joined(kernel: Kernel, tile: Tile, number: int) -> Joined:
     if holds_row(kernel, tile):
         return ()
     how = joinable(kernel, number)
-    at_once = math.prod(axis.block for axis in tile.axes if axis.var in kernel.row)
-    return () if any(isinstance(d, Distances) and d.count > LEAST_PART * at_once for d in how) else how
+    return () if how and isinstance(how[0], Distances) and part_of_row(kernel, tile) is None else how
+
+
+def part_of_row(kernel: Kernel, tile: Tile) -> int | None:
+    """How far along the tile's axis a part of the row goes that tells its mean well enough; None if no such part does.
+
+    The part is at the first step of the other loops over the row.
+    """
+    axis = next((axis for axis in tile.axes if axis.var in kernel.row), None)
+    count = product(v.size for v in kernel.row)
+    if axis is None or not isinstance(count, int) or not isinstance(axis.var.size, int):
+        return None
+    wanted = -(-count // MOST_PARTS)
+    end = min(-(-wanted // axis.block) * axis.block, axis.var.size)
+    return end if end >= wanted else None
 
 
 def reads_apart(kernel: Kernel, tile: Tile) -> bool:
