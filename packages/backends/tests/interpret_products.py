@@ -142,11 +142,13 @@ def attempts() -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 class Stream:
+    waits = 0
+
     def wait_stream(self, other: Any) -> None:
         pass
 
     def synchronize(self) -> None:
-        pass
+        Stream.waits += 1
 
 
 class Event:
@@ -191,7 +193,7 @@ def clock() -> None:
             Event.now += self.launches
 
     class StandIn(DeviceClock):
-        wrong = ""
+        wrong = failing = ""
 
         @property
         def place(self) -> torch.device:
@@ -204,6 +206,8 @@ def clock() -> None:
                 def launch(*values: Any) -> None:
                     Graph.launches += 1 + (len(made) - 1 if name == "form0" else 0)
                     made[name](*values)
+                    if name == self.failing:
+                        raise RuntimeError("after its launch")
                     if name == self.wrong:
                         values[-1].add_(1)
 
@@ -246,6 +250,9 @@ def clock() -> None:
             continue
         assert set(times) == {PRESENT, second}, times  # the first one does not compile, the third gives wrong numbers
         assert times[PRESENT] == 4 * times[second]
+        waits, stand_in.failing = Stream.waits, "form0"
+        (error,) = stand_in.times([trial], program)
+        assert str(error) == "after its launch" and Stream.waits == waits + 1, (error, waits, Stream.waits)
     print("ok clock")
 
 

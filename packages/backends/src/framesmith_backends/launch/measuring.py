@@ -205,11 +205,13 @@ def _timed(trial: Trial, forms: dict[str, Form], program: Program, device: torch
     sets = [first, *({**first, **{name: _copy(first[name]) for name in cold}} for _ in range(copies - 1))]
     stream = _stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        agreeing = _agreeing(trial, forms, first)
-        count = _count(agreeing[PRESENT], first, copies)
-        found = _rounds({name: _recorded(form, sets, count) for name, form in agreeing.items()})
-        stream.synchronize()
+    try:
+        with torch.cuda.stream(stream):
+            agreeing = _agreeing(trial, forms, first)
+            count = _count(agreeing[PRESENT], first, copies)
+            found = _rounds({name: _recorded(form, sets, count) for name, form in agreeing.items()})
+    finally:
+        stream.synchronize()  # launches may be on their way whatever happened, and operands' memory is given away next
     return {name: seconds / count for name, seconds in found.items()}
 
 
