@@ -194,12 +194,15 @@ def clock() -> None:
 
     class StandIn(DeviceClock):
         wrong = failing = ""
+        spoilt = ""  # the buffer in which its numbers are wrong
+        places: Mapping[str, tuple[str, ...]] = {}
 
         @property
         def place(self) -> torch.device:
             return torch.device("cpu")
 
         def entries(self, runs: Sequence[Any]) -> Mapping[str, object]:
+            self.places = {run.step.entry: tuple(run.step.buffers) for run in runs}
             made = {run.step.entry: triton_jit.entry(run.kernels, run.places) for run in runs}
 
             def counted(name: str) -> Callable[..., None]:
@@ -209,7 +212,8 @@ def clock() -> None:
                     if name == self.failing:
                         raise RuntimeError("after its launch")
                     if name == self.wrong:
-                        values[-1].add_(1)
+                        spoilt = values[self.places[name].index(self.spoilt)]
+                        spoilt.copy_(spoilt == 0 if spoilt.dtype == torch.bool else spoilt + 1)
 
                 return launch
 
@@ -234,25 +238,33 @@ def clock() -> None:
             trials.extend((Trial(one, tiles), program) for one in found)
             return {}
 
-    for name in ("linear, gelu", "batch, scaled sum", "linear of rows of rows, residual", "alone"):
+    names = ("linear, gelu", "batch, scaled sum", "linear of rows of rows, residual", "several results")
+    buffers = dict.fromkeys((*names, "result and what is made of it", "alone", "alone in batches"), 0)
+    for name in buffers:
         trials.clear()
         function = (CASES | ALONE)[name][0]
         stages_of(trace(function, inputs_of(name, BF16)), choose=Noting())
         ((trial, program),) = trials
         stand_in = StandIn(0, None)  # type: ignore[arg-type]
-        stand_in.wrong = "form3"
-        (times,) = stand_in.times([trial], program)
-        if isinstance(times, Exception):
-            raise times
         first, second, third = (tile.text() for tile in trial.tiles)
-        if name == "alone":  # of which the second tile does not compile
-            assert set(times) == {PRESENT, first, third}, times
-            continue
-        assert set(times) == {PRESENT, second}, times  # the first one does not compile, the third gives wrong numbers
-        assert times[PRESENT] == 4 * times[second]
+        alone = trial.fusable.kernel is None
+        # The first tile does not compile, alone the second one; the third gives wrong numbers in one of the buffers.
+        stand_in.wrong, right = ("form2", first) if alone else ("form3", second)
+        for param in (param for param in trial.fusable.product.params if param.written):
+            buffers[name] += 1
+            stand_in.spoilt = param.name
+            (times,) = stand_in.times([trial], program)
+            if isinstance(times, Exception):
+                raise times
+            assert set(times) == {PRESENT, right}, (name, param, times)
+            assert alone or times[PRESENT] == 4 * times[right]
+        stand_in.wrong = ""
+        (times,) = stand_in.times([trial], program)
+        assert set(times) == {PRESENT, right, third}, (name, times)
         waits, stand_in.failing = Stream.waits, "form0"
         (error,) = stand_in.times([trial], program)
         assert str(error) == "after its launch" and Stream.waits == waits + 1, (error, waits, Stream.waits)
+    assert [*buffers.values()] == [1, 1, 1, 3, 2, 1, 1], buffers
     print("ok clock")
 
 

@@ -52,7 +52,8 @@ OUT = 1.3
 NEAR, FAR_AWAY = 0.05, 0.01
 
 _LOCK = threading.Lock()
-Form = Callable[[Mapping[str, torch.Tensor]], None]
+#: A launch; what it gives back is the product, where that is no buffer among those that it is given.
+Form = Callable[[Mapping[str, torch.Tensor]], torch.Tensor | None]
 
 
 @dataclass(slots=True)
@@ -156,8 +157,9 @@ def _never(*values: object) -> None:
 
 
 def _launching(entry: object, names: Sequence[str]) -> Form:
-    def launch(buffers: Mapping[str, torch.Tensor]) -> None:
+    def launch(buffers: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         entry(*(buffers[name] for name in names))  # type: ignore[operator]
+        return None
 
     return launch
 
@@ -168,7 +170,7 @@ def _with_call(trial: Trial, program: Program, after: Form | None) -> Form:
     places = {id(arg): place_of(program, arg) for arg in node.all_input_nodes}
     target: Any = node.target
 
-    def call(buffers: Mapping[str, torch.Tensor]) -> None:
+    def call(buffers: Mapping[str, torch.Tensor]) -> torch.Tensor:
         def tensor(arg: fx.Node) -> torch.Tensor:
             place = places[id(arg)]
             assert place is not None
@@ -176,9 +178,10 @@ def _with_call(trial: Trial, program: Program, after: Form | None) -> Form:
             return buffers[place.source].as_strided(_ints(place.shape), _ints(place.strides), offset)
 
         args = fx.node.map_arg(node.args, tensor)
-        result = target(*args, **node.kwargs)
+        result: torch.Tensor = target(*args, **node.kwargs)
         if after is not None:
             after({**buffers, name: result})
+        return result
 
     return call
 
@@ -275,20 +278,19 @@ def _copies(size: int, device: torch.device) -> int:
 
 
 def _agreeing(trial: Trial, forms: dict[str, Form], buffers: dict[str, torch.Tensor]) -> dict[str, Form]:
-    """The forms whose results are near those of the present one; each has run once then."""
+    """The forms that write what the present one does, or near that; each has run once then."""
     names = [param.name for param in trial.fusable.product.params if param.written]
-    inner = [name for name in names if name == trial.fusable.call.name]
-    compared = [name for name in names if buffers[name].dtype.is_floating_point and name not in inner]
-    forms[PRESENT](buffers)
-    wanted = {name: buffers[name].clone() for name in compared}
+    product = forms[PRESENT](buffers)
+    assert product is not None and names
+    wanted = {name: product if name == trial.fusable.call.name else buffers[name].clone() for name in names}
     found = {PRESENT: forms[PRESENT]}
     for label, form in forms.items():
         if label == PRESENT:
             continue
-        for name in compared:
-            buffers[name].zero_()
+        for name in names:
+            buffers[name].copy_(wanted[name] == 0)  # right nowhere, but for NaN
         form(buffers)
-        if all(_is_near(buffers[name], wanted[name]) for name in compared):
+        if all(_is_near(buffers[name], wanted[name]) for name in names):
             found[label] = form
         else:
             LOG.warning("%s in %s gives other numbers and is not used", trial.fusable.call.name, label)
@@ -296,6 +298,9 @@ def _agreeing(trial: Trial, forms: dict[str, Form], buffers: dict[str, torch.Ten
 
 
 def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether few elements are elsewhere. A truth or an integer is right or wrong; few may hang on a sum's last bits."""
+    if not other.dtype.is_floating_point:
+        return float((one == other).float().mean()) >= 1 - FAR_AWAY
     scale = float(other.float().abs().nan_to_num(0.0, 0.0, 0.0).mean())
     near = torch.isclose(one.float(), other.float(), rtol=NEAR, atol=NEAR * max(scale, 1e-30), equal_nan=True)
     return float(near.float().mean()) >= 1 - FAR_AWAY
