@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import logging
@@ -26,6 +27,7 @@ from framesmith_backends.ir.program import Program
 from framesmith_backends.launch import recordings
 from framesmith_backends.launch.choosing import CAPABILITY, MARGIN, PRESENT, PROCESSORS, Choices, Times, Trial
 from framesmith_backends.launch.kernel_runs import rendered
+from framesmith_backends.render.triton.product import render_product
 from framesmith_backends.render.triton.product_tiles import MOST_CANDIDATES, SHARED, candidates
 from framesmith_backends.schedule.fused_products import Fusable
 
@@ -216,6 +218,30 @@ def test_times_of_another_device_or_version_do_not_count() -> None:
     other.about = ("another device",)
     compiled(other)
     assert len(other.asked) == 1
+
+
+@needs_triton
+def test_code_and_times_depend_on_the_functions_that_kernels_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    from framesmith_backends.launch import choosing, cubins, triton_support
+    from framesmith_backends.launch.support_source import support_digest
+
+    source = Path(triton_support.__file__).read_bytes()
+    assert support_digest() == hashlib.sha256(source).hexdigest()[:32]
+    trials: list[tuple[Trial, Program]] = []
+
+    class Noting(Choices):
+        def __call__(self, found: Sequence[Fusable], program: Program) -> Mapping[str, TileShape]:
+            trials.extend((Trial(one, (one.product.tile,)), program) for one in found)
+            return {}
+
+    stages_of(trace(layer, inputs_of(*LAYER)), choose=Noting())
+    ((trial, program),) = trials
+    kernel = render_product(trial.fusable.product, "kernel")
+    names = choosing.key_of(trial, program, ()), cubins._file(kernel, False, 90)
+    for module in (choosing, cubins):
+        monkeypatch.setattr(module, "support_digest", lambda: "others")
+    assert choosing.key_of(trial, program, ()) != names[0]
+    assert cubins._file(kernel, False, 90) != names[1]
 
 
 def test_times_depend_on_shapes_layouts_and_what_follows() -> None:

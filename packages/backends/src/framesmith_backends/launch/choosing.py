@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from framesmith_backends import storage
 from framesmith_backends.ir.fused_product import TileShape
 from framesmith_backends.ir.program import Program
+from framesmith_backends.launch.support_source import support_digest
 from framesmith_backends.render.triton.kernel import render_triton
 from framesmith_backends.render.triton.product import render_product
 from framesmith_backends.render.triton.product_tiles import candidates
@@ -149,7 +150,7 @@ def key_of(trial: Trial, program: Program, about: tuple[object, ...]) -> str:
     after = None if one.kernel is None else render_triton(one.kernel, "kernel")
     present = (str(one.call.node.target), after and (after.source, after.grid, after.pointers, after.warps))
     tiles = tuple(tile.text() for tile in trial.tiles)
-    parts = (FORMAT, form.source, form.pointers, present, buffers, tiles, about)
+    parts = (FORMAT, form.source, form.pointers, present, buffers, tiles, about, support_digest())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 

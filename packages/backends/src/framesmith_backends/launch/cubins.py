@@ -16,6 +16,7 @@ from typing import Any
 import triton
 
 from framesmith_backends import storage
+from framesmith_backends.launch.support_source import support_digest
 from framesmith_backends.launch.triton_jit import compiled
 from framesmith_backends.render.triton.kernel import TritonKernel
 
@@ -84,5 +85,6 @@ def _refuse_more_than_a_grid(name: str, metadata: Any) -> None:
 
 def _file(kernel: TritonKernel, aligned: bool, capability: int) -> str:
     source = kernel.source.replace(f"def {kernel.name}(", "def kernel(", 1)  # whatever its place in a graph is
-    parts = (source, kernel.block, kernel.options, kernel.parameters, aligned, capability, triton.__version__)
+    versions = triton.__version__, support_digest()
+    parts = (source, kernel.block, kernel.options, kernel.parameters, aligned, capability, versions)
     return f"cubin-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.o"

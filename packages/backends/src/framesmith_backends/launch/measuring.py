@@ -298,7 +298,7 @@ def _agreeing(trial: Trial, forms: dict[str, Form], buffers: dict[str, torch.Ten
 
 
 def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether few elements are elsewhere. A truth or an integer is right or wrong; few may hang on a sum's last bits."""
+    """Whether few elements are elsewhere, of truths and integers others: some hang on a sum's last bits."""
     if not other.dtype.is_floating_point:
         return float((one == other).float().mean()) >= 1 - FAR_AWAY
     scale = float(other.float().abs().nan_to_num(0.0, 0.0, 0.0).mean())
