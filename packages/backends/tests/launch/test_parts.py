@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -380,6 +381,40 @@ def test_numbers_of_sizes_go_along() -> None:
     names = [node.name for part in parts for node in part.graph.graph.nodes if node.op == "call_function"]
     kept = {node.name for node in gm.graph.nodes if node.op == "call_function"}
     assert len({*names}) == len(names) and {*names} <= kept
+
+
+def test_chains_may_be_longer_than_calls_may_be_nested() -> None:
+    def scaled(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        for _ in range(1200):
+            s = s * 1.001
+        return layers(x * s, w)
+
+    def turned(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        view = x
+        for _ in range(1200):
+            view = view.t()
+        y = layers(view, w)
+        return layers(y * y.sum().item(), w)
+
+    assert kinds(parts_of(traced(scaled, [SQUARE, SQUARE, NUMBER]))[1]) == "PR"
+    assert kinds(parts_of(traced(turned, [SQUARE, SQUARE]))[1]) == "RPR"
+
+    def counted(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return layers(x, w), x.shape[0] * 2
+
+    gm = trace_symbolic(counted, [torch.ones(5, 4), torch.ones(4, 4)])
+    (number,) = (node for node in gm.graph.nodes if node.target is operator.mul)
+    size = number.meta["val"]
+    last = number
+    with gm.graph.inserting_before(gm.graph.output_node()):
+        for _ in range(1200):
+            last = gm.graph.call_function(operator.neg, (last,))
+            last.meta["val"] = size
+    number.replace_all_uses_with(last, delete_user_cb=lambda user: user.op == "output")
+    parts = cut(gm, torch.device("cpu"), lambda part: 9)
+    assert parts is not None
+    (part,) = parts
+    assert sum(node.target is operator.neg for node in part.graph.graph.nodes) == 1200
 
 
 def test_launches_are_counted() -> None:

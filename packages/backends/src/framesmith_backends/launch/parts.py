@@ -128,11 +128,14 @@ class _Dependencies:
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self._sources: dict[fx.Node, frozenset[fx.Node]] = {}
+        for node in gm.graph.nodes:
+            own = node.op == "call_function" and not (is_item(node) or is_shown_anywhere(node))
+            self._sources[node] = frozenset([node]) if own else self.sources(node.all_input_nodes)
         self.positions = {node: at for at, node in enumerate(gm.graph.nodes)}
         self.calls: list[fx.Node] = []
         self.numbers: list[fx.Node] = []
         for node in gm.graph.nodes:
-            if node.op == "call_function" and not (is_item(node) or is_shown_anywhere(node)):
+            if node in self._sources[node]:
                 (self.numbers if _is_plain_number(node) else self.calls).append(node)
         order = _Effects()
         self.before = {
@@ -142,18 +145,7 @@ class _Dependencies:
 
     def sources(self, nodes: Iterable[fx.Node]) -> frozenset[fx.Node]:
         """The calls that give these values, or what they are views of."""
-        return frozenset[fx.Node]().union(*map(self._of, nodes))
-
-    def _of(self, node: fx.Node) -> frozenset[fx.Node]:
-        if node not in self._sources:
-            if node.op != "call_function":
-                found = frozenset[fx.Node]()
-            elif is_item(node) or is_shown_anywhere(node):
-                found = self.sources(node.all_input_nodes)
-            else:
-                found = frozenset([node])
-            self._sources[node] = found
-        return self._sources[node]
+        return frozenset[fx.Node]().union(*map(self._sources.__getitem__, nodes))
 
     def in_order(self, reasons: dict[fx.Node, str | None]) -> list[Calls]:
         """The calls in order, cut between those with a reason not to be recorded and the others."""
@@ -228,8 +220,7 @@ class _Ordering:
                 self.users.setdefault(one, []).append(node)
         self.ready: dict[bool, list[int]] = {True: [], False: []}
         self.loose: list[fx.Node] = []  # numbers, which are part of whatever comes next
-        for node in [node for node, count in self.missing.items() if not count]:
-            self._add(node)
+        self._add([node for node, count in self.missing.items() if not count])
 
     def beginning_with(self, recordable: bool) -> list[Calls]:
         """All of them, those of that kind first."""
@@ -241,25 +232,28 @@ class _Ordering:
                 node = self.nodes[heapq.heappop(self.ready[recordable])]
                 found[-1] += [*self.loose, node]
                 self.loose.clear()
-                self._release(node)
+                self._add(self._released_by(node))
             recordable = not recordable
         if found:
             found[-1] += self.loose
         reasons = [next((why for node in nodes if (why := self.reasons.get(node))), None) for nodes in found]
         return [Calls(tuple(nodes), why) for nodes, why in zip(found, reasons, strict=True)]
 
-    def _add(self, node: fx.Node) -> None:
-        if node in self.reasons:
-            heapq.heappush(self.ready[self.reasons[node] is None], self.positions[node])
-        else:
-            self.loose.append(node)
-            self._release(node)
+    def _add(self, free: list[fx.Node]) -> None:
+        """Notes nodes for which nothing is missing, and the numbers that are free with them."""
+        while free:
+            node = free.pop()
+            if node in self.reasons:
+                heapq.heappush(self.ready[self.reasons[node] is None], self.positions[node])
+            else:
+                self.loose.append(node)
+                free += self._released_by(node)
 
-    def _release(self, node: fx.Node) -> None:
-        for user in self.users.get(node, ()):
+    def _released_by(self, node: fx.Node) -> list[fx.Node]:
+        users = self.users.get(node, ())
+        for user in users:
             self.missing[user] -= 1
-            if not self.missing[user]:
-                self._add(user)
+        return [user for user in users if not self.missing[user]]
 
 
 # The parts

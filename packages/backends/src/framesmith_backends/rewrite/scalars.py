@@ -35,7 +35,7 @@ def with_scalars_moved(gm: fx.GraphModule, device: torch.device) -> fx.GraphModu
     if not scalars:
         return gm
     rewriting = _Rewriting(gm, device)
-    early = [scalar for scalar in scalars if not _is_constant(scalar) and rewriting.needs_nothing(scalar)]
+    early = [scalar for scalar in scalars if not _is_constant(scalar) and scalar in rewriting.needing_nothing]
     rewriting.move_early(early)
     for node in gm.graph.nodes:
         rewriting.copy(node, uses.get(node, ()))
@@ -72,6 +72,19 @@ def _is_constant(scalar: fx.Node) -> bool:
     return scalar.op == "call_function" and is_factory(scalar.target) and not scalar.all_input_nodes
 
 
+def _needing_nothing(gm: fx.GraphModule) -> set[fx.Node]:
+    """What is made of inputs by the CPU alone, so that it could be made first."""
+    found: set[fx.Node] = set()
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        plain = isinstance(value, torch.Tensor) and value.device.type == "cpu" and not has_symbols(value)
+        if not plain or not found.issuperset(node.all_input_nodes):
+            continue
+        if node.op != "call_function" or not (is_effect(node.target) or may_fail(node)):
+            found.add(node)
+    return found
+
+
 class _Rewriting:
     """The graph while it is copied. `moved` are numbers on the device."""
 
@@ -80,17 +93,7 @@ class _Rewriting:
         self.graph = fx.Graph()
         self.copies: dict[fx.Node, fx.Node] = {}
         self.moved: dict[fx.Node, fx.Node] = {}
-        self._needs_nothing: dict[fx.Node, bool] = {}
-
-    def needs_nothing(self, node: fx.Node) -> bool:
-        """Whether the number is made of inputs by the CPU alone, so that it could be made first."""
-        if node not in self._needs_nothing:
-            value = node.meta.get("val")
-            plain = isinstance(value, torch.Tensor) and value.device.type == "cpu" and not has_symbols(value)
-            if node.op == "call_function":
-                plain = plain and not is_effect(node.target) and not may_fail(node)
-            self._needs_nothing[node] = plain and all(map(self.needs_nothing, node.all_input_nodes))
-        return self._needs_nothing[node]
+        self.needing_nothing = _needing_nothing(gm)
 
     def move_early(self, scalars: Sequence[fx.Node]) -> None:
         """Inputs, what these numbers are made of, and the numbers on the device."""
