@@ -290,6 +290,18 @@ def test_exact_products_of_float32_are_not_tried() -> None:
     assert len(clock.asked) == 1
 
 
+@pytest.mark.parametrize("alpha", [0, 0.0, -0.0])
+@pytest.mark.parametrize("call", [torch.addmm, torch.baddbmm])
+def test_products_that_do_not_count_are_not_tried(call: Any, alpha: float) -> None:
+    clock = StandInClock()
+    first = (3,) if call is torch.baddbmm else ()
+    shapes = ((*first, 256, 512), (*first, 256, 768), (*first, 768, 512))
+    compiled(clock, lambda c, a, b: call(c, a, b, alpha=alpha).relu(), shapes)
+    assert not clock.asked
+    compiled(clock, lambda c, a, b: call(c, a, b, beta=alpha).relu(), shapes)
+    assert len(clock.asked) == 1
+
+
 def test_sizes_that_change_are_not_tried() -> None:
     clock = StandInClock()
     stages_of(trace_symbolic(lambda x, w: (x @ w).relu(), inputs_of((20, 64), (64, 32))), choose=Choices(clock))

@@ -295,6 +295,8 @@ def _addmm(node: fx.Node) -> Operands | None:
     factor, share = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
     if type(factor) not in (int, float) or type(share) not in (int, float):
         return None
+    if factor == 0:  # the product is not computed then: infinities in it do not count
+        return None
     addend, a, b = node.args
     return Operands(a, b, addend, factor, share)  # type: ignore[arg-type]
 
