@@ -41,8 +41,7 @@ class TileShape:
 class FusedProduct:
     """sum over k of a[z, m, k] * b[z, k, n], and the epilogue of it; z is `batch`, or `batch` within `part`.
 
-    `exact`: products of float32 are not rounded to fewer bits first. Only such tiles are asked of it as `part` allows:
-    of a depth that is cut, `part` is the loop over the parts.
+    Only such tiles are asked of it as `part` allows: of a depth that is cut, `part` is the loop over the parts.
     """
 
     name: str

@@ -21,8 +21,6 @@ from framesmith_backends.render.triton.tile import Axis, Tile, reaches
 
 #: So many tiles down the rows are computed before the next columns are read.
 ROWS_TOGETHER = 8
-#: Rows, columns and depth that a step of the tensor cores has at least.
-LEAST_SIDE = 16
 
 
 def render_product(product: FusedProduct, name: str) -> TritonKernel:

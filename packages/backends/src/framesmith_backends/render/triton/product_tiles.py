@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.fused_product import FusedProduct, TileShape
-from framesmith_backends.render.triton.kernel import POINTERS
 
 #: Rows, columns, bytes of depth, warps and stages of half types; a depth in bytes serves float32 as well.
 TILES = (
@@ -62,10 +61,8 @@ def why_not(product: FusedProduct, tile: TileShape, capability: int) -> str | No
     assert isinstance(rows, int) and isinstance(columns, int)
     if tile.rows > max(16, _covering(rows)) or tile.columns > max(32, _covering(columns)):
         return "larger than the product"
-    if tile.splits > 1 and product.depth < tile.splits * tile.depth * 4:
-        return "too little depth to be cut"
-    written = [p for p in product.epilogue.params if p.written and p.dtype not in POINTERS]
-    return "a type that is not stored" if written else None
+    too_flat = tile.splits > 1 and product.depth < tile.splits * tile.depth * 4
+    return "too little depth to be cut" if too_flat else None
 
 
 def modelled(product: FusedProduct, tile: TileShape, processors: int) -> float:
