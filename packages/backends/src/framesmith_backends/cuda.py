@@ -105,9 +105,10 @@ class CudaBackend:
         In it logarithms of probabilities are taken apart.
         """
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        changed = with_log_softmax_apart(graph)
+        apart = with_log_softmax_apart(graph)
+        graph = graph if apart is None else apart
         laid_out = with_channels_last(graph, ON_CUDA) if chosen["images"] == "auto" else None
-        return graph if laid_out is None and changed else laid_out
+        return apart if laid_out is None else laid_out
 
     def compile(
         self,

@@ -14,19 +14,15 @@ from torch import fx
 from torch._ops import OpOverload
 
 from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type
+from framesmith_backends.rewrite.replacing import Copies, replaced
 
 aten = torch.ops.aten
 
 
-def with_log_softmax_apart(graph: fx.Graph) -> bool:
-    """Take apart those of which a gradient is computed and which nobody else is given; whether there were any."""
+def with_log_softmax_apart(graph: fx.Graph) -> fx.Graph | None:
+    """A graph without those of which a gradient is computed and which nobody else is given; None if it has none."""
     found = [node for node in graph.nodes if node.target is aten._log_softmax.default and _is_worth_it(node)]
-    for node in found:
-        with graph.inserting_before(node):
-            value = _written(graph, node)
-        node.replace_all_uses_with(value)
-        graph.erase_node(node)
-    return bool(found)
+    return replaced(graph, dict.fromkeys(found, _written)) if found else None
 
 
 def _is_worth_it(node: fx.Node) -> bool:
@@ -37,10 +33,11 @@ def _is_worth_it(node: fx.Node) -> bool:
     return not is_result and aten._log_softmax_backward_data.default in users and isinstance(size, int) and size > 0
 
 
-def _written(graph: fx.Graph, node: fx.Node) -> fx.Node:
+def _written(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
     """`(x - max) - log(sum(exp(x - max)))` in float32 or float64, rounded at the end, as ATen's kernels have it."""
-    scores, dims, kind = node.args[0], [node.args[1]], node.meta["val"].dtype
-    assert isinstance(scores, fx.Node)
+    given, dims, kind = node.args[0], [node.args[1]], node.meta["val"].dtype
+    assert isinstance(given, fx.Node)
+    scores = copies[given]
 
     def call(target: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
         made = graph.call_function(target, args, kwargs)
