@@ -10,6 +10,7 @@ from torch import Tensor
 from tracing import trace
 
 from framesmith_backends import CpuBackend
+from framesmith_backends.lower.graph import lower_graph
 
 SHAPES = {
     "images": ((2, 6, 5, 7), 3),
@@ -85,3 +86,9 @@ def test_images_far_from_zero_keep_their_gradients() -> None:
     exact = function(*(one.double() for one in inputs))
     for ours, wanted in zip(found, exact, strict=True):
         torch.testing.assert_close(ours.double(), wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+
+
+def test_on_gpus_they_are_atens() -> None:
+    inputs = inputs_of((2, 6, 5, 7), 3, torch.float32)
+    graph = trace(gradients(3, [True, True, True]), inputs)
+    assert "gradients of group norms on GPUs" in lower_graph(graph, "cuda").notes.values()
