@@ -56,7 +56,7 @@ ON_GPU = Splitting(
 #: Where rows are reduced as well, a program takes those of a part in turn: there are so many parts, or more where rows
 #: have no such divisor, and fewer where these would have fewer rows. Fewer than the least leave processors idle.
 PARTS_DOWN, LEAST_PARTS_DOWN, LEAST_ROWS_DOWN = 256, 128, 8
-#: Bytes that it reads at once, while as much twice is on its way: a launch gives 48 KB for that and for reductions.
+#: Bytes that it reads at once, while as much twice is on its way: with reductions 48 KB, so that a processor has four.
 BYTES_IN_TURN = 16 << 10
 #: Where parts are balanced there are up to so many times as many as wanted: sizes have the divisors that they have.
 SLACK = 4
