@@ -49,6 +49,25 @@ def test_what_a_guard_watches_is_compiled_again_and_explained() -> None:
     assert (counters["frames_compiled"], counters["recompilations"]) == (5, 4)
 
 
+def test_the_newer_settings_of_precision_are_watched() -> None:
+    """torch's older functions raise where these alone are set."""
+    compiled = framesmith.compile(scaled, strict=True)
+    places = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)
+    before = [place.fp32_precision for place in places]
+    try:
+        for at, precision, count in (
+            (0, "bf16", 1),  # kernels on the CPU look themselves
+            (1, "tf32", 2),
+            (1, "ieee", 2),
+        ):
+            places[at].fp32_precision = precision
+            torch.testing.assert_close(compiled(torch.ones(3), 2.0), scaled(torch.ones(3), 2.0))
+            assert framesmith.stats()["frames_compiled"] == count
+    finally:
+        for place, was in zip(places, before, strict=True):
+            place.fp32_precision = was
+
+
 def test_the_recompile_limit_leaves_the_rest_to_python() -> None:
     compiled = framesmith.compile(scaled, recompile_limit=2, dynamic=False)
     with pytest.warns(framesmith.FramesmithWarning) as told:

@@ -441,7 +441,14 @@ def state_changes():
         "JIT_TRACING": [_Setting(torch._C._get_tracing_state, torch._C._set_tracing_state, tracing_state())],
         "FUNCTORCH_STACK": [InGrad()],
         "SAVED_TENSOR_HOOKS": [torch.autograd.graph.saved_tensors_hooks(identity, identity)],
-        "MATMUL_PRECISION": [_Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high")],
+        "MATMUL_PRECISION": [
+            _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high"),
+            _Setting(
+                partial(getattr, torch.backends.cuda.matmul, "fp32_precision"),
+                partial(setattr, torch.backends.cuda.matmul, "fp32_precision"),
+                "tf32",
+            ),
+        ],
         "NUM_THREADS": [_Setting(torch.get_num_threads, torch.set_num_threads, other_threads)],
     }
 

@@ -36,6 +36,7 @@ from framesmith_backends.rewrite.preferred_layouts import ON_CUDA
 from framesmith_backends.rewrite.scalars import with_scalars_moved
 from framesmith_backends.rewrite.unfused_bias import without_bias
 from framesmith_backends.rewrite.written_parts import with_parts_written
+from framesmith_backends.rounding import rounds_float32
 from framesmith_backends.schedule.plan import GPU, Plan, make_plan
 from framesmith_backends.schedule.sets import shown_by
 from framesmith_backends.schedule.steps import Run
@@ -290,17 +291,11 @@ def _is_lowered(gm: fx.GraphModule) -> bool:
 def _choices(gm: fx.GraphModule, measured: bool) -> Choices:
     """What chooses the forms of the graph's products, on its device; not `measured`, the present ones."""
     if not measured or device_of(gm) != "cuda":
-        return Choices(exact=not rounds_float32())
+        return Choices(exact=not rounds_float32("matmul"))
     from framesmith_backends.launch.cuda_driver import driver
     from framesmith_backends.launch.measuring import DeviceClock
 
-    return Choices(DeviceClock(device_index(gm), driver()), exact=not rounds_float32())
-
-
-def rounds_float32() -> bool:
-    """Whether torch's settings have products of float32 on CUDA rounded to TensorFloat-32."""
-    precision = getattr(torch._C, "_get_fp32_precision_getter", None)
-    return torch._C._get_cublas_allow_tf32() if precision is None else precision("cuda", "matmul") == "tf32"
+    return Choices(DeviceClock(device_index(gm), driver()), exact=not rounds_float32("matmul"))
 
 
 def interpreting() -> bool:

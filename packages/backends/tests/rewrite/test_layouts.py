@@ -262,6 +262,19 @@ def test_what_tensor_cores_take(
     assert why_not_on_cpu(node) is not None
 
 
+@pytest.mark.parametrize("takes", [True, False])
+def test_convolutions_have_a_precision_of_their_own(takes: bool) -> None:
+    """`torch.backends.cudnn.allow_tf32` raises where recurrent layers have another."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+    try:
+        cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = ("tf32", "ieee") if takes else ("ieee", "tf32")
+        assert preferred_layouts.tensor_cores_take(torch.float32) is takes
+        assert preferred_layouts.tensor_cores_take(torch.bfloat16)
+    finally:
+        cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = before
+
+
 def test_kernels_of_another_layout_stay() -> None:
     """Without a device, ATen chooses a kernel that knows no channels-last."""
     if torch.cuda.is_available():

@@ -149,11 +149,39 @@ def test_a_torch_whose_snapshot_says_less_is_asked_more(changes, make_state_guar
     assert faults_of_state(changes, make_state_guard, guarded) == []
 
 
+@pytest.fixture
+def precisions():
+    """Where the newer settings of precision are; all as they were afterwards."""
+    places = (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    for place in places:
+        place.fp32_precision = "none"
+    yield dict(zip(("all", "cuda", "mkldnn"), places, strict=True))
+    for place in places:
+        place.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = True
+
+
+@pytest.mark.parametrize(
+    ("where", "precision", "rounds"),
+    [("all", "tf32", True), ("cuda", "tf32", True), ("cuda", "ieee", False), ("mkldnn", "bf16", False)],
+)
+def test_the_newer_settings_of_precision_alone(where, precision, rounds, precisions, make_state_guard, guarded):
+    """torch's older functions raise then."""
+    before = make_state_guard("MATMUL_PRECISION")
+    waiting = answers(before, ())
+    precisions[where].fp32_precision = precision
+    after = make_state_guard("MATMUL_PRECISION")
+    assert (before.expected, after.expected) == (False, rounds)
+    assert {way: holds((), guarded) for way, holds in waiting.items()} == dict.fromkeys(waiting, not rounds)
+    assert all(holds((), guarded) for holds in answers(after, ()).values())
+
+
 @needs_native
 @pytest.mark.parametrize("name", sorted(BY_KIND))
 def test_mutation_disabling_a_native_state_row_is_caught(name, changes, make_state_guard, guarded, monkeypatch):
     monkeypatch.setitem(native_state._CHEAPER, name, lambda expected: ())
-    if name in native_state.COVERED or name == "MATMUL_PRECISION":  # these are compared by torch's own snapshot
+    if name in native_state.COVERED:  # these are compared by torch's own snapshot
         monkeypatch.setattr(native_state, "_renew", lambda: lambda: lambda: True)
     found = faults_of_state({name: changes[name]}, make_state_guard, guarded)
     assert {what for _, what in found} == {"the native holds though the state changed"}

@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 from framesmith_aten.contract import BoxedFn
+from framesmith_backends.rounding import float32_precision
 
 #: torch's functions for states that its public interface does not reach.
 _C: Any = torch._C
@@ -185,7 +186,4 @@ def _switches() -> list[Callable[[], object]]:
         "_get_cublas_allow_fp16_accumulation",
     )  # fmt: skip
     found = [getattr(_C, name) for name in names if hasattr(_C, name)]
-    precision = getattr(_C, "_get_fp32_precision_getter", None)
-    if precision is None:  # before torch 2.9
-        return [*found, _C._get_cublas_allow_tf32, _C._get_cudnn_allow_tf32]
-    return [*found, *(functools.partial(precision, "cuda", what) for what in ("matmul", "conv", "rnn"))]
+    return [*found, float32_precision("matmul"), float32_precision("conv"), float32_precision("rnn")]

@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from framesmith_aten.operators import arguments
 from framesmith_backends.ir.operators import CONVOLUTIONS
 from framesmith_backends.rewrite.layouts import Preference, images_of, operand_of, operands_of, turned, turns_weights
+from framesmith_backends.rounding import rounds_float32
 
 aten = torch.ops.aten
 
@@ -67,7 +68,7 @@ def why_not_on_cuda(node: fx.Node) -> str | None:
 
 def tensor_cores_take(dtype: torch.dtype) -> bool:
     """Whether cuDNN computes in this type by tensor cores; in float32 where the user lets it round to TF32."""
-    return dtype in (torch.float16, torch.bfloat16) or (dtype == torch.float32 and torch.backends.cudnn.allow_tf32)
+    return dtype in (torch.float16, torch.bfloat16) or (dtype == torch.float32 and rounds_float32("conv"))
 
 
 def images_and_result(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | str:

@@ -98,6 +98,15 @@ def _saved_tensor_hooks() -> tuple[object, ...]:
     return (enabled, *map(Ref, hooks or ()))
 
 
+def _rounds_products() -> bool:
+    """Whether CUDA's products of float32 are rounded to TensorFloat-32. (CPU kernels look at their setting themselves.)
+
+    What the older functions read raises where the newer ones alone have set something.
+    """
+    precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return torch._C._get_cublas_allow_tf32() if precision is None else precision("cuda", "matmul") == "tf32"
+
+
 STATE_FIELDS: Final = (
     StateField("GRAD_MODE", torch.is_grad_enabled, "whether gradients are recorded"),
     StateField("INFERENCE_MODE", torch.is_inference_mode_enabled, "whether inference mode is on"),
@@ -111,7 +120,7 @@ STATE_FIELDS: Final = (
     StateField("JIT_TRACING", _tracing, "whether torch.jit.trace is recording"),
     StateField("FUNCTORCH_STACK", _functorch_stack, "the active torch.func transforms"),
     StateField("SAVED_TENSOR_HOOKS", _saved_tensor_hooks, "the active saved-tensor hooks"),
-    StateField("MATMUL_PRECISION", torch.get_float32_matmul_precision, "float32 matrix product precision"),
+    StateField("MATMUL_PRECISION", _rounds_products, "whether products of float32 on CUDA are rounded to TF32"),
     StateField("NUM_THREADS", torch.get_num_threads, "the number of threads torch uses"),
 )
 

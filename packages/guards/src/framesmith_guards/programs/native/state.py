@@ -21,9 +21,9 @@ _PARTS: Final[dict[str, tuple[str, ...]]] = {
     "DETERMINISTIC": ("deterministic_algorithms", "deterministic_algorithms_warn_only"),
     "TORCH_FUNCTIONS": ("torch_function", "torch_function_all_disabled"),
     "NUM_THREADS": ("num_threads",),
-    "TENSOR_FLOAT_32": ("allow_tf32",),
+    "MATMUL_PRECISION": ("allow_tf32",),
 }
-"""What parts of torch's GlobalStateGuard make up a kind of state (and one half of MATMUL_PRECISION)."""
+"""What parts of torch's GlobalStateGuard make up a kind of state."""
 
 
 def _snapshot_class() -> Any:
@@ -104,13 +104,6 @@ def _no_hooks(expected: object) -> Rows | None:
     return ((top, None), (autograd._saved_tensors_hooks_is_enabled, True))
 
 
-def _precision(expected: object) -> Rows | None:
-    # The snapshot has whether TensorFloat-32 is allowed, which it is exactly when the precision is not the highest.
-    if expected == "highest" and "TENSOR_FLOAT_32" in COVERED:
-        return ()
-    return ((torch._C._get_float32_matmul_precision, expected),)
-
-
 _CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
     "TORCH_FUNCTION_MODES": _modes,
     "DEFAULT_DEVICE": _device,
@@ -118,7 +111,6 @@ _CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
     "JIT_TRACING": _not_tracing,
     "FUNCTORCH_STACK": _no_transforms,
     "SAVED_TENSOR_HOOKS": _no_hooks,
-    "MATMUL_PRECISION": _precision,
 }
 """Reads of C code that imply the row's, for the usual expectation; None if there are none."""
 
