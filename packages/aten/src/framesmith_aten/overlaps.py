@@ -46,7 +46,9 @@ def check_operands(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
     if by_place := row(op).by_place:
         given = arguments(op, args, kwargs)
         told = tensors_in([given.get(name) for name in by_place])
-        if any(may_overlap(one, other) for other in told for one in changed):
+        # Where sizes or places change between calls it may not be known: what is read is read first then.
+        pairs = [(one, other) for other in told for one in changed if not has_symbols(one) and not has_symbols(other)]
+        if any(may_overlap(one, other) for one, other in pairs):
             raise TraceUnsupported(READ_LATE, str(op), "it writes to memory in which its places or values lie")
     written_to = {id(tensor) for tensor in changed}
     storages = {storage_id(tensor): list[tuple[int, torch.Tensor]]() for tensor in changed}
